@@ -1,0 +1,25 @@
+"""Names of the environment variables that a replica is started with."""
+
+TF_CONFIG = "TF_CONFIG"
+"""TensorFlow's own: the cluster and this replica's task, as JSON."""
+
+JOB_FILE = "TFPARALLEL_JOB_FILE"
+"""Path of the job file (see `job_file`)."""
+
+SOURCE_DIR = "TFPARALLEL_SOURCE_DIR"
+"""Folder that the user's module is looked up in."""
+
+OUTPUT_DIR = "TFPARALLEL_OUTPUT_DIR"
+"""Folder for checkpoints, the final model and logs; shared by all replicas when it is kept."""
+
+ATTEMPT = "TFPARALLEL_ATTEMPT"
+"""Number of this attempt, from 1; grows with every restart."""
+
+PROGRESS_URL = "TFPARALLEL_PROGRESS_URL"
+"""Where the coordinator POSTs its progress; absent: it does not."""
+
+PROGRESS_TOKEN_FILE = "TFPARALLEL_PROGRESS_TOKEN_FILE"  # noqa: S105 (a path, not a secret)
+"""File with the bearer token for the progress address; read anew for each POST."""
+
+PROGRESS_CA_FILE = "TFPARALLEL_PROGRESS_CA_FILE"
+"""File with the certificates that the progress address is trusted by."""

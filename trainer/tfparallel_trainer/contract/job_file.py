@@ -1,0 +1,84 @@
+"""What the shipped trainer runs: `spec.trainer` of a job, and the file that carries it."""
+
+from typing import Annotated, Self
+
+import pydantic
+
+from tfparallel_trainer.contract import base
+
+
+class ConfigMapSource(base.Model):
+    """Files of a ConfigMap."""
+
+    name: Annotated[str, pydantic.Field(min_length=1)]
+    """Name of a ConfigMap in the job's namespace; each of its keys becomes a file."""
+
+
+class Source(base.Model):
+    """Where the user's module comes from when it is not part of the image."""
+
+    config_map: ConfigMapSource
+    """A ConfigMap whose keys are the module's files.
+    `tfparallel run` takes the folder of the job's file instead."""
+
+
+class Checkpoint(base.Model):
+    """Where state is kept, so that a restart resumes, and how often it is saved."""
+
+    claim: Annotated[str, pydantic.Field(min_length=1)]
+    """Name of a PersistentVolumeClaim that every replica can mount (ReadWriteMany when they run on
+    several nodes). `tfparallel run` uses a folder of that name below its own."""
+
+    every_steps: Annotated[int, pydantic.Field(ge=1)] = 100
+    """Steps between two checkpoints. One is saved at the end of each epoch besides."""
+
+    keep: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    """How many of the newest checkpoints are kept."""
+
+
+class TrainerSpec(base.Model):
+    """What the shipped trainer runs."""
+
+    module: Annotated[str, pydantic.Field(min_length=1)] = "model.py"
+    """The user's Python file, relative to the source (or, without one, to the image's /workspace):
+    build_model, compile_model, training_data and, if wanted, evaluation_data."""
+
+    source: Source | None = None
+    """Where the module comes from; absent: the image brings it below /workspace."""
+
+    epochs: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """How often the training data is gone through. Give this or steps."""
+
+    steps: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """How many optimizer steps are made in all. Give this or epochs."""
+
+    global_batch_size: Annotated[int, pydantic.Field(ge=1)] = 32
+    """Examples in one optimizer step over all replicas together."""
+
+    seed: Annotated[int, pydantic.Field(ge=0, lt=2**31)] = 0
+    """Seed of initial weights, order of examples and dropout."""
+
+    checkpoint: Checkpoint | None = None
+    """Where state is kept; absent: a restart begins at step 0 and the final model is not kept."""
+
+    start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
+    """How long a replica waits for its peers before it ends and names who is missing."""
+
+    @pydantic.model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            given = "neither" if self.epochs is None else "both"
+            raise ValueError(f"give either epochs or steps; {given} is given")
+        return self
+
+
+class JobFile(base.Model):
+    """Content of the job file (JSON)."""
+
+    name: str
+    """The job's name: names its runs in logs."""
+
+    strategy: str
+    """One of the strategies of `spec.strategy`."""
+
+    trainer: TrainerSpec

@@ -1,0 +1,72 @@
+"""The progress protocol: what the coordinator POSTs, and what a job's status shows of it.
+
+Numbers that may be fractional or not finite are strings, as the Kubernetes API conventions ask.
+"""
+
+import math
+from typing import Annotated
+
+import pydantic
+
+from tfparallel_trainer.contract import base
+
+MAX_BODY_BYTES = 16_384
+"""A report that is larger is refused."""
+
+MIN_INTERVAL_SECONDS = 5.0
+"""Shortest time between two reports of a job, except for the last one."""
+
+
+Metrics = Annotated[
+    dict[
+        Annotated[str, pydantic.Field(max_length=64)],
+        Annotated[str, pydantic.Field(max_length=32)],
+    ],
+    pydantic.Field(max_length=64),
+]
+"""Names of metrics and their values, written by `format_number`."""
+
+
+class Progress(base.Model):
+    """How far training has come."""
+
+    step: Annotated[int, pydantic.Field(ge=0)]
+    """Optimizer steps made."""
+
+    total_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """Optimizer steps to make in all, where that is known."""
+
+    epoch: Annotated[int, pydantic.Field(ge=0)] = 0
+    """Epochs completed."""
+
+    percent: Annotated[int, pydantic.Field(ge=0, le=100)] | None = None
+    """Share of the steps that are made."""
+
+    examples_per_second: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    """Training examples a second over all replicas, since the report before."""
+
+    metrics: Metrics = pydantic.Field(default_factory=dict)
+    """The latest loss and metrics; those of the evaluation begin with val_."""
+
+    eta: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    """Time to go, such as 1h2m or 45s."""
+
+
+def format_number(value: float) -> str:
+    """Write a number as the protocol wants it: six significant digits, NaN, Infinity."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return f"{value:.6g}"
+
+
+def format_duration(seconds: float) -> str:
+    """Write a time to go with its two largest units: 2d3h, 1h2m, 1m15s, 45s."""
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2])
