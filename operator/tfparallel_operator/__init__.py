@@ -1,0 +1,1 @@
+"""Runs TFParallelJob on Kubernetes and on one machine; knows pods and no TensorFlow."""

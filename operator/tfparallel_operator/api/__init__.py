@@ -1,0 +1,1 @@
+"""The custom resource: its types, its names, its schema. Plain values, no I/O."""

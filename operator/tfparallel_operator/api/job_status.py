@@ -1,0 +1,117 @@
+"""The status of a TFParallelJob: what was observed and decided, bounded in size at any scale."""
+
+import datetime
+import enum
+from typing import Annotated
+
+import pydantic
+
+from tfparallel_operator.api import names
+from tfparallel_trainer.contract import base, progress
+
+
+class Truth(enum.StrEnum):
+    """A condition's status."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(base.Model):
+    """One condition, as the Kubernetes API conventions define it."""
+
+    type: names.Condition
+    status: Truth
+    reason: Annotated[str, pydantic.Field(max_length=1024)]
+    """One CamelCase word; docs/status.md lists them."""
+    message: Annotated[str, pydantic.Field(max_length=32_768)] = ""
+    """One sentence for people."""
+    last_transition_time: datetime.datetime
+    """When the status last changed."""
+    observed_generation: int = 0
+    """The generation of the spec that this was decided for."""
+
+
+class LastExit(base.Model):
+    """How a replica ended that did not succeed."""
+
+    replica: str
+    """Its pod's name."""
+    code: int
+    """Exit code of the container tensorflow; -1 when the pod never ran it."""
+    reason: str = ""
+    """The kubelet's reason, such as Error or OOMKilled, or the meaning of the code."""
+    time: datetime.datetime | None = None
+    """When it ended."""
+
+
+class ReplicaStatus(base.Model):
+    """The replicas of one role, counted."""
+
+    desired: int = 0
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int = 0
+    completed: str = ""
+    """Indices of the replicas that ended with success, as ranges: 0-3,7. They stay completed when
+    their pods vanish."""
+    reason: str = ""
+    """Why replicas wait, in the scheduler's or kubelet's words."""
+    last_exit: LastExit | None = None
+    """The newest exit that was not a success."""
+
+
+class Restarts(base.Model):
+    """Restarts so far, by cause."""
+
+    failure: int = 0
+    """Restarts after the job's own failures: bounded by backoffLimit."""
+    disruption: int = 0
+    """Restarts after pods were deleted, evicted or lost: not bounded."""
+
+
+class ProgressStatus(progress.Progress):
+    """The latest report of the coordinator."""
+
+    last_update_time: datetime.datetime | None = None
+    """When the report arrived."""
+
+
+class JobStatus(base.Model):
+    """The observed state of a job."""
+
+    state: names.State | None = None
+    """One word for people, derived from the conditions."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        pydantic.Field(
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            }
+        ),
+    ] = ()
+    observed_generation: int = 0
+    """The generation of the spec that the status describes."""
+    strategy: str = ""
+    """The strategy in force, given or inferred."""
+    attempt: int = 0
+    """Number of the attempt that runs, from 1; 0 before the first."""
+    replica_attempts: dict[str, int] = pydantic.Field(default_factory=dict)
+    """Restarts within the attempt of replicas that were restarted alone: worker-3 to 2."""
+    all_created: bool = False
+    """Whether every pod of the attempt has been seen: one that is missing from then on was lost."""
+    restarts: Restarts = pydantic.Field(default_factory=Restarts)
+    start_time: datetime.datetime | None = None
+    """When the job started, or was resumed."""
+    completion_time: datetime.datetime | None = None
+    """When the job ended."""
+    ready: str = ""
+    """Running or completed replicas of all replicas: 2/3."""
+    replicas: dict[str, ReplicaStatus] = pydantic.Field(default_factory=dict)
+    """The replicas by role."""
+    progress: ProgressStatus | None = None
+    """How far training has come, as the coordinator reports it."""

@@ -1,0 +1,86 @@
+"""From what a person wrote to a checked job, or to sentences that say what to change."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+import yaml
+
+from tfparallel_operator.api import names, rules, schema, types
+
+
+class SpecError(ValueError):
+    """A manifest cannot be used as given; one sentence for each problem."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def parse_documents(text: str, source: str) -> list[Mapping[str, Any]]:
+    """Read the YAML documents of a file, empty ones left out.
+
+    Raises:
+        SpecError: the text is not YAML, or a document is not a mapping.
+    """
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        raise SpecError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+    for document in documents:
+        if not isinstance(document, Mapping):
+            raise SpecError(
+                f"{source}: expected fields such as apiVersion and kind, received "
+                f"{str(document)[:60]!r}"
+            )
+    return documents
+
+
+def find_job(documents: list[Mapping[str, Any]], source: str) -> Mapping[str, Any]:
+    """Return the one TFParallelJob among the documents of a file.
+
+    Raises:
+        SpecError: there is none, or more than one.
+    """
+    jobs = [document for document in documents if document.get("kind") == names.KIND]
+    if len(jobs) == 1:
+        return jobs[0]
+    if jobs:
+        raise SpecError(f"{source}: holds {len(jobs)} jobs of kind {names.KIND}; give one a file")
+    kinds = ", ".join(repr(document.get("kind")) for document in documents) or "nothing"
+    raise SpecError(f"{source}: expected kind {names.KIND!r}, received {kinds}")
+
+
+def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
+    """Check a job as the API server would, and return it with its defaults filled in.
+
+    Raises:
+        SpecError: with one sentence for each field that is wrong.
+    """
+    if document.get("apiVersion") != names.API_VERSION:
+        raise SpecError(
+            f"apiVersion: received {document.get('apiVersion')!r}; write {names.API_VERSION}"
+        )
+    try:
+        job = types.TFParallelJob.model_validate(document)
+    except pydantic.ValidationError as error:
+        raise SpecError(*map(_sentence, error.errors())) from error
+    value = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    found = list(rules.violations(schema.job_schema(), value))
+    if found:
+        raise SpecError(*(f"{v.path}: {v.message}" if v.path else v.message for v in found))
+    return job
+
+
+def _sentence(error: Any) -> str:
+    """Say where a value is wrong, what was received and what to do."""
+    path = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    kind, received = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return f"{path}: unknown field; remove it or correct its spelling"
+    if kind == "missing":
+        return f"{path}: missing; it is required"
+    message = error["msg"].removeprefix("Value error, ")
+    if isinstance(received, Mapping):
+        return f"{path}: {message}"
+    return f"{path}: received {received!r}; {message[0].lower()}{message[1:]}"

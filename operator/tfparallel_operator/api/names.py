@@ -1,0 +1,85 @@
+"""Every name that is written to a cluster: group, labels, ports, reasons. One comment each."""
+
+import enum
+
+GROUP = "tfparallel.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "TFParallelJob"
+PLURAL = "tfparalleljobs"
+SINGULAR = "tfparalleljob"
+SHORT_NAME = "tfpj"
+
+CONTAINER = "tensorflow"
+"""The container of a template that trains; the others are sidecars."""
+
+PORT_NAME = "tfjob-port"
+"""The container port that the TensorFlow server of a replica listens on, as TFJob names it."""
+
+DEFAULT_PORT = 2222
+
+GPU_RESOURCE = "nvidia.com/gpu"
+"""The resource that `devices` of a replica stands for."""
+
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY = "tfparallel-operator"
+
+LABEL_JOB = f"{GROUP}/job-name"
+LABEL_ROLE = f"{GROUP}/replica-role"
+"""Lower-case role: chief, master, worker, ps, evaluator."""
+
+LABEL_INDEX = f"{GROUP}/replica-index"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+"""The job's attempt, from 1: grows when all replicas are restarted together."""
+
+LABEL_REPLICA_ATTEMPT = f"{GROUP}/replica-attempt"
+"""The replica's restarts within the job's attempt, from 0: grows when it is restarted alone."""
+
+FIELD_MANAGER = "tfparallel-operator"
+PROGRESS_FIELD_MANAGER = "tfparallel-progress"
+"""Owns `status.progress` alone, so that reports and decisions never fight over a field."""
+
+
+class Condition(enum.StrEnum):
+    """Types of `status.conditions`."""
+
+    RESUMABLE = "Resumable"
+    """False: a restart begins at step 0."""
+    SUSPENDED = "Suspended"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class State(enum.StrEnum):
+    """The one word for `kubectl get`, derived from the conditions."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Reason(enum.StrEnum):
+    """Reasons of conditions and Events. Each is listed in docs/status.md."""
+
+    JOB_STARTED = "JobStarted"
+    REPLICAS_RUNNING = "ReplicasRunning"
+    REPLICAS_PENDING = "ReplicasPending"
+    REPLICA_FAILED = "ReplicaFailed"
+    REPLICA_LOST = "ReplicaLost"
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    CHIEF_SUCCEEDED = "ChiefSucceeded"
+    WORKERS_SUCCEEDED = "WorkersSucceeded"
+    JOB_SUSPENDED = "JobSuspended"
+    JOB_RESUMED = "JobResumed"
+    JOB_FINISHED = "JobFinished"
+    INVALID_SPEC = "InvalidSpec"
+    INVALID_TEMPLATE = "InvalidTemplate"
+    NAME_CONFLICT = "NameConflict"
+    CHECKPOINT_CONFIGURED = "CheckpointConfigured"
+    NO_CHECKPOINT = "NoCheckpoint"

@@ -1,0 +1,85 @@
+"""Rules between fields, written once in CEL: the API server evaluates them at `kubectl apply`, and
+`violations` evaluates the same text where there is no API server.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cel
+import pydantic
+from pydantic import json_schema
+from pydantic_core import core_schema
+
+VALIDATIONS = "x-kubernetes-validations"
+PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A CEL expression over `self` that must hold, and what to do when it does not."""
+
+    expression: str
+    message: str
+
+    @property
+    def compares_versions(self) -> bool:
+        """Whether the rule compares an update with the version before it."""
+        return "oldSelf" in self.expression
+
+
+def never(message: str) -> Rule:
+    """Refuse a field that is given at all."""
+    return Rule("false", message)
+
+
+class Rules:
+    """Annotation of a field or type: its rules, and whether its unknown fields are kept."""
+
+    def __init__(self, *rules: Rule, preserve_unknown_fields: bool = False) -> None:
+        self._rules = rules
+        self._preserve_unknown_fields = preserve_unknown_fields
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: pydantic.GetJsonSchemaHandler
+    ) -> json_schema.JsonSchemaValue:
+        """Add the rules to the field's JSON schema."""
+        return self.extend(handler(schema))
+
+    def extend(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema with the rules beside its other keywords."""
+        extended = dict(schema)
+        if self._rules:
+            extended[VALIDATIONS] = [
+                {"rule": rule.expression, "message": rule.message} for rule in self._rules
+            ]
+        if self._preserve_unknown_fields:
+            extended[PRESERVE_UNKNOWN_FIELDS] = True
+        return extended
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that does not hold, and where."""
+
+    path: str
+    message: str
+
+
+def violations(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[Violation]:
+    """Evaluate every rule of a structural schema on a value (JSON types, defaults filled in).
+
+    Rules that compare two versions of an object are left to the API server, which has both.
+    """
+    for entry in schema.get(VALIDATIONS, ()):
+        rule = Rule(entry["rule"], entry["message"])
+        if (
+            not rule.compares_versions
+            and cel.evaluate(rule.expression, {"self": value}) is not True
+        ):
+            yield Violation(path, rule.message)
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+            if isinstance(inner, Mapping):
+                yield from violations(inner, item, f"{path}.{key}" if path else key)

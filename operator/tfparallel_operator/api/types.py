@@ -1,0 +1,302 @@
+"""The spec of a TFParallelJob. The custom resource's schema and reference are generated from it.
+
+Fields that Kubeflow's TFJob has keep their names and, when given, their meaning.
+"""
+
+import enum
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+from pydantic import alias_generators
+
+from tfparallel_operator.api import job_status, rules
+from tfparallel_trainer.contract import base, job_file
+
+MAX_REPLICAS = 5000
+"""Most replicas of one role: the bound that lets the API server check costs of the rules."""
+
+
+class Role(enum.StrEnum):
+    """Keys of `tfReplicaSpecs`."""
+
+    CHIEF = "Chief"
+    MASTER = "Master"
+    WORKER = "Worker"
+    PS = "PS"
+    EVALUATOR = "Evaluator"
+
+    @property
+    def task_type(self) -> str:
+        """The role's name in TF_CONFIG: TensorFlow 2 knows no master, it is the chief."""
+        return "chief" if self is Role.MASTER else self.value.lower()
+
+    @property
+    def label(self) -> str:
+        """The role's name in labels and in the names of pods."""
+        return self.value.lower()
+
+
+class Strategy(enum.StrEnum):
+    """How the replicas train together."""
+
+    MIRRORED = "Mirrored"
+    MULTI_WORKER_MIRRORED = "MultiWorkerMirrored"
+    PARAMETER_SERVER = "ParameterServer"
+
+
+class RestartPolicy(enum.StrEnum):
+    """What a replica's failure leads to, as in TFJob."""
+
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+    EXIT_CODE = "ExitCode"
+
+
+class CleanPodPolicy(enum.StrEnum):
+    """Which pods are deleted when the job has ended."""
+
+    NONE = "None"
+    RUNNING = "Running"
+    ALL = "All"
+
+
+class SuccessPolicy(enum.StrEnum):
+    """Which workers decide about success when there is no chief."""
+
+    DEFAULT = ""
+    ALL_WORKERS = "AllWorkers"
+
+
+class ReplicaSpec(base.Model):
+    """The replicas of one role."""
+
+    replicas: Annotated[int, pydantic.Field(ge=1, le=MAX_REPLICAS)] = 1
+    """Number of replicas."""
+
+    restart_policy: RestartPolicy | None = None
+    """Always and OnFailure run a failed replica again, Never fails the job, ExitCode runs it again
+    for exit codes of 128 and more. Absent: as the strategy needs (see the strategies page)."""
+
+    devices: Annotated[int, pydantic.Field(ge=1, le=64)] | None = None
+    """GPUs of each replica: short for a limit of nvidia.com/gpu on the container tensorflow."""
+
+    template: Annotated[dict[str, Any] | None, rules.Rules(preserve_unknown_fields=True)] = None
+    """The pod template; its container named tensorflow trains. May be left out with spec.trainer:
+    then the shipped trainer image runs."""
+
+
+T = TypeVar("T")
+Misplaced = Annotated[
+    T | None,
+    rules.Rules(rules.never("this field belongs below spec.runPolicy: move it there")),
+]
+"""A field where people of TFJob write it by mistake: refused with the remedy."""
+
+
+class RunPolicy(base.Model):
+    """How long the job may run, how often it is retried, and what is left of it."""
+
+    clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
+    """Which pods are deleted when the job has ended: None, Running (those that have not ended) or
+    All."""
+
+    ttl_seconds_after_finished: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] | None = None
+    """Seconds after its end that the job is deleted; absent: never."""
+
+    active_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
+    """Seconds from the start after which the job fails; absent: no limit."""
+
+    backoff_limit: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 3
+    """How many failures lead to a restart; one more fails the job. Disruptions do not count."""
+
+    suspend: bool = False
+    """True stops the job: its pods are deleted until it is set to false."""
+
+    scheduling_policy: Annotated[
+        dict[str, Any] | None,
+        rules.Rules(
+            rules.never("gang scheduling is not supported yet; remove this field"),
+            preserve_unknown_fields=True,
+        ),
+    ] = None
+    """Not supported yet: refused with a sentence."""
+
+    managed_by: Annotated[
+        str | None,
+        rules.Rules(rules.never("other managers are not supported yet; remove this field")),
+    ] = None
+    """Not supported yet: refused with a sentence."""
+
+
+ReplicaSpecs = Annotated[
+    dict[Role, ReplicaSpec],
+    pydantic.Field(min_length=1, max_length=len(Role)),
+    rules.Rules(
+        rules.Rule(
+            "self.all(role, role in ['Chief', 'Master', 'Worker', 'PS', 'Evaluator'])",
+            "the roles are Chief, Master, Worker, PS and Evaluator, spelt like this",
+        ),
+        rules.Rule(
+            "!('Chief' in self && 'Master' in self)",
+            "Master is TFJob's older name of Chief: give one of them, not both",
+        ),
+        rules.Rule(
+            "!('Chief' in self) || self['Chief'].replicas == 1",
+            "a job has one chief: set Chief.replicas to 1",
+        ),
+        rules.Rule(
+            "!('Master' in self) || self['Master'].replicas == 1",
+            "a job has one master: set Master.replicas to 1",
+        ),
+        rules.Rule(
+            "!('Evaluator' in self) || self['Evaluator'].replicas == 1",
+            "a job has one evaluator: set Evaluator.replicas to 1",
+        ),
+        rules.Rule(
+            "!('PS' in self) || 'Worker' in self",
+            "parameter servers need workers: add Worker",
+        ),
+        rules.Rule(
+            "'Chief' in self || 'Master' in self || 'Worker' in self",
+            "nothing would train: add Worker or Chief",
+        ),
+    ),
+]
+"""Replicas by role."""
+
+
+class Spec(base.Model):
+    """What a TFParallelJob asks for."""
+
+    tf_replica_specs: ReplicaSpecs
+    """The replicas by role: Chief (or Master), Worker, PS, Evaluator."""
+
+    strategy: Strategy | None = None
+    """How the replicas train together. Absent: ParameterServer with servers, MultiWorkerMirrored
+    with several training replicas, else Mirrored."""
+
+    trainer: Annotated[
+        job_file.TrainerSpec | None,
+        rules.Rules(
+            rules.Rule(
+                "has(self.epochs) != has(self.steps)",
+                "give either epochs or steps, so that training has one length",
+            )
+        ),
+    ] = None
+    """What the shipped trainer runs. Absent: the command of each template runs as it is."""
+
+    run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
+    """How long the job may run, how often it is retried, and what is left of it."""
+
+    success_policy: SuccessPolicy = SuccessPolicy.DEFAULT
+    """Without a chief: worker 0 decides about success, or with AllWorkers all of them."""
+
+    enable_dynamic_worker: bool = False
+    """True tells a worker of itself and the servers alone, so that workers may come and go."""
+
+    clean_pod_policy: Misplaced[str] = None
+    """A trap: belongs below runPolicy."""
+
+    ttl_seconds_after_finished: Misplaced[int] = None
+    """A trap: belongs below runPolicy."""
+
+    active_deadline_seconds: Misplaced[int] = None
+    """A trap: belongs below runPolicy."""
+
+    backoff_limit: Misplaced[int] = None
+    """A trap: belongs below runPolicy."""
+
+
+SPEC_RULES = rules.Rules(
+    rules.Rule(
+        "has(self.trainer)"
+        " || self.tfReplicaSpecs.all(role, has(self.tfReplicaSpecs[role].template))",
+        "a role has no template: add one with a container named tensorflow, or set spec.trainer to"
+        " run the shipped trainer",
+    ),
+    rules.Rule(
+        "!has(self.trainer)"
+        " || !('PS' in self.tfReplicaSpecs || 'Evaluator' in self.tfReplicaSpecs)",
+        "the shipped trainer does not run parameter servers or an evaluator yet: remove PS and"
+        " Evaluator, or remove spec.trainer and give the templates your own command",
+    ),
+    rules.Rule(
+        "!has(self.strategy) || self.strategy != 'ParameterServer' || 'PS' in self.tfReplicaSpecs",
+        "strategy ParameterServer needs servers: add PS, or remove strategy",
+    ),
+    rules.Rule(
+        "!has(self.strategy) || self.strategy == 'ParameterServer'"
+        " || !('PS' in self.tfReplicaSpecs)",
+        "only strategy ParameterServer uses servers: remove PS, or remove strategy",
+    ),
+    rules.Rule(
+        "!has(self.strategy) || self.strategy != 'Mirrored'"
+        " || !('Worker' in self.tfReplicaSpecs)"
+        " || (self.tfReplicaSpecs['Worker'].replicas == 1"
+        " && !('Chief' in self.tfReplicaSpecs) && !('Master' in self.tfReplicaSpecs))",
+        "strategy Mirrored trains on the devices of one replica: give one Chief or one Worker, or"
+        " set strategy to MultiWorkerMirrored",
+    ),
+    rules.Rule(
+        "has(self.strategy) == has(oldSelf.strategy)"
+        " && (!has(self.strategy) || self.strategy == oldSelf.strategy)",
+        "strategy cannot change once the job exists: delete the job and apply it again",
+    ),
+    rules.Rule(
+        "has(self.trainer) == has(oldSelf.trainer)"
+        " && (!has(self.trainer) || self.trainer == oldSelf.trainer)",
+        "trainer cannot change once the job exists: delete the job and apply it again",
+    ),
+    rules.Rule(
+        "self.tfReplicaSpecs.all(role, role in oldSelf.tfReplicaSpecs)"
+        " && oldSelf.tfReplicaSpecs.all(role, role in self.tfReplicaSpecs"
+        " && self.tfReplicaSpecs[role].replicas == oldSelf.tfReplicaSpecs[role].replicas)",
+        "roles and their replicas cannot change once the job exists: delete the job and apply it"
+        " again",
+    ),
+)
+
+JOB_RULES = rules.Rules(
+    rules.Rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "metadata.name must begin with a lower-case letter and hold only lower-case letters, digits"
+        " and -, because the job's pods and Service carry it",
+    ),
+    rules.Rule(
+        # The longest pod name is that of a role's last index; 63 characters are a DNS label.
+        "self.spec.tfReplicaSpecs.all(role, size(self.metadata.name) + size(role) + 2"
+        " + size(string(self.spec.tfReplicaSpecs[role].replicas - 1)) <= 63)",
+        "metadata.name is too long: with role and index the names of its pods pass 63 characters;"
+        " shorten it",
+    ),
+)
+
+
+class Metadata(pydantic.BaseModel):
+    """The part of an object's metadata that decisions need; the rest is let through unread."""
+
+    model_config = pydantic.ConfigDict(
+        extra="ignore",
+        frozen=True,
+        alias_generator=alias_generators.to_camel,
+        populate_by_name=True,
+    )
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+
+
+class TFParallelJob(base.Model):
+    """Trains a TensorFlow model on several replicas."""
+
+    api_version: Literal["tfparallel.dev/v1alpha1"]
+    kind: Literal["TFParallelJob"]
+    metadata: Metadata
+    spec: Annotated[Spec, SPEC_RULES]
+    status: job_status.JobStatus = pydantic.Field(default_factory=job_status.JobStatus)

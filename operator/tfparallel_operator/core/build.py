@@ -1,0 +1,279 @@
+"""Build the manifests of a job's children: pure functions, so that a repeat is equal."""
+
+import copy
+import dataclasses
+from typing import Any
+
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import cluster_spec, decision, replicas
+from tfparallel_trainer.contract import environment, job_file
+
+JOB_FILE_KEY = "job.json"
+CA_FILE_KEY = "ca.crt"
+CONFIG_DIR = "/etc/tfparallel/job"
+TOKEN_DIR = "/etc/tfparallel/token"  # noqa: S105 (a path, not a secret)
+TOKEN_FILE = "token"  # noqa: S105
+WORKSPACE_DIR = "/workspace"
+SOURCE_DIR = f"{WORKSPACE_DIR}/source"
+OUTPUT_DIR = "/output"
+TRAINER_COMMAND = ("python", "-m", "tfparallel_trainer")
+TOKEN_SECONDS = 3600
+USER_ID = 65532
+"""The user of the shipped images, which distroless images use too."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What the installation decides for every job."""
+
+    trainer_image: str
+    """Image of replicas that have no template."""
+    progress_url: str | None = None
+    """Address of the progress endpoint without the job's path; absent: nothing is reported."""
+    progress_ca: str | None = None
+    """Certificates (PEM) that the progress endpoint is trusted by; absent: the system's."""
+
+
+def labels(job: types.TFParallelJob) -> dict[str, str]:
+    """Return the labels that every child carries and that children are watched by."""
+    return {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_JOB: job.metadata.name}
+
+
+def progress_path(namespace: str, name: str) -> str:
+    """Return the path of a job's progress below the endpoint's address."""
+    return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/progress"
+
+
+def progress_audience(uid: str) -> str:
+    """Return the audience of a job's token: one job's token is worth nothing for another."""
+    return f"{names.GROUP}/{uid}"
+
+
+def config_name(job: types.TFParallelJob) -> str:
+    """Return the name of the job's ConfigMap."""
+    return f"{job.metadata.name}-tfparallel"
+
+
+def service(job: types.TFParallelJob) -> decision.Manifest:
+    """Build the one headless Service: names resolve before pods are ready, as servers need it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job, cluster_spec.service_name(job)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels(job),
+            "ports": [{"name": names.PORT_NAME, "port": names.DEFAULT_PORT}],
+        },
+    }
+
+
+def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
+    """Build the ConfigMap: the trainer's job file and the progress endpoint's certificates."""
+    data = {}
+    if job.spec.trainer is not None:
+        content = job_file.JobFile(
+            name=job.metadata.name,
+            strategy=replicas.strategy(job).value,
+            trainer=job.spec.trainer,
+        )
+        data[JOB_FILE_KEY] = content.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+    if settings.progress_ca is not None:
+        data[CA_FILE_KEY] = settings.progress_ca
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(job, config_name(job)),
+        "data": data,
+    }
+
+
+def pod(
+    job: types.TFParallelJob,
+    replica: replicas.Replica,
+    settings: Settings,
+    *,
+    attempt: int,
+    replica_attempt: int,
+) -> decision.Manifest:
+    """Build the pod of one replica from its template, or from the shipped trainer's."""
+    spec = job.spec.tf_replica_specs[replica.role]
+    template = copy.deepcopy(spec.template) or {}
+    given = template.get("metadata") or {}
+    metadata = _metadata(job, replica.pod_name(job.metadata.name))
+    metadata["annotations"] = dict(given.get("annotations") or {})
+    metadata["labels"] = {
+        **(given.get("labels") or {}),
+        **labels(job),
+        names.LABEL_ROLE: replica.role.label,
+        names.LABEL_INDEX: str(replica.index),
+        names.LABEL_ATTEMPT: str(attempt),
+        names.LABEL_REPLICA_ATTEMPT: str(replica_attempt),
+    }
+    pod_spec = template.get("spec") or {}
+    pod_spec["hostname"] = replica.pod_name(job.metadata.name)
+    pod_spec["subdomain"] = cluster_spec.service_name(job)
+    pod_spec["restartPolicy"] = "Never"
+    _fill_pod(pod_spec, job, spec, settings)
+    container = _container(pod_spec)
+    _fill_container(container, job, replica, spec, attempt)
+    if settings.progress_url and replica == replicas.coordinator(job):
+        _report_progress(pod_spec, container, job, settings)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+
+
+def _metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": labels(job),
+        "ownerReferences": [
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "name": job.metadata.name,
+                "uid": job.metadata.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+
+
+def _container(pod_spec: dict[str, Any]) -> dict[str, Any]:
+    container: dict[str, Any]
+    for container in pod_spec.setdefault("containers", []):
+        if container.get("name") == names.CONTAINER:
+            return container
+    container = {"name": names.CONTAINER}
+    pod_spec["containers"].append(container)
+    return container
+
+
+def _fill_pod(
+    pod_spec: dict[str, Any],
+    job: types.TFParallelJob,
+    spec: types.ReplicaSpec,
+    settings: Settings,
+) -> None:
+    """Fill in what the shipped trainer and devices need, where the template is silent."""
+    container = _container(pod_spec)
+    if job.spec.trainer is not None:
+        _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)
+    if spec.devices is not None:
+        resources = container.setdefault("resources", {})
+        resources.setdefault("limits", {}).setdefault(names.GPU_RESOURCE, str(spec.devices))
+
+
+def _fill_trainer(
+    pod_spec: dict[str, Any],
+    container: dict[str, Any],
+    job: types.TFParallelJob,
+    trainer: job_file.TrainerSpec,
+    settings: Settings,
+) -> None:
+    container.setdefault("image", settings.trainer_image)
+    if "command" not in container and "args" not in container:
+        container["command"] = list(TRAINER_COMMAND)
+    container.setdefault("workingDir", WORKSPACE_DIR)
+    if container["image"] == settings.trainer_image:
+        _restrict(pod_spec, container)
+    pod_spec.setdefault("automountServiceAccountToken", False)
+    _mount(pod_spec, container, "tfparallel-job", CONFIG_DIR, _config_map(config_name(job)))
+    _set_env(container, environment.JOB_FILE, f"{CONFIG_DIR}/{JOB_FILE_KEY}")
+    source = WORKSPACE_DIR
+    if trainer.source is not None:
+        source = SOURCE_DIR
+        volume = _config_map(trainer.source.config_map.name)
+        _mount(pod_spec, container, "tfparallel-source", source, volume)
+    _set_env(container, environment.SOURCE_DIR, source)
+    volume = {"emptyDir": {}}
+    if trainer.checkpoint is not None:
+        volume = {"persistentVolumeClaim": {"claimName": trainer.checkpoint.claim}}
+    _mount(pod_spec, container, "tfparallel-output", OUTPUT_DIR, volume, read_only=False)
+    _set_env(container, environment.OUTPUT_DIR, f"{OUTPUT_DIR}/{job.metadata.name}")
+
+
+def _fill_container(
+    container: dict[str, Any],
+    job: types.TFParallelJob,
+    replica: replicas.Replica,
+    spec: types.ReplicaSpec,
+    attempt: int,
+) -> None:
+    port = cluster_spec.replica_port(spec)
+    ports = container.setdefault("ports", [])
+    if not any(given.get("name") == names.PORT_NAME for given in ports):
+        ports.append({"name": names.PORT_NAME, "containerPort": port})
+    _set_env(container, environment.TF_CONFIG, cluster_spec.tf_config(job, replica))
+    _set_env(container, environment.ATTEMPT, str(attempt))
+
+
+def _report_progress(
+    pod_spec: dict[str, Any],
+    container: dict[str, Any],
+    job: types.TFParallelJob,
+    settings: Settings,
+) -> None:
+    path = progress_path(job.metadata.namespace, job.metadata.name)
+    _set_env(container, environment.PROGRESS_URL, f"{settings.progress_url}{path}")
+    token = {
+        "serviceAccountToken": {
+            "path": TOKEN_FILE,
+            "audience": progress_audience(job.metadata.uid),
+            "expirationSeconds": TOKEN_SECONDS,
+        }
+    }
+    volume = {"projected": {"sources": [token]}}
+    _mount(pod_spec, container, "tfparallel-token", TOKEN_DIR, volume)
+    _set_env(container, environment.PROGRESS_TOKEN_FILE, f"{TOKEN_DIR}/{TOKEN_FILE}")
+    if settings.progress_ca is not None:
+        _mount(pod_spec, container, "tfparallel-job", CONFIG_DIR, _config_map(config_name(job)))
+        _set_env(container, environment.PROGRESS_CA_FILE, f"{CONFIG_DIR}/{CA_FILE_KEY}")
+
+
+def _restrict(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
+    """Meet the Pod Security level restricted: the shipped image needs no more."""
+    pod_spec.setdefault(
+        "securityContext",
+        {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    )
+    container.setdefault(
+        "securityContext",
+        {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    )
+
+
+def _config_map(name: str) -> dict[str, Any]:
+    return {"configMap": {"name": name}}
+
+
+def _mount(
+    pod_spec: dict[str, Any],
+    container: dict[str, Any],
+    name: str,
+    path: str,
+    volume: dict[str, Any],
+    *,
+    read_only: bool = True,
+) -> None:
+    volumes = pod_spec.setdefault("volumes", [])
+    if any(given.get("name") == name for given in volumes):
+        return
+    volumes.append({"name": name, **volume})
+    mounts = container.setdefault("volumeMounts", [])
+    mounts.append({"name": name, "mountPath": path, "readOnly": read_only})
+
+
+def _set_env(container: dict[str, Any], name: str, value: str) -> None:
+    """Set a variable unless the template does: what a user writes wins."""
+    variables = container.setdefault("env", [])
+    if not any(given.get("name") == name for given in variables):
+        variables.append({"name": name, "value": value})

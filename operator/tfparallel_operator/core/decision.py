@@ -1,0 +1,56 @@
+"""What `decide` returns: values that say what to write, in the order in which to write it."""
+
+import dataclasses
+import datetime
+import enum
+from typing import Any
+
+from tfparallel_operator.api import job_status
+
+Manifest = dict[str, Any]
+"""A Kubernetes object as JSON."""
+
+
+class EventType(enum.StrEnum):
+    """Type of an Event: Warning only for what a person must act on."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """An Event to emit on the job."""
+
+    type: EventType
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deletion:
+    """A pod to delete, conditional on its uid."""
+
+    name: str
+    uid: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """What to write for one job.
+
+    Carried out in this order, and given up at the first refusal: the status (when it differs from
+    the job's, conditional on resourceVersion; it is the write-ahead of all that follows), then the
+    Events of that change, then deletions, then creations. After each step a new observation leads
+    to the rest of the same steps, so it does not matter where the operator dies.
+    """
+
+    status: job_status.JobStatus
+    events: tuple[Event, ...] = ()
+    deletions: tuple[Deletion, ...] = ()
+    creations: tuple[Manifest, ...] = ()
+    """The Service and the ConfigMap come before pods."""
+    delete_job: bool = False
+    """The job's time to live is over."""
+    wake_at: datetime.datetime | None = None
+    """When to decide again though nothing happens."""

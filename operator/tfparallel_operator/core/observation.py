@@ -1,0 +1,72 @@
+"""What is seen of a job's children: slim values that the informer and the local cluster fill in."""
+
+import dataclasses
+import datetime
+import enum
+
+from tfparallel_operator.core import replicas
+
+
+class Phase(enum.StrEnum):
+    """Where a pod is in its life; the exit of the container tensorflow decides, not sidecars."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens in the pod."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exit:
+    """How the container tensorflow, or the pod before it, ended."""
+
+    code: int
+    """Exit code; -1 when the container never ran to an exit (evicted, node lost)."""
+    reason: str
+    """The kubelet's word: Completed, Error, OOMKilled, Evicted."""
+    message: str
+    finished_at: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of the job (matched by owner uid)."""
+
+    name: str
+    uid: str
+    replica: replicas.Replica
+    attempt: int
+    """The job's attempt that it was created in (label)."""
+    replica_attempt: int
+    """The replica's own restarts within that attempt (label)."""
+    phase: Phase
+    deleting: bool = False
+    """Whether it has a deletion timestamp."""
+    disrupted: bool = False
+    """Whether the cluster took it: DisruptionTarget, or evicted."""
+    exit: Exit | None = None
+    waiting: str = ""
+    """Why it is pending, in the scheduler's or kubelet's words."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Children:
+    """Everything that a job owns, as last observed."""
+
+    pods: tuple[Pod, ...] = ()
+    has_service: bool = False
+    has_config: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """A create that the API server refused for good: the job cannot run as it is."""
+
+    reason: str
+    """One of api.names.Reason: InvalidTemplate, NameConflict."""
+    message: str

@@ -1,0 +1,66 @@
+"""Which replicas a job has, who leads them, and which strategy they follow."""
+
+import dataclasses
+
+from tfparallel_operator.api import types
+
+_ORDER = (
+    types.Role.CHIEF,
+    types.Role.MASTER,
+    types.Role.WORKER,
+    types.Role.PS,
+    types.Role.EVALUATOR,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica of a job, named by role and index."""
+
+    role: types.Role
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The replica's name within its job, such as worker-3."""
+        return f"{self.role.label}-{self.index}"
+
+    def pod_name(self, job_name: str) -> str:
+        """The name of the replica's pod: a pure function, so that a repeated create collides."""
+        return f"{job_name}-{self.name}"
+
+
+def expand(job: types.TFParallelJob) -> tuple[Replica, ...]:
+    """List all replicas of a job, the leading ones first."""
+    specs = job.spec.tf_replica_specs
+    return tuple(
+        Replica(role, index)
+        for role in _ORDER
+        if role in specs
+        for index in range(specs[role].replicas)
+    )
+
+
+def strategy(job: types.TFParallelJob) -> types.Strategy:
+    """Return the strategy that is given, or the one that the roles ask for."""
+    if job.spec.strategy is not None:
+        return job.spec.strategy
+    if types.Role.PS in job.spec.tf_replica_specs:
+        return types.Strategy.PARAMETER_SERVER
+    training = [replica for replica in expand(job) if replica.role is not types.Role.EVALUATOR]
+    if len(training) > 1:
+        return types.Strategy.MULTI_WORKER_MIRRORED
+    return types.Strategy.MIRRORED
+
+
+def chief(job: types.TFParallelJob) -> Replica | None:
+    """Return the replica whose end ends the job, when the job names one."""
+    for role in (types.Role.CHIEF, types.Role.MASTER):
+        if role in job.spec.tf_replica_specs:
+            return Replica(role, 0)
+    return None
+
+
+def coordinator(job: types.TFParallelJob) -> Replica:
+    """Return the replica that reports progress: the chief, else worker 0 as in TensorFlow."""
+    return chief(job) or Replica(types.Role.WORKER, 0)
