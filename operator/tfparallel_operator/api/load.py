@@ -65,11 +65,27 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
         job = types.TFParallelJob.model_validate(document)
     except pydantic.ValidationError as error:
         raise SpecError(*map(_sentence, error.errors())) from error
+    if job.spec.trainer is None:
+        _check_containers(job.spec)
     value = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     found = list(rules.violations(schema.job_schema(), value))
     if found:
         raise SpecError(*(f"{v.path}: {v.message}" if v.path else v.message for v in found))
     return job
+
+
+def _check_containers(spec: types.Spec) -> None:
+    """Look into the templates, which no rule of the API server can."""
+    for role, replica_spec in spec.tf_replica_specs.items():
+        if replica_spec.template is None:
+            continue
+        containers = (replica_spec.template.get("spec") or {}).get("containers") or []
+        received = [container.get("name") for container in containers]
+        if names.CONTAINER not in received:
+            raise SpecError(
+                f"spec.tfReplicaSpecs.{role}.template.spec.containers: received {received}; name "
+                f"the container that trains {names.CONTAINER!r}"
+            )
 
 
 def _sentence(error: Any) -> str:

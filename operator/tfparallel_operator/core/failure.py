@@ -1,0 +1,148 @@
+"""Losses of replicas: what caused them, and what the strategy needs to be run again."""
+
+import dataclasses
+import datetime
+import enum
+
+from tfparallel_operator.api import job_status, types
+from tfparallel_operator.core import observation, replicas, view
+from tfparallel_trainer.contract import exits
+
+_FIRST_SIGNAL_CODE = 128
+_LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
+
+
+class Cause(enum.StrEnum):
+    """Why a replica was lost: only the job's own failures count against its budget."""
+
+    FAILURE = "failure"
+    DISRUPTION = "disruption"
+
+
+class Scope(enum.StrEnum):
+    """What has to run again after a loss."""
+
+    GANG = "all replicas"
+    REPLICA = "this replica"
+    REPLICA_AND_CHIEF = "this server and the chief"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loss:
+    """A replica that ended without success, or whose pod is gone."""
+
+    replica: replicas.Replica
+    cause: Cause
+    exit: observation.Exit | None
+
+    def describe(self, job_name: str) -> str:
+        """Say which replica was lost, and how."""
+        name = self.replica.pod_name(job_name)
+        if self.exit is None:
+            return f"{name} vanished"
+        if self.exit.code < 0:
+            return f"{name} ended: {self.exit.reason} {self.exit.message}".rstrip()
+        meaning = exits.describe(self.exit.code)
+        reason = f", {self.exit.reason}" if self.exit.reason not in ("", "Error") else ""
+        return f"{name} exited with code {self.exit.code} ({meaning}{reason})"
+
+
+def losses(sight: view.View, *, all_created: bool) -> tuple[Loss, ...]:
+    """List the losses of an attempt, the root cause first.
+
+    When one replica is lost its peers end too, so only the first loss counts: a disruption before
+    a failure, an exit before the exits of peers that say they lost someone, then the earliest.
+    A replica without a pod is lost only when the pod has existed (`all_created`).
+    """
+    found = [_loss(pod) for pod in sight.current.values() if pod.phase is observation.Phase.FAILED]
+    if all_created:
+        names_in_use = {pod.replica for pod in sight.stale}
+        found += [
+            Loss(replica, Cause.DISRUPTION, None)
+            for replica in sight.missing
+            if replica not in names_in_use
+        ]
+    return tuple(sorted(found, key=_root_first))
+
+
+def _loss(pod: observation.Pod) -> Loss:
+    taken = pod.disrupted or pod.deleting
+    return Loss(pod.replica, Cause.DISRUPTION if taken else Cause.FAILURE, pod.exit)
+
+
+def _root_first(loss: Loss) -> tuple[bool, bool, datetime.datetime]:
+    code = None if loss.exit is None else loss.exit.code
+    finished_at = None if loss.exit is None else loss.exit.finished_at
+    return (
+        loss.cause is not Cause.DISRUPTION,
+        code == exits.Exit.PEER_LOST,
+        finished_at or _LAST,
+    )
+
+
+def permits_restart(job: types.TFParallelJob, loss: Loss) -> bool:
+    """Whether a lost replica may be run again, its budget aside."""
+    if loss.cause is Cause.DISRUPTION:
+        return True
+    code = -1 if loss.exit is None else loss.exit.code
+    match job.spec.tf_replica_specs[loss.replica.role].restart_policy:
+        case types.RestartPolicy.NEVER:
+            return False
+        case types.RestartPolicy.EXIT_CODE:
+            return code < 0 or code >= _FIRST_SIGNAL_CODE
+        case types.RestartPolicy.ALWAYS | types.RestartPolicy.ON_FAILURE:
+            return True
+        case None:
+            return job.spec.trainer is None or _contract_permits(code)
+
+
+def _contract_permits(code: int) -> bool:
+    """What the trainer's exit contract says; codes outside it (signals, crashes) may be retried."""
+    try:
+        return exits.Exit(code).retryable
+    except ValueError:
+        return True
+
+
+def scope(job: types.TFParallelJob, loss: Loss) -> Scope:
+    """Return what the strategy needs to be run again (DESIGN: one table by strategy)."""
+    if loss.replica.role is types.Role.EVALUATOR:
+        return Scope.REPLICA
+    if replicas.strategy(job) is not types.Strategy.PARAMETER_SERVER:
+        return Scope.GANG
+    return Scope.REPLICA_AND_CHIEF if loss.replica.role is types.Role.PS else Scope.REPLICA
+
+
+def restart(
+    job: types.TFParallelJob, status: job_status.JobStatus, loss: Loss
+) -> job_status.JobStatus:
+    """Return the status that writes a restart ahead: its attempt is counted before any deletion."""
+    counts = status.restarts
+    counts = counts.model_copy(update={loss.cause.value: getattr(counts, loss.cause.value) + 1})
+    changed = status.model_copy(update={"restarts": counts, "all_created": False})
+    reach = scope(job, loss)
+    if reach is Scope.GANG:
+        return next_attempt(changed)
+    again = {loss.replica}
+    if reach is Scope.REPLICA_AND_CHIEF:
+        again.add(replicas.coordinator(job))
+    attempts = dict(status.replica_attempts)
+    for replica in again:
+        attempts[replica.name] = attempts.get(replica.name, 0) + 1
+    return changed.model_copy(update={"replica_attempts": attempts})
+
+
+def next_attempt(status: job_status.JobStatus) -> job_status.JobStatus:
+    """Return the status of a new attempt, in which every replica runs again."""
+    forgotten = {
+        role: counts.model_copy(update={"completed": ""})
+        for role, counts in status.replicas.items()
+    }
+    return status.model_copy(
+        update={
+            "attempt": status.attempt + 1,
+            "replica_attempts": {},
+            "all_created": False,
+            "replicas": forgotten,
+        }
+    )

@@ -1,0 +1,181 @@
+"""Builders for tests: jobs, pods and a world that carries decisions out in memory."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+from tfparallel_operator.api import job_status, load, names, types
+from tfparallel_operator.core import build, decide, decision, observation, replicas
+
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+SETTINGS = build.Settings(
+    trainer_image="tfparallel/trainer:test",
+    progress_url="https://operator.example",
+    progress_ca="CERTIFICATES",
+)
+ROLES = {
+    "chief": "Chief",
+    "master": "Master",
+    "worker": "Worker",
+    "ps": "PS",
+    "evaluator": "Evaluator",
+}
+
+
+def manifest(*, trainer: bool = False, **roles: int) -> dict[str, Any]:
+    """Return a job's manifest: a_job(chief=1, worker=2)."""
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "command": ["c"]}]}}
+    specs = {
+        ROLES[role]: {"replicas": count} | ({} if trainer else {"template": template})
+        for role, count in roles.items()
+    }
+    spec: dict[str, Any] = {"tfReplicaSpecs": specs}
+    if trainer:
+        spec["trainer"] = {"epochs": 1}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "job", "namespace": "ns", "uid": "job-uid", "generation": 1},
+        "spec": spec,
+    }
+
+
+def a_job(
+    *,
+    trainer: bool = False,
+    run_policy: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+    **roles: int,
+) -> types.TFParallelJob:
+    """Return a checked job."""
+    document = manifest(trainer=trainer, **roles)
+    document["spec"].update(spec or {})
+    if run_policy:
+        document["spec"]["runPolicy"] = run_policy
+    return load.parse_job(document)
+
+
+def an_exit(code: int, at: datetime.datetime = START) -> observation.Exit:
+    """Return the exit of a container."""
+    return observation.Exit(code, "Completed" if code == 0 else "Error", "", at)
+
+
+@dataclasses.dataclass
+class World:
+    """One job and its children in memory; the test plays the kubelet and the clock."""
+
+    job: types.TFParallelJob
+    now: datetime.datetime = START
+    pods: dict[str, observation.Pod] = dataclasses.field(default_factory=dict)
+    has_service: bool = False
+    has_config: bool = False
+    deleted: bool = False
+    created: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    events: list[decision.Event] = dataclasses.field(default_factory=list)
+    writes: int = 0
+    _uids: int = 0
+
+    @property
+    def status(self) -> job_status.JobStatus:
+        return self.job.status
+
+    def children(self) -> observation.Children:
+        return observation.Children(tuple(self.pods.values()), self.has_service, self.has_config)
+
+    def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:
+        return decide.decide(self.job, self.children(), self.now, SETTINGS, refusal)
+
+    def step(
+        self, *, writes: int | None = None, refusal: observation.Refusal | None = None
+    ) -> bool:
+        """Decide once and carry it out, or only its first writes; say whether anything changed."""
+        made = self.decide(refusal)
+        actions: list[Any] = []
+        if made.status != self.job.status:
+            actions.append(made.status)
+        actions += [*made.deletions, *made.creations]
+        for action in actions if writes is None else actions[:writes]:
+            self._carry_out(action)
+        if made.delete_job:
+            self.deleted = True
+        self.events += made.events
+        return bool(actions) or made.delete_job
+
+    def settle(self) -> None:
+        """Decide until nothing is left to do; deleted pods vanish at once."""
+        for _ in range(20):
+            self.reap()
+            if not self.step() or self.deleted:
+                return
+        raise AssertionError("the decisions do not come to rest")
+
+    def reap(self) -> None:
+        """Let the pods go that are being deleted."""
+        self.pods = {name: pod for name, pod in self.pods.items() if not pod.deleting}
+
+    def update(self, name: str, **changes: Any) -> None:
+        """Change what is observed of a pod."""
+        self.pods[name] = dataclasses.replace(self.pods[name], **changes)
+
+    def run(self, *pod_names: str) -> None:
+        """Let pods run: those named, else all that wait."""
+        for name, pod in self.pods.items():
+            if name in pod_names or (not pod_names and pod.phase is observation.Phase.PENDING):
+                self.update(name, phase=observation.Phase.RUNNING)
+
+    def exit(self, name: str, code: int) -> None:
+        """Let a pod's container exit."""
+        phase = observation.Phase.SUCCEEDED if code == 0 else observation.Phase.FAILED
+        self.update(name, phase=phase, exit=an_exit(code, self.now))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += datetime.timedelta(seconds=seconds)
+
+    def edit(self, **changes: Any) -> None:
+        """Change fields of spec.runPolicy, as a person does: a new generation."""
+        policy = self.job.spec.run_policy.model_copy(update=changes)
+        spec = self.job.spec.model_copy(update={"run_policy": policy})
+        generation = self.job.metadata.generation + 1
+        metadata = self.job.metadata.model_copy(update={"generation": generation})
+        self.job = self.job.model_copy(update={"spec": spec, "metadata": metadata})
+
+    def _carry_out(self, action: Any) -> None:
+        self.writes += 1
+        if isinstance(action, job_status.JobStatus):
+            written = job_status.JobStatus.model_validate_json(
+                action.model_dump_json(by_alias=True, exclude_none=True)
+            )
+            assert written == action, "a status survives the way to the API server and back"
+            self.job = self.job.model_copy(update={"status": written})
+        elif isinstance(action, decision.Deletion):
+            assert self.pods[action.name].uid == action.uid
+            self.update(action.name, deleting=True)
+        else:
+            self._create(action)
+
+    def _create(self, created: decision.Manifest) -> None:
+        name = created["metadata"]["name"]
+        if created["kind"] == "Service":
+            assert not self.has_service
+            self.has_service = True
+        elif created["kind"] == "ConfigMap":
+            assert not self.has_config
+            self.has_config = True
+        else:
+            assert name not in self.pods, f"{name} is created while it exists"
+            labels = created["metadata"]["labels"]
+            role = types.Role(ROLES[labels[names.LABEL_ROLE]])
+            replica = replicas.Replica(role, int(labels[names.LABEL_INDEX]))
+            attempt = int(labels[names.LABEL_ATTEMPT])
+            replica_attempt = int(labels[names.LABEL_REPLICA_ATTEMPT])
+            self._uids += 1
+            self.pods[name] = observation.Pod(
+                name,
+                f"uid-{self._uids}",
+                replica,
+                attempt,
+                replica_attempt,
+                observation.Phase.PENDING,
+            )
+            self.created.append((name, attempt, replica_attempt))

@@ -1,0 +1,344 @@
+"""The life of a job, one decision after the other."""
+
+import pytest
+
+from tests.unit import builders
+from tfparallel_operator.api import load, names
+from tfparallel_operator.core import conditions, decide, decision, observation
+
+
+def a_world(**job: object) -> builders.World:
+    world = builders.World(builders.a_job(**job))  # type: ignore[arg-type]
+    world.settle()
+    return world
+
+
+def truth(world: builders.World, kind: names.Condition) -> tuple[str, str] | None:
+    condition = conditions.find(world.status, kind)
+    return None if condition is None else (condition.status.value, condition.reason)
+
+
+def test_the_first_decision_writes_the_attempt_ahead_and_creates_all_children() -> None:
+    world = builders.World(builders.a_job(chief=1, worker=2))
+    made = world.decide()
+    assert made.status.attempt == 1
+    assert made.status.start_time == builders.START
+    assert made.status.state is names.State.PENDING
+    kinds = [(created["kind"], created["metadata"]["name"]) for created in made.creations]
+    assert kinds == [
+        ("Service", "job"),
+        ("ConfigMap", "job-tfparallel"),
+        ("Pod", "job-chief-0"),
+        ("Pod", "job-worker-0"),
+        ("Pod", "job-worker-1"),
+    ]
+
+
+def test_a_job_runs_when_all_its_replicas_do_and_succeeds_with_its_chief() -> None:
+    world = a_world(chief=1, worker=2)
+    world.run("job-chief-0", "job-worker-0")
+    world.settle()
+    assert (world.status.state, world.status.ready) == (names.State.PENDING, "2/3")
+    world.run("job-worker-1")
+    world.settle()
+    assert (world.status.state, world.status.ready) == (names.State.RUNNING, "3/3")
+    world.advance(60)
+    world.exit("job-chief-0", 0)
+    world.settle()
+    assert world.status.state is names.State.SUCCEEDED
+    assert truth(world, names.Condition.SUCCEEDED) == ("True", "ChiefSucceeded")
+    assert truth(world, names.Condition.RUNNING) == ("False", "JobFinished")
+    assert world.status.completion_time == world.now
+    assert set(world.pods) == {"job-chief-0"}, "pods that still ran are stopped, its log is kept"
+    assert world.status.replicas["Worker"].running == 0
+    assert world.status.replicas["Worker"].succeeded == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes", "state"),
+    [
+        ({}, {"job-worker-0": 0}, names.State.SUCCEEDED),
+        ({}, {"job-worker-1": 0}, names.State.RUNNING),
+        ({"successPolicy": "AllWorkers"}, {"job-worker-0": 0}, names.State.RUNNING),
+        (
+            {"successPolicy": "AllWorkers"},
+            {"job-worker-0": 0, "job-worker-1": 0},
+            names.State.SUCCEEDED,
+        ),
+    ],
+)
+def test_without_a_chief_the_success_policy_decides(
+    spec: dict[str, object], codes: dict[str, int], state: names.State
+) -> None:
+    world = a_world(worker=2, spec=spec)
+    world.run()
+    world.settle()
+    for name, code in codes.items():
+        world.exit(name, code)
+    world.settle()
+    assert world.status.state is state
+
+
+def test_a_completed_worker_stays_completed_when_its_pod_vanishes() -> None:
+    world = a_world(worker=3, spec={"successPolicy": "AllWorkers"})
+    world.run()
+    world.exit("job-worker-1", 0)
+    world.settle()
+    del world.pods["job-worker-1"]
+    world.settle()
+    assert "job-worker-1" not in world.pods
+    assert world.status.replicas["Worker"].completed == "1"
+    assert world.status.restarts.disruption == 0
+
+
+def test_a_permanent_exit_of_the_trainer_fails_the_job_with_replica_code_and_reason() -> None:
+    world = a_world(trainer=True, chief=1, worker=1)
+    world.run()
+    world.exit("job-worker-0", 65)
+    world.settle()
+    failed = conditions.find(world.status, names.Condition.FAILED)
+    assert failed is not None
+    assert failed.message == (
+        "job-worker-0 exited with code 65 (the user's module, model or data raised an error)"
+    )
+    assert world.status.replicas["Worker"].last_exit is not None
+    assert world.status.replicas["Worker"].last_exit.code == 65
+    assert set(world.pods) == {"job-worker-0"}
+
+
+def test_a_lost_peer_restarts_the_gang_when_all_old_pods_are_gone() -> None:
+    world = a_world(trainer=True, chief=1, worker=1)
+    world.run()
+    world.settle()
+    world.exit("job-worker-0", 137)
+    world.step()
+    assert world.status.attempt == 2
+    assert all(pod.deleting for pod in world.pods.values())
+    del world.pods["job-worker-0"]
+    world.step()
+    assert set(world.pods) == {"job-chief-0"}, "the new gang waits for the last old pod"
+    world.settle()
+    assert {pod.attempt for pod in world.pods.values()} == {2}
+    assert world.status.state is names.State.RESTARTING
+    world.run()
+    world.settle()
+    assert world.status.state is names.State.RUNNING
+    assert world.status.restarts.failure == 1
+    warned = [event for event in world.events if event.type is decision.EventType.WARNING]
+    assert len(warned) == 1
+
+
+def test_limit_two_means_three_runs() -> None:
+    world = a_world(worker=1, run_policy={"backoffLimit": 2})
+    runs = 0
+    while not conditions.finished(world.status):
+        runs += 1
+        world.exit("job-worker-0", 1)
+        world.settle()
+    assert runs == 3
+    assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+
+
+def test_disruptions_do_not_count_against_the_limit() -> None:
+    world = a_world(worker=2, run_policy={"backoffLimit": 0})
+    for attempt in range(2, 6):
+        world.run()
+        world.settle()
+        del world.pods["job-worker-1"]
+        world.settle()
+        assert world.status.attempt == attempt
+    assert world.status.restarts.disruption == 4
+    assert world.status.restarts.failure == 0
+
+
+def test_when_a_disruption_takes_peers_along_only_the_disruption_counts() -> None:
+    world = a_world(trainer=True, chief=1, worker=2, run_policy={"backoffLimit": 0})
+    world.run()
+    world.settle()
+    world.exit("job-chief-0", 75)
+    world.update("job-worker-1", phase=observation.Phase.FAILED, disrupted=True)
+    world.settle()
+    assert world.status.restarts.disruption == 1
+    assert world.status.restarts.failure == 0
+
+
+def test_a_terminating_pod_is_not_a_failed_one() -> None:
+    world = a_world(worker=2)
+    world.run()
+    world.settle()
+    world.update("job-worker-1", deleting=True)
+    assert not world.step() or world.status.attempt == 1
+    assert world.status.state is names.State.RUNNING
+    assert world.status.replicas["Worker"].terminating == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "attempt"),
+    [
+        ("Never", 137, 1),
+        ("ExitCode", 1, 1),
+        ("ExitCode", 137, 2),
+        ("OnFailure", 1, 2),
+        ("Always", 1, 2),
+    ],
+)
+def test_a_given_restart_policy_means_what_it_means_in_tfjob(
+    policy: str, code: int, attempt: int
+) -> None:
+    document = builders.manifest(worker=1)
+    document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = policy
+    world = builders.World(load.parse_job(document))
+    world.settle()
+    world.exit("job-worker-0", code)
+    world.settle()
+    assert world.status.attempt == attempt
+    assert conditions.finished(world.status) is (attempt == 1)
+
+
+@pytest.mark.parametrize(
+    ("lost", "again"),
+    [
+        ("job-worker-1", {"job-worker-1"}),
+        ("job-chief-0", {"job-chief-0"}),
+        ("job-ps-0", {"job-ps-0", "job-chief-0"}),
+        ("job-evaluator-0", {"job-evaluator-0"}),
+    ],
+)
+def test_with_parameter_servers_only_what_has_to_is_restarted(lost: str, again: set[str]) -> None:
+    world = a_world(chief=1, worker=2, ps=1, evaluator=1)
+    world.run()
+    world.settle()
+    before = {name: pod.uid for name, pod in world.pods.items()}
+    world.exit(lost, 1)
+    world.settle()
+    assert {name for name, pod in world.pods.items() if pod.uid != before[name]} == again
+    assert world.status.attempt == 1
+    assert world.status.restarts.failure == 1
+
+
+def test_an_evaluator_never_fails_training() -> None:
+    world = a_world(chief=1, worker=1, evaluator=1, run_policy={"backoffLimit": 1})
+    for _ in range(4):
+        world.run()
+        world.settle()
+        if world.pods["job-evaluator-0"].phase is observation.Phase.RUNNING:
+            world.exit("job-evaluator-0", 1)
+        world.settle()
+    assert world.status.state is names.State.RUNNING
+    assert world.status.replicas["Evaluator"].failed == 1
+
+
+def test_servers_end_with_the_job() -> None:
+    world = a_world(chief=1, worker=1, ps=2)
+    world.run()
+    world.exit("job-chief-0", 0)
+    world.settle()
+    assert set(world.pods) == {"job-chief-0"}
+    assert world.status.replicas["PS"].succeeded == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ("None", {"job-chief-0", "job-worker-0"}),
+        ("Running", {"job-chief-0"}),
+        ("All", set()),
+    ],
+)
+def test_the_clean_pod_policy_says_which_pods_are_left(policy: str, left: set[str]) -> None:
+    world = a_world(chief=1, worker=1, run_policy={"cleanPodPolicy": policy})
+    world.run()
+    world.exit("job-chief-0", 0)
+    world.step()
+    assert conditions.finished(world.status)
+    assert not any(pod.deleting for pod in world.pods.values()), "the end is written first"
+    world.settle()
+    assert set(world.pods) == left
+
+
+def test_the_deadline_fires_on_a_quiet_job() -> None:
+    world = a_world(worker=1, run_policy={"activeDeadlineSeconds": 60})
+    world.run()
+    world.settle()
+    wake_at = world.decide().wake_at
+    assert wake_at is not None
+    world.now = wake_at
+    world.settle()
+    assert truth(world, names.Condition.FAILED) == ("True", "DeadlineExceeded")
+
+
+def test_the_job_is_deleted_when_its_time_to_live_is_over() -> None:
+    world = a_world(worker=1, run_policy={"ttlSecondsAfterFinished": 30})
+    world.exit("job-worker-0", 0)
+    world.settle()
+    assert not world.deleted
+    world.advance(30)
+    world.settle()
+    assert world.deleted
+
+
+def test_suspending_deletes_the_pods_and_resuming_begins_a_new_attempt() -> None:
+    world = a_world(worker=2)
+    world.run()
+    world.settle()
+    world.edit(suspend=True)
+    world.settle()
+    assert world.pods == {}
+    assert world.status.state is names.State.SUSPENDED
+    world.advance(3600)
+    world.edit(suspend=False)
+    world.settle()
+    assert world.status.state is names.State.PENDING
+    assert world.status.start_time == world.now
+    assert {pod.attempt for pod in world.pods.values()} == {2}
+
+
+def test_a_job_may_be_created_suspended() -> None:
+    world = a_world(worker=1, run_policy={"suspend": True})
+    assert world.pods == {}
+    assert world.status.state is names.State.SUSPENDED
+    assert world.status.attempt == 0
+
+
+def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
+    world = a_world(worker=1)
+    refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, "spec.containers: Required")
+    world.step(refusal=refusal)
+    world.settle()
+    assert truth(world, names.Condition.FAILED) == ("True", "InvalidTemplate")
+    world.edit(backoff_limit=1)
+    world.settle()
+    assert world.status.state is names.State.PENDING
+    assert world.status.attempt == 2
+
+
+def test_an_object_that_is_no_job_is_rejected_with_its_problems() -> None:
+    body = {"metadata": {"generation": 4}, "status": {"state": "Sunny"}}
+    made = decide.reject(body, load.SpecError("spec: missing"), builders.START)
+    failed = conditions.find(made.status, names.Condition.FAILED)
+    assert failed is not None
+    assert (failed.reason, failed.message, failed.observed_generation) == (
+        "InvalidSpec",
+        "spec: missing",
+        4,
+    )
+
+
+def test_status_says_whether_a_restart_would_resume() -> None:
+    world = a_world(trainer=True, worker=1)
+    assert truth(world, names.Condition.RESUMABLE) == ("False", "NoCheckpoint")
+    document = builders.manifest(trainer=True, worker=1)
+    document["spec"]["trainer"]["checkpoint"] = {"claim": "c"}
+    world = builders.World(load.parse_job(document))
+    world.settle()
+    assert truth(world, names.Condition.RESUMABLE) == ("True", "CheckpointConfigured")
+
+
+def test_why_a_pod_waits_stands_in_the_status() -> None:
+    world = a_world(worker=2)
+    world.update("job-worker-1", waiting="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    world.settle()
+    assert world.status.replicas["Worker"].reason.startswith("job-worker-1: 0/1 nodes")
+    running = conditions.find(world.status, names.Condition.RUNNING)
+    assert running is not None
+    assert "Insufficient nvidia.com/gpu" in running.message
