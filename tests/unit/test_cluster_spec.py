@@ -1,0 +1,92 @@
+"""TF_CONFIG is right for every role, under TensorFlow's own rules."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit import builders
+from tfparallel_operator.core import cluster_spec, replicas
+
+ALLOWED = {"chief", "worker", "ps", "evaluator"}
+
+
+def configs(**job: Any) -> dict[str, dict[str, Any]]:
+    made = builders.a_job(**job)
+    return {
+        replica.name: json.loads(cluster_spec.tf_config(made, replica))
+        for replica in replicas.expand(made)
+    }
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        {"worker": 1},
+        {"worker": 3},
+        {"chief": 1, "worker": 2},
+        {"master": 1, "worker": 2},
+        {"chief": 1, "worker": 2, "ps": 2, "evaluator": 1},
+        {"worker": 2, "evaluator": 1},
+    ],
+)
+def test_the_rules_of_tensorflow_hold_for_every_replica(roles: dict[str, int]) -> None:
+    for name, config in configs(**roles).items():
+        cluster, task = config["cluster"], config["task"]
+        assert set(cluster) <= ALLOWED
+        assert len(cluster.get("chief", [])) <= 1
+        assert ("evaluator" in cluster) is (task["type"] == "evaluator")
+        own = cluster[task["type"]][task["index"]]
+        assert own == f"job-{name}.job:2222"
+
+
+def test_all_training_replicas_see_the_same_cluster() -> None:
+    made = configs(chief=1, worker=2, ps=1, evaluator=1)
+    assert made["chief-0"]["cluster"] == {
+        "chief": ["job-chief-0.job:2222"],
+        "worker": ["job-worker-0.job:2222", "job-worker-1.job:2222"],
+        "ps": ["job-ps-0.job:2222"],
+    }
+    assert made["chief-0"]["cluster"] == made["worker-1"]["cluster"] == made["ps-0"]["cluster"]
+    assert made["evaluator-0"]["cluster"]["evaluator"] == ["job-evaluator-0.job:2222"]
+
+
+def test_a_master_is_the_chief() -> None:
+    made = configs(master=1, worker=1)
+    assert made["master-0"]["task"] == {"type": "chief", "index": 0}
+    assert made["worker-0"]["cluster"]["chief"] == ["job-master-0.job:2222"]
+
+
+def test_dynamic_workers_know_themselves_and_the_servers() -> None:
+    made = configs(chief=1, worker=3, ps=2, spec={"enableDynamicWorker": True})
+    servers = ["job-ps-0.job:2222", "job-ps-1.job:2222"]
+    assert made["worker-2"]["cluster"] == {
+        "chief": ["job-chief-0.job:2222"],
+        "worker": {"2": "job-worker-2.job:2222"},
+        "ps": servers,
+    }
+    assert made["ps-1"]["cluster"] == {"chief": ["job-chief-0.job:2222"], "ps": servers}
+    assert len(made["chief-0"]["cluster"]["worker"]) == 3
+
+
+def test_the_port_named_tfjob_port_is_used() -> None:
+    document = builders.manifest(chief=1, worker=1)
+    container = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    document["spec"]["tfReplicaSpecs"]["Worker"]["template"] = {
+        "spec": {
+            "containers": [
+                {"name": "sidecar", "ports": [{"name": "tfjob-port", "containerPort": 1}]},
+                {**container, "ports": [{"name": "tfjob-port", "containerPort": 4000}]},
+            ]
+        }
+    }
+    made = builders.load.parse_job(document)
+    config = json.loads(cluster_spec.tf_config(made, replicas.expand(made)[0]))
+    assert config["cluster"]["worker"] == ["job-worker-0.job:4000"]
+    assert config["cluster"]["chief"] == ["job-chief-0.job:2222"]
+
+
+def test_thousands_of_replicas_fit_one_environment_variable() -> None:
+    made = builders.a_job(worker=2500)
+    text = cluster_spec.tf_config(made, replicas.Replica(builders.types.Role.WORKER, 0))
+    assert len("TF_CONFIG=") + len(text) < 131_071

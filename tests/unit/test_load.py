@@ -1,0 +1,159 @@
+"""What a person may write wrong, and the sentence that says what to change."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit import builders
+from tfparallel_operator.api import load
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def replicas_of(document: dict[str, Any], role: str) -> dict[str, Any]:
+    spec: dict[str, Any] = document["spec"]["tfReplicaSpecs"][role]
+    return spec
+
+
+BAD: list[tuple[str, Change, str]] = [
+    (
+        "other API version",
+        lambda d: d.update(apiVersion="kubeflow.org/v1"),
+        "apiVersion: received 'kubeflow.org/v1'; write tfparallel.dev/v1alpha1",
+    ),
+    (
+        "two chiefs",
+        lambda d: replicas_of(d, "Chief").update(replicas=2),
+        "a job has one chief: set Chief.replicas to 1",
+    ),
+    (
+        "chief and master",
+        lambda d: d["spec"]["tfReplicaSpecs"].update(Master={}),
+        "give one of them, not both",
+    ),
+    (
+        "unknown role",
+        lambda d: d["spec"]["tfReplicaSpecs"].update(worker={}),
+        "spec.tfReplicaSpecs.worker: received 'worker'",
+    ),
+    (
+        "no replicas",
+        lambda d: replicas_of(d, "Worker").update(replicas=0),
+        "spec.tfReplicaSpecs.Worker.replicas: received 0",
+    ),
+    (
+        "unknown field",
+        lambda d: d["spec"].update(stratgy="Mirrored"),
+        "spec.stratgy: unknown field",
+    ),
+    (
+        "misplaced field",
+        lambda d: d["spec"].update(cleanPodPolicy="All"),
+        "spec.cleanPodPolicy: this field belongs below spec.runPolicy: move it there",
+    ),
+    ("no spec", lambda d: d.pop("spec"), "spec: missing; it is required"),
+    ("no roles", lambda d: d["spec"].update(tfReplicaSpecs={}), "spec.tfReplicaSpecs"),
+    (
+        "servers without workers",
+        lambda d: d["spec"].update(tfReplicaSpecs={"PS": {}}),
+        "parameter servers need workers: add Worker",
+    ),
+    (
+        "nothing trains",
+        lambda d: d["spec"].update(tfReplicaSpecs={"Evaluator": {}}),
+        "nothing would train",
+    ),
+    (
+        "epochs and steps",
+        lambda d: d["spec"]["trainer"].update(steps=5),
+        "give either epochs or steps; both is given",
+    ),
+    (
+        "no length",
+        lambda d: d["spec"]["trainer"].pop("epochs"),
+        "give either epochs or steps; neither is given",
+    ),
+    (
+        "servers for the shipped trainer",
+        lambda d: d["spec"]["tfReplicaSpecs"].update(PS={}),
+        "does not run parameter servers or an evaluator yet",
+    ),
+    ("no template", lambda d: d["spec"].pop("trainer"), "a role has no template"),
+    (
+        "mirrored over many",
+        lambda d: d["spec"].update(strategy="Mirrored"),
+        "strategy Mirrored trains on the devices of one replica",
+    ),
+    (
+        "servers' strategy without servers",
+        lambda d: d["spec"].update(strategy="ParameterServer"),
+        "strategy ParameterServer needs servers",
+    ),
+    (
+        "name of capitals",
+        lambda d: d["metadata"].update(name="Job"),
+        "must begin with a lower-case letter",
+    ),
+    ("long name", lambda d: d["metadata"].update(name="a" * 55), "metadata.name is too long"),
+    (
+        "gang scheduling",
+        lambda d: d["spec"].update(runPolicy={"schedulingPolicy": {}}),
+        "gang scheduling is not supported yet",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"), [case[1:] for case in BAD], ids=[c[0] for c in BAD]
+)
+def test_a_wrong_manifest_is_refused_with_a_sentence(change: Change, sentence: str) -> None:
+    document = builders.manifest(trainer=True, chief=1, worker=2)
+    change(document)
+    with pytest.raises(load.SpecError) as refused:
+        load.parse_job(document)
+    assert any(sentence in problem for problem in refused.value.problems), refused.value.problems
+
+
+def test_every_problem_is_named_at_once() -> None:
+    document = builders.manifest(trainer=True, chief=1, worker=2)
+    document["spec"]["oops"] = 1
+    document["spec"]["trainer"]["epochs"] = -1
+    with pytest.raises(load.SpecError) as refused:
+        load.parse_job(document)
+    assert len(refused.value.problems) == 2
+
+
+def test_a_template_needs_the_container_that_trains() -> None:
+    document = builders.manifest(worker=1)
+    template = replicas_of(document, "Worker")["template"]
+    template["spec"]["containers"][0]["name"] = "main"
+    with pytest.raises(load.SpecError, match=r"received \['main'\]; name the container"):
+        load.parse_job(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: [", "job.yaml: not YAML"),
+        ("just words", "job.yaml: expected fields such as apiVersion and kind"),
+        ("kind: TFJob", "job.yaml: expected kind 'TFParallelJob', received 'TFJob'"),
+        ("", "job.yaml: expected kind 'TFParallelJob', received nothing"),
+        ("kind: TFParallelJob\n---\nkind: TFParallelJob", "holds 2 jobs"),
+    ],
+)
+def test_a_file_that_holds_no_job_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(load.SpecError, match=sentence):
+        load.find_job(load.parse_documents(text, "job.yaml"), "job.yaml")
+
+
+def test_defaults_are_filled_in_and_the_document_is_left_alone() -> None:
+    document = builders.manifest(trainer=True, chief=1, worker=2)
+    del document["spec"]["tfReplicaSpecs"]["Chief"]["replicas"]
+    before = copy.deepcopy(document)
+    job = load.parse_job(document)
+    assert job.spec.tf_replica_specs[builders.types.Role.CHIEF].replicas == 1
+    assert job.spec.run_policy.backoff_limit == 3
+    assert job.spec.run_policy.clean_pod_policy.value == "Running"
+    assert document == before

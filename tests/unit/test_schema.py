@@ -1,0 +1,52 @@
+"""The generated CustomResourceDefinition keeps what the API server demands."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from tfparallel_operator.api import schema
+
+LIMIT = 100_000
+"""Bytes: far below the annotation that plain `kubectl apply` keeps a copy in."""
+
+
+def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for inner in node.get("properties", {}).values():
+        yield from nodes(inner)
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(node.get(keyword), dict):
+            yield from nodes(node[keyword])
+
+
+def test_it_is_small_enough_for_plain_apply() -> None:
+    assert len(yaml.safe_dump(schema.custom_resource_definition())) < LIMIT
+
+
+def test_it_is_structural() -> None:
+    for node in nodes(schema.job_schema()):
+        assert not {"$ref", "$defs", "anyOf", "oneOf", "allOf", "title", "const"} & set(node)
+        assert "type" in node
+
+
+def test_every_field_of_the_spec_is_described() -> None:
+    for node in nodes(schema.job_schema()["properties"]["spec"]):
+        for name, inner in node.get("properties", {}).items():
+            assert inner.get("description"), name
+
+
+def test_a_status_has_no_defaults() -> None:
+    for node in nodes(schema.job_schema()["properties"]["status"]):
+        assert "default" not in node
+
+
+def test_every_rule_says_what_to_change() -> None:
+    rules = [
+        rule
+        for node in nodes(schema.job_schema())
+        for rule in node.get("x-kubernetes-validations", ())
+    ]
+    assert len(rules) > 15
+    for rule in rules:
+        assert len(rule["message"]) > 20
