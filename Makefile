@@ -1,0 +1,85 @@
+# `make` prints what there is. Everything installs what it needs into .venv.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PROJECTS := operator/pyproject.toml trainer/pyproject.toml
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-unit test-trainer test-control-plane test-e2e lint format \
+	manifests verify lock images cluster-up cluster-down clean
+
+help: ## Print this help
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z0-9-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Use
+demo: $(VENV)/.demo ## Train the main example here: no cluster, no GPU
+	$(BIN)/tfparallel run examples/digits/job.yaml
+
+##@ Test
+test: $(VENV)/.dev ## Run all tests; starts real clusters (the end-to-end tier needs root)
+	$(PYTEST)
+
+test-unit: $(VENV)/.dev ## Run the tests of the pure core alone: seconds
+	$(PYTEST) tests/unit
+
+test-trainer: $(VENV)/.dev ## Run the tests that start TensorFlow processes
+	$(PYTEST) -m trainer
+
+test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
+	$(PYTEST) -m control_plane
+
+test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
+	$(PYTEST) -m e2e
+
+##@ Develop
+setup: $(VENV)/.dev ## Install everything for development into .venv
+
+lint: $(VENV)/.dev ## Check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy operator trainer tests manifests
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Rewrite the code in the common style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+manifests: $(VENV)/.dev ## Generate the CRD and the reference from the types
+	$(BIN)/python manifests/generate.py
+
+verify: $(VENV)/.dev ## Fail when a generated file differs from its source
+	$(BIN)/python manifests/generate.py --check
+
+lock: $(VENV)/.dev ## Pin the requirements anew
+	$(BIN)/python requirements/lock.py
+
+##@ Cluster
+images: $(VENV)/.dev ## Build both images (docker, or buildah on a local base)
+	$(BIN)/python -m tests.images
+
+cluster-up: $(VENV)/.dev ## Start a real test cluster and print its kubeconfig (root)
+	$(BIN)/python -m tests.cluster up --mode full
+
+cluster-down: $(VENV)/.dev ## End it and leave nothing behind
+	$(BIN)/python -m tests.cluster down --mode full
+
+clean: ## Remove what was generated here
+	rm -rf $(VENV) build runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: requirements/demo.txt $(PROJECTS) | $(VENV)/bin/python
+	@echo "Installing TensorFlow and the rest into $(VENV): about a minute, once"
+	$(PIP) install --require-hashes -r requirements/demo.txt
+	$(PIP) install --no-deps --no-build-isolation -e trainer -e operator
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
+	@echo "Installing what the tests need into $(VENV)"
+	$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@

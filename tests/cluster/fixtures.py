@@ -1,0 +1,79 @@
+"""Pytest fixtures: one cluster of a kind per test session, ended with it.
+
+A cluster that already runs under the name in the fixture's environment variable is used and left
+running, which saves its start while writing tests:
+
+python -m tests.cluster up --mode full --name mine
+TFPARALLEL_FULL_CLUSTER=mine pytest -m e2e
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import binaries, console, handle, kind, lifecycle, process, settings
+
+NODES = 4
+LIGHT_FIXTURES = {"light_cluster", "light_cluster_with_nodes"}
+OWN_NAME = re.compile(r"pytest-[a-z]+-(\d+)")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build before the first test starts: minutes that no test's time limit should count."""
+    if session.config.option.collectonly:
+        return
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    wanted = [*binaries.LIGHT] if used & LIGHT_FIXTURES else []
+    if "full_cluster" in used and os.geteuid() == 0:
+        wanted += binaries.FULL
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+        binaries.ensure(wanted)
+
+
+@pytest.fixture(scope="session")
+def light_cluster() -> Iterator[handle.Cluster]:
+    """An API server alone: pods stay as they are until a test patches their status."""
+    yield from _running("LIGHT", settings.Light())
+
+
+@pytest.fixture(scope="session")
+def light_cluster_with_nodes() -> Iterator[handle.Cluster]:
+    """Controllers, a scheduler and KWOK nodes with four GPUs each: pods become Running."""
+    yield from _running("NODES", settings.Light(controllers=True, nodes=NODES))
+
+
+@pytest.fixture(scope="session")
+def full_cluster() -> Iterator[handle.Cluster]:
+    """A cluster that runs containers: our own where this is root, else kind on Docker."""
+    if os.geteuid() == 0:
+        yield from _running("FULL", settings.Full())
+    elif kind.docker_answers():
+        yield from _running("FULL", settings.Kind())
+    else:
+        pytest.skip("A cluster that runs containers needs root or a Docker engine.")
+
+
+def _running(purpose: str, wanted: settings.Settings) -> Iterator[handle.Cluster]:
+    chosen = os.environ.get(f"TFPARALLEL_{purpose}_CLUSTER")
+    name = chosen or f"pytest-{purpose.lower()}-{os.getpid()}"
+    end_abandoned()
+    borrowed = lifecycle.get(name) is not None
+    cluster = lifecycle.up(name, wanted)
+    try:
+        yield cluster
+    finally:
+        if not borrowed:
+            lifecycle.down(name)
+
+
+def end_abandoned() -> None:
+    """End clusters whose test session was killed before it could do so."""
+    for name in lifecycle.names():
+        session = OWN_NAME.fullmatch(name)
+        if session is not None and process.started_at(int(session.group(1))) is None:
+            console.say(f"{name} was left behind by a test session: ending it")
+            lifecycle.down(name)

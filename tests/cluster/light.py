@@ -1,0 +1,23 @@
+"""A cluster of control-plane processes on loopback: no root, no containers, up in seconds."""
+
+from pathlib import Path
+
+from tests.cluster import binaries, controlplane, handle, kwok, pki, process, settings, state
+
+
+def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) -> None:
+    """Start what was asked for; returns when it can be used."""
+    binaries.ensure(binaries.LIGHT)
+    authority = pki.Authority(ledger.directory / "keys")
+    plan = controlplane.loopback_plan(wanted.controllers, wanted.gang_scheduling)
+    controlplane.start(ledger, authority, plan, cluster)
+    if wanted.controllers:
+        controlplane.start_controllers(ledger, authority, plan, cluster)
+    if wanted.nodes:
+        kwok.start(ledger, authority, plan)
+        kwok.add_nodes(ledger, cluster, wanted.nodes, wanted.gpus)
+
+
+def down(found: state.State, directory: Path) -> None:
+    """End the processes, the ones that use another before the one they use."""
+    process.stop(reversed(found.processes))

@@ -1,0 +1,3 @@
+module tfparallel/tests/cluster/probe
+
+go 1.26.0

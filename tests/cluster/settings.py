@@ -1,0 +1,39 @@
+"""What can be asked of a cluster, one frozen class per kind of cluster."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Light:
+    """A control plane on loopback; nodes, if any, are KWOK's and only pretend to run pods."""
+
+    mode: ClassVar[str] = "light"
+    controllers: bool = False
+    nodes: int = 0
+    gpus: int = 4
+    gang_scheduling: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nodes and not self.controllers:
+            raise ValueError("Nodes need the controllers: Light(controllers=True, nodes=...).")
+
+
+@dataclass(frozen=True)
+class Full:
+    """A control plane and one real node that runs containers, in a network of their own."""
+
+    mode: ClassVar[str] = "full"
+    gpus: int = 4
+    gang_scheduling: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The same as Full by kind, for machines with a Docker engine."""
+
+    mode: ClassVar[str] = "kind"
+    gpus: int = 4
+
+
+Settings = Light | Full | Kind

@@ -1,0 +1,83 @@
+"""The pages say what the code does."""
+
+import pathlib
+import re
+
+import pytest
+import yaml
+
+from tests.unit import builders
+from tfparallel_operator.api import load, names
+from tfparallel_operator.core import failure, observation, replicas
+from tfparallel_trainer.contract import exits
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tests/cluster/README.md"])
+Rows = list[list[str]]
+
+
+def rows(page: str, heading: str) -> Rows:
+    """Return the rows of the first table below a heading."""
+    text = (ROOT / "docs" / page).read_text().split(f"{heading}\n", 1)[1]
+    table = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)[0]
+    lines = table.splitlines()[2:]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for document in yaml.safe_load_all(block):
+            if isinstance(document, dict) and document.get("kind") == names.KIND:
+                assert load.parse_job(document).metadata.name
+
+
+def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
+    listed = [row[0] for row in rows("status.md", "## State")]
+    assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]
+    assert set(listed) == {state.value for state in names.State}
+
+
+def test_every_condition_and_reason_is_listed() -> None:
+    assert [row[0] for row in rows("status.md", "## Conditions")] == list(names.Condition)
+    assert [row[0] for row in rows("status.md", "## Reasons")] == list(names.Reason)
+
+
+def test_the_exit_codes_are_those_of_the_contract() -> None:
+    listed = rows("exit-codes.md", "# Exit codes of the trainer")
+    expected = [
+        [str(code.value), code.name, code.meaning, "yes" if code.retryable else "no"]
+        for code in exits.Exit
+    ]
+    assert listed == expected
+
+
+SCOPES = {
+    failure.Scope.GANG: ["all replicas"],
+    failure.Scope.REPLICA: ["that worker", "the chief", "the evaluator"],
+    failure.Scope.REPLICA_AND_CHIEF: ["that server and the chief"],
+}
+
+
+@pytest.mark.parametrize("row", rows("restarts.md", "## What is restarted"), ids=lambda row: row[0])
+def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
+    strategy, *cells = row
+    roles = {
+        "Mirrored": {"chief": 1, "evaluator": 1},
+        "MultiWorkerMirrored": {"chief": 1, "worker": 1, "evaluator": 1},
+        "ParameterServer": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1},
+    }[strategy]
+    job = builders.a_job(**roles)
+    assert replicas.strategy(job) == strategy
+    columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
+    for role in roles:
+        lost = replicas.Replica(builders.types.Role(builders.ROLES[role]), 0)
+        loss = failure.Loss(lost, failure.Cause.FAILURE, observation.Exit(1, "Error", "", None))
+        assert columns[role] in SCOPES[failure.scope(job, loss)]
