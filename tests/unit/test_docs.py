@@ -39,6 +39,11 @@ def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
                 assert load.parse_job(document).metadata.name
 
 
+def test_the_job_in_the_readme_is_the_example_that_the_demo_runs() -> None:
+    [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert block == (ROOT / "examples/digits/job.yaml").read_text()
+
+
 def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
     listed = [row[0] for row in rows("status.md", "## State")]
     assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]

@@ -79,8 +79,12 @@ def _check_containers(spec: types.Spec) -> None:
     for role, replica_spec in spec.tf_replica_specs.items():
         if replica_spec.template is None:
             continue
-        containers = (replica_spec.template.get("spec") or {}).get("containers") or []
-        received = [container.get("name") for container in containers]
+        pod_spec = replica_spec.template.get("spec")
+        containers = pod_spec.get("containers") if isinstance(pod_spec, Mapping) else None
+        received = [
+            container.get("name") if isinstance(container, Mapping) else container
+            for container in (containers if isinstance(containers, list) else [])
+        ]
         if names.CONTAINER not in received:
             raise SpecError(
                 f"spec.tfReplicaSpecs.{role}.template.spec.containers: received {received}; name "

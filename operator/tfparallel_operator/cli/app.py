@@ -1,0 +1,116 @@
+"""The commands: their arguments, their exit statuses."""
+
+import asyncio
+import datetime
+import importlib.metadata
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from tfparallel_operator.api import load, names
+from tfparallel_operator.cli import display, summary
+from tfparallel_operator.local import run as local_run
+from tfparallel_operator.local import source
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_SIGNAL = 128
+"""Plus the number of the signal that ended the run: 130 after Ctrl-C."""
+
+_FILE = click.Path(path_type=pathlib.Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def tfparallel() -> None:
+    """Train TensorFlow models with TFParallelJob."""
+
+
+@tfparallel.command()
+@click.argument("job", type=_FILE, metavar="JOB.yaml")
+@click.option(
+    "--output",
+    type=_FILE,
+    metavar="DIR",
+    help="Where results, checkpoints and logs go; a folder of an earlier run is gone on with."
+    "  [default: a new folder runs/<job>/<time>]",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Change a field of the job, such as spec.trainer.epochs=3; null removes it. Repeatable.",
+)
+@click.option(
+    "--timeout",
+    type=click.IntRange(min=1),
+    metavar="SECONDS",
+    help="Fail the job after this time (spec.runPolicy.activeDeadlineSeconds).",
+)
+def run(
+    job: pathlib.Path,
+    output: pathlib.Path | None,
+    overrides: Sequence[str],
+    timeout: int | None,
+) -> None:
+    """Run a job on this machine, one process for each pod, without a cluster.
+
+    Exit status: 0 the job succeeded, 1 it failed, 2 bad input, 130 ended by Ctrl-C.
+    """
+    if timeout is not None:
+        overrides = (*overrides, f"spec.runPolicy.activeDeadlineSeconds={timeout}")
+    try:
+        given = source.read(job, overrides)
+        folder = output or _new_folder(given.job.metadata.name)
+        with display.Display(given.notes) as screen:
+            outcome = asyncio.run(local_run.run(given, folder, screen))
+    except load.SpecError as error:
+        _refuse(error)
+    except KeyboardInterrupt:  # before the run takes care of it: nothing has been started
+        sys.exit(EXIT_SIGNAL + 2)
+    summary.show(outcome)
+    if outcome.stopped_by is not None:
+        sys.exit(EXIT_SIGNAL + outcome.stopped_by)
+    if outcome.job.status.state is not names.State.SUCCEEDED:
+        sys.exit(EXIT_FAILED)
+
+
+@tfparallel.command()
+@click.argument("files", type=_FILE, nargs=-1, required=True, metavar="FILE...")
+def validate(files: Sequence[pathlib.Path]) -> None:
+    """Check the jobs of files as the API server would, without one."""
+    problems: list[str] = []
+    for file in files:
+        try:
+            documents = load.parse_documents(source.read_text(file), str(file))
+            load.parse_job(load.find_job(documents, str(file)))
+        except load.SpecError as error:
+            problems += error.problems
+        else:
+            click.echo(f"{file}: valid")
+    if problems:
+        _refuse(load.SpecError(*problems))
+
+
+@tfparallel.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"tfparallel {importlib.metadata.version('tfparallel-operator')}")
+
+
+def _refuse(error: load.SpecError) -> None:
+    for problem in error.problems:
+        click.echo(f"error: {problem}", err=True)
+    sys.exit(EXIT_BAD_INPUT)
+
+
+def _new_folder(job_name: str) -> pathlib.Path:
+    """Return a folder for the results that no run has used, named by the time."""
+    moment = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    base = pathlib.Path("runs", job_name)
+    number, folder = 2, base / moment
+    while folder.exists():
+        number, folder = number + 1, base / f"{moment}-{number}"
+    return folder

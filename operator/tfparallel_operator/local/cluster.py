@@ -1,0 +1,219 @@
+"""A cluster in memory: the objects of one job, and a process for each of its pods.
+
+It plays the API server, the kubelet and the garbage collector for one job: it gives uids and
+resource versions, carries decisions out in their documented order, and what it lets `decide`
+observe follows from the processes alone.
+"""
+
+import asyncio
+import collections.abc
+import contextlib
+import dataclasses
+import datetime
+import typing
+import uuid
+
+from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.core import decision, observation, replicas
+from tfparallel_operator.local import folders, launch, process, volumes, watcher
+from tfparallel_trainer.contract import progress
+
+Clock = collections.abc.Callable[[], datetime.datetime]
+
+
+@dataclasses.dataclass(slots=True)
+class _Pod:
+    """A pod that exists, and its process."""
+
+    uid: str
+    replica: replicas.Replica
+    attempt: int
+    replica_attempt: int
+    log: typing.TextIO
+    running: process.Process | None = None
+    phase: observation.Phase = observation.Phase.PENDING
+    exit: observation.Exit | None = None
+    deleting: bool = False
+
+
+class LocalCluster:
+    """Holds one job and its children. Its tasks belong to the group that it is given."""
+
+    def __init__(
+        self,
+        job: types.TFParallelJob,
+        *,
+        launcher: launch.Launcher,
+        config_maps: volumes.ConfigMaps,
+        layout: folders.Folders,
+        told: watcher.Watcher,
+        clock: Clock,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._launcher = launcher
+        self._config_maps = dict(config_maps)
+        self._layout = layout
+        self._told = told
+        self._clock = clock
+        self._tasks = tasks
+        self._changed = asyncio.Event()
+        self._pods: dict[str, _Pod] = {}
+        self._created: set[tuple[str, str]] = set()
+        self._by_name = {
+            replica.pod_name(job.metadata.name): replica for replica in replicas.expand(job)
+        }
+        identity = {"uid": str(uuid.uuid4()), "generation": 1, "resource_version": "1"}
+        self.job = job.model_copy(update={"metadata": job.metadata.model_copy(update=identity)})
+
+    @property
+    def settled(self) -> bool:
+        """Whether no pod is on its way out."""
+        return not any(pod.deleting for pod in self._pods.values())
+
+    def observe(self) -> observation.Children:
+        """Return the job's children as they are now."""
+        return observation.Children(
+            pods=tuple(_observed(name, pod) for name, pod in self._pods.items()),
+            has_service=any(kind == "Service" for kind, _ in self._created),
+            has_config=any(kind == "ConfigMap" for kind, _ in self._created),
+        )
+
+    async def apply(self, verdict: decision.Decision) -> bool:
+        """Carry out a decision; return whether there was anything to write."""
+        changed = verdict.status != self.job.status
+        if changed:
+            self._write(verdict.status)
+            for event in verdict.events:
+                self._told.event(event)
+        for deletion in verdict.deletions:
+            self._delete(deletion)
+        for manifest in verdict.creations:
+            await self._create(manifest)
+        return changed or bool(verdict.deletions or verdict.creations)
+
+    def report(self, received: progress.Progress) -> None:
+        """Take a report of the coordinator into the status."""
+        latest = job_status.ProgressStatus(
+            **received.model_dump(), last_update_time=self._clock().replace(microsecond=0)
+        )
+        self._write(self.job.status.model_copy(update={"progress": latest}))
+        self._told.progress(latest)
+
+    async def wait(self, until: datetime.datetime | None) -> None:
+        """Wait until something has happened, or until a time."""
+        seconds = None if until is None else (until - self._clock()).total_seconds()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def wake(self) -> None:
+        """End the wait."""
+        self._changed.set()
+
+    async def emptied(self) -> None:
+        """Wait until no process is left."""
+        while any(pod.running is not None for pod in self._pods.values()):
+            await self.wait(None)
+
+    def stop(self) -> None:
+        """Ask every process to end; each is killed when its grace is over."""
+        for pod in self._pods.values():
+            if pod.running is not None:
+                pod.running.terminate()
+
+    def kill(self) -> None:
+        """End every process at once."""
+        for pod in self._pods.values():
+            if pod.running is not None:
+                pod.running.kill()
+
+    def _write(self, status: job_status.JobStatus) -> None:
+        """Write the status, on disk as well: the attempt is on record before its pods are."""
+        version = str(int(self.job.metadata.resource_version) + 1)
+        metadata = self.job.metadata.model_copy(update={"resource_version": version})
+        self.job = self.job.model_copy(update={"status": status, "metadata": metadata})
+        folders.write_whole(
+            self._layout.status, status.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+        )
+
+    async def _create(self, manifest: decision.Manifest) -> None:
+        name = manifest["metadata"]["name"]
+        match manifest["kind"]:
+            case "Pod":
+                await self._create_pod(name, manifest)
+            case "ConfigMap":
+                self._config_maps[name] = manifest["data"]
+        self._created.add((manifest["kind"], name))
+
+    async def _create_pod(self, name: str, manifest: decision.Manifest) -> None:
+        if name in self._pods:
+            raise ValueError(f"pod {name} exists: its end was not waited for")
+        labels = manifest["metadata"]["labels"]
+        pod = _Pod(
+            uid=str(uuid.uuid4()),
+            replica=self._by_name[name],
+            attempt=int(labels[names.LABEL_ATTEMPT]),
+            replica_attempt=int(labels[names.LABEL_REPLICA_ATTEMPT]),
+            log=self._open_log(name),
+        )
+        self._pods[name] = pod
+        translation = self._launcher.translate(manifest, self._config_maps)
+
+        def take(line: str) -> None:
+            pod.log.write(f"{line}\n")
+            self._told.line(pod.replica.name, line)
+
+        try:
+            for folder in translation.needed:
+                folder.prepare()
+            translation.launch.folder.mkdir(parents=True, exist_ok=True)
+            pod.running = await process.Process.start(translation.launch, take)
+        except OSError as error:
+            self._end(name, pod, observation.Exit(-1, "StartError", str(error), self._clock()))
+            return
+        pod.phase = observation.Phase.RUNNING
+        self.wake()
+        self._tasks.create_task(self._follow(name, pod, pod.running))
+
+    async def _follow(self, name: str, pod: _Pod, running: process.Process) -> None:
+        code = await running.wait()
+        reason = "Error" if code else "Completed"
+        self._end(name, pod, observation.Exit(code, reason, "", self._clock()))
+
+    def _end(self, name: str, pod: _Pod, how: observation.Exit) -> None:
+        pod.log.close()
+        pod.running = None
+        pod.exit = how
+        pod.phase = observation.Phase.FAILED if how.code else observation.Phase.SUCCEEDED
+        if pod.deleting:
+            del self._pods[name]
+        self.wake()
+
+    def _delete(self, deletion: decision.Deletion) -> None:
+        pod = self._pods.get(deletion.name)
+        if pod is None or pod.uid != deletion.uid:
+            return
+        pod.deleting = True
+        if pod.running is None:
+            del self._pods[deletion.name]
+        else:
+            pod.running.terminate()
+
+    def _open_log(self, name: str) -> typing.TextIO:
+        """Open a pod's log: of its earlier attempts nothing is lost."""
+        self._layout.logs.mkdir(parents=True, exist_ok=True)
+        return self._layout.log(name).open("a", buffering=1, encoding="utf-8")
+
+
+def _observed(name: str, pod: _Pod) -> observation.Pod:
+    return observation.Pod(
+        name=name,
+        uid=pod.uid,
+        replica=pod.replica,
+        attempt=pod.attempt,
+        replica_attempt=pod.replica_attempt,
+        phase=pod.phase,
+        deleting=pod.deleting,
+        exit=pod.exit,
+    )

@@ -1,0 +1,95 @@
+"""Where a run keeps what: the layout of the output folder."""
+
+import dataclasses
+import pathlib
+import shutil
+from collections.abc import Mapping
+
+STATUS_FILE = "status.json"
+LOCK_FILE = "run.lock"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Folders:
+    """The paths below one run's output folder."""
+
+    root: pathlib.Path
+
+    @property
+    def status(self) -> pathlib.Path:
+        """The job's status as last written: a run that goes on reads its attempt there."""
+        return self.root / STATUS_FILE
+
+    @property
+    def lock(self) -> pathlib.Path:
+        """Held by the runner, so that two never write into one folder."""
+        return self.root / LOCK_FILE
+
+    @property
+    def logs(self) -> pathlib.Path:
+        """What the pods wrote, a file for each."""
+        return self.root / "logs"
+
+    def log(self, pod: str) -> pathlib.Path:
+        """What a pod wrote, over all its attempts."""
+        return self.logs / f"{pod}.log"
+
+    def claim(self, name: str) -> pathlib.Path:
+        """The content of a persistent volume claim."""
+        return self.root / "claims" / name
+
+    def volume(self, pod: str, name: str) -> pathlib.Path:
+        """An emptyDir of a pod."""
+        return self.root / "pods" / pod / name
+
+    def made(self, pod: str, name: str) -> pathlib.Path:
+        """A volume of a pod whose files are made for it alone."""
+        return self.root / "made" / pod / name
+
+    def config_map(self, name: str) -> pathlib.Path:
+        """The files of a ConfigMap."""
+        return self.root / "config" / name
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Folder:
+    """A real folder that stands for a volume."""
+
+    path: pathlib.Path
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Files that it holds, by their paths in it."""
+    fresh: bool = False
+    """Whether it begins empty with every pod."""
+    below: str = ""
+    """The part of it that is mounted (subPath)."""
+
+    @property
+    def target(self) -> pathlib.Path:
+        """What the mount's path in the pod becomes."""
+        return self.path / self.below
+
+    def prepare(self) -> None:
+        """Make the folder as the pod expects to find it."""
+        if self.fresh:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            _write(self.path / name, content)
+        if not self.target.exists():
+            self.target.mkdir(parents=True)
+
+
+def _write(file: pathlib.Path, content: str) -> None:
+    """Write a file that only its owner reads, unless it is there: a peer may be reading it."""
+    if file.exists() and file.read_text(encoding="utf-8") == content:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch(mode=0o600)
+    file.write_text(content, encoding="utf-8")
+
+
+def write_whole(file: pathlib.Path, content: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new."""
+    draft = file.with_suffix(".draft")
+    draft.write_text(content, encoding="utf-8")
+    draft.replace(file)

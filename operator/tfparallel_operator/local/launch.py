@@ -1,0 +1,168 @@
+"""From a pod's manifest to what is started for it on this machine."""
+
+import dataclasses
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from tfparallel_operator.api import load, names
+from tfparallel_operator.core import build, decision
+from tfparallel_operator.local import folders, pod, ports, process, text, volumes
+from tfparallel_trainer.contract import environment
+
+GRACE_SECONDS = 10.0
+"""How long a process may take to end where its template says nothing: shorter than a pod's 30 s,
+because somebody sits and waits."""
+
+_THREAD_LIMITS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+"""Without them each of N processes starts as many threads as the machine has cores."""
+
+_DEFAULTS = {
+    "PYTHONUNBUFFERED": "1",  # lines appear when they are written
+    "TF_CPP_MIN_LOG_LEVEL": "1",  # without a dozen lines of information from every process
+}
+
+_REPORT_SECONDS = "1"
+"""How often the coordinator reports: here nobody else waits for the endpoint."""
+
+_NO_PROXY = ("no_proxy", "NO_PROXY")
+"""gRPC and urllib would ask a configured proxy for the way to loopback."""
+
+_PYTHONS = ("python", "python3")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Translation:
+    """A pod as a process, and the folders that have to be there before it starts."""
+
+    launch: process.Launch
+    needed: Sequence[folders.Folder]
+    output: pathlib.Path | None
+    """Where the shipped trainer writes; None for a command that names no such folder."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launcher:
+    """Translates pods of one job. Reads no file and starts nothing."""
+
+    disk: volumes.Volumes
+    addresses: text.Substitution
+    """From the addresses of the replicas in a cluster to those on loopback."""
+    replicas: int
+    """How many processes share the machine."""
+    inherited: Mapping[str, str]
+    """The runner's own environment."""
+
+    def translate(
+        self, manifest: decision.Manifest, config_maps: volumes.ConfigMaps
+    ) -> Translation:
+        """Return what to start for a pod.
+
+        Raises:
+            SpecError: the pod asks for what only a cluster can give.
+        """
+        spec = pod.parse(manifest["spec"])
+        container = spec.trains
+        mounts = list(self._mounts(manifest["metadata"]["name"], spec, config_maps))
+        paths = {path: str(folder.target) for path, folder in mounts}
+        if _runs_trainer(container):
+            paths.setdefault(build.WORKSPACE_DIR, str(self.disk.job_folder))
+        local = text.Substitution(paths)
+        given = _variables(container)
+        own = {name: self.addresses.apply(local.apply(value)) for name, value in given.items()}
+        command = [
+            self.addresses.apply(local.apply(text.expand(word, given)))
+            for word in _command(container)
+        ]
+        grace = spec.termination_grace_period_seconds
+        output = own.get(environment.OUTPUT_DIR)
+        return Translation(
+            launch=process.Launch(
+                command=_with_this_python(command),
+                environment={**self._environment(own, container), **own},
+                folder=self._folder(container, local),
+                grace_seconds=GRACE_SECONDS if grace is None else float(grace),
+            ),
+            needed=[folder for _, folder in mounts],
+            output=None if output is None else pathlib.Path(output),
+        )
+
+    def _mounts(
+        self, name: str, spec: pod.PodSpec, config_maps: volumes.ConfigMaps
+    ) -> Iterator[tuple[str, folders.Folder]]:
+        """Yield each mount: its path in the pod, and the folder that stands for it here."""
+        known = {volume.get("name"): volume for volume in spec.volumes}
+        for mount in spec.trains.volume_mounts:
+            if mount.name not in known:
+                raise load.SpecError(f"volumeMounts: {mount.name!r} is not one of the volumes")
+            if mount.sub_path_expr:
+                raise load.SpecError("volumeMounts: subPathExpr needs a cluster: use subPath")
+            folder = self.disk.folder(known[mount.name], name, config_maps)
+            yield mount.mount_path, dataclasses.replace(folder, below=mount.sub_path)
+
+    def _folder(self, container: pod.Container, local: text.Substitution) -> pathlib.Path:
+        """Return the working directory: a mounted one as asked for, else the job file's folder.
+
+        An image's own folders do not exist here; the user's files lie beside the job's file.
+        """
+        mapped = local.apply(container.working_dir)
+        if mapped == container.working_dir:
+            return self.disk.job_folder
+        return pathlib.Path(mapped)
+
+    def _environment(self, own: Mapping[str, str], container: pod.Container) -> dict[str, str]:
+        """Return what the process gets besides the variables of its container."""
+        result = {
+            name: value
+            for name, value in self.inherited.items()
+            if name != environment.TF_CONFIG and not name.startswith("TFPARALLEL_")
+        }
+        for name in _NO_PROXY:
+            result[name] = ",".join(filter(None, (result.get(name), ports.HOST)))
+        # A shell's `python` is this one too, as it is in the image.
+        here = str(pathlib.Path(sys.executable).parent)
+        result["PATH"] = os.pathsep.join((here, result.get("PATH", os.defpath)))
+        threads = str(max(1, _cores() // self.replicas))
+        result = {**_DEFAULTS, **dict.fromkeys(_THREAD_LIMITS, threads), **result}
+        result[environment.PROGRESS_SECONDS] = _REPORT_SECONDS
+        devices = container.resources.limits.get(names.GPU_RESOURCE)
+        if devices is not None and environment.CPU_DEVICES not in own:
+            result[environment.CPU_DEVICES] = str(devices)
+        return result
+
+
+def _runs_trainer(container: pod.Container) -> bool:
+    """Whether the operator gave the container a job file: then the image's workspace is meant."""
+    return any(variable.name == environment.JOB_FILE for variable in container.env)
+
+
+def _command(container: pod.Container) -> list[str]:
+    if not container.command:
+        raise load.SpecError(
+            f"container {names.CONTAINER} has no command, and the entry point of its image cannot"
+            " run here: write the command"
+        )
+    return [*container.command, *container.args]
+
+
+def _variables(container: pod.Container) -> dict[str, str]:
+    """Return the container's own variables, each filled in from those before it."""
+    if container.env_from:
+        raise load.SpecError("envFrom needs a cluster: write the variables below env")
+    variables: dict[str, str] = {}
+    for variable in container.env:
+        if variable.value_from is not None:
+            raise load.SpecError(f"env {variable.name}: valueFrom needs a cluster: give it a value")
+        variables[variable.name] = text.expand(variable.value, variables)
+    return variables
+
+
+def _with_this_python(command: list[str]) -> list[str]:
+    return [sys.executable, *command[1:]] if command[0] in _PYTHONS else command
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,42 @@
+"""The progress endpoint on loopback: the path, the payload and the token of the cluster's."""
+
+import contextlib
+import hmac
+from collections.abc import AsyncIterator, Callable
+
+import pydantic
+from aiohttp import web
+
+from tfparallel_operator.api import types
+from tfparallel_operator.core import build
+from tfparallel_operator.local import ports
+from tfparallel_trainer.contract import progress
+
+
+@contextlib.asynccontextmanager
+async def endpoint(
+    job: types.TFParallelJob, token: str, take: Callable[[progress.Progress], None]
+) -> AsyncIterator[str]:
+    """Serve the job's progress for as long as the context lasts; give the endpoint's address."""
+
+    async def receive(request: web.Request) -> web.Response:
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise web.HTTPUnauthorized(text="the bearer token is not the job's")
+        try:
+            report = progress.Progress.model_validate_json(await request.read())
+        except pydantic.ValidationError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        take(report)
+        return web.Response(status=204)
+
+    application = web.Application(client_max_size=progress.MAX_BODY_BYTES)
+    path = build.progress_path(job.metadata.namespace, job.metadata.name)
+    application.router.add_post(path, receive)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, ports.HOST, 0).start()
+        yield f"http://{ports.HOST}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,244 @@
+"""Runs one job on this machine: observes, decides and applies until the job has ended."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import json
+import os
+import pathlib
+import secrets
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from tfparallel_operator.api import job_status, load, names, types
+from tfparallel_operator.core import build, cluster_spec, conditions, decide, replicas
+from tfparallel_operator.local import (
+    cluster,
+    folders,
+    launch,
+    ports,
+    progress,
+    text,
+    volumes,
+    watcher,
+)
+from tfparallel_operator.local import source as job_source
+
+TRAINER_IMAGE = "tfparallel/trainer:0.1.0"
+"""Named in the manifests of pods without a template; nothing is pulled here."""
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    job: types.TFParallelJob
+    layout: folders.Folders
+    trained: pathlib.Path | None
+    """Where the shipped trainer wrote its results; None when a command of the user's ran."""
+    stopped_by: signal.Signals | None
+    """The signal that ended the run before the job had ended."""
+
+
+def utc_now() -> datetime.datetime:
+    """Return the time: the one clock that a run is given unless a test gives another."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+async def run(
+    source: job_source.Source,
+    output: pathlib.Path,
+    told: watcher.Watcher,
+    clock: cluster.Clock = utc_now,
+) -> Outcome:
+    """Run a job to its end in an output folder, which may be that of an earlier run.
+
+    Raises:
+        SpecError: the job asks for what only a cluster can give, or the folder is in use.
+    """
+    layout = folders.Folders(output.resolve())
+    with _held(layout):
+        job = _going_on(source.job, layout)
+        token = secrets.token_urlsafe(32)
+        addresses = _addresses(job)
+        launcher = launch.Launcher(
+            disk=volumes.Volumes(layout, source.folder, token),
+            addresses=text.Substitution(
+                {cluster_spec.address(job, replica): place for replica, place in addresses.items()}
+            ),
+            replicas=len(addresses),
+            inherited=os.environ,
+        )
+        translations = _translations(job, launcher, source.config_maps)
+        told.placed(_placements(translations, addresses))
+        async with asyncio.TaskGroup() as tasks:
+            local = cluster.LocalCluster(
+                job,
+                launcher=launcher,
+                config_maps=source.config_maps,
+                layout=layout,
+                told=told,
+                clock=clock,
+                tasks=tasks,
+            )
+            stopped_by = await _live(local, token, told, clock)
+        trained = translations[replicas.coordinator(job)].output
+        return Outcome(local.job, layout, trained, stopped_by)
+
+
+async def _live(
+    local: cluster.LocalCluster, token: str, told: watcher.Watcher, clock: cluster.Clock
+) -> signal.Signals | None:
+    """Run the job until it has ended or a signal ends it; return the signal."""
+    async with progress.endpoint(local.job, token, local.report) as url:
+        settings = build.Settings(trainer_image=TRAINER_IMAGE, progress_url=url)
+        with _Interruption(local, told) as interruption:
+            try:
+                await _drive(local, settings, interruption, clock)
+                local.stop()
+                await local.emptied()
+            except BaseException:
+                local.kill()
+                raise
+            return interruption.received
+
+
+async def _drive(
+    local: cluster.LocalCluster,
+    settings: build.Settings,
+    interruption: "_Interruption",
+    clock: cluster.Clock,
+) -> None:
+    while interruption.received is None:
+        now = clock().replace(microsecond=0)
+        verdict = decide.decide(local.job, local.observe(), now, settings)
+        if await local.apply(verdict):
+            continue
+        if conditions.finished(local.job.status) and local.settled:
+            return
+        await local.wait(verdict.wake_at)
+
+
+class _Interruption:
+    """Ctrl-C and SIGTERM: the first asks every process to end, the second ends them at once."""
+
+    def __init__(self, local: cluster.LocalCluster, told: watcher.Watcher) -> None:
+        self.received: signal.Signals | None = None
+        self._local = local
+        self._told = told
+
+    def __enter__(self) -> "_Interruption":
+        loop = asyncio.get_running_loop()
+        for number in _ENDING:
+            loop.add_signal_handler(number, self._take, number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _ENDING:
+            loop.remove_signal_handler(number)
+
+    def _take(self, number: signal.Signals) -> None:
+        if self.received is None:
+            self.received = number
+            self._told.stopping()
+            self._local.wake()
+        else:
+            self._local.kill()
+
+
+@contextlib.contextmanager
+def _held(layout: folders.Folders) -> Iterator[None]:
+    """Keep a second run out of the output folder; the system lets go of it, however we end."""
+    try:
+        layout.root.mkdir(parents=True, exist_ok=True)
+        lock = layout.lock.open("w")
+    except OSError as error:
+        raise load.SpecError(
+            f"--output {layout.root}: {error.strerror}; give a folder that can be written to"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise load.SpecError(
+                f"--output {layout.root}: another run uses this folder; wait for its end or give"
+                " another one"
+            ) from error
+        yield
+
+
+def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFParallelJob:
+    """Return the job as it was left in its folder: like one that was suspended and is resumed.
+
+    Its next attempt has a number of its own, so that no writer of an earlier one is taken for it.
+    """
+    if not layout.status.exists():
+        return job
+    try:
+        attempt = int(json.loads(layout.status.read_text(encoding="utf-8"))["attempt"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise load.SpecError(
+            f"{layout.status}: not the status of a run; give --output another folder"
+        ) from error
+    left = conditions.set_condition(
+        job_status.JobStatus(attempt=attempt),
+        names.Condition.SUSPENDED,
+        true=True,
+        reason=names.Reason.JOB_SUSPENDED,
+        message="an earlier run in this folder has ended",
+        now=datetime.datetime.fromtimestamp(layout.status.stat().st_mtime, datetime.UTC),
+        generation=0,
+    )
+    return job.model_copy(update={"status": left})
+
+
+def _addresses(job: types.TFParallelJob) -> Mapping[replicas.Replica, str]:
+    """Give each replica an address for the whole run: one that runs again keeps its port."""
+    wanted = replicas.expand(job)
+    found = ports.allocate(len(wanted))
+    return {replica: f"{ports.HOST}:{port}" for replica, port in zip(wanted, found, strict=True)}
+
+
+def _translations(
+    job: types.TFParallelJob, launcher: launch.Launcher, config_maps: volumes.ConfigMaps
+) -> Mapping[replicas.Replica, launch.Translation]:
+    """Translate every pod before anything starts, so that what cannot run is told at once.
+
+    Raises:
+        SpecError: with a sentence for each role that asks for what only a cluster can give.
+    """
+    settings = build.Settings(trainer_image=TRAINER_IMAGE)
+    known = {**config_maps, build.config_name(job): build.config(job, settings)["data"]}
+    found, problems = {}, {}
+    for replica in replicas.expand(job):
+        manifest = build.pod(job, replica, settings, attempt=1, replica_attempt=0)
+        try:
+            found[replica] = launcher.translate(manifest, known)
+        except load.SpecError as error:
+            problems[replica.role] = f"spec.tfReplicaSpecs.{replica.role}.template: {error}"
+    if problems:
+        raise load.SpecError(*problems.values())
+    return found
+
+
+def _placements(
+    translations: Mapping[replicas.Replica, launch.Translation],
+    addresses: Mapping[replicas.Replica, str],
+) -> Sequence[watcher.Placement]:
+    return [
+        watcher.Placement(replica.name, addresses[replica], _shown(translation.launch.command))
+        for replica, translation in translations.items()
+    ]
+
+
+def _shown(command: Sequence[str]) -> str:
+    """Return a command for people: the path of this Python says nothing to them."""
+    words = ["python" if word == sys.executable else word for word in command]
+    return shlex.join(words)

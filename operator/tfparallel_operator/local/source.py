@@ -1,0 +1,116 @@
+"""What a user gives to a run: the job's file, what lies in it and beside it, and the overrides."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tfparallel_operator.api import load, names, types
+from tfparallel_operator.local import config_map, overrides, pod
+
+_UNUSED_KINDS = ("PersistentVolumeClaim", "Namespace")
+"""Kinds that a job's file may bring for the cluster and that a folder makes up for here."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """A checked job, and what its file brings besides."""
+
+    job: types.TFParallelJob
+    folder: pathlib.Path
+    """Of the job's file: the user's own files lie there."""
+    config_maps: Mapping[str, Mapping[str, str]]
+    notes: Sequence[str]
+    """What a cluster would do and this machine does not, one sentence each."""
+
+
+def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:
+    """Read and check a job's file.
+
+    Raises:
+        SpecError: with a sentence for each problem.
+    """
+    documents = load.parse_documents(read_text(path), str(path))
+    document = overrides.apply(load.find_job(documents, str(path)), assignments)
+    job = load.parse_job(document)
+    problems = list(_template_problems(job))
+    if problems:
+        raise load.SpecError(*problems)
+    source = Source(
+        job=job,
+        folder=path.resolve().parent,
+        config_maps=dict(
+            config_map.parse(found) for found in documents if found.get("kind") == config_map.KIND
+        ),
+        notes=tuple(_notes(job, documents)),
+    )
+    problems = list(_problems(source))
+    if problems:
+        raise load.SpecError(*problems)
+    return source
+
+
+def read_text(path: pathlib.Path) -> str:
+    """Read a file of the user's.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise load.SpecError(f"{path}: no such file; give the path of a job's YAML file") from error
+    except IsADirectoryError as error:
+        raise load.SpecError(f"{path}: a folder; give the path of a job's YAML file") from error
+    except UnicodeDecodeError as error:
+        raise load.SpecError(f"{path}: not UTF-8 text; give a job's YAML file") from error
+    except OSError as error:
+        raise load.SpecError(f"{path}: {error.strerror}; give a file that can be read") from error
+
+
+def _notes(job: types.TFParallelJob, documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    notes = [
+        f"{d.get('kind')} {(d.get('metadata') or {}).get('name')!r} of the file needs a cluster and"
+        " is left out"
+        for d in documents
+        if d.get("kind") not in (names.KIND, config_map.KIND, *_UNUSED_KINDS)
+    ]
+    for role, spec in job.spec.tf_replica_specs.items():
+        others = pod.parse((spec.template or {}).get("spec") or {}).others
+        if others:
+            notes.append(
+                f"{role}: only the container {names.CONTAINER} runs here, not {', '.join(others)}"
+            )
+    return notes
+
+
+def _template_problems(job: types.TFParallelJob) -> Iterator[str]:
+    """Look into the templates, which the job's own types leave to the cluster."""
+    for role, spec in job.spec.tf_replica_specs.items():
+        field = f"spec.tfReplicaSpecs.{role}.template.spec"
+        try:
+            pod.parse((spec.template or {}).get("spec") or {}, field)
+        except load.SpecError as error:
+            yield from error.problems
+
+
+def _problems(source: Source) -> list[str]:
+    problems = []
+    spec = source.job.spec
+    if spec.run_policy.suspend:
+        problems.append(
+            "spec.runPolicy.suspend: received true; a suspended job does not run: set it to false"
+        )
+    if spec.trainer is not None:
+        reference = spec.trainer.source
+        name = None if reference is None else reference.config_map.name
+        if name is not None and name in source.config_maps:
+            there, place = spec.trainer.module in source.config_maps[name], f"ConfigMap {name!r}"
+        else:
+            there = (source.folder / spec.trainer.module).is_file()
+            place = f"the folder of the job's file, {source.folder}"
+        if not there:
+            problems.append(
+                f"spec.trainer.module: received {spec.trainer.module!r}; no such file in {place}"
+            )
+    return problems

@@ -1,0 +1,38 @@
+"""Texts of a pod made right for this machine: variables filled in, a cluster's names replaced."""
+
+import re
+from collections.abc import Mapping
+
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Fill in `$(NAME)` as Kubernetes does: an unknown name stays as it is, `$$` is one `$`."""
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(replaced, text)
+
+
+class Substitution:
+    """Replaces whole paths and addresses inside texts.
+
+    One pass over the text, the longest match first, so that nothing is replaced twice. A path
+    matches with what lies below it, but not inside a longer name: `/output` is found in
+    `--dir=/output/job`, not in `/my/output` or `/output2`.
+    """
+
+    def __init__(self, replacements: Mapping[str, str]) -> None:
+        self._replacements = {key.rstrip("/"): value for key, value in replacements.items()}
+        longest_first = sorted(self._replacements, key=len, reverse=True)
+        words = "|".join(map(re.escape, longest_first))
+        self._pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-]|\.\w)") if words else None
+
+    def apply(self, text: str) -> str:
+        """Return the text with every match replaced."""
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda match: self._replacements[match[0]], text)

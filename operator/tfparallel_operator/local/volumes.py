@@ -1,0 +1,73 @@
+"""Volumes of a pod as folders of this machine."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from tfparallel_operator.api import load
+from tfparallel_operator.local import folders
+
+ConfigMaps = Mapping[str, Mapping[str, str]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Volumes:
+    """Knows a folder for each kind of volume that can exist without a cluster."""
+
+    layout: folders.Folders
+    job_folder: pathlib.Path
+    """Stands for every ConfigMap that is not at hand: it is made from the files there."""
+    token: str
+    """What a projected service account token holds."""
+
+    def folder(
+        self, volume: Mapping[str, Any], pod: str, config_maps: ConfigMaps
+    ) -> folders.Folder:
+        """Return the folder of a volume.
+
+        Raises:
+            SpecError: such a volume needs a cluster.
+        """
+        match volume:
+            case {"name": str(name), "configMap": {"name": str(source), "items": list(items)}}:
+                return self._chosen(source, items, config_maps, self.layout.made(pod, name))
+            case {"configMap": {"name": str(source)}}:
+                if source not in config_maps:
+                    return folders.Folder(self.job_folder)
+                return folders.Folder(self.layout.config_map(source), config_maps[source])
+            case {"persistentVolumeClaim": {"claimName": str(claim)}}:
+                return folders.Folder(self.layout.claim(claim))
+            case {"name": str(name), "emptyDir": _}:
+                return folders.Folder(self.layout.volume(pod, name), fresh=True)
+            case {
+                "name": str(name),
+                "projected": {"sources": [{"serviceAccountToken": {"path": str(path)}}]},
+            }:
+                return folders.Folder(self.layout.made(pod, name), {path: self.token})
+        kinds = ", ".join(key for key in volume if key != "name") or "nothing"
+        raise load.SpecError(
+            f"volume {volume.get('name')!r} is a {kinds}, which needs a cluster; without one,"
+            " use a configMap, a persistentVolumeClaim or an emptyDir"
+        )
+
+    def _chosen(
+        self, source: str, items: list[Any], config_maps: ConfigMaps, path: pathlib.Path
+    ) -> folders.Folder:
+        """Return a folder with some keys of a ConfigMap, under the names that the volume asks."""
+        if source not in config_maps:
+            raise load.SpecError(
+                f"ConfigMap {source!r} is mounted with items but is not in the job's file; add it"
+                " there, after a line with ---"
+            )
+        chosen = {}
+        for item in items:
+            match item:
+                case {"key": str(key), "path": str(below)} if key in config_maps[source]:
+                    chosen[below] = config_maps[source][key]
+                case _:
+                    raise load.SpecError(
+                        f"ConfigMap {source!r}: received the item {item!r}; give one of its keys,"
+                        " and a path for it"
+                    )
+        return folders.Folder(path, chosen)

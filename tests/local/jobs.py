@@ -1,0 +1,111 @@
+"""Jobs for the tests of the local backend, and what a test sees of their runs."""
+
+import dataclasses
+import os
+import pathlib
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from tfparallel_operator.api import job_status
+from tfparallel_operator.core import decision
+from tfparallel_operator.local import run, source, watcher
+
+MARK = "LOCAL_TEST_MARK"
+"""A variable that every process of a test carries, and so is found by."""
+
+
+def template(command: Any, **container: Any) -> dict[str, Any]:
+    """A pod template with one container; pod_spec brings fields beside it."""
+    pod_spec = container.pop("pod_spec", {})
+    trains = {"name": "tensorflow", "image": "none", "command": command, **container}
+    return {"spec": {"containers": [trains], **pod_spec}}
+
+
+def job(roles: Mapping[str, Any], name: str = "job", **spec: Any) -> dict[str, Any]:
+    """A job document; a role is a command, or a whole replica spec."""
+    return {
+        "apiVersion": "tfparallel.dev/v1alpha1",
+        "kind": "TFParallelJob",
+        "metadata": {"name": name},
+        "spec": {
+            "tfReplicaSpecs": {
+                role: given if isinstance(given, dict) else {"template": template(given)}
+                for role, given in roles.items()
+            },
+            **spec,
+        },
+    }
+
+
+def shell(text: str) -> list[str]:
+    """A command that runs a line of shell."""
+    return ["sh", "-c", text]
+
+
+def write(folder: pathlib.Path, *documents: Any) -> pathlib.Path:
+    """Write a job's file."""
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    return file
+
+
+@dataclasses.dataclass(slots=True)
+class Recorder:
+    """A watcher that keeps what it is told."""
+
+    placements: Sequence[watcher.Placement] = ()
+    lines: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    events: list[decision.Event] = dataclasses.field(default_factory=list)
+    reports: list[job_status.ProgressStatus] = dataclasses.field(default_factory=list)
+
+    def placed(self, placements: Sequence[watcher.Placement]) -> None:
+        self.placements = placements
+
+    def line(self, replica: str, text: str) -> None:
+        self.lines.append((replica, text))
+
+    def event(self, event: decision.Event) -> None:
+        self.events.append(event)
+
+    def progress(self, progress: job_status.ProgressStatus) -> None:
+        self.reports.append(progress)
+
+    def stopping(self) -> None:
+        """Nothing to keep."""
+
+    def of(self, replica: str) -> list[str]:
+        """The lines of one replica."""
+        return [text for name, text in self.lines if name == replica]
+
+
+async def finish(
+    folder: pathlib.Path, *documents: Any, output: str = "out"
+) -> tuple[run.Outcome, Recorder]:
+    """Run a job to its end."""
+    recorder = Recorder()
+    given = source.read(write(folder, *documents))
+    return await run.run(given, folder / output, recorder), recorder
+
+
+def new_mark() -> str:
+    """A value that no other process carries."""
+    return uuid.uuid4().hex
+
+
+def processes(mark: str) -> list[int]:
+    """Ids of the living processes whose environment holds a mark."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and f"{MARK}={mark}".encode() in _environment(entry):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def _environment(entry: pathlib.Path) -> bytes:
+    return (entry / "environ").read_bytes()

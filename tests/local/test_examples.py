@@ -1,0 +1,50 @@
+"""The examples, end to end: real TensorFlow processes on loopback."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from tfparallel_trainer.contract import outputs
+
+_EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def _run(example: str, folder: pathlib.Path, *arguments: str) -> str:
+    """Run an example in a folder of its own; return what it wrote to standard output."""
+    file = str(_EXAMPLES / example / "job.yaml")
+    command = (sys.executable, "-m", "tfparallel_operator.cli", "run", file, "--output", "out")
+    done = subprocess.run(
+        (*command, *arguments), cwd=folder, check=False, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.trainer
+def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -> None:
+    half = ("--set", "spec.trainer.epochs=5")
+    first = _run("digits", tmp_path, *half)
+    results = tmp_path / "out/claims/digits/digits"
+    assert str(results / outputs.MODEL) in first
+    whole = _run("digits", tmp_path)
+    written = outputs.Summary.model_validate_json((results / outputs.SUMMARY).read_text())
+    steps = int(written.steps)
+    assert f"steps         {steps}" in whole
+    assert f"step {steps // 2}/" not in whole  # what the first run did is not done again
+    assert float(written.metrics["val_accuracy"]) > 0.9
+    model = keras.saving.load_model(results / outputs.MODEL, compile=False)
+    assert model.count_params() > 0
+    again = _run("digits", tmp_path)  # what is done is not trained again
+    assert f"step {steps}/" not in again
+
+
+@pytest.mark.trainer
+def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+    shown = _run("tf-config", tmp_path)
+    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
+    assert found["chief-0"] == found["worker-0"]
+    assert float(found["chief-0"]) > 0.9

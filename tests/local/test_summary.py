@@ -1,0 +1,105 @@
+import datetime
+import pathlib
+import signal
+
+import pytest
+
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.cli import summary
+from tfparallel_operator.core import conditions
+from tfparallel_operator.local import folders, run
+from tfparallel_trainer.contract import outputs
+
+_START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+_STATUS = job_status.JobStatus(
+    start_time=_START,
+    completion_time=_START + datetime.timedelta(seconds=75),
+    restarts=job_status.Restarts(failure=1, disruption=1),
+    progress=job_status.ProgressStatus(step=7, total_steps=9, metrics={"loss": "0.5"}),
+)
+
+
+def _outcome(
+    folder: pathlib.Path,
+    end: names.Condition | None = None,
+    stopped_by: signal.Signals | None = None,
+) -> run.Outcome:
+    job = load.parse_job(
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": "digits"},
+            "spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}, "trainer": {"epochs": 1}},
+        }
+    )
+    status = _STATUS
+    if end is not None:
+        status = conditions.set_condition(
+            status, end, true=True, reason="Why", message="so", now=_START, generation=1
+        )
+    job = job.model_copy(update={"status": status})
+    return run.Outcome(job, folders.Folders(folder), folder / "results", stopped_by)
+
+
+@pytest.fixture
+def results(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder with the results of a finished run."""
+    folder = tmp_path / "results"
+    (folder / outputs.CHECKPOINTS).mkdir(parents=True)
+    (folder / outputs.MODEL).touch()
+    content = outputs.Summary(
+        done=True,
+        job_digest="0" * 64,
+        steps=9,
+        epochs=1,
+        attempt=2,
+        duration_seconds=3.0,
+        metrics={"loss": 0.123456789, "val_accuracy": "NaN"},
+    )
+    (folder / outputs.SUMMARY).write_text(content.model_dump_json(by_alias=True))
+    return tmp_path
+
+
+def _shown(text: str) -> dict[str, str]:
+    return dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  "))
+
+
+def test_success_shows_what_the_trainer_summed_up(
+    results: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary.show(_outcome(results, names.Condition.SUCCEEDED))
+    out, err = capsys.readouterr()
+    assert out.startswith("Succeeded: digits\n")
+    assert {name: value.strip() for name, value in _shown(out).items()} == {
+        "time": "1m15s",
+        "restarts": "2",
+        "steps": "9",
+        "loss": "0.123457",
+        "val_accuracy": "NaN",
+        "model": str(results / "results/model.keras"),
+        "checkpoints": str(results / "results/checkpoints"),
+        "logs": str(results / "logs"),
+    }
+    assert err == ""
+
+
+def test_failure_shows_its_own_progress_and_no_model_of_an_earlier_run(
+    results: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary.show(_outcome(results, names.Condition.FAILED))
+    out, err = capsys.readouterr()
+    shown = _shown(out)
+    assert out.startswith("Failed: digits\n")
+    assert err == "error: Why: so\n"
+    assert (shown["steps"].strip(), shown["loss"].strip()) == ("7 of 9", "0.5")
+    assert "model" not in shown
+    assert "checkpoints" in shown
+
+
+def test_a_stopped_run_says_how_to_go_on(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary.show(_outcome(tmp_path, stopped_by=signal.SIGINT))
+    out, err = capsys.readouterr()
+    assert out.startswith("Stopped by SIGINT: digits\n")
+    assert err == f"stopped; go on with --output {tmp_path}\n"
