@@ -77,12 +77,12 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "containers-as-text",
         jobs.job({"Worker": {"template": {"spec": {"containers": ["python"]}}}}),
-        "spec.tfReplicaSpecs.Worker.template.spec.containers: received ['python']; name the",
+        "spec.tfReplicaSpecs.Worker.template.spec.containers.0: received 'python'; write fields",
     ),
     (
         "spec-as-text",
         jobs.job({"Worker": {"template": {"spec": "python"}}}),
-        "spec.tfReplicaSpecs.Worker.template.spec.containers: received []; name the container",
+        "spec.tfReplicaSpecs.Worker.template.spec: received 'python'; write fields",
     ),
     (
         "trainers-spec-as-text",

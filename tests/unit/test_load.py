@@ -157,3 +157,27 @@ def test_defaults_are_filled_in_and_the_document_is_left_alone() -> None:
     assert job.spec.run_policy.backoff_limit == 3
     assert job.spec.run_policy.clean_pod_policy.value == "Running"
     assert document == before
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ({"spec": "x"}, "template.spec: received 'x'; write fields"),
+        ({"spec": {"containers": ["x"]}}, "containers.0: received 'x'; write fields"),
+        ({"spec": {"containers": [{"name": "tensorflow", "env": None}]}}, "env: received None"),
+        (
+            {"spec": {"containers": [{"name": "tensorflow", "args": [1]}]}},
+            "args.0: received 1; put",
+        ),
+        ({"metadata": {"labels": {"a": 1}}}, "metadata.labels.a: received 1; put it in quotes"),
+    ],
+)
+def test_a_template_of_wrong_types_is_refused_with_or_without_the_trainer(
+    template: dict[str, Any], sentence: str
+) -> None:
+    for trainer in (True, False):
+        document = builders.manifest(trainer=trainer, worker=1)
+        replicas_of(document, "Worker")["template"] = template
+        with pytest.raises(load.SpecError) as refused:
+            load.parse_job(document)
+        assert any(sentence in problem for problem in refused.value.problems), refused.value

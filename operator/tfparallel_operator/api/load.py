@@ -6,7 +6,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from tfparallel_operator.api import names, rules, schema, types
+from tfparallel_operator.api import names, pods, rules, schema, types
 
 
 class SpecError(ValueError):
@@ -65,8 +65,10 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
         job = types.TFParallelJob.model_validate(document)
     except pydantic.ValidationError as error:
         raise SpecError(*map(_sentence, error.errors())) from error
-    if job.spec.trainer is None:
-        _check_containers(job.spec)
+    for role, spec in job.spec.tf_replica_specs.items():
+        if spec.template is not None:
+            field = f"spec.tfReplicaSpecs.{role}.template"
+            _check_template(field, spec.template, needs_container=job.spec.trainer is None)
     value = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     found = list(rules.violations(schema.job_schema(), value))
     if found:
@@ -74,33 +76,48 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     return job
 
 
-def _check_containers(spec: types.Spec) -> None:
-    """Look into the templates, which no rule of the API server can."""
-    for role, replica_spec in spec.tf_replica_specs.items():
-        if replica_spec.template is None:
-            continue
-        pod_spec = replica_spec.template.get("spec")
-        containers = pod_spec.get("containers") if isinstance(pod_spec, Mapping) else None
-        received = [
-            container.get("name") if isinstance(container, Mapping) else container
-            for container in (containers if isinstance(containers, list) else [])
-        ]
-        if names.CONTAINER not in received:
-            raise SpecError(
-                f"spec.tfReplicaSpecs.{role}.template.spec.containers: received {received}; name "
-                f"the container that trains {names.CONTAINER!r}"
-            )
+def parse_template(template: Mapping[str, Any], field: str = "template") -> pods.Template:
+    """Read the part of a pod template that this project knows.
+
+    Raises:
+        SpecError: with one sentence for each field of a wrong type.
+    """
+    try:
+        return pods.Template.model_validate(template)
+    except pydantic.ValidationError as error:
+        raise SpecError(*(_sentence(fault, field) for fault in error.errors())) from error
 
 
-def _sentence(error: Any) -> str:
+def _check_template(field: str, template: Mapping[str, Any], *, needs_container: bool) -> None:
+    """Look into a template, which no rule of the API server can."""
+    containers = parse_template(template, field).spec.containers
+    received = [container.name for container in containers]
+    if needs_container and names.CONTAINER not in received:
+        raise SpecError(
+            f"{field}.spec.containers: received {received}; name the container that trains "
+            f"{names.CONTAINER!r}"
+        )
+
+
+_REMEDIES = {
+    "extra_forbidden": "unknown field; remove it or correct its spelling",
+    "missing": "missing; it is required",
+}
+_TYPE_REMEDIES = {
+    "string_type": "put it in quotes",
+    "model_type": "write fields, such as containers: [...]",
+    "list_type": "write a list, such as [one, two]",
+}
+
+
+def _sentence(error: Any, field: str = "") -> str:
     """Say where a value is wrong, what was received and what to do."""
-    path = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    places = [field, *(str(part) for part in error["loc"] if part != "[key]")]
+    path = ".".join(filter(None, places))
     kind, received = error["type"], error["input"]
-    if kind == "extra_forbidden":
-        return f"{path}: unknown field; remove it or correct its spelling"
-    if kind == "missing":
-        return f"{path}: missing; it is required"
-    message = error["msg"].removeprefix("Value error, ")
+    if kind in _REMEDIES:
+        return f"{path}: {_REMEDIES[kind]}"
+    message = _TYPE_REMEDIES.get(kind, error["msg"].removeprefix("Value error, "))
     if isinstance(received, Mapping):
         return f"{path}: {message}"
     return f"{path}: received {received!r}; {message[0].lower()}{message[1:]}"

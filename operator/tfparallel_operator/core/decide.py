@@ -165,7 +165,7 @@ class _Case:
         if not permitted:
             return self._end(status, failed, names.Reason.REPLICA_FAILED, told)
         if spent:
-            message = f"{told}; it was restarted {limit} times (runPolicy.backoffLimit)"
+            message = f"{told}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
             return self._end(status, failed, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
         return self._restart(status, loss, told)
 

@@ -6,9 +6,9 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import load, names, pods
 from tfparallel_operator.core import build, decision
-from tfparallel_operator.local import folders, pod, ports, process, text, volumes
+from tfparallel_operator.local import folders, ports, process, text, volumes
 from tfparallel_trainer.contract import environment
 
 GRACE_SECONDS = 10.0
@@ -62,7 +62,7 @@ class Launcher:
         Raises:
             SpecError: the pod asks for what only a cluster can give.
         """
-        spec = pod.parse(manifest["spec"])
+        spec = load.parse_template(manifest).spec
         container = spec.trains
         mounts = list(self._mounts(manifest["metadata"]["name"], spec, config_maps))
         paths = {path: str(folder.target) for path, folder in mounts}
@@ -89,7 +89,7 @@ class Launcher:
         )
 
     def _mounts(
-        self, name: str, spec: pod.PodSpec, config_maps: volumes.ConfigMaps
+        self, name: str, spec: pods.PodSpec, config_maps: volumes.ConfigMaps
     ) -> Iterator[tuple[str, folders.Folder]]:
         """Yield each mount: its path in the pod, and the folder that stands for it here."""
         known = {volume.get("name"): volume for volume in spec.volumes}
@@ -101,7 +101,7 @@ class Launcher:
             folder = self.disk.folder(known[mount.name], name, config_maps)
             yield mount.mount_path, dataclasses.replace(folder, below=mount.sub_path)
 
-    def _folder(self, container: pod.Container, local: text.Substitution) -> pathlib.Path:
+    def _folder(self, container: pods.Container, local: text.Substitution) -> pathlib.Path:
         """Return the working directory: a mounted one as asked for, else the job file's folder.
 
         An image's own folders do not exist here; the user's files lie beside the job's file.
@@ -111,7 +111,7 @@ class Launcher:
             return self.disk.job_folder
         return pathlib.Path(mapped)
 
-    def _environment(self, own: Mapping[str, str], container: pod.Container) -> dict[str, str]:
+    def _environment(self, own: Mapping[str, str], container: pods.Container) -> dict[str, str]:
         """Return what the process gets besides the variables of its container."""
         result = {
             name: value
@@ -132,12 +132,12 @@ class Launcher:
         return result
 
 
-def _runs_trainer(container: pod.Container) -> bool:
+def _runs_trainer(container: pods.Container) -> bool:
     """Whether the operator gave the container a job file: then the image's workspace is meant."""
     return any(variable.name == environment.JOB_FILE for variable in container.env)
 
 
-def _command(container: pod.Container) -> list[str]:
+def _command(container: pods.Container) -> list[str]:
     if not container.command:
         raise load.SpecError(
             f"container {names.CONTAINER} has no command, and the entry point of its image cannot"
@@ -146,7 +146,7 @@ def _command(container: pod.Container) -> list[str]:
     return [*container.command, *container.args]
 
 
-def _variables(container: pod.Container) -> dict[str, str]:
+def _variables(container: pods.Container) -> dict[str, str]:
     """Return the container's own variables, each filled in from those before it."""
     if container.env_from:
         raise load.SpecError("envFrom needs a cluster: write the variables below env")

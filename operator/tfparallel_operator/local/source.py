@@ -2,11 +2,11 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.local import config_map, overrides, pod
+from tfparallel_operator.local import config_map, overrides
 
 _UNUSED_KINDS = ("PersistentVolumeClaim", "Namespace")
 """Kinds that a job's file may bring for the cluster and that a folder makes up for here."""
@@ -33,9 +33,6 @@ def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:
     documents = load.parse_documents(read_text(path), str(path))
     document = overrides.apply(load.find_job(documents, str(path)), assignments)
     job = load.parse_job(document)
-    problems = list(_template_problems(job))
-    if problems:
-        raise load.SpecError(*problems)
     source = Source(
         job=job,
         folder=path.resolve().parent,
@@ -76,22 +73,12 @@ def _notes(job: types.TFParallelJob, documents: Sequence[Mapping[str, Any]]) -> 
         if d.get("kind") not in (names.KIND, config_map.KIND, *_UNUSED_KINDS)
     ]
     for role, spec in job.spec.tf_replica_specs.items():
-        others = pod.parse((spec.template or {}).get("spec") or {}).others
+        others = load.parse_template(spec.template or {}).spec.others
         if others:
             notes.append(
                 f"{role}: only the container {names.CONTAINER} runs here, not {', '.join(others)}"
             )
     return notes
-
-
-def _template_problems(job: types.TFParallelJob) -> Iterator[str]:
-    """Look into the templates, which the job's own types leave to the cluster."""
-    for role, spec in job.spec.tf_replica_specs.items():
-        field = f"spec.tfReplicaSpecs.{role}.template.spec"
-        try:
-            pod.parse((spec.template or {}).get("spec") or {}, field)
-        except load.SpecError as error:
-            yield from error.problems
 
 
 def _problems(source: Source) -> list[str]:

@@ -1,16 +1,15 @@
-"""The part of a pod that matters to a process, read from a manifest and checked."""
+"""The part of a pod template that this project reads or adds to; the API server knows the rest."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pydantic
 from pydantic import alias_generators
 
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import names
 
 
 class _Part(pydantic.BaseModel):
-    """Fields that nothing here reads are let through: a cluster knows what they mean."""
+    """Fields that nothing here reads are let through unseen."""
 
     model_config = pydantic.ConfigDict(
         alias_generator=alias_generators.to_camel, extra="ignore", frozen=True, strict=True
@@ -34,6 +33,13 @@ class Mount(_Part):
     sub_path_expr: str = ""
 
 
+class Port(_Part):
+    """A port of a container."""
+
+    name: str = ""
+    container_port: int
+
+
 class Resources(_Part):
     """What the container may use; of it only the devices matter here."""
 
@@ -41,13 +47,14 @@ class Resources(_Part):
 
 
 class Container(_Part):
-    """A container; the one named tensorflow becomes the process."""
+    """A container; the one named tensorflow trains."""
 
     name: str
     command: list[str] = pydantic.Field(default_factory=list)
     args: list[str] = pydantic.Field(default_factory=list)
     env: list[Variable] = pydantic.Field(default_factory=list)
     env_from: list[Any] = pydantic.Field(default_factory=list)
+    ports: list[Port] = pydantic.Field(default_factory=list)
     volume_mounts: list[Mount] = pydantic.Field(default_factory=list)
     working_dir: str = ""
     resources: Resources = Resources()
@@ -63,39 +70,26 @@ class PodSpec(_Part):
 
     @property
     def trains(self) -> Container:
-        """The container that the process is made from."""
+        """The container named tensorflow."""
         [found] = (container for container in self.containers if container.name == names.CONTAINER)
         return found
 
     @property
     def others(self) -> list[str]:
-        """Names of the containers that do not run here."""
+        """Names of the containers beside it."""
         found = [container.name for container in (*self.init_containers, *self.containers)]
         return [name for name in found if name != names.CONTAINER]
 
 
-_REMEDIES = {
-    "string_type": "put it in quotes",
-    "model_type": "write fields, such as containers: [...]",
-    "list_type": "write a list, such as [one, two]",
-}
+class TemplateMetadata(_Part):
+    """Metadata of the pods that are made from a template."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
-def parse(spec: Mapping[str, Any], field: str = "spec") -> PodSpec:
-    """Read a pod's spec, which the job has in this field.
+class Template(_Part):
+    """A pod template."""
 
-    Raises:
-        SpecError: with a sentence for each field of a wrong type.
-    """
-    try:
-        return PodSpec.model_validate(spec)
-    except pydantic.ValidationError as error:
-        raise load.SpecError(*(_sentence(fault, field) for fault in error.errors())) from error
-
-
-def _sentence(fault: Any, field: str) -> str:
-    path = ".".join((field, *map(str, fault["loc"])))
-    if fault["type"] == "missing":
-        return f"{path}: missing; it is required"
-    remedy = _REMEDIES.get(fault["type"], fault["msg"].lower())
-    return f"{path}: received {fault['input']!r}; {remedy}"
+    metadata: TemplateMetadata = TemplateMetadata()
+    spec: PodSpec = PodSpec()
