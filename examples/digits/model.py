@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 images of 8×8 pixels that scikit-learn ships; nothing is downloaded."""
+"""Handwritten digits: 1,797 images of 8 by 8 pixels that scikit-learn ships."""
 
 import keras
 from sklearn import datasets, model_selection

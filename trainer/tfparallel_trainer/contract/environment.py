@@ -23,3 +23,10 @@ PROGRESS_TOKEN_FILE = "TFPARALLEL_PROGRESS_TOKEN_FILE"  # noqa: S105 (a path, no
 
 PROGRESS_CA_FILE = "TFPARALLEL_PROGRESS_CA_FILE"
 """File with the certificates that the progress address is trusted by."""
+
+PROGRESS_SECONDS = "TFPARALLEL_PROGRESS_SECONDS"
+"""Shortest time between two reports, in whole seconds; absent: `progress.MIN_INTERVAL_SECONDS`.
+One machine that runs one job takes them more often than a cluster's operator."""
+
+CPU_DEVICES = "TFPARALLEL_CPU_DEVICES"
+"""On a machine without GPUs: how many devices the CPU is divided into, to try Mirrored out (1)."""

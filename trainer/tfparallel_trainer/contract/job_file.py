@@ -55,7 +55,7 @@ class TrainerSpec(base.Model):
     global_batch_size: Annotated[int, pydantic.Field(ge=1)] = 32
     """Examples in one optimizer step over all replicas together."""
 
-    seed: Annotated[int, pydantic.Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 0
     """Seed of initial weights, order of examples and dropout."""
 
     checkpoint: Checkpoint | None = None

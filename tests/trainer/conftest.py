@@ -1,0 +1,32 @@
+import os
+
+# Before anything imports TensorFlow: it reads these only then.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+
+import keras
+import pytest
+import tensorflow as tf
+
+LOGICAL_DEVICES = 4
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _logical_devices() -> None:
+    """Divide the CPU of the test process, so that it can hold several ranks."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(LOGICAL_DEVICES)]
+    )
+
+
+@pytest.fixture
+def float64():
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx(before)
+    keras.config.set_dtype_policy(before)

@@ -1,0 +1,139 @@
+"""Starts the trainer as processes of this machine, under its contract."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from tfparallel_trainer.contract import environment, outputs
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+_LIMIT_SECONDS = 150.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+class Group:
+    """The processes of one attempt at a job; ends those that are left when it is closed."""
+
+    def __init__(self, folder: pathlib.Path, environments: list[dict[str, str]]) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._files: list[tuple[pathlib.Path, pathlib.Path]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, variables in enumerate(environments):
+            stem = f"{time.monotonic_ns()}-{number}"
+            out, err = folder / f"{stem}.out", folder / f"{stem}.err"
+            with out.open("wb") as stdout, err.open("wb") as stderr:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "tfparallel_trainer"],
+                        env={**_base(), **variables},
+                        stdout=stdout,
+                        stderr=stderr,
+                    )
+                )
+            self._files.append((out, err))
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def wait(self, limit: float = _LIMIT_SECONDS) -> list[Ended]:
+        """Wait for all of them to end."""
+        deadline = time.monotonic() + limit
+        for process in self.processes:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        return [self.result(number) for number in range(len(self.processes))]
+
+    def result(self, number: int) -> Ended:
+        """What a process that has ended wrote."""
+        out, err = self._files[number]
+        return Ended(self.processes[number].returncode, out.read_text(), err.read_text())
+
+    def wait_for_output(self, number: int, text: str, limit: float = _LIMIT_SECONDS) -> None:
+        """Wait until a process has written something."""
+        deadline = time.monotonic() + limit
+        while text not in self._files[number][0].read_text():
+            if time.monotonic() > deadline or self.processes[number].poll() is not None:
+                raise AssertionError(f"{text!r} was not written: {self._files[number]}")
+            time.sleep(0.02)
+
+
+def environments(
+    folder: pathlib.Path,
+    source: pathlib.Path,
+    trainer: dict[str, object],
+    *,
+    processes: int = 1,
+    devices: int = 1,
+    strategy: str = "MultiWorkerMirrored",
+    **more: str,
+) -> list[dict[str, str]]:
+    """The environments of a job's processes: the first is the chief, the others are workers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    job = folder / "job.json"
+    job.write_text(json.dumps({"name": "test", "strategy": strategy, "trainer": trainer}))
+    ports = free_ports(processes)
+    cluster = {"chief": [f"127.0.0.1:{ports[0]}"]}
+    if processes > 1:
+        cluster["worker"] = [f"127.0.0.1:{port}" for port in ports[1:]]
+    tasks = [{"type": "chief", "index": 0}] + [
+        {"type": "worker", "index": index} for index in range(processes - 1)
+    ]
+    return [
+        {
+            environment.JOB_FILE: str(job),
+            environment.SOURCE_DIR: str(source),
+            environment.OUTPUT_DIR: str(folder / "output"),
+            environment.CPU_DEVICES: str(devices),
+            environment.TF_CONFIG: json.dumps({"cluster": cluster, "task": task}),
+            **more,
+        }
+        for task in tasks
+    ]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def summary(folder: pathlib.Path) -> outputs.Summary:
+    """What a finished run says of itself."""
+    text = (folder / "output" / outputs.SUMMARY).read_text()
+    return outputs.Summary.model_validate_json(text)
+
+
+def _base() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "OMP_NUM_THREADS": "1",
+    }

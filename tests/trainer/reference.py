@@ -1,0 +1,78 @@
+"""Training in one process by a plain Keras loop; shares no code with the trainer."""
+
+import contextlib
+import importlib.util
+import pathlib
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+MODELS = pathlib.Path(__file__).parent / "models"
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(f"reference_{name}", MODELS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def floatx() -> Iterator[None]:
+    """Undo what a module's own floatx changes, and let it take effect."""
+    before = keras.config.floatx()
+    keras.utils.clear_session()
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(before)
+        keras.utils.clear_session()
+
+
+def train(module, steps: int, batch_size: int, seed: int, rows: Callable | None = None):
+    """Train a module's model; gives the weights and the loss of each step.
+
+    `rows` gives the examples of an epoch in their order; by default those of training_data in the
+    order that docs/model-interface.md promises.
+    """
+    keras.utils.set_random_seed(seed)
+    model = module.build_model()
+    module.compile_model(model)
+    optimizer = model.optimizer
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def step(x, y, weight):
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x, y, model(x, training=True), weight)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    losses, epoch = [], 0
+    while len(losses) < steps:
+        for x, y, weight in batches(module, batch_size, seed, epoch, rows):
+            losses.append(float(step(x, y, weight)))
+            if len(losses) == steps:
+                break
+        epoch += 1
+    return model.get_weights(), losses
+
+
+def batches(module, batch_size: int, seed: int, epoch: int, rows: Callable | None):
+    given = rows(epoch) if rows else module.training_data()
+    x, y, weight = given if len(given) == 3 else (*given, None)
+    count = len(x)
+    order = np.arange(count)
+    if rows is None:
+        order = tf.random.experimental.index_shuffle(
+            tf.range(count, dtype=tf.int64), [seed, epoch], tf.constant(count - 1, tf.int64)
+        ).numpy()
+    for first in range(0, count, batch_size):
+        chosen = order[first : first + batch_size]
+        yield (
+            tf.constant(x[chosen]),
+            keras.tree.map_structure(lambda part, at=chosen: tf.constant(part[at]), y),
+            None if weight is None else tf.constant(weight[chosen]),
+        )

@@ -1,0 +1,127 @@
+"""Checkpoints on disk."""
+
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import files, keys, store
+
+
+def nested() -> keras.Model:
+    """A model with a layer that is used twice, a nested model and weights of its own."""
+    inner = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3), keras.layers.Dense(3)])
+    shared = keras.layers.Dense(3)
+    start = keras.Input((3,))
+    end = keras.layers.BatchNormalization()(shared(inner(shared(start))))
+    model = keras.Model(start, end)
+    model.compile(keras.optimizers.Adam(), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def test_keys_do_not_depend_on_names_and_cover_everything() -> None:
+    first, second = nested(), nested()  # the second one's layers are dense_3 and so on
+    one, other = (keys.of(model, model.optimizer) for model in (first, second))
+    assert list(one) == list(other)
+    assert [v.path for v in one.values()] != [v.path for v in other.values()]
+    assert {id(v) for v in one.values()} >= {id(v) for v in first.weights}
+    assert len(one) == len(first.weights) + len(first.optimizer.variables)
+
+
+def test_a_weight_outside_the_layers_is_refused() -> None:
+    class Hidden(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(2)
+
+        def call(self, x: object) -> object:
+            return self.dense(x)
+
+    model = Hidden()
+    model(np.zeros((1, 2)))
+    model.compile(keras.optimizers.SGD(), "mse")
+    model.optimizer.build(model.trainable_variables)
+    assert [key for key in keys.of(model, model.optimizer) if key.startswith("model/")] == [
+        "model/0/0",
+        "model/0/1",
+    ]
+
+
+def variables(value: float) -> dict[str, keras.Variable]:
+    return {
+        "model/0/0": keras.Variable(np.full((2, 3), value), dtype="float32"),
+        "model/0/1": keras.Variable(np.full((3,), value), dtype="bfloat16"),
+        "optimizer/0": keras.Variable(int(value), dtype="int64"),
+    }
+
+
+def at(step: int) -> files.Position:
+    return files.Position(step=step, epoch=step // 10, example=step % 10)
+
+
+def opened(folder: pathlib.Path, attempt: int | None = 1, keep: int = 2) -> store.Store:
+    return store.Store(folder, keep, attempt, lambda _: None)
+
+
+def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
+    saved = opened(tmp_path)
+    assert saved.restore(variables(0)) is None
+    for step in (10, 25, 31):
+        saved.save(variables(step), at(step))
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
+        "step-0000000025",
+        "step-0000000031",
+    ]
+    found = variables(0)
+    assert saved.restore(found) == at(31)
+    for key, expected in variables(31).items():
+        np.testing.assert_array_equal(found[key].value.numpy(), expected.value.numpy())
+
+
+@pytest.mark.parametrize("name", ["data.bin", "index.json"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) -> None:
+    said: list[str] = []
+    saved = store.Store(tmp_path, 3, 1, said.append)
+    saved.save(variables(1), at(1))
+    saved.save(variables(2), at(2))
+    damaged = tmp_path / "step-0000000002" / name
+    content = bytearray(damaged.read_bytes())
+    content[3] ^= 0xFF
+    damaged.write_bytes(bytes(content))
+    assert saved.restore(variables(0)) == at(1)
+    assert len(said) == 1
+    assert "step-0000000002" in said[0]
+    saved.save(variables(2), at(2))  # the same step again replaces it
+    assert saved.restore(variables(0)) == at(2)
+
+
+def test_an_interrupted_write_leaves_nothing_to_restore(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / ".writing-000001-99", variables(5), 1, at(5))
+    saved = opened(tmp_path)
+    assert saved.restore(variables(0)) is None
+    saved.save(variables(6), at(6))
+    assert not list(tmp_path.glob(".writing-*"))
+
+
+def test_an_older_attempt_writes_nothing_more(tmp_path: pathlib.Path) -> None:
+    old = opened(tmp_path, 1)
+    opened(tmp_path, 2)
+    with pytest.raises(errors.PreemptedError, match="attempt 1, and attempt 2 has taken"):
+        old.save(variables(1), at(1))
+    assert not list(tmp_path.glob("step-*"))
+    with pytest.raises(errors.PreemptedError):
+        opened(tmp_path, 1)
+    assert opened(tmp_path, None).attempt == 3
+
+
+def test_another_model_is_refused(tmp_path: pathlib.Path) -> None:
+    saved = opened(tmp_path)
+    saved.save(variables(1), at(1))
+    other = {**variables(0), "model/0/0": keras.Variable(np.zeros((2, 4)))}
+    with pytest.raises(errors.BadConfigurationError, match=r"model/0/0 .* \(2, 3\) there"):
+        saved.restore(other)
+    with pytest.raises(errors.BadConfigurationError, match="of nothing here"):
+        saved.restore({key: v for key, v in variables(0).items() if key != "optimizer/0"})

@@ -1,0 +1,127 @@
+"""The order of examples, and which rank gets which."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import arrays, feed, nest, order, stream
+
+counts = st.integers(1, 60)
+sizes = st.integers(1, 25)
+ranks = st.integers(1, 7)
+
+
+@given(st.integers(0, 60), ranks)
+def test_split_covers_everything_evenly(examples: int, parts: int) -> None:
+    found = order.split(examples, parts)
+    assert [place for part in found for place in part] == list(range(examples))
+    lengths = [len(part) for part in found]
+    assert max(lengths) - min(lengths) <= 1
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@settings(deadline=None)
+@given(counts, st.integers(0, 2**31 - 1), st.integers(0, 1000))
+def test_each_epoch_is_a_permutation(examples: int, seed: int, epoch: int) -> None:
+    found = order.shuffled(range(examples), examples, seed, epoch)
+    assert sorted(found) == list(range(examples))
+
+
+def test_epochs_and_seeds_differ() -> None:
+    orders = [tuple(order.shuffled(range(50), 50, *key)) for key in ((0, 0), (0, 1), (1, 0))]
+    assert len(set(orders)) == 3
+
+
+def division(batch: int, count: int) -> feed.Division:
+    return feed.Division(batch_size=batch, ranks=count, own=tuple(range(count)))
+
+
+def array_feed(x: Any, cut: feed.Division) -> feed.Feed:
+    return arrays.ArrayFeed((x, x * 2, None), cut, seed=7)
+
+
+def stream_feed(x: Any, cut: feed.Division) -> feed.Feed:
+    whole = tf.data.Dataset.from_tensor_slices((x, x * 2))
+    return stream.StreamFeed(whole, lambda _: whole, cut, "training_data")
+
+
+@pytest.mark.parametrize("make", [array_feed, stream_feed])
+@settings(deadline=None, max_examples=25)
+@given(counts, sizes, ranks)
+def test_ranks_share_batches_that_do_not_depend_on_them(
+    make: Callable[[Any, feed.Division], feed.Feed], examples: int, batch: int, count: int
+) -> None:
+    x = np.arange(examples)
+    alone = list(make(x, division(batch, 1)).epoch(3, 0))
+    shared = list(make(x, division(batch, count)).epoch(3, 0))
+    assert [one.examples for one in shared] == [one.examples for one in alone]
+    for whole, cut in zip(alone, shared, strict=True):
+        assert len(cut.parts) == count
+        present = [part for part in cut.parts if part is not None]
+        joined = np.concatenate([np.asarray(part[0]) for part in present])
+        np.testing.assert_array_equal(joined, np.asarray(whole.parts[0][0]))
+        np.testing.assert_array_equal(
+            np.concatenate([np.asarray(part[1]) for part in present]), joined * 2
+        )
+    used = np.concatenate([np.asarray(one.parts[0][0]) for one in alone])
+    assert sorted(used) == list(range(examples))
+
+
+@pytest.mark.parametrize("make", [array_feed, stream_feed])
+def test_an_epoch_goes_on_where_it_stopped(
+    make: Callable[[Any, feed.Division], feed.Feed],
+) -> None:
+    source = make(np.arange(23), division(5, 2))
+    whole = [np.asarray(nest.leaves(one.parts)[0]) for one in source.epoch(2, 0)]
+    rest = [np.asarray(nest.leaves(one.parts)[0]) for one in source.epoch(2, 10)]
+    assert [list(part) for part in rest] == [list(part) for part in whole[2:]]
+    assert list(source.epoch(2, 23)) == []
+
+
+def test_specs_and_samples_have_the_structure_of_parts() -> None:
+    x = {"image": np.zeros((4, 2, 2), np.float32), "size": np.zeros((4,), np.int64)}
+    source = arrays.ArrayFeed((x, np.zeros(4), None), division(2, 1), None)
+    assert source.spec[0]["image"] == tf.TensorSpec((None, 2, 2), tf.float32)
+    assert source.spec[2] is None
+    assert source.sample()[0]["size"].shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("given_data", "said"),
+    [
+        (np.zeros(3), "returns ndarray: return the tuple"),
+        ((np.zeros(3),), "returns tuple of 1"),
+        ([np.zeros(3), np.zeros(3)], "returns list of 2"),
+        ((np.zeros((3, 1)), np.zeros(2)), r"different lengths \(x has 3, y has 2 examples\)"),
+        ((np.zeros((2, 1)), np.zeros(2), np.zeros(1)), "sample_weight has 1"),
+        ((np.zeros((0, 1)), np.zeros(0)), r"no examples \(x has 0, y has 0\)"),
+        (([1.0], [2.0]), "1.0 where an array belongs"),
+        ((np.array([[1], [1, 2]], object), np.zeros(2)), "rows of different lengths"),
+    ],
+)
+def test_wrong_arrays_are_refused(given_data: Any, said: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=said):
+        arrays.checked(given_data, "training_data")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (lambda: tf.data.Dataset.range(3), "let each element be the tuple"),
+        (lambda: tf.data.Dataset.from_tensor_slices(([1], [2])).take(0), "an empty data set"),
+        (
+            lambda: tf.data.Dataset.from_tensor_slices(([1, 2], [2, 3])).batch(2),
+            r"single examples \(remove .batch",
+        ),
+    ],
+)
+def test_wrong_data_sets_are_refused(dataset: Callable[[], Any], said: str) -> None:
+    whole = dataset()
+    with pytest.raises(errors.UserCodeError, match=said):
+        stream.StreamFeed(whole, lambda _: whole, division(2, 1), "training_data")

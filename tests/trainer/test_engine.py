@@ -1,0 +1,238 @@
+"""The engine on several ranks of this process: collectives, steps, evaluation, metrics.
+
+TensorFlow remembers the devices of a group key and the shapes of an instance key for the life of a
+process, so tests with the same number of ranks use models of the same shapes and types.
+"""
+
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer import conftest
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import arrays, feed
+from tfparallel_trainer.mesh import collectives, shape
+from tfparallel_trainer.step import evaluate, replica, state, train
+
+DEVICES = [f"/device:CPU:{number}" for number in range(conftest.LOGICAL_DEVICES)]
+HERE = pathlib.Path(__file__)
+
+
+def data(examples: int = 21) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    return random.normal(size=(examples, 3)), random.integers(0, 2, size=(examples, 1)) * 1.0
+
+
+def module(build: Any, compile_model: Any) -> user.Module:
+    return user.Module(HERE, {"build_model": build, "compile_model": compile_model})
+
+
+def apart(made: user.Module, ranks: int) -> list[replica.Replica]:
+    mesh = shape.Mesh(data=ranks)
+    x, y = data()
+    sample = (x[:1], y[:1], None)
+    found = []
+    for rank in range(ranks):
+        replica.forget_names()
+        found.append(replica.build(made, mesh, rank, DEVICES[rank], 1, sample))
+    return found
+
+
+def built(made: user.Module, ranks: int) -> list[replica.Replica]:
+    found = apart(made, ranks)
+    state.share(found, [0])
+    return found
+
+
+def source(ranks: int, batch: int, seed: int | None = 1) -> arrays.ArrayFeed:
+    cut = feed.Division(batch_size=batch, ranks=ranks, own=tuple(range(ranks)))
+    return arrays.ArrayFeed((*data(), None), cut, seed)
+
+
+def logistic() -> keras.Model:
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+
+
+def with_metrics(model: keras.Model) -> None:
+    model.compile(
+        keras.optimizers.SGD(0.5),
+        "binary_crossentropy",
+        metrics=["accuracy", keras.metrics.AUC(name="auc"), keras.metrics.MeanSquaredError()],
+    )
+
+
+def test_groups_of_a_mesh_sum_and_gather_within_themselves() -> None:
+    mesh = shape.Mesh(stage=2, tensor=2)
+    ends = {
+        (rank, axis): collectives.Communicator.of(mesh.group(rank, axis), rank, DEVICES[rank])
+        for rank in range(4)
+        for axis in (shape.Axis.STAGE, shape.Axis.TENSOR)
+    }
+
+    @tf.function(autograph=False)
+    def run() -> Any:
+        results = []
+        for (rank, _), end in ends.items():
+            with tf.device(DEVICES[rank]):
+                end.begin(collectives.Program.TRAIN)
+                own = tf.constant([float(10**rank)])
+                rows = tf.fill([rank], rank)
+                results.append((end.sum(own), end.gather(own), end.gather_rows([rows])[0]))
+        return results
+
+    for _ in range(2):  # the same keys serve every step
+        for (rank, axis), (total, stack, rows) in zip(ends, run(), strict=True):
+            members = mesh.group(rank, axis).ranks
+            assert total.numpy().tolist() == [sum(10.0**member for member in members)]
+            assert stack.numpy().tolist() == [[10.0**member] for member in members]
+            assert rows.numpy().tolist() == [member for member in members for _ in range(member)]
+
+
+@pytest.mark.usefixtures("float64")
+def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
+    made = module(logistic, with_metrics)
+    told = []
+    for ranks in (1, 4):
+        replicas = built(made, ranks)
+        step = train.TrainStep(made, replicas, source(ranks, 5).spec)
+        losses = [
+            step(number, batch, frozenset()).loss
+            for number, batch in enumerate(source(ranks, 5).epoch(0, 0))
+        ]
+        report, _ = evaluate.Report(replicas)(np.zeros((2, 1)))
+        again, _ = evaluate.Report(replicas)(np.zeros((2, 1)))
+        assert report == again  # reporting changes nothing
+        evaluation = evaluate.Evaluation(made, replicas, source(ranks, 4).spec)
+        found = evaluation.run(source(ranks, 4, None).epoch(0, 0))
+        told.append((losses, report, found, replicas[0].model.get_weights()))
+    assert set(told[0][1]) == {"accuracy", "auc", "mean_squared_error"}
+    for one, other in zip(*told, strict=True):
+        flat = keras.tree.flatten(one), keras.tree.flatten(other)
+        for a, b in zip(*flat, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+def test_evaluation_is_that_of_keras() -> None:
+    made = module(logistic, with_metrics)
+    replicas = built(made, 3)
+    found = evaluate.Evaluation(made, replicas, source(3, 4).spec).run(
+        source(3, 4, None).epoch(0, 0)
+    )
+    expected = replicas[0].model.evaluate(*data(), verbose=0, return_dict=True)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_evaluation_without_examples_is_refused() -> None:
+    made = module(logistic, with_metrics)
+    evaluation = evaluate.Evaluation(made, built(made, 3), source(3, 4).spec)
+    with pytest.raises(errors.UserCodeError, match="evaluation_data gives no examples"):
+        evaluation.run([])
+
+
+def test_flags_of_any_rank_reach_all() -> None:
+    made = module(logistic, with_metrics)
+    replicas = built(made, 2)
+    step = train.TrainStep(made, replicas, source(2, 5).spec)
+    batch = next(source(2, 5).epoch(0, 0))
+    assert step(0, batch, frozenset()).flags == frozenset()
+    assert step(1, batch, frozenset({train.Flag.STOP})).flags == {train.Flag.STOP}
+
+
+def test_replicas_stay_equal_and_draw_different_masks() -> None:
+    drawn: list[Any] = []
+
+    def build() -> keras.Model:
+        inputs = keras.Input((3,))
+        dropped = keras.layers.Dropout(0.5)(inputs)
+        return keras.Model(inputs, keras.layers.Dense(1)(dropped))
+
+    def compile_model(model: keras.Model) -> None:
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        drawn.append(model.layers[1].seed_generator.state)
+
+    made = module(build, compile_model)
+    for _ in range(2):
+        drawn.clear()
+        replicas = built(made, 2)
+        step = train.TrainStep(made, replicas, source(2, 6).spec)
+        for number, batch in enumerate(source(2, 6).epoch(0, 0)):
+            step(number, batch, frozenset())
+        seeds = [variable.value.numpy().tolist() for variable in drawn]
+        assert seeds[0] != seeds[1]
+        one, other = (own.model.get_weights() for own in replicas)
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data: Any) -> Any:
+        return data
+
+
+def refused(build: Any, compile_model: Any) -> str:
+    with pytest.raises(errors.UserCodeError) as caught:
+        replicas = apart(module(build, compile_model), 2)
+        train.TrainStep(module(build, compile_model), replicas, source(2, 6).spec)(
+            0, next(source(2, 6).epoch(0, 0)), frozenset()
+        )
+    return str(caught.value)
+
+
+def layered(*layers: keras.layers.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize(
+    ("build", "compile_model", "said"),
+    [
+        (lambda: None, with_metrics, "build_model returns NoneType"),
+        (logistic, lambda model: None, "The model is not compiled"),
+        (
+            lambda: OwnStep(*(lambda m: (m.inputs, m.outputs))(logistic())),
+            with_metrics,
+            "OwnStep overrides train_step",
+        ),
+        (
+            lambda: layered(keras.layers.BatchNormalization(synchronized=True)),
+            with_metrics,
+            "synchronized=True",
+        ),
+        (
+            lambda: layered(keras.layers.Dense(3, activity_regularizer="l2")),
+            with_metrics,
+            "activity_regularizer or add_loss",
+        ),
+        (
+            lambda: layered(keras.layers.Reshape((7,))),
+            with_metrics,
+            "build_model raised ValueError",
+        ),
+        (lambda: layered(keras.layers.Dense(2)), lambda model: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused(
+    build: Any, compile_model: Any, said: str
+) -> None:
+    assert said in refused(build, compile_model)
+
+
+def test_plain_batch_normalization_is_warned_of_once() -> None:
+    made = module(lambda: layered(keras.layers.BatchNormalization()), with_metrics)
+    assert [len(own.advice) for own in apart(made, 2)] == [1, 1]
+    assert "BatchNormalization" in apart(made, 2)[0].advice[0]
+    assert apart(made, 1)[0].advice == []
+
+
+def test_later_replicas_keep_the_dtype_policy() -> None:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        found = apart(module(logistic, with_metrics), 2)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert [own.model.layers[-1].compute_dtype for own in found] == ["bfloat16"] * 2
+    assert found[0].model.layers[-1].name == found[1].model.layers[-1].name

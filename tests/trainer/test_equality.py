@@ -1,0 +1,108 @@
+"""Training on many ranks gives the weights of training in one process."""
+
+import json
+import math
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from tests.trainer import launch, reference
+from tfparallel_trainer.checkpoint import files
+
+pytestmark = pytest.mark.trainer
+
+STEPS = 20
+TOLERANCE = 1e-10
+
+CASES = [  # model, its examples, processes, devices of each, global batch
+    pytest.param("mlp", 52, 1, 1, 15, id="mlp-1x1"),
+    pytest.param("mlp", 52, 2, 1, 15, id="mlp-2x1"),
+    pytest.param("mlp", 52, 1, 2, 15, id="mlp-1x2"),
+    pytest.param("cnn", 49, 3, 1, 16, id="cnn-3x1"),
+    pytest.param("cnn", 49, 1, 3, 16, id="cnn-1x3"),
+    pytest.param("tokens", 33, 1, 2, 8, id="tokens-1x2"),
+    pytest.param("tokens", 33, 2, 2, 8, id="tokens-2x2"),
+]
+
+
+@pytest.mark.parametrize(("name", "examples", "processes", "devices", "batch"), CASES)
+def test_weights_equal_one_process(
+    name: str, examples: int, processes: int, devices: int, batch: int, tmp_path: pathlib.Path
+) -> None:
+    trainer = {
+        "module": f"{name}.py",
+        "steps": STEPS,
+        "globalBatchSize": batch,
+        "seed": 5,
+        "checkpoint": {"claim": "c"},
+    }
+    environments = launch.environments(
+        tmp_path, reference.MODELS, trainer, processes=processes, devices=devices
+    )
+    with launch.Group(tmp_path / "logs", environments) as group:
+        with reference.floatx():
+            expected, losses = reference.train(reference.load(name), STEPS, batch, 5)
+        ended = group.wait()
+    assert [one.code for one in ended] == [0] * processes, ended
+    difference = largest_difference(tmp_path, expected)
+    print(f"{name} {processes}x{devices}: largest difference of a weight {difference:.1e}")
+    assert difference <= TOLERANCE
+    epoch = -(-examples // batch)
+    assert told_loss(tmp_path, epoch) == pytest.approx(
+        mean_loss(losses[:epoch], batch, examples), rel=1e-9
+    )
+
+
+def largest_difference(folder: pathlib.Path, expected: list[np.ndarray]) -> float:
+    """Between the weights of the newest checkpoint and the expected ones."""
+    newest = sorted((folder / "output" / "checkpoints").glob("step-*"))[-1]
+    saved = dict(files.read(newest, files.read_index(newest)))
+    weights = [array for key, array in saved.items() if key.startswith("model/")]
+    assert [array.shape for array in weights] == [array.shape for array in expected]
+    return max(
+        float(np.abs(one - other).max()) for one, other in zip(weights, expected, strict=True)
+    )
+
+
+def told_loss(folder: pathlib.Path, step: int) -> float:
+    """The mean loss of the epoch so far that was recorded after a step."""
+    lines = (folder / "output" / "logs" / "train.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    (found,) = [r for r in records if r["event"] == "train" and r["step"] == step]
+    return float(found["metrics"]["loss"])
+
+
+def mean_loss(losses: list[float], batch: int, examples: int) -> float:
+    """The mean over examples of the losses of an epoch's steps."""
+    sizes = [min(batch, examples - first) for first in range(0, examples, batch)]
+    return math.fsum(a * b for a, b in zip(losses, sizes, strict=True)) / examples
+
+
+def test_model_file_is_plain_keras(tmp_path: pathlib.Path) -> None:
+    trainer = {"module": "mlp.py", "epochs": 1, "globalBatchSize": 26, "checkpoint": {"claim": "c"}}
+    environments = launch.environments(tmp_path, reference.MODELS, trainer, strategy="Mirrored")
+    with launch.Group(tmp_path / "logs", environments) as group:
+        (ended,) = group.wait()
+    assert ended.code == 0, ended
+    with reference.floatx():
+        module = reference.load("mlp")
+        model = keras.models.load_model(tmp_path / "output" / "model.keras")
+        assert largest_difference(tmp_path, model.get_weights()) == 0.0
+        x, y, weight = module.evaluation_data(type("Context", (), {"epoch": 0}))
+        found = model.evaluate(
+            x, y, sample_weight=weight, batch_size=7, verbose=0, return_dict=True
+        )
+    told = launch.summary(tmp_path).metrics
+    # Keras' evaluate averages the regularisation and each batch's mean; so does the fraction here.
+    assert told["val_accuracy"] == pytest.approx(found["accuracy"], rel=1e-9)
+    assert told["val_loss"] == pytest.approx(found["loss"], rel=1e-9)
+    assert set(told) == {
+        "loss",
+        "accuracy",
+        "sparse_categorical_accuracy",
+        "val_loss",
+        "val_accuracy",
+        "val_sparse_categorical_accuracy",
+    }

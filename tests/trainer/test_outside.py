@@ -1,0 +1,288 @@
+"""The trainer's edges: settings, the user's module, exit codes, progress, documentation."""
+
+import contextlib
+import http.server
+import json
+import pathlib
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.trainer import launch, reference
+from tfparallel_trainer import errors, preflight, progress, settings, user
+from tfparallel_trainer.contract import environment, exits, job_file
+from tfparallel_trainer.contract import progress as protocol
+
+JOB = {"name": "j", "strategy": "Mirrored", "trainer": {"epochs": 1}}
+
+
+def given(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> dict[str, str]:
+    path = tmp_path / "job.json"
+    path.write_text(job if isinstance(job, str) else json.dumps(job))
+    return {
+        environment.JOB_FILE: str(path),
+        environment.SOURCE_DIR: str(tmp_path),
+        environment.OUTPUT_DIR: str(tmp_path / "output"),
+        **more,
+    }
+
+
+def test_settings_are_read(tmp_path: pathlib.Path) -> None:
+    found = settings.read(
+        given(tmp_path, TFPARALLEL_ATTEMPT="4", TFPARALLEL_PROGRESS_URL="http://localhost:1")
+    )
+    assert (found.attempt, found.cpu_devices, found.cluster.alone) == (4, 1, True)
+    assert found.progress is not None
+    assert found.progress.token_file is None
+    other = settings.read(given(tmp_path, {**JOB, "name": "k"}))
+    assert other.digest != found.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({environment.JOB_FILE: ""}, "TFPARALLEL_JOB_FILE is not set"),
+        ({environment.JOB_FILE: "/nowhere"}, "/nowhere, which cannot be read"),
+        ({environment.ATTEMPT: "0"}, "TFPARALLEL_ATTEMPT is '0'"),
+        ({environment.TF_CONFIG: "["}, "TF_CONFIG is"),
+    ],
+)
+def test_wrong_settings_are_refused(
+    tmp_path: pathlib.Path, change: dict[str, str], said: str
+) -> None:
+    with pytest.raises(errors.BadConfigurationError, match=re.escape(said)):
+        settings.read({**given(tmp_path), **change})
+
+
+def test_wrong_job_files_name_the_field(tmp_path: pathlib.Path) -> None:
+    job = {**JOB, "trainer": {"epochs": 1, "globalBatchSize": 0}}
+    with pytest.raises(errors.BadConfigurationError, match=r"trainer\.globalBatchSize: Input"):
+        settings.read(given(tmp_path, job))
+    with pytest.raises(errors.BadConfigurationError, match="give either epochs or steps"):
+        settings.read(given(tmp_path, {**JOB, "trainer": {}}))
+
+
+def test_strategies_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.BadConfigurationError, match="strategy is 'ParameterServer'"):
+        preflight.check(settings.read(given(tmp_path, {**JOB, "strategy": "ParameterServer"})))
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    with pytest.raises(errors.BadConfigurationError, match="for one process, and TF_CONFIG has 2"):
+        preflight.check(settings.read(given(tmp_path, TF_CONFIG=json.dumps(cluster))))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "has no such file"),
+        ("def build_model(:", "importing it raised SyntaxError"),
+        ("import nothing_like_this", "raised ModuleNotFoundError: No module named"),
+        ("def build_model(): pass", "training_data is missing"),
+        ("build_model = 3", "build_model is not a function"),
+    ],
+)
+def test_wrong_modules_are_refused(tmp_path: pathlib.Path, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "model.py").write_text(text)
+    with pytest.raises(errors.TrainerError, match=said):
+        user.load(tmp_path, "model.py")
+
+
+def test_data_functions_may_take_the_context_or_nothing(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import helper\n"
+        "def build_model(): return helper.VALUE\n"
+        "def training_data(): return 1\n"
+        "def evaluation_data(context): return context.epoch\n"
+    )
+    (tmp_path / "helper.py").write_text("VALUE = 7\n")
+    module = user.load(tmp_path, "model.py")
+    context = user.Context(
+        seed=0, epoch=5, global_batch_size=1, source_dir=tmp_path, output_dir=tmp_path
+    )
+    assert module.build_model() == 7
+    assert module.training_data(context) == 1
+    assert module.evaluates
+    assert module.evaluation_data(context) == 5
+
+
+def run(tmp_path: pathlib.Path, text: str, processes: int = 1, **trainer: object) -> launch.Ended:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "model.py").write_text(text)
+    spec = {"epochs": 1, **trainer}
+    environments = launch.environments(tmp_path, source, spec, processes=processes)
+    with launch.Group(tmp_path / "logs", environments[:1]) as group:
+        (ended,) = group.wait(60)
+    return ended
+
+
+MODEL = """
+import keras, numpy
+def build_model():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+def compile_model(model):
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+def training_data():
+    return numpy.zeros((8, 2)), numpy.full((8,), LABEL)
+"""
+
+
+@pytest.mark.trainer
+def test_an_error_of_the_user_shows_the_users_lines(tmp_path: pathlib.Path) -> None:
+    text = "def build_model():\n    return deeper()\ndef deeper():\n    raise KeyError('why')\n"
+    ended = run(
+        tmp_path,
+        text + "import numpy\ndef training_data(): return numpy.zeros(2), numpy.zeros(2)\n",
+    )
+    assert ended.code == exits.Exit.USER_ERROR
+    ended_with = ended.errors[ended.errors.index("  File") :]
+    assert "tfparallel_trainer" not in ended_with
+    assert "in deeper" in ended_with
+    assert ended_with.rstrip().endswith("build_model raised KeyError: 'why'")
+
+
+@pytest.mark.trainer
+def test_labels_outside_the_classes_are_the_users_error(tmp_path: pathlib.Path) -> None:
+    ended = run(tmp_path, MODEL.replace("LABEL", "9"))
+    assert ended.code == exits.Exit.USER_ERROR, ended
+    assert "labels within the classes" in ended.errors
+
+
+@pytest.mark.trainer
+def test_a_batch_smaller_than_the_ranks_waits_for_nobody(tmp_path: pathlib.Path) -> None:
+    ended = run(tmp_path, MODEL, processes=3, globalBatchSize=2)
+    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
+    assert "trainer.globalBatchSize is 2, less than the 3 ranks" in ended.errors
+
+
+@pytest.mark.trainer
+def test_tensorflow_at_import_is_told(tmp_path: pathlib.Path) -> None:
+    text = "import tensorflow as tf\nX = tf.zeros(3)\n" + MODEL
+    environments = launch.environments(tmp_path, tmp_path, {"epochs": 1}, processes=2)
+    (tmp_path / "model.py").write_text(text)
+    with launch.Group(tmp_path / "logs", environments) as group:
+        ended = group.wait(60)
+    assert [one.code for one in ended] == [exits.Exit.USER_ERROR] * 2, ended
+    assert "while it is imported" in ended[0].errors
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((self.headers.get("Authorization"), json.loads(body)))
+        self.send_response(self.server.answer)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def receiver() -> Iterator[http.server.HTTPServer]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    server.got, server.answer = [], 200
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def report(step: int) -> protocol.Progress:
+    return protocol.Progress(step=step, metrics={"loss": "0.5"})
+
+
+def until(condition: object, limit: float = 5) -> None:
+    deadline = time.monotonic() + limit
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    with receiver() as server:
+        url = f"http://127.0.0.1:{server.server_port}/progress"
+        pusher = progress.Pusher(settings.ProgressTarget(url, token, None), 60, print)
+        pusher.put(report(1))
+        until(lambda: server.got)
+        token.write_text("second\n")
+        for step in range(2, 6):
+            pusher.put(report(step))
+        pusher.close()
+        assert [(who, body["step"]) for who, body in server.got] == [
+            ("Bearer first", 1),
+            ("Bearer second", 5),
+        ]
+        assert server.got[0][1] == {"step": 1, "epoch": 0, "metrics": {"loss": "0.5"}}
+
+
+def test_progress_that_nobody_takes_is_told_once_and_harms_nothing() -> None:
+    said: list[str] = []
+    (port,) = launch.free_ports(1)
+    target = settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None)
+    pusher = progress.Pusher(target, 0.01, said.append)
+    for step in range(5):
+        pusher.put(report(step))
+        time.sleep(0.05)
+    began = time.monotonic()
+    pusher.close()
+    assert time.monotonic() - began < 3
+    assert len(said) == 1
+    assert "progress is not reported for now" in said[0]
+
+
+def test_no_progress_address_sends_nothing() -> None:
+    pusher = progress.Pusher(None, 1, print)
+    pusher.put(report(1))
+    pusher.close()
+
+
+EXAMPLE = launch.REPOSITORY / "examples" / "digits"
+
+
+@pytest.mark.trainer
+def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
+    manifest = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
+    trainer = manifest["spec"]["trainer"]
+    assert job_file.TrainerSpec.model_validate(trainer).module == "model.py"
+    roles = manifest["spec"]["tfReplicaSpecs"].values()
+    count = sum(role["replicas"] for role in roles)
+    with receiver() as server:
+        url = f"http://127.0.0.1:{server.server_port}/"
+        environments = launch.environments(
+            tmp_path, EXAMPLE, trainer, processes=count, **{environment.PROGRESS_URL: url}
+        )
+        with launch.Group(tmp_path / "logs", environments) as group:
+            ended = group.wait(120)
+        assert [one.code for one in ended] == [0] * count, ended
+        steps = [body["step"] for _, body in server.got]
+        last = protocol.Progress.model_validate(server.got[-1][1])
+    told = launch.summary(tmp_path)
+    assert told.metrics["val_accuracy"] >= 0.95
+    assert steps == sorted(steps)
+    assert (last.step, last.total_steps, last.percent) == (told.steps, told.steps, 100)
+    assert "val_accuracy" in last.metrics
+    assert list((tmp_path / "output" / "logs" / "tensorboard" / "train").iterdir())
+
+
+@pytest.mark.trainer
+def test_the_example_of_the_documentation_runs(tmp_path: pathlib.Path) -> None:
+    page = (launch.REPOSITORY / "docs" / "model-interface.md").read_text()
+    (text, *_) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    ended = run(tmp_path, text, globalBatchSize=16)
+    assert ended.code == 0, ended
+    assert "val_mean_absolute_error" in launch.summary(tmp_path).metrics
+
+
+def test_the_reference_is_independent() -> None:
+    text = pathlib.Path(reference.__file__).read_text()
+    assert "tfparallel_trainer" not in text

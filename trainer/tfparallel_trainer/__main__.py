@@ -1,0 +1,76 @@
+"""Entry of the trainer: `python -m tfparallel_trainer`, with the environment of the contract."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from tfparallel_trainer import errors, preflight, settings
+from tfparallel_trainer.contract import exits
+from tfparallel_trainer.logs import console
+
+
+def main() -> None:
+    """Run and end the process with an exit code of `contract.exits`."""
+    started = time.monotonic()
+    # Before TensorFlow is imported: it reads this only then.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    end(attempt(os.environ, started))
+
+
+def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
+    """Make one attempt at the job that the environment describes, and say how it ended."""
+    out = console.Console("trainer")
+    try:
+        given = settings.read(env)
+        out = console.Console(given.cluster.task.name)
+        preflight.check(given)
+        if preflight.finished(given):
+            out.say(f"this job has already finished; its results are in {given.output_dir}")
+        else:
+            _attempt(given, out, started)
+    except errors.TrainerError as error:
+        tell(out, error)
+        return error.exit
+    return exits.Exit.DONE
+
+
+def tell(out: console.Console, error: errors.TrainerError) -> None:
+    """Write an error for people."""
+    out.fail(str(error), error.trace if isinstance(error, errors.UserCodeError) else "")
+
+
+def end(code: exits.Exit) -> None:
+    """End the process at once: TensorFlow's threads may wait for peers that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:
+    # TensorFlow takes seconds to import; what is wrong with the settings shows before.
+    from tfparallel_trainer import failures, run, termination, user
+    from tfparallel_trainer.mesh import devices
+
+    def give_up(error: errors.TrainerError) -> None:
+        tell(out, error)
+        end(error.exit)
+
+    late = errors.PreemptedError("Asked to end, at a moment when no step is made.")
+    stop = termination.Termination(lambda: give_up(late))
+    stop.install()
+    devices.limit_threads()
+    module = None
+    try:
+        module = user.load(given.source_dir, given.job.trainer.module)
+        process = run.Process(module=module, out=out, stop=stop, give_up=give_up, started=started)
+        run.train_to_end(given, process)
+    except Exception as error:
+        raise failures.translate(error, given.cluster.alone, module) from error
+    finally:
+        stop.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Names the variables of a model and its optimizer by position.
+
+Paths such as dense_3/kernel renumber and repeat, so they serve as labels only. A key is the
+position of a layer among the model's layers, nested ones included, and the position of the variable
+in it: model/2.0/1 is the second weight of the first layer of the third layer.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tfparallel_trainer import errors
+
+
+def of(model: Any, optimizer: Any) -> dict[str, Any]:
+    """Map each variable of training to its key: weights and optimizer state, no random seeds.
+
+    Raises:
+        UserCodeError: two variables would have one key, or a weight would have none.
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    for key, variable in (*_weights(model, ()), *_slots(optimizer)):
+        if id(variable) in seen:  # a layer that is used at several places
+            continue
+        seen.add(id(variable))
+        if key in found:
+            raise errors.UserCodeError(
+                f"Two variables have the checkpoint key {key} ({found[key].path} and "
+                f"{variable.path}): give each its own place in the model."
+            )
+        found[key] = variable
+    lost = [variable.path for variable in model.weights if id(variable) not in seen]
+    if lost:
+        raise errors.UserCodeError(
+            f"The weight {lost[0]} belongs to no layer of the model, so it cannot be saved: assign "
+            "its layer to an attribute of the model."
+        )
+    return found
+
+
+def _weights(layer: Any, place: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+    """Those of a container's layers first, by place, then those it holds itself."""
+    inner: set[int] = set()
+    for position, child in enumerate(getattr(layer, "layers", ())):
+        for key, variable in _weights(child, (*place, position)):
+            inner.add(id(variable))
+            yield key, variable
+    name = ".".join(map(str, place)) or "self"
+    own = [variable for variable in layer.weights if id(variable) not in inner]
+    for position, variable in enumerate(own):
+        yield f"model/{name}/{position}", variable
+
+
+def _slots(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    for position, variable in enumerate(optimizer.variables):
+        yield f"optimizer/{position}", variable

@@ -1,0 +1,126 @@
+"""The checkpoints of a job: newest first, the oldest removed, writers of old attempts kept out.
+
+Only the chief writes. Each attempt leaves a mark when it starts; a writer that sees the mark of a
+newer attempt (it was cut off, and has been replaced) commits nothing more.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import files
+
+_STEP = re.compile(r"step-(\d{10})")
+_MARK = re.compile(r"attempt-(\d{6})")
+
+
+class Store:
+    """The folder that the checkpoints of a job live in."""
+
+    def __init__(
+        self, folder: pathlib.Path, keep: int, attempt: int | None, say: Callable[[str], None]
+    ) -> None:
+        """Take the folder for this attempt; None takes the number after the newest.
+
+        Raises:
+            PreemptedError: a newer attempt has already taken it.
+            BadConfigurationError: the folder cannot be written to.
+        """
+        self._folder = folder
+        self._keep = keep
+        self._say = say
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.attempt = attempt or self._newest_mark() + 1
+            self._fence()
+            files.write_text(folder / f"attempt-{self.attempt:06}", "")
+        except OSError as error:
+            raise errors.BadConfigurationError(
+                f"The output directory cannot be written to: {error}."
+            ) from error
+
+    def save(self, variables: Mapping[str, Any], at: files.Position) -> None:
+        """Save all variables as the checkpoint of a step, and remove the oldest beyond `keep`.
+
+        Raises:
+            PreemptedError: a newer attempt has taken the folder.
+            OSError: the disk does not take it.
+        """
+        final = self._folder / f"step-{at.step:010}"
+        if final.exists() and self._intact(final):
+            return
+        draft = self._folder / f".writing-{self.attempt:06}-{os.getpid()}"
+        self._fence()
+        files.write(draft, variables, self.attempt, at)
+        self._fence()
+        shutil.rmtree(final, ignore_errors=True)
+        draft.rename(final)
+        files.sync_folder(self._folder)
+        self._tidy()
+
+    def restore(self, variables: Mapping[str, Any]) -> files.Position | None:
+        """Assign the newest whole checkpoint to the variables; None when there is none.
+
+        Raises:
+            BadConfigurationError: it is one of another model.
+        """
+        for folder in reversed(self._checkpoints()):
+            try:
+                index = files.read_index(folder)
+                _check(folder, index, variables)
+                for _ in files.read(folder, index):
+                    pass
+                for key, array in files.read(folder, index):
+                    variables[key].assign(array)
+            except files.DamagedError as error:
+                self._say(f"skipping a checkpoint: {error}")
+                continue
+            return index.position
+        return None
+
+    def _checkpoints(self) -> list[pathlib.Path]:
+        return sorted(path for path in self._folder.iterdir() if _STEP.fullmatch(path.name))
+
+    def _newest_mark(self) -> int:
+        found = (_MARK.fullmatch(path.name) for path in self._folder.iterdir())
+        return max((int(mark[1]) for mark in found if mark), default=0)
+
+    def _fence(self) -> None:
+        newest = self._newest_mark()
+        if newest > self.attempt:
+            raise errors.PreemptedError(
+                f"This is attempt {self.attempt}, and attempt {newest} has taken {self._folder}: "
+                "nothing more is written."
+            )
+
+    def _intact(self, folder: pathlib.Path) -> bool:
+        try:
+            for _ in files.read(folder, files.read_index(folder)):
+                pass
+        except files.DamagedError:
+            return False
+        return True
+
+    def _tidy(self) -> None:
+        for folder in self._checkpoints()[: -self._keep]:
+            shutil.rmtree(folder, ignore_errors=True)
+        for draft in self._folder.glob(".writing-*"):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _check(folder: pathlib.Path, index: files.Index, variables: Mapping[str, Any]) -> None:
+    """Compare the keys and shapes of a checkpoint with those of the model."""
+    here = {key: tuple(variable.shape) for key, variable in variables.items()}
+    there = {key: entry.shape for key, entry in index.arrays.items()}
+    for key in sorted({*here, *there}):
+        if here.get(key) != there.get(key):
+            label = index.arrays[key].label if key in there else variables[key].path
+            raise errors.BadConfigurationError(
+                f"{folder} is a checkpoint of another model: {key} ({label}) has the shape "
+                f"{there.get(key, 'of nothing')} there and {here.get(key, 'of nothing')} here. "
+                "Give the changed model another claim or remove the checkpoints."
+            )

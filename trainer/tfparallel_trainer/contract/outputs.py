@@ -1,0 +1,60 @@
+"""What a finished run leaves in the output directory."""
+
+import math
+from typing import Annotated
+
+import pydantic
+
+from tfparallel_trainer.contract import base
+
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints."""
+
+MODEL = "model.keras"
+"""The trained model; plain Keras loads it."""
+
+SUMMARY = "summary.json"
+"""A `Summary`; its presence with `done: true` says that this job has finished."""
+
+TRAIN_LOG = "logs/train.jsonl"
+"""One JSON object a line: what happened during training."""
+
+TENSORBOARD = "logs/tensorboard"
+"""Folder of TensorBoard's event files: `train` and `evaluation`."""
+
+Number = float | str
+"""A JSON number; those that JSON cannot write are the strings NaN, Infinity and -Infinity."""
+
+
+class Summary(base.Model):
+    """How a run ended."""
+
+    done: bool
+    """Always true: the file is written when everything else is."""
+
+    job_digest: str
+    """SHA-256 of the job file's content; a job file that differs is another run."""
+
+    steps: Annotated[int, pydantic.Field(ge=0)]
+    """Optimizer steps made, over all attempts."""
+
+    epochs: Annotated[int, pydantic.Field(ge=0)]
+    """Epochs completed."""
+
+    attempt: Annotated[int, pydantic.Field(ge=1)]
+    """The attempt that finished."""
+
+    duration_seconds: Annotated[float, pydantic.Field(ge=0)]
+    """Time that this attempt took, from the start of the process."""
+
+    metrics: dict[str, Number]
+    """The last loss and metrics; those of the evaluation begin with val_."""
+
+
+def number(value: float) -> Number:
+    """Write a number so that any JSON reader takes it."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,1 @@
+"""Examples: their order, and which rank gets which."""

@@ -1,0 +1,108 @@
+"""Examples that are held in arrays: the order is ours and exact for any number of ranks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import feed, nest, order
+
+
+class ArrayFeed:
+    """Batches from arrays (x, y, sample_weight) that all have the same length.
+
+    `seed` shuffles them anew for each epoch; None keeps their order.
+    """
+
+    def __init__(self, examples: Any, division: feed.Division, seed: int | None) -> None:
+        self._arrays = examples
+        self._division = division
+        self._seed = seed
+        self._length = len(nest.leaves(examples)[0])
+
+    @property
+    def examples(self) -> int | None:
+        """Examples in an epoch."""
+        return self._length
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part, as tf.TensorSpec [None, …]."""
+        return nest.convert(
+            lambda array: tf.TensorSpec((None, *array.shape[1:]), array.dtype), self._arrays
+        )
+
+    def sample(self) -> Any:
+        """The first example, with a leading axis of 1."""
+        return self._take(np.arange(1))
+
+    def epoch(self, number: int, start: int) -> Iterator[feed.Batch]:
+        """The batches of an epoch from position `start` on."""
+        for positions in order.batches(self._length, self._division.batch_size, start):
+            parts = order.split(len(positions), self._division.ranks)
+            yield feed.Batch(
+                examples=len(positions),
+                parts=[self._part(positions, parts[rank], number) for rank in self._division.own],
+            )
+
+    def _part(self, positions: range, part: range, epoch: int) -> Any:
+        if not part:
+            return None
+        chosen = positions[part.start : part.stop]
+        if self._seed is None:
+            return self._take(np.arange(chosen.start, chosen.stop))
+        return self._take(order.shuffled(chosen, self._length, self._seed, epoch))
+
+    def _take(self, indices: Any) -> Any:
+        return nest.convert(lambda array: array[indices], self._arrays)
+
+
+def checked(given: Any, function: str) -> Any:
+    """Turn what a data function returned into arrays (x, y, sample_weight).
+
+    Args:
+        given: (x, y) or (x, y, sample_weight), each an array or a structure of arrays.
+        function: the data function's name, for the messages.
+
+    Raises:
+        UserCodeError: it is something else, is empty, or its arrays differ in length.
+    """
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        size = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
+        raise errors.UserCodeError(
+            f"{function} returns {type(given).__name__}{size}: return the tuple (x, y) or "
+            "(x, y, sample_weight) of arrays, or a tf.data.Dataset of such single examples."
+        )
+    x, y, weight = given if len(given) == 3 else (*given, None)
+    examples = nest.convert(_array, (x, y, weight))
+    lengths = {
+        name: sorted({len(array) for array in nest.leaves(part)})
+        for name, part in zip(("x", "y", "sample_weight"), examples, strict=True)
+        if part is not None
+    }
+    found = ", ".join(f"{name} has {' and '.join(map(str, n))}" for name, n in lengths.items())
+    if len({length for n in lengths.values() for length in n}) != 1:
+        raise errors.UserCodeError(
+            f"{function} returns arrays of different lengths ({found} examples): give each "
+            "example its row in every array."
+        )
+    if lengths["x"] == [0]:
+        raise errors.UserCodeError(f"{function} returns no examples ({found}): return some.")
+    return examples
+
+
+def _array(value: Any) -> Any:
+    array = np.asarray(value)
+    if array.ndim == 0:
+        raise errors.UserCodeError(
+            f"A data function returns {value!r} where an array belongs (a list is taken as several "
+            "arrays): make it an array with numpy.asarray."
+        )
+    if array.dtype == object:
+        raise errors.UserCodeError(
+            "A data function returns rows of different lengths or of mixed types: make each array "
+            "rectangular, of numbers or strings."
+        )
+    return array

@@ -1,0 +1,46 @@
+"""Batches that are divided over ranks: what the step takes, and what a source of them offers."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """The examples of one optimizer step."""
+
+    examples: int
+    """How many over all ranks."""
+    parts: list[Any]
+    """For each replica of this process (x, y, sample_weight) with [n, …] each, or None when it has
+    no example in this step; sample_weight may be None."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Division:
+    """How batches are cut."""
+
+    batch_size: int
+    """Examples over all ranks."""
+    ranks: int
+    """Ranks that a batch is divided over."""
+    own: tuple[int, ...]
+    """Which of them belong to this process."""
+
+
+class Feed(Protocol):
+    """A source of batches."""
+
+    @property
+    def examples(self) -> int | None:
+        """Examples in an epoch; None when that shows only at its end."""
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part, as tf.TensorSpec [None, …]."""
+
+    def sample(self) -> Any:
+        """One example as (x, y, sample_weight), each with a leading axis of 1."""
+
+    def epoch(self, number: int, start: int) -> Iterator[Batch]:
+        """The batches of an epoch from the example at position `start` on."""

@@ -1,0 +1,18 @@
+"""Structures of arrays or tensors in which None stands for a part that is not given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+
+def convert(function: Callable[[Any], Any], structure: Any) -> Any:
+    """Apply a function to every leaf but None; the structure stays."""
+    return keras.tree.map_structure(
+        lambda leaf: None if leaf is None else function(leaf), structure
+    )
+
+
+def leaves(structure: Any) -> list[Any]:
+    """Every leaf but None."""
+    return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]

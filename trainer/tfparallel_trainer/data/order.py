@@ -1,0 +1,46 @@
+"""The order of examples: a function of seed, epoch and position alone.
+
+It does not depend on how many ranks there are, so any number of them goes through the same batches,
+and a restart finds its place from two numbers.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+
+def split(examples: int, parts: int) -> list[range]:
+    """Divide consecutive examples into parts as equal as can be; the first ones are longer."""
+    base, longer = divmod(examples, parts)
+    bounds = [part * base + min(part, longer) for part in range(parts + 1)]
+    return [range(bounds[part], bounds[part + 1]) for part in range(parts)]
+
+
+def batches(examples: int, batch_size: int, start: int = 0) -> Iterator[range]:
+    """The positions of each batch of an epoch from position `start`; the last may be smaller."""
+    for first in range(start, examples, batch_size):
+        yield range(first, min(first + batch_size, examples))
+
+
+def steps(examples: int, batch_size: int) -> int:
+    """How many batches an epoch has."""
+    return -(-examples // batch_size)
+
+
+def shuffled(positions: range, examples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """Which examples stand at these positions of an epoch's order.
+
+    A permutation of all examples for each seed and epoch, computed for the wanted positions only
+    (`tf.random.experimental.index_shuffle`).
+    """
+    if not positions:
+        return np.zeros((0,), np.int64)
+    with tf.device("CPU:0"):
+        found = tf.random.experimental.index_shuffle(
+            tf.range(positions.start, positions.stop, dtype=tf.int64),
+            seed=tf.constant([seed, epoch], tf.int64),
+            max_index=tf.constant(examples - 1, tf.int64),
+        )
+    return np.asarray(found.numpy(), np.int64)

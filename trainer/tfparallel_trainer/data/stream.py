@@ -1,0 +1,99 @@
+"""Examples from a tf.data.Dataset: every process reads all of them and keeps its own part.
+
+That costs each process the reading of the whole data set, and it is exact: each example is used
+once an epoch, whatever the number of ranks, and a restart finds its place by skipping.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import feed, nest, order
+
+
+class StreamFeed:
+    """Batches from data sets of single examples.
+
+    Args:
+        given: a data set, which is looked at but not iterated over.
+        make: gives the data set of an epoch anew; with the same order everywhere.
+        division: how batches are cut.
+        function: name of the user's data function, for the messages.
+    """
+
+    def __init__(
+        self,
+        given: tf.data.Dataset,
+        make: Callable[[int], tf.data.Dataset],
+        division: feed.Division,
+        function: str,
+    ) -> None:
+        self._make = make
+        self._division = division
+        self._function = function
+        self._spec = _checked(given.element_spec, function)
+        cardinality = int(given.cardinality().numpy())
+        self.endless = cardinality == tf.data.INFINITE_CARDINALITY
+        """Whether an epoch never ends."""
+        self._length = cardinality if cardinality >= 0 else None
+        if self._length == 0:
+            raise errors.UserCodeError(f"{function} returns an empty data set: return examples.")
+
+    @property
+    def examples(self) -> int | None:
+        """Examples in an epoch, where the data set knows."""
+        return self._length
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part, as tf.TensorSpec [None, …]."""
+        return nest.convert(lambda spec: tf.TensorSpec((None, *spec.shape), spec.dtype), self._spec)
+
+    def sample(self) -> Any:
+        """The first example, with a leading axis of 1."""
+        for example in self._make(0).batch(1).take(1):
+            return _triple(example)
+        raise errors.UserCodeError(
+            f"{self._function} returns a data set without examples: return some."
+        )
+
+    def epoch(self, number: int, start: int) -> Iterator[feed.Batch]:
+        """The batches of an epoch from position `start` on."""
+        options = tf.data.Options()
+        options.deterministic = True
+        examples = self._make(number).with_options(options).skip(start)
+        for elements in examples.batch(self._division.batch_size).prefetch(2):
+            whole = _triple(elements)
+            count = int(nest.leaves(whole)[0].shape[0])
+            parts = order.split(count, self._division.ranks)
+            yield feed.Batch(
+                examples=count,
+                parts=[_slice(whole, parts[rank]) for rank in self._division.own],
+            )
+
+
+def _slice(whole: Any, part: range) -> Any:
+    if not part:
+        return None
+    return nest.convert(lambda tensor: tensor[part.start : part.stop], whole)
+
+
+def _triple(example: Any) -> Any:
+    return example if len(example) == 3 else (*example, None)
+
+
+def _checked(spec: Any, function: str) -> Any:
+    if not isinstance(spec, tuple) or len(spec) not in (2, 3):
+        raise errors.UserCodeError(
+            f"{function} returns a data set of {spec}: let each element be the tuple (x, y) or "
+            "(x, y, sample_weight) of one example."
+        )
+    leaves = nest.leaves(spec)
+    if all(leaf.shape.rank and leaf.shape[0] is None for leaf in leaves):
+        raise errors.UserCodeError(
+            f"{function} returns a data set of batches: return single examples (remove .batch()); "
+            "the trainer batches them by trainer.globalBatchSize."
+        )
+    return _triple(spec)

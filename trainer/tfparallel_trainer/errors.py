@@ -1,0 +1,56 @@
+"""The ways in which a run ends early: each error knows the exit code that it means."""
+
+from tfparallel_trainer.contract import exits
+
+
+class TrainerError(Exception):
+    """Ends the run with `exit`; its text is one sentence (or few) for a person."""
+
+    exit: exits.Exit = exits.Exit.INTERNAL_ERROR
+
+
+class BadConfigurationError(TrainerError):
+    """The job file, the environment or the strategy cannot work as given."""
+
+    exit = exits.Exit.BAD_CONFIGURATION
+
+
+class UserCodeError(TrainerError):
+    """The user's module, model or data raised, or is not what the interface asks for."""
+
+    exit = exits.Exit.USER_ERROR
+
+    def __init__(self, sentence: str, trace: str = "") -> None:
+        super().__init__(sentence)
+        self.trace = trace
+        """Traceback of the user's own frames; empty when nothing was raised."""
+
+
+class StartTimeoutError(TrainerError):
+    """A peer did not answer within the start timeout."""
+
+    exit = exits.Exit.START_TIMEOUT
+
+
+class PeerLostError(TrainerError):
+    """A peer died or froze while ranks worked together."""
+
+    exit = exits.Exit.PEER_LOST
+
+
+class PreemptedError(TrainerError):
+    """The run was asked to end, or a newer attempt has taken its place."""
+
+    exit = exits.Exit.PREEMPTED
+
+
+class OutOfMemoryError(TrainerError):
+    """A device or the process has no memory left."""
+
+    exit = exits.Exit.OUT_OF_MEMORY
+
+
+class StalledError(TrainerError):
+    """A collective operation did not end within its limit."""
+
+    exit = exits.Exit.STALLED

@@ -1,0 +1,25 @@
+"""Lines for people."""
+
+import sys
+
+from tfparallel_trainer.contract import progress
+
+
+class Console:
+    """Writes one line at a time on the standard output, each with the replica's name."""
+
+    def __init__(self, replica: str) -> None:
+        self._replica = replica
+
+    def say(self, sentence: str) -> None:
+        """Write a line at once."""
+        print(f"[{self._replica}] {sentence}", flush=True)
+
+    def fail(self, sentence: str, trace: str = "") -> None:
+        """Write an error, with a traceback before it, on the standard error."""
+        print(f"{trace}[{self._replica}] error: {sentence}", file=sys.stderr, flush=True)
+
+
+def metrics(values: dict[str, float]) -> str:
+    """Write metrics as people read them: loss 0.123  accuracy 0.97."""
+    return "  ".join(f"{name} {progress.format_number(value)}" for name, value in values.items())

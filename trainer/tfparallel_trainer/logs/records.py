@@ -1,0 +1,44 @@
+"""Records of a run: JSON lines for machines and TensorBoard's event files."""
+
+import datetime
+import json
+import pathlib
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.contract import outputs
+
+
+class Records:
+    """Writes what happens in a run; only the chief has one. Later attempts append."""
+
+    def __init__(self, output_dir: pathlib.Path) -> None:
+        path = output_dir / outputs.TRAIN_LOG
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = path.open("a", encoding="utf-8", buffering=1)
+        self._folder = output_dir / outputs.TENSORBOARD
+        self._writers: dict[str, Any] = {}
+
+    def event(self, kind: str, step: int, **facts: Any) -> None:
+        """Write a line: what happened, at which step, and facts about it."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        record = {"time": now, "event": kind, "step": step, **facts}
+        self._lines.write(json.dumps(record) + "\n")
+
+    def metrics(self, kind: str, step: int, values: dict[str, float], **facts: Any) -> None:
+        """Write metrics as a line and for TensorBoard; `kind` is train or evaluation."""
+        numbers = {name: outputs.number(value) for name, value in values.items()}
+        self.event(kind, step, **facts, metrics=numbers)
+        if kind not in self._writers:
+            self._writers[kind] = tf.summary.create_file_writer(str(self._folder / kind))
+        with self._writers[kind].as_default(), tf.device("CPU:0"):
+            for name, value in values.items():
+                tf.summary.scalar(name, value, step=step)
+
+    def close(self) -> None:
+        """Bring everything to the disk."""
+        for writer in self._writers.values():
+            writer.flush()
+            writer.close()
+        self._lines.close()

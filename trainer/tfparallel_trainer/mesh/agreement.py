@@ -1,0 +1,37 @@
+"""What all processes must have in common, compared before they train."""
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.mesh import collectives, tasks
+
+
+def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
+    """Compare facts (what is compared → its value, 63 bits) of all processes.
+
+    Raises:
+        BadConfigurationError: a process differs from the first one; says which and in what.
+    """
+    if cluster.alone:
+        return
+    everyone = collectives.Communicator(
+        collectives.PROCESSES_KEY, len(cluster.tasks), cluster.me, device
+    )
+
+    def gather() -> tf.Tensor:
+        with tf.device(device):
+            everyone.begin(collectives.Program.AGREE)
+            return everyone.gather(tf.constant(list(facts.values()), tf.int64))
+
+    table = tf.function(gather, autograph=False)().numpy()
+    for task, row in zip(cluster.tasks, table, strict=True):
+        for what, here, first in zip(facts, row, table[0], strict=True):
+            if here != first:
+                raise errors.BadConfigurationError(
+                    f"{task.name} and {cluster.tasks[0].name} differ in {what} "
+                    f"({_show(here)} and {_show(first)}): start all replicas alike."
+                )
+
+
+def _show(value: int) -> str:
+    return str(value) if value < 1 << 20 else f"digest {value:x}"

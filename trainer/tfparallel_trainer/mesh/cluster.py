@@ -1,0 +1,112 @@
+"""Start-up of the processes of a job as one TensorFlow cluster, with a limit and with names.
+
+TensorFlow waits for a missing peer for ever, silently, and holds Python's lock meanwhile, so no
+thread and no signal handler runs. So the processes meet before TensorFlow starts: each listens at
+its own address and goes on when it has reached every peer, which then is listening as well, or
+already is TensorFlow's server.
+"""
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.mesh import tasks
+
+_SAY_EVERY_SECONDS = 10.0
+_FIRST_SAY_SECONDS = 3.0
+_PROBE_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+_JOIN_SECONDS = 120
+"""How long TensorFlow may take once all processes have met."""
+
+
+def meet(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> None:
+    """Return when every peer has been reached at its address.
+
+    Args:
+        cluster: the processes.
+        timeout_seconds: how long that may take.
+        say: writes a line for people, about whom this process waits for.
+
+    Raises:
+        StartTimeoutError: peers are missing at the limit; names them.
+        BadConfigurationError: this process's own port is taken.
+    """
+    began = time.monotonic()
+    next_say = began + _FIRST_SAY_SECONDS
+    waiting: Sequence[tasks.Task] = cluster.peers
+    with _listen(cluster.task):
+        while True:
+            reasons = {peer: _unreachable(peer) for peer in waiting}
+            waiting = [peer for peer, reason in reasons.items() if reason]
+            if not waiting:
+                return
+            absent = ", ".join(f"{peer.name} ({peer.address}: {reasons[peer]})" for peer in waiting)
+            now = time.monotonic()
+            if now - began >= timeout_seconds:
+                raise errors.StartTimeoutError(
+                    f"{cluster.task.name} waited {timeout_seconds:g} s (startTimeoutSeconds) for "
+                    f"{absent}: see whether those replicas run, and what their logs say."
+                )
+            if now >= next_say:
+                say(f"waiting for {absent}")
+                next_say = now + _SAY_EVERY_SECONDS
+            time.sleep(_PAUSE_SECONDS)
+
+
+def join(cluster: tasks.Cluster) -> object:
+    """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
+
+    A peer that dies between `meet` and here would block this for ever, out of Python's reach; the
+    kernel's alarm then ends the process, and so does SIGTERM.
+
+    Returns:
+        What holds the cluster: keep it as long as ranks work together.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_JOIN_SECONDS)
+    try:
+        strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec(cluster.addresses()),
+                task_type=cluster.task.role,
+                task_id=cluster.task.index,
+                rpc_layer="grpc",
+            )
+        )
+    finally:
+        signal.alarm(0)
+    return strategy
+
+
+def _listen(task: tasks.Task) -> socket.socket:
+    """Listen at this process's port; the kernel takes connections without our accepting them."""
+    _, _, port = task.address.rpartition(":")
+    both = socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server(
+            ("", int(port)),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            backlog=4096,
+            dualstack_ipv6=both,
+        )
+    except (OSError, ValueError) as error:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG gives {task.name} the address {task.address}, where it cannot listen "
+            f"({error}): give it a free port."
+        ) from error
+
+
+def _unreachable(peer: tasks.Task) -> str:
+    """Why a peer does not answer now; empty when it does."""
+    host, _, port = peer.address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""

@@ -1,0 +1,149 @@
+"""Collective operations of one rank within one group of the mesh.
+
+Built on TensorFlow's public `tf.raw_ops.Collective*V2` with group keys of our own, so any subset of
+ranks can form a group, in one process or in many. Three rules keep every rank in step:
+
+* Each group has an ordering token per rank, so its operations run in the order they were traced.
+* An operation's instance key follows from its program and its position there, never from a counter
+  of traces: a rank that traces a program again meets the others all the same.
+* Every operation has a time limit, so that a bug shows as an error and not as silence.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Self
+
+import tensorflow as tf
+
+from tfparallel_trainer.mesh import shape
+
+TIMEOUT_SECONDS = 600.0
+"""Longest wait of one operation for its peers, which may be tracing or writing a checkpoint."""
+
+PROCESSES_KEY = 1 << 13
+"""Key of the group that has one rank of each process; below those of the mesh's groups."""
+
+_POSITION_BITS = 24
+_MAX_POWER = 40
+"""Rows that are gathered at once are at most 2**(_MAX_POWER - 1) on each rank."""
+
+
+class Program(enum.IntEnum):
+    """Everything that ranks run together; each traces its operations in one fixed order."""
+
+    AGREE = 0
+    SHARE_STATE = 1
+    TRAIN = 2
+    REPORT = 3
+    BARRIER = 4
+
+
+class Communicator:
+    """One rank's end of a group; all members make the same calls in the same order.
+
+    `key` is a number that only this group has, `index` this rank's place in it.
+    """
+
+    def __init__(self, key: int, size: int, index: int, device: str) -> None:
+        self.size = size
+        self.index = index
+        """Position of this rank within the group."""
+        self._key = key
+        self._hint = "auto" if ":GPU:" in device else "ring"
+        self._program = Program.AGREE
+        self._position = 0
+        with tf.device(device):
+            self._token = tf.Variable(0.0, trainable=False, name="ordering_token")
+
+    @classmethod
+    def of(cls, group: shape.Group, rank: int, device: str) -> Self:
+        """Make a rank's end of a group of the mesh; its operations run on `device`."""
+        return cls(group.key, len(group.ranks), group.ranks.index(rank), device)
+
+    def begin(self, program: Program) -> None:
+        """Start tracing a program; call it first in the function that is traced."""
+        self._program = program
+        self._position = 0
+
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Add a tensor up over the group: same shape and type on every member."""
+        if self.size == 1:
+            return tf.identity(tensor)
+        return tf.raw_ops.CollectiveReduceV2(
+            input=tensor,
+            merge_op="Add",
+            final_op="Id",
+            **self._arguments(),
+        )
+
+    def gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Stack a tensor of static shape over the group: [members, …] in the group's order."""
+        if self.size == 1:
+            return tensor[tf.newaxis]
+        stacked = tf.raw_ops.CollectiveGatherV2(input=tensor[tf.newaxis], **self._arguments())
+        return tf.ensure_shape(stacked, [self.size, *tensor.shape])
+
+    def gather_rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Join tensors [n, …] over the group, n being each member's own: [sum of n, …].
+
+        A member's n is the same for all its tensors.
+        """
+        if self.size == 1:
+            return list(tensors)
+        place = tf.one_hot(self.index, self.size, dtype=tf.int64)
+        counts = self.sum(place * tf.shape(tensors[0], tf.int64)[0])
+        # Members must bring one shape, and TensorFlow remembers an instance's shape: so rows are
+        # padded to a power of two, and each power has an instance key of its own.
+        power = _power_of_two(tf.reduce_max(counts))
+        rows = tf.bitwise.left_shift(tf.ones((), tf.int64), tf.cast(power, tf.int64))
+        given = tf.sequence_mask(counts, rows)
+        joined = []
+        for tensor in tensors:
+            rest = tensor.shape.rank - 1
+            fill = rows - tf.shape(tensor, tf.int64)[0]
+            padded = tf.pad(tensor, [[0, fill], *([[0, 0]] * rest)])
+            stacked = tf.raw_ops.CollectiveGatherV2(
+                input=padded[tf.newaxis], **self._arguments(power, _MAX_POWER)
+            )
+            shaped = tf.ensure_shape(stacked, [self.size, None, *tensor.shape[1:]])
+            joined.append(tf.boolean_mask(shaped, given))
+        return joined
+
+    def sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Add many tensors up over the group, those of one type in one operation."""
+        results: list[tf.Tensor] = list(tensors)
+        if self.size == 1:
+            return results
+        kinds = sorted({tensor.dtype.name for tensor in tensors})
+        for kind in kinds:
+            chosen = [place for place, tensor in enumerate(tensors) if tensor.dtype.name == kind]
+            packed = tf.concat([tf.reshape(tensors[place], [-1]) for place in chosen], 0)
+            sizes = [tensors[place].shape.num_elements() for place in chosen]
+            parts = tf.split(self.sum(packed), sizes)
+            for place, part in zip(chosen, parts, strict=True):
+                results[place] = tf.reshape(part, tensors[place].shape)
+        return results
+
+    def _arguments(self, variant: tf.Tensor | int = 0, variants: int = 1) -> dict[str, object]:
+        """The arguments that all operations share.
+
+        An operation whose shapes vary takes `variants` positions and runs at one of them.
+        """
+        position = self._position
+        self._position += variants
+        return {
+            "group_size": tf.constant(self.size, tf.int32),
+            "group_key": tf.constant(self._key, tf.int32),
+            "instance_key": tf.constant(self._program << _POSITION_BITS | position) + variant,
+            "ordering_token": [self._token.handle],
+            "communication_hint": self._hint,
+            "timeout_seconds": TIMEOUT_SECONDS,
+        }
+
+
+def _power_of_two(count: tf.Tensor) -> tf.Tensor:
+    """The smallest p with 2**p >= count, as a scalar int32; 0 for nothing."""
+    powers = tf.bitwise.left_shift(
+        tf.ones((_MAX_POWER,), tf.int64), tf.range(_MAX_POWER, dtype=tf.int64)
+    )
+    return tf.reduce_sum(tf.cast(powers < count, tf.int32))

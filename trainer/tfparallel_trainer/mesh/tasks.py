@@ -1,0 +1,119 @@
+"""The processes of a job as TF_CONFIG describes them. Pure: nothing is started here."""
+
+import dataclasses
+import json
+from typing import Any
+
+from tfparallel_trainer import errors
+
+_ORDER = ("chief", "worker")
+"""Roles whose tasks compute together, in the order of TensorFlow's own ranks."""
+
+_FORMAT = '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """One process."""
+
+    role: str
+    index: int
+    address: str
+    """host:port"""
+
+    @property
+    def name(self) -> str:
+        """As people write it, such as worker-1."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cluster:
+    """The processes that compute together, and which of them this one is."""
+
+    tasks: tuple[Task, ...]
+    me: int
+    """Position of this process in `tasks`."""
+
+    @property
+    def task(self) -> Task:
+        """This process."""
+        return self.tasks[self.me]
+
+    @property
+    def peers(self) -> tuple[Task, ...]:
+        """All processes but this one."""
+        return self.tasks[: self.me] + self.tasks[self.me + 1 :]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files and reports: the chief, or worker 0 without one."""
+        return self.me == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return len(self.tasks) == 1
+
+    def addresses(self) -> dict[str, list[str]]:
+        """The addresses by role, as TensorFlow's ClusterSpec takes them."""
+        roles: dict[str, list[str]] = {}
+        for task in self.tasks:
+            roles.setdefault(task.role, []).append(task.address)
+        return roles
+
+
+def parse(text: str | None) -> Cluster:
+    """Read the value of TF_CONFIG; absent or without a cluster it means one process.
+
+    Raises:
+        BadConfigurationError: it is not JSON, has no such task, or a role that does not fit.
+    """
+    if not text:
+        return _single()
+    try:
+        config = json.loads(text)
+        roles = dict(config.get("cluster") or {})
+        if not roles:
+            return _single()
+        role, index = str(config["task"]["type"]), int(config["task"]["index"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG is {text!r}: write it as {_FORMAT}."
+        ) from error
+    _check_roles(roles, role)
+    tasks = tuple(
+        Task(kind, number, str(address))
+        for kind in _ORDER
+        for number, address in enumerate(roles.get(kind) or ())
+    )
+    for position, task in enumerate(tasks):
+        if (task.role, task.index) == (role, index):
+            return Cluster(tasks, position)
+    names = ", ".join(task.name for task in tasks)
+    raise errors.BadConfigurationError(
+        f"TF_CONFIG says that this is {role}-{index}, but its cluster has {names}: "
+        "make task.type and task.index name one of them."
+    )
+
+
+def _single() -> Cluster:
+    return Cluster((Task("worker", 0, "localhost:0"),), 0)
+
+
+def _check_roles(roles: dict[str, Any], role: str) -> None:
+    if role == "evaluator":
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, which this strategy does not use: it "
+            "evaluates at the end of each epoch on all replicas. Remove the role Evaluator."
+        )
+    unknown = sorted(set(roles) - {*_ORDER, "evaluator"})
+    if unknown:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG has the role {unknown[0]}, which synchronous training does not use: "
+            f"give {' and '.join(_ORDER)} only."
+        )
+    if len(roles.get("chief") or ()) > 1:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG has {len(roles['chief'])} chiefs: give at most one."
+        )

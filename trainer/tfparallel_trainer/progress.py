@@ -1,0 +1,106 @@
+"""Pushes progress to whoever asked for it, from a thread that training never waits for."""
+
+import contextlib
+import http.client
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+
+from tfparallel_trainer import settings
+from tfparallel_trainer.contract import progress
+
+_REQUEST_SECONDS = 5.0
+_END_SECONDS = 2.0
+
+
+class Pusher:
+    """Sends the latest report; older ones that were not sent yet are dropped.
+
+    Args:
+        target: where reports go; None sends none.
+        interval_seconds: shortest time between two reports, except before the last one.
+        say: writes a line for people, once for each change between success and failure.
+    """
+
+    def __init__(
+        self,
+        target: settings.ProgressTarget | None,
+        interval_seconds: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._target = target
+        self._interval = interval_seconds
+        self._say = say
+        self._latest: progress.Progress | None = None
+        self._ending = False
+        self._changed = threading.Condition()
+        self._working = True
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        if target is not None:
+            self._thread.start()
+
+    def put(self, report: progress.Progress) -> None:
+        """Make a report the latest; returns at once."""
+        with self._changed:
+            self._latest = report
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Send what is left and stop; takes about two seconds at most."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(_END_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._latest is not None or self._ending)
+                report, self._latest = self._latest, None
+                ending = self._ending
+            if report is not None:
+                self._push(report, _END_SECONDS if ending else _REQUEST_SECONDS)
+            elif ending:
+                return
+            self._pause()
+
+    def _pause(self) -> None:
+        until = time.monotonic() + self._interval
+        with self._changed:
+            self._changed.wait_for(lambda: self._ending, until - time.monotonic())
+
+    def _push(self, report: progress.Progress, limit: float) -> None:
+        try:
+            self._post(report, limit)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if self._working:
+                self._say(f"progress is not reported for now ({error}); training goes on")
+            self._working = False
+        else:
+            if not self._working:
+                self._say("progress is reported again")
+            self._working = True
+
+    def _post(self, report: progress.Progress, limit: float) -> None:
+        target = self._target
+        if target is None:
+            return
+        headers = {"Content-Type": "application/json"}
+        if target.token_file is not None:
+            token = target.token_file.read_text(encoding="utf-8").strip()
+            headers["Authorization"] = f"Bearer {token}"
+        context = None
+        if target.url.startswith("https:"):
+            authorities = None if target.ca_file is None else str(target.ca_file)
+            context = ssl.create_default_context(cafile=authorities)
+        elif not target.url.startswith("http:"):
+            raise ValueError(f"the address {target.url} is neither http nor https")
+        body = report.model_dump_json(by_alias=True, exclude_none=True).encode()
+        request = urllib.request.Request(target.url, body, headers, method="POST")  # noqa: S310
+        with contextlib.closing(
+            urllib.request.urlopen(request, timeout=limit, context=context)  # noqa: S310
+        ) as response:
+            response.read(1024)

@@ -1,0 +1,118 @@
+"""Tells how training goes: a line for people, records, and progress for the operator."""
+
+import time
+
+from tfparallel_trainer import progress as pushing
+from tfparallel_trainer.contract import progress
+from tfparallel_trainer.logs import console, records
+
+INTERVAL_SECONDS = 1.0
+"""Shortest time between two reports during an epoch."""
+
+
+class Tally:
+    """Running means of the loss over the examples of an epoch, as Keras' fit shows them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._examples = 0
+
+    def add(self, values: dict[str, float], examples: int) -> None:
+        """Take in the loss of a step."""
+        for name, value in values.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value * examples
+        self._examples += examples
+
+    def means(self) -> dict[str, float]:
+        """The means so far; empty before the first step."""
+        return {name: total / self._examples for name, total in self._sums.items()}
+
+
+class Reporter:
+    """The chief's outlets; other processes keep time and stay silent.
+
+    Args:
+        out: where lines for people go.
+        written: where records go; None on processes other than the chief.
+        pusher: where progress goes.
+    """
+
+    def __init__(
+        self, out: console.Console, written: records.Records | None, pusher: pushing.Pusher
+    ) -> None:
+        self._out = out
+        self._records = written
+        self._pusher = pusher
+        self._last = time.monotonic()
+        self._examples = 0
+        self._timed_steps = -1
+        self._timed_from = self._last
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The latest loss and metrics; those of the evaluation begin with val_."""
+        return dict(self._metrics)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the chief to report."""
+        return self._records is not None and time.monotonic() - self._last >= INTERVAL_SECONDS
+
+    def stepped(self, examples: int) -> None:
+        """Count a step."""
+        self._examples += examples
+        self._timed_steps += 1
+        if self._timed_steps == 0:  # the first step is mostly tracing
+            self._timed_from = time.monotonic()
+
+    def train(self, values: dict[str, float], step: int, total: int | None, epoch: int) -> None:
+        """Report training: `values` are means over the epoch so far, `epoch` those completed."""
+        now = time.monotonic()
+        rate = self._examples / max(now - self._last, 1e-9)
+        self._last, self._examples = now, 0
+        self._metrics.update(values)
+        if self._records is None:
+            return
+        of_total = f"/{total}" if total else ""
+        self._out.say(
+            f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
+            f"{progress.format_number(rate)} examples/s"
+        )
+        self._records.metrics("train", step, values, epoch=epoch, examplesPerSecond=round(rate, 3))
+        self._pusher.put(self._progress(step, total, epoch, rate))
+
+    def evaluation(
+        self, values: dict[str, float], step: int, total: int | None, epoch: int
+    ) -> None:
+        """Report an evaluation; it does not count as training time."""
+        self._metrics.update({f"val_{name}": value for name, value in values.items()})
+        self._last = time.monotonic()
+        if self._records is None:
+            return
+        self._out.say(f"step {step}  evaluation  {console.metrics(values)}")
+        self._records.metrics("evaluation", step, values, epoch=epoch)
+        self._pusher.put(self._progress(step, total, epoch, None))
+
+    def event(self, kind: str, step: int) -> None:
+        """Record that something happened, such as a checkpoint."""
+        if self._records is not None:
+            self._records.event(kind, step)
+
+    def _progress(
+        self, step: int, total: int | None, epoch: int, rate: float | None
+    ) -> progress.Progress:
+        pace = (time.monotonic() - self._timed_from) / max(self._timed_steps, 1)
+        left = None if total is None else pace * max(total - step, 0)
+        return progress.Progress(
+            step=step,
+            total_steps=total,
+            epoch=epoch,
+            percent=None if total is None else min(100, 100 * step // total),
+            examples_per_second=None if rate is None else progress.format_number(rate),
+            metrics={
+                name[:64]: progress.format_number(value)
+                for name, value in list(self._metrics.items())[:64]
+            },
+            eta=None if left is None else progress.format_duration(left),
+        )

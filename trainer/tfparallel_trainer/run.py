@@ -1,0 +1,202 @@
+"""One run from start to end: find the peers, prepare, train, leave the results."""
+
+import contextlib
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+from tfparallel_trainer import (
+    errors,
+    export,
+    progress,
+    reporting,
+    settings,
+    setup,
+    termination,
+    training,
+    user,
+)
+from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.contract import progress as protocol
+from tfparallel_trainer.data import order
+from tfparallel_trainer.logs import console, records
+from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
+from tfparallel_trainer.step import evaluate, state, train
+
+_GRACE_SECONDS = 15.0
+"""How long the main thread may take to reach the end of a step after a signal."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What a run has besides its settings: the user's module and this process's surroundings."""
+
+    module: user.Module
+    out: console.Console
+    stop: termination.Termination
+    give_up: Callable[[errors.TrainerError], None]
+    """Ends the process from any thread."""
+    started: float
+    """time.monotonic() at the start of the process."""
+
+
+def train_to_end(given: settings.Settings, process: Process) -> None:
+    """Train the user's model and leave the results in the output directory.
+
+    Raises:
+        TrainerError: the run ends early; TensorFlow's own errors are not translated here.
+    """
+    count = devices.prepare(given.cpu_devices, given.cluster.alone)
+    mesh = shape.Mesh(data=count * len(given.cluster.tasks))
+    _check_batch(given, mesh, count)
+    held = _join(given, process)
+    names = devices.names(given.cluster, count)
+    _compare(given, process.module, names[0], count)
+    with watch.peers(given.cluster, process.give_up), _reporter(given, process.out) as reporter:
+        ready = setup.prepare(given, process.module, mesh, names, process.out.say)
+        loop = _loop(given, process, ready, reporter)
+        if given.cluster.is_chief:
+            _announce(given, process.out, ready, loop)
+        process.stop.allow(_GRACE_SECONDS)
+        loop.run()
+        if given.cluster.is_chief:
+            _write_results(given, process, ready, reporter, loop.position)
+        state.barrier(ready.replicas)  # nobody leaves before the chief has written everything
+    _leave(given, ready)
+    del held  # the processes are one cluster as long as it lives
+
+
+def _join(given: settings.Settings, process: Process) -> object | None:
+    if given.cluster.alone:
+        return None
+    cluster.meet(given.cluster, given.job.trainer.start_timeout_seconds, process.out.say)
+    held = cluster.join(given.cluster)
+    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+    return held
+
+
+def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None:
+    size = given.job.trainer.global_batch_size
+    if size < mesh.data:
+        raise errors.BadConfigurationError(
+            f"trainer.globalBatchSize is {size}, less than the {mesh.data} ranks "
+            f"({len(given.cluster.tasks)} processes with {count} devices each) that share it: "
+            f"give at least {mesh.data}, or use fewer replicas."
+        )
+
+
+def _compare(given: settings.Settings, module: user.Module, device: str, count: int) -> None:
+    source = hashlib.sha256(module.path.read_bytes()).hexdigest()
+    facts = {
+        "the number of devices": count,
+        "the job file": _number(given.digest),
+        f"the content of {module.path.name}": _number(source),
+    }
+    agreement.check(given.cluster, device, facts)
+
+
+def _number(digest: str) -> int:
+    return int(digest[:15], 16)
+
+
+@contextlib.contextmanager
+def _reporter(given: settings.Settings, out: console.Console) -> Iterator[reporting.Reporter]:
+    chief = given.cluster.is_chief
+    written = records.Records(given.output_dir) if chief else None
+    target = given.progress if chief else None
+    interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
+    pusher = progress.Pusher(target, interval, out.say)
+    try:
+        yield reporting.Reporter(out, written, pusher)
+    finally:
+        pusher.close()
+        if written is not None:
+            written.close()
+
+
+def _loop(
+    given: settings.Settings,
+    process: Process,
+    ready: setup.Ready,
+    reporter: reporting.Reporter,
+) -> training.Training:
+    def save(at: files.Position) -> None:
+        if ready.save(at):
+            reporter.event("checkpoint", at.step)
+
+    evaluator = None
+    if ready.evaluation is not None:
+        spec = ready.evaluation.spec
+        evaluator = evaluate.Evaluation(process.module, ready.replicas, spec)
+    parts = training.Parts(
+        spec=given.job.trainer,
+        replicas=ready.replicas,
+        training=ready.training,
+        evaluation=ready.evaluation,
+        step=train.TrainStep(process.module, ready.replicas, ready.training.spec),
+        evaluator=evaluator,
+        report=evaluate.Report(ready.replicas),
+        reporter=reporter,
+        termination=process.stop,
+        save=save,
+    )
+    return training.Training(parts, ready.start)
+
+
+def _announce(
+    given: settings.Settings, out: console.Console, ready: setup.Ready, loop: training.Training
+) -> None:
+    size, ranks = given.job.trainer.global_batch_size, ready.mesh.data
+    parts = [len(part) for part in order.split(size, ranks)]
+    shares = " + ".join(map(str, parts[:8])) + (" + …" if ranks > 8 else "")
+    tasks = given.cluster.tasks
+    places = ", ".join(f"{task.name} {task.address}" for task in tasks[:8])
+    more = f" and {len(tasks) - 8} more" if len(tasks) > 8 else ""
+    out.say(
+        f"{given.job.strategy}: {ranks} ranks = {len(tasks)} processes with {ranks // len(tasks)} "
+        f"devices each ({ready.replicas[0].device}, …) at {places}{more}; "
+        f"global batch {size} = {shares}; {loop.total_steps or 'unknown'} steps"
+    )
+    for sentence in ready.replicas[0].advice:
+        out.say(f"warning: {sentence}")
+    if given.job.trainer.checkpoint is None:
+        out.say("warning: without trainer.checkpoint a restart begins at step 0")
+
+
+def _write_results(
+    given: settings.Settings,
+    process: Process,
+    ready: setup.Ready,
+    reporter: reporting.Reporter,
+    position: files.Position,
+) -> None:
+    with user.guard(process.module.path, "saving the model as model.keras raised"):
+        export.save(ready.replicas[0].model, given.output_dir / outputs.MODEL)
+    duration = time.monotonic() - process.started
+    summary = outputs.Summary(
+        done=True,
+        job_digest=given.digest,
+        steps=position.step,
+        epochs=position.epoch,
+        attempt=ready.attempt,
+        duration_seconds=round(duration, 3),
+        metrics={name: outputs.number(value) for name, value in reporter.metrics.items()},
+    )
+    reporter.event("done", position.step)
+    files.write_text(given.output_dir / outputs.SUMMARY, summary.model_dump_json(by_alias=True))
+    process.out.say(
+        f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
+    )
+
+
+def _leave(given: settings.Settings, ready: setup.Ready) -> None:
+    """Wait until no peer needs this process any more; the work itself is done."""
+    if given.cluster.alone:
+        return
+    # A peer that leaves first breaks this wait, and has seen the end of all work before.
+    with contextlib.suppress(tf.errors.OpError):
+        state.barrier(ready.replicas)

@@ -1,0 +1,112 @@
+"""What this process was started with: environment and job file, read once and checked."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Mapping
+
+import pydantic
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import environment, job_file
+from tfparallel_trainer.contract import progress as protocol
+from tfparallel_trainer.mesh import tasks
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProgressTarget:
+    """Where progress is pushed to."""
+
+    url: str
+    token_file: pathlib.Path | None
+    ca_file: pathlib.Path | None
+    interval_seconds: float = protocol.MIN_INTERVAL_SECONDS
+    """Shortest time between two reports, except before the last one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """All that a run depends on besides the user's module."""
+
+    job: job_file.JobFile
+    digest: str
+    """SHA-256 of the job's content, as hexadecimal digits."""
+    cluster: tasks.Cluster
+    source_dir: pathlib.Path
+    output_dir: pathlib.Path
+    attempt: int | None
+    """None when nobody counts attempts: the run then takes the next free number."""
+    cpu_devices: int
+    progress: ProgressTarget | None
+
+
+def read(env: Mapping[str, str] = os.environ) -> Settings:
+    """Read the environment that `contract.environment` names.
+
+    Raises:
+        BadConfigurationError: a variable is missing or holds what it must not.
+    """
+    job = _job(_required(env, environment.JOB_FILE, "the path of the job file"))
+    source = pathlib.Path(_required(env, environment.SOURCE_DIR, "the folder of the module"))
+    output = pathlib.Path(_required(env, environment.OUTPUT_DIR, "the folder for the results"))
+    return Settings(
+        job=job,
+        digest=hashlib.sha256(job.model_dump_json(by_alias=True).encode()).hexdigest(),
+        cluster=tasks.parse(env.get(environment.TF_CONFIG)),
+        source_dir=source,
+        output_dir=output,
+        attempt=_positive(env, environment.ATTEMPT),
+        cpu_devices=_positive(env, environment.CPU_DEVICES) or 1,
+        progress=_progress(env),
+    )
+
+
+def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
+    value = env.get(name, "")
+    if not value:
+        raise errors.BadConfigurationError(f"${name} is not set: give it {meaning}.")
+    return value
+
+
+def _positive(env: Mapping[str, str], name: str) -> int | None:
+    value = env.get(name)
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise errors.BadConfigurationError(f"${name} is {value!r}: give a number from 1.")
+    return int(value)
+
+
+def _job(path: str) -> job_file.JobFile:
+    try:
+        content = pathlib.Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise errors.BadConfigurationError(
+            f"${environment.JOB_FILE} names {path}, which cannot be read: {error.strerror}."
+        ) from error
+    try:
+        return job_file.JobFile.model_validate_json(content)
+    except pydantic.ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc']) or 'the file'}: {fault['msg']}"
+            for fault in error.errors()
+        )
+        raise errors.BadConfigurationError(
+            f"The job file {path} is not valid: {faults}."
+        ) from error
+
+
+def _progress(env: Mapping[str, str]) -> ProgressTarget | None:
+    url = env.get(environment.PROGRESS_URL)
+    if not url:
+        return None
+    token = env.get(environment.PROGRESS_TOKEN_FILE)
+    authorities = env.get(environment.PROGRESS_CA_FILE)
+    return ProgressTarget(
+        url=url,
+        token_file=pathlib.Path(token) if token else None,
+        ca_file=pathlib.Path(authorities) if authorities else None,
+        interval_seconds=_positive(env, environment.PROGRESS_SECONDS)
+        or protocol.MIN_INTERVAL_SECONDS,
+    )

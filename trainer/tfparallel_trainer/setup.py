@@ -1,0 +1,108 @@
+"""Brings everything together that training needs, once the processes have found each other."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tfparallel_trainer import settings, user
+from tfparallel_trainer.checkpoint import files, keys, store
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.step import replica, state
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Replicas, examples and where training starts."""
+
+    mesh: shape.Mesh
+    replicas: list[replica.Replica]
+    training: feed.Feed
+    evaluation: feed.Feed | None
+    saved: store.Store | None
+    """Where this process saves checkpoints; None when it does not."""
+    variables: dict[str, Any]
+    """What a checkpoint holds, by key."""
+    start: files.Position
+    given_attempt: int
+    """The attempt's number where no store counts."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt, from 1."""
+        return self.saved.attempt if self.saved is not None else self.given_attempt
+
+    def save(self, at: files.Position) -> bool:
+        """Save a checkpoint; gives whether this process is one that does."""
+        if self.saved is None:
+            return False
+        self.saved.save(self.variables, at)
+        return True
+
+
+def prepare(
+    given: settings.Settings,
+    module: user.Module,
+    mesh: shape.Mesh,
+    devices: list[str],
+    say: Callable[[str], None],
+) -> Ready:
+    """Load the data, build a replica on each device and restore the newest checkpoint.
+
+    Raises:
+        UserCodeError: the module's functions raise, or give what cannot be trained.
+        BadConfigurationError: the checkpoints are those of another model.
+        PreemptedError: a newer attempt has started.
+    """
+    saved = _store(given, say)
+    request = _request(given, mesh, len(devices))
+    training = source.training(module, request)
+    evaluation = source.evaluation(module, request) if module.evaluates else None
+    first = given.cluster.me * len(devices)
+    sample = training.sample()
+    replicas: list[replica.Replica] = []
+    for place, device in enumerate(devices):
+        if replicas:
+            replica.forget_names()
+        replicas.append(
+            replica.build(module, mesh, first + place, device, given.job.trainer.seed, sample)
+        )
+    variables = keys.of(replicas[0].model, replicas[0].optimizer)
+    restored = saved.restore(variables) if saved is not None else None
+    if restored is not None:
+        say(f"resuming after step {restored.step} from {given.output_dir / outputs.CHECKPOINTS}")
+    own = restored or files.Position(step=0, epoch=0, example=0)
+    step, epoch, example = state.share(replicas, [own.step, own.epoch, own.example])
+    return Ready(
+        mesh=mesh,
+        replicas=replicas,
+        training=training,
+        evaluation=evaluation,
+        saved=saved,
+        variables=variables,
+        start=files.Position(step=step, epoch=epoch, example=example),
+        given_attempt=given.attempt or 1,
+    )
+
+
+def _store(given: settings.Settings, say: Callable[[str], None]) -> store.Store | None:
+    checkpoint = given.job.trainer.checkpoint
+    if checkpoint is None or not given.cluster.is_chief:
+        return None
+    folder = given.output_dir / outputs.CHECKPOINTS
+    return store.Store(folder, checkpoint.keep, given.attempt, say)
+
+
+def _request(given: settings.Settings, mesh: shape.Mesh, devices: int) -> source.Request:
+    first = given.cluster.me * devices
+    places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
+    return source.Request(
+        seed=given.job.trainer.seed,
+        source_dir=given.source_dir,
+        output_dir=given.output_dir,
+        division=feed.Division(
+            batch_size=given.job.trainer.global_batch_size, ranks=mesh.data, own=tuple(places)
+        ),
+        endless_allowed=given.job.trainer.steps is not None,
+    )

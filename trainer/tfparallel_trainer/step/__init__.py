@@ -1,0 +1,1 @@
+"""One optimizer step: loss as a fraction, gradients summed over the data axis, metrics."""

@@ -1,0 +1,86 @@
+"""Which models this engine trains; the refusals say what to change."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from tfparallel_trainer import errors
+
+_OVERRIDES = {
+    "train_step": "put what it computes into a keras.losses.Loss and the layers",
+    "test_step": "put what it computes into metrics",
+    "compute_loss": "pass a keras.losses.Loss to model.compile instead",
+    "compute_metrics": "pass keras.metrics.Metric objects to model.compile instead",
+}
+
+
+def check(model: Any, data_degree: int) -> list[str]:
+    """Check what `build_model` and `compile_model` made.
+
+    Args:
+        model: what the user's functions gave.
+        data_degree: number of ranks that a batch is divided among.
+
+    Returns:
+        Sentences about what is right but may surprise.
+
+    Raises:
+        UserCodeError: it is no compiled Keras model, or needs what this engine does not do.
+    """
+    if not isinstance(model, keras.Model):
+        raise errors.UserCodeError(
+            f"build_model returns {type(model).__name__}: let it return a keras.Model."
+        )
+    if not model.compiled or model.optimizer is None:
+        raise errors.UserCodeError(
+            "The model is not compiled: call model.compile(optimizer, loss) in compile_model."
+        )
+    for method, remedy in _OVERRIDES.items():
+        if getattr(type(model), method) is not getattr(keras.Model, method):
+            raise errors.UserCodeError(
+                f"{type(model).__name__} overrides {method}, which cannot be divided over ranks: "
+                f"{remedy}."
+            )
+    return _check_normalisation(model) if data_degree > 1 else []
+
+
+def layers(root: Any) -> Iterator[Any]:
+    """All layers below a model, itself first, those inside other layers too; each once."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        layer = waiting.pop()
+        if id(layer) in seen:
+            continue
+        seen.add(id(layer))
+        yield layer
+        waiting.extend(reversed(list(_children(layer))))
+
+
+def _children(layer: Any) -> Iterator[Any]:
+    for value in (list(getattr(layer, "layers", ())), *vars(layer).values()):
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, keras.layers.Layer):
+                yield item
+
+
+def _check_normalisation(model: Any) -> list[str]:
+    plain = []
+    for layer in layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
+            if layer.synchronized:
+                raise errors.UserCodeError(
+                    f"The layer {layer.name!r} is BatchNormalization(synchronized=True); Keras "
+                    "synchronises its statistics only inside a strategy's replica context, which "
+                    "this engine does not use: use synchronized=False (statistics of each "
+                    "replica's part of the batch), GroupNormalization or LayerNormalization."
+                )
+            plain.append(layer.name)
+    if not plain:
+        return []
+    return [
+        f"BatchNormalization ({', '.join(plain[:3])}{', …' if len(plain) > 3 else ''}) "
+        "normalises by each replica's own part of the batch, and the chief's moving statistics "
+        "are saved. GroupNormalization and LayerNormalization do not depend on the batch."
+    ]

@@ -1,0 +1,122 @@
+"""Evaluation on all ranks: each goes through its part of the examples, then one sum.
+
+The loss is Σ N / Σ D over all examples (see `step.loss`), so it does not depend on batch size.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.mesh import collectives
+from tfparallel_trainer.step import loss, metrics, replica
+
+
+class Evaluation:
+    """Evaluates the replicas of this process together with those of its peers."""
+
+    def __init__(self, module: user.Module, replicas: Sequence[replica.Replica], spec: Any) -> None:
+        self._module = module
+        self._replicas = replicas
+        self._spec = spec
+        self._traced: dict[int, Any] = {}
+        self._report = Report(replicas)
+
+    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        """Give loss and metrics over all examples; the same on every process."""
+        reset_metrics(self._replicas)
+        terms = self._replicas[0].terms
+        sums = np.zeros((2, len(terms)))
+        for batch in batches:
+            for place, part in enumerate(batch.parts):
+                if part is not None:
+                    tensors = nest.convert(tf.convert_to_tensor, part)
+                    sums += self._function(place)(tensors).numpy()
+        found, (numerators, denominators) = self._report(sums)
+        reset_metrics(self._replicas)
+        if any(
+            term.divided and below == 0 for term, below in zip(terms, denominators, strict=True)
+        ):
+            raise errors.UserCodeError(
+                "evaluation_data gives no examples that count (none at all, or all of them masked): "
+                "return some, or leave the function out."
+            )
+        values = [
+            term.weight * (above / below if term.divided else above)
+            for term, above, below in zip(terms, numerators, denominators, strict=True)
+        ]
+        own = self._replicas[0].model
+        penalty = sum(float(v.regularizer(v)) for v in own.trainable_variables if v.regularizer)
+        separate = {f"{term.output}_loss": value for term, value in zip(terms, values, strict=True)}
+        return {
+            "loss": float(sum(values) + penalty),
+            **(separate if len(terms) > 1 else {}),
+            **found,
+        }
+
+    def _function(self, place: int) -> Any:
+        if place not in self._traced:
+            own = self._replicas[place]
+
+            def run(part: Any) -> tf.Tensor:
+                with tf.device(own.device):
+                    return _sums(own, part)
+
+            with user.guard(self._module.path, "tracing the evaluation raised"):
+                self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
+                    self._spec
+                )
+        return self._traced[place]
+
+
+class Report:
+    """Combines the metrics of all ranks, and sums of numbers that each process brings."""
+
+    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        self._replicas = replicas
+        self._traced: Any = None
+
+    def __call__(self, numbers: Any) -> tuple[dict[str, float], Any]:
+        """Combine over all ranks.
+
+        Args:
+            numbers: float64 [2, terms], this process's own.
+
+        Returns:
+            The metrics, and the sum of `numbers` over processes; the same on every process.
+        """
+        if self._traced is None:
+            self._traced = tf.function(self._run, autograph=False)
+        total, *states = self._traced(tf.constant(numbers, tf.float64))
+        return metrics.results(self._replicas[0], states), total.numpy()
+
+    def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
+        outcomes = []
+        for own in self._replicas:
+            with tf.device(own.device):
+                own.data.begin(collectives.Program.REPORT)
+                mine = numbers if own is self._replicas[0] else tf.zeros_like(numbers)
+                outcomes.append(own.data.sum_all([mine, *metrics.contributions(own)]))
+        return outcomes[0]
+
+
+def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
+    """Forget what the metrics have seen."""
+    for own in replicas:
+        own.model.reset_metrics()
+
+
+def _sums(own: replica.Replica, part: Any) -> tf.Tensor:
+    x, y, weight = part
+    y_pred = own.model(x, training=False)
+    own.model.compute_metrics(x, y, y_pred, weight)
+    found: list[loss.Fraction] = loss.fractions(own.terms, own.outputs, y, y_pred, weight)
+    rows = itertools.chain(
+        (tf.cast(fraction.numerator, tf.float64) for fraction in found),
+        (fraction.denominator for fraction in found),
+    )
+    return tf.reshape(tf.stack(list(rows)), (2, len(found)))

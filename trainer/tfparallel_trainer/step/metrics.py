@@ -1,0 +1,49 @@
+"""The compiled metrics over all ranks: each rank updates its own, their state is summed to report.
+
+How a state variable is combined is what the metric itself declares (`keras.Variable.aggregation`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer.step import replica
+
+
+def contributions(own: replica.Replica) -> list[tf.Tensor]:
+    """What a rank adds to the sum over ranks, one tensor for each of its metrics' variables."""
+    return [_contribution(variable, own) for variable in own.model.metrics_variables]
+
+
+def results(own: replica.Replica, sums: Sequence[tf.Tensor]) -> dict[str, float]:
+    """Compute the metrics from the sums of the contributions, without changing the rank's own."""
+    mapping = [
+        (variable, tf.cast(total, variable.dtype))
+        for variable, total in zip(own.model.metrics_variables, sums, strict=True)
+    ]
+    with keras.StatelessScope(state_mapping=mapping):
+        found = own.model.get_metrics_result()
+    numbers: dict[str, float] = {}
+    for name, value in found.items():
+        if name != "loss":  # Keras' own tracker, which its fit feeds; the trainer has the loss
+            numbers.update(_numbers(name, keras.ops.convert_to_numpy(value)))
+    return numbers
+
+
+def _contribution(variable: Any, own: replica.Replica) -> tf.Tensor:
+    value = tf.convert_to_tensor(variable)
+    if not value.dtype.is_floating:
+        value = tf.cast(value, tf.int64)
+    if variable.aggregation == "sum":
+        return value
+    if variable.aggregation == "mean":
+        return value / tf.cast(own.data.size, value.dtype)
+    return value if own.data.index == 0 else tf.zeros_like(value)
+
+
+def _numbers(name: str, value: Any) -> dict[str, float]:
+    if value.size == 1:
+        return {name: float(value.reshape(()))}
+    return {f"{name}_{place}": float(part) for place, part in enumerate(value.reshape(-1))}

@@ -1,0 +1,116 @@
+"""A rank's copy of the model, with its optimizer and its place in the mesh."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import user
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.mesh import collectives, shape
+from tfparallel_trainer.step import checks, loss, outputs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replica:
+    """A rank that trains; `model` and `optimizer` live on `device`."""
+
+    rank: int
+    device: str
+    model: Any
+    data: collectives.Communicator
+    """This rank among those that a batch is divided over."""
+    terms: list[loss.Term]
+    outputs: tuple[str, ...]
+    seeds: list[tuple[Any, Any]]
+    """Variables of random layers (two integers: seed and counter) with their first values."""
+    advice: list[str]
+    """Sentences for the user about this model."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The compiled optimizer, built for the model's trainable variables."""
+        return self.model.optimizer
+
+    def state(self) -> list[Any]:
+        """The variables that make up the state of training, in a fixed order."""
+        seeds = {id(variable) for variable, _ in self.seeds}
+        model = [variable for variable in self.model.variables if id(variable) not in seeds]
+        return [*model, *self.optimizer.variables]
+
+    def reseed(self, step: tf.Tensor) -> None:
+        """Give random layers the seed of this step and rank, so that a resumed run draws alike.
+
+        `step` is a scalar int64. Ranks differ, or each would repeat the others' dropout masks.
+        """
+        for variable, first in self.seeds:
+            offset = tf.cast(step * self.data.size + self.data.index, variable.dtype)
+            variable.assign(tf.stack([tf.constant(first[0]) + offset, tf.constant(first[1])]))
+
+
+def build(
+    module: user.Module, mesh: shape.Mesh, rank: int, device: str, seed: int, sample: Any
+) -> Replica:
+    """Build and compile the user's model on one device, ready to be traced.
+
+    Args:
+        module: the user's functions.
+        mesh: the mesh that the rank stands in.
+        rank: which rank.
+        device: where it lives.
+        seed: seed of the initial weights; the same on every rank.
+        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
+
+    Raises:
+        UserCodeError: the user's functions raise, or make a model that cannot be trained.
+    """
+    keras.utils.set_random_seed(seed)
+    group = mesh.group(rank, shape.Axis.DATA)
+    with tf.device(device):
+        model = module.build_model()
+        if isinstance(model, keras.Model):
+            module.compile_model(model)
+        advice = checks.check(model, mesh.data)
+        with user.guard(module.path, "calling the model on the first training example raised"):
+            names = _try_out(model, sample)
+        terms = loss.terms(model, names)
+        model.optimizer.build(model.trainable_variables)
+        return Replica(
+            rank=rank,
+            device=device,
+            model=model,
+            data=collectives.Communicator.of(group, rank, device),
+            terms=terms,
+            outputs=names,
+            seeds=_seeds(model),
+            advice=advice,
+        )
+
+
+def forget_names() -> None:
+    """Let the next model's layers get the names that the first one's got (dense, dense_1, …).
+
+    Keras has one call for that, which forgets the user's dtype policy too.
+    """
+    policy = keras.config.dtype_policy()
+    keras.utils.clear_session()
+    keras.config.set_dtype_policy(policy)
+
+
+def _try_out(model: Any, sample: Any) -> tuple[str, ...]:
+    """Create every variable outside the traced functions: weights and the metrics' state."""
+    x, y, weight = nest.convert(tf.convert_to_tensor, sample)
+    y_pred = model(x, training=False)
+    model.compute_metrics(x, y, y_pred, weight)
+    model.reset_metrics()
+    return outputs.names_of(model, y_pred)
+
+
+def _seeds(model: Any) -> list[tuple[Any, Any]]:
+    weights = {id(variable) for variable in model.weights}
+    return [
+        (variable, variable.value.numpy())
+        for variable in model.variables
+        if id(variable) not in weights and "int" in variable.dtype and tuple(variable.shape) == (2,)
+    ]

@@ -1,0 +1,193 @@
+"""One optimizer step on all ranks: forward, sum, backward, sum, update.
+
+With terms t of the loss, N and D the sums of their numerators and denominators over ranks, w their
+weights and R the regularisation, the loss is L = Σ w N / D + R. Its gradient is the sum over ranks
+of Σ (w / D) dn, plus dR once; so D is summed first and the gradients after the backward pass.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.mesh import collectives
+from tfparallel_trainer.step import gradients, loss, replica
+
+
+class Flag(enum.IntEnum):
+    """What any process may ask for in a step; all learn of it in the same step."""
+
+    STOP = 0
+    """A process was asked to end."""
+    REPORT = 1
+    """The chief wants to report."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gives on every process alike."""
+
+    loss: float
+    terms: dict[str, float]
+    """The loss of each output; empty when there is only one."""
+    flags: frozenset[Flag]
+
+
+class TrainStep:
+    """The step as a traced function; one for each pattern of ranks with and without examples."""
+
+    def __init__(self, module: user.Module, replicas: Sequence[replica.Replica], spec: Any) -> None:
+        self._module = module
+        self._replicas = replicas
+        self._spec = spec
+        self._traced: dict[tuple[bool, ...], Any] = {}
+        self._kinds: list[gradients.Kind] | None = None
+
+    def __call__(self, step: int, batch: feed.Batch, asked: frozenset[Flag]) -> Outcome:
+        """Make step number `step` (from 0) on this process's parts of a batch."""
+        pattern = tuple(part is not None for part in batch.parts)
+        flags = np.array([flag in asked for flag in Flag], np.float64)
+        parts = [part for part in batch.parts if part is not None]
+        outcome = self._function(pattern)(
+            tf.constant(step, tf.int64),
+            tf.constant(flags),
+            nest.convert(tf.convert_to_tensor, parts),
+        )
+        total, values, heard = (tensor.numpy() for tensor in outcome)
+        terms = self._replicas[0].terms
+        return Outcome(
+            loss=float(total),
+            terms={
+                f"{term.output}_loss": float(value)
+                for term, value in zip(terms, values, strict=True)
+                if len(terms) > 1
+            },
+            flags=frozenset(flag for flag in Flag if heard[flag] > 0),
+        )
+
+    def _function(self, pattern: tuple[bool, ...]) -> Any:
+        if not all(pattern) and self._kinds is None:
+            # Only a rank with examples knows which kinds of gradients its model has.
+            self._function((True,) * len(pattern))
+        if pattern not in self._traced:
+            self._traced[pattern] = self._trace(pattern)
+        return self._traced[pattern]
+
+    def _trace(self, pattern: tuple[bool, ...]) -> Any:
+        def run(step: tf.Tensor, flags: tf.Tensor, parts: Any) -> Any:
+            waiting = iter(parts)
+            outcomes = []
+            for own, has_part in zip(self._replicas, pattern, strict=True):
+                asked = flags if own is self._replicas[0] else tf.zeros_like(flags)
+                with tf.device(own.device):
+                    outcomes.append(
+                        self._rank_step(own, next(waiting) if has_part else None, step, asked)
+                    )
+            return outcomes[0]
+
+        with user.guard(self._module.path, "tracing a training step raised"):
+            return tf.function(run, autograph=False).get_concrete_function(
+                tf.TensorSpec((), tf.int64),
+                tf.TensorSpec((len(Flag),), tf.float64),
+                [self._spec for has_part in pattern if has_part],
+            )
+
+    def _rank_step(
+        self, own: replica.Replica, part: Any, step: tf.Tensor, flags: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        own.data.begin(collectives.Program.TRAIN)
+        variables = own.model.trainable_variables
+        with tf.GradientTape() as tape:
+            found = [] if part is None else _forward(own, part, step)
+            penalty = _penalty(own)
+        sums = own.data.sum(tf.concat([_denominators(own, found), flags], 0))
+        scales = _scales(own, sums[: len(own.terms)])
+        if part is None:
+            computed = gradients.zeros(self._kinds or [], variables)
+        else:
+            computed = _backward(own, tape, found, penalty, scales, variables)
+            self._kinds = gradients.kinds(computed)
+        totals, values = gradients.add_up(own.data, computed, variables, _numerators(own, found))
+        own.optimizer.apply(totals, variables)
+        values = values * scales
+        return tf.reduce_sum(values) + tf.cast(penalty, tf.float64), values, sums[-len(Flag) :]
+
+
+def _forward(own: replica.Replica, part: Any, step: tf.Tensor) -> list[loss.Fraction]:
+    x, y, weight = part
+    own.reseed(step)
+    y_pred = own.model(x, training=True)
+    own.model.compute_metrics(x, y, y_pred, weight)
+    return loss.fractions(own.terms, own.outputs, y, y_pred, weight)
+
+
+def _denominators(own: replica.Replica, found: list[loss.Fraction]) -> tf.Tensor:
+    if not found:
+        return tf.zeros((len(own.terms),), tf.float64)
+    return tf.stack([fraction.denominator for fraction in found])
+
+
+def _numerators(own: replica.Replica, found: list[loss.Fraction]) -> tf.Tensor:
+    if not found:
+        return tf.zeros((len(own.terms),), tf.float64)
+    return tf.stack([tf.cast(fraction.numerator, tf.float64) for fraction in found])
+
+
+def _scales(own: replica.Replica, denominators: tf.Tensor) -> tf.Tensor:
+    """What each numerator is multiplied by: its weight, over the sum of the denominators."""
+    weights = tf.constant([term.weight for term in own.terms], tf.float64)
+    divided = tf.constant([term.divided for term in own.terms])
+    return tf.where(divided, tf.math.divide_no_nan(weights, denominators), weights)
+
+
+def _backward(
+    own: replica.Replica,
+    tape: tf.GradientTape,
+    found: list[loss.Fraction],
+    penalty: tf.Tensor,
+    scales: tf.Tensor,
+    variables: Sequence[Any],
+) -> list[Any]:
+    # A loss-scaling optimizer (mixed precision) multiplies here and divides again when it applies.
+    factor = own.optimizer.scale_loss(tf.ones((), tf.float32))
+    targets = [fraction.numerator for fraction in found]
+    seeds = [
+        tf.cast(scale, target.dtype) * tf.cast(factor, target.dtype)
+        for scale, target in zip(tf.unstack(scales, len(found)), targets, strict=True)
+    ]
+    if own.data.index == 0:  # once, not once for each rank
+        targets.append(penalty)
+        seeds.append(tf.cast(factor, penalty.dtype))
+    sources = [variable.value for variable in variables]
+    return list(tape.gradient(targets, sources, output_gradients=seeds))
+
+
+def _penalty(own: replica.Replica) -> tf.Tensor:
+    """The regularisation of the weights, which every rank computes alike; and added losses.
+
+    Raises:
+        UserCodeError: layers add losses of their own, and the batch is divided over ranks.
+    """
+    regularised = [
+        variable for variable in own.model.trainable_variables if variable.regularizer is not None
+    ]
+    penalty = tf.zeros((), keras.config.floatx())
+    for variable in regularised:
+        penalty += tf.cast(variable.regularizer(variable), penalty.dtype)
+    losses = own.model.losses
+    added = losses[: len(losses) - len(regularised)]  # Keras lists those of the weights last
+    if added and own.data.size > 1:
+        raise errors.UserCodeError(
+            "A layer adds a loss that depends on the batch (activity_regularizer or add_loss): it "
+            "does not say whether it is a sum or a mean over examples, so it cannot be divided "
+            "over ranks. Give it as an output of the model with a loss of its own."
+        )
+    for extra in added:
+        penalty += tf.cast(tf.reduce_sum(extra), penalty.dtype)
+    return penalty

@@ -1,0 +1,151 @@
+"""The user's module: how it is found, what it must have, and how its errors are told.
+
+`docs/model-interface.md` is the description for users.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import inspect
+import pathlib
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+
+_REQUIRED = ("build_model", "training_data")
+_OPTIONAL = ("compile_model", "evaluation_data")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a data function may want to know."""
+
+    seed: int
+    """The job's seed: derive every random choice from it and from the epoch."""
+    epoch: int
+    """The epoch that the data is for, from 0."""
+    global_batch_size: int
+    """Examples in one optimizer step over all replicas together."""
+    source_dir: pathlib.Path
+    """Folder of the module and the files beside it."""
+    output_dir: pathlib.Path
+    """Folder of checkpoints, model and logs."""
+
+
+class Module:
+    """The functions of a user's module, each called with its errors translated."""
+
+    def __init__(self, path: pathlib.Path, functions: dict[str, Callable[..., Any]]) -> None:
+        self.path = path
+        self._functions = functions
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the module brings data to evaluate on."""
+        return "evaluation_data" in self._functions
+
+    def build_model(self) -> Any:
+        """Call the user's build_model: gives whatever it returns."""
+        return self._call("build_model")
+
+    def compile_model(self, model: Any) -> None:
+        """Call the user's compile_model, when there is one."""
+        if "compile_model" in self._functions:
+            self._call("compile_model", model)
+
+    def training_data(self, context: Context) -> Any:
+        """Call the user's training_data."""
+        return self._call_with("training_data", context)
+
+    def evaluation_data(self, context: Context) -> Any:
+        """Call the user's evaluation_data."""
+        return self._call_with("evaluation_data", context)
+
+    def _call_with(self, name: str, context: Context) -> Any:
+        wanted = inspect.signature(self._functions[name]).parameters
+        return self._call(name, context) if wanted else self._call(name)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        with guard(self.path, f"{name} raised"):
+            return self._functions[name](*arguments)
+
+
+def load(source_dir: pathlib.Path, name: str) -> Module:
+    """Import the user's module and check that it has the functions of the interface.
+
+    Raises:
+        BadConfigurationError: there is no such file.
+        UserCodeError: importing it raises, or a function is missing.
+    """
+    path = source_dir / name
+    if not path.is_file():
+        present = ", ".join(sorted(file.name for file in source_dir.glob("*.py"))) or "none"
+        raise errors.BadConfigurationError(
+            f"trainer.module is {name!r}, but {source_dir} has no such file "
+            f"(Python files there: {present}): name one of them."
+        )
+    module = _import(path, source_dir)
+    functions: dict[str, Callable[..., Any]] = {}
+    for function in (*_REQUIRED, *_OPTIONAL):
+        value = getattr(module, function, None)
+        if callable(value):
+            functions[function] = value
+        elif value is not None or function in _REQUIRED:
+            what = "is not a function" if value is not None else "is missing"
+            raise errors.UserCodeError(
+                f"{path}: {function} {what}; define it as docs/model-interface.md shows."
+            )
+    return Module(path, functions)
+
+
+@contextlib.contextmanager
+def guard(path: pathlib.Path, what: str) -> Iterator[None]:
+    """Turn what the user's code raises into a UserCodeError with the user's own frames.
+
+    Args:
+        path: the user's module; frames before the first one beside it are left out.
+        what: begins the sentence, such as "build_model raised".
+    """
+    try:
+        yield
+    except (errors.TrainerError, MemoryError, tf.errors.ResourceExhaustedError):
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split())[:500]
+        raise errors.UserCodeError(
+            f"{path}: {what} {type(error).__name__}: {message}", trace(error, path.parent)
+        ) from error
+
+
+def trace(error: BaseException, folder: pathlib.Path) -> str:
+    """Format a traceback from the first frame that lies in the user's folder on."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [place for place, frame in enumerate(frames) if _inside(frame.filename, folder)]
+    kept = frames[own[0] :] if own else frames[-3:]
+    return "".join(traceback.format_list(kept))
+
+
+def _inside(filename: str, folder: pathlib.Path) -> bool:
+    return pathlib.Path(filename).resolve().is_relative_to(folder.resolve())
+
+
+def _import(path: pathlib.Path, source_dir: pathlib.Path) -> types.ModuleType:
+    name = f"tfparallel_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise errors.BadConfigurationError(
+            f"trainer.module is {path.name!r}, which is no Python file: name one that ends in .py."
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(source_dir) not in sys.path:
+        sys.path.insert(0, str(source_dir))
+    with guard(path, "importing it raised"):
+        spec.loader.exec_module(module)
+    return module
