@@ -1,0 +1,73 @@
+"""What the API server answers when it does not do what it was asked for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ApiError(Exception):
+    """A request that did not succeed; the text is the API server's own sentence."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class NotFound(ApiError):  # noqa: N818 (names of answers, not of bugs)
+    """The object is not there."""
+
+
+class Conflict(ApiError):  # noqa: N818
+    """The object has changed since it was read, or carries another uid."""
+
+
+class AlreadyExists(ApiError):  # noqa: N818
+    """An object of that name is there."""
+
+
+class Expired(ApiError):  # noqa: N818
+    """The resource version is too old to go on from: list again."""
+
+
+class Invalid(ApiError):  # noqa: N818
+    """The object is wrong as it is: sending it again would fail again."""
+
+
+class Refused(ApiError):  # noqa: N818
+    """Not allowed now: a quota, a policy or missing rights."""
+
+
+class Unavailable(ApiError):  # noqa: N818
+    """No answer, or one that says to try later."""
+
+
+_BY_STATUS = {
+    400: Invalid,
+    403: Refused,
+    404: NotFound,
+    409: Conflict,
+    410: Expired,
+    422: Invalid,
+}
+
+
+def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None = None) -> ApiError:
+    """Return the error that an answer of the API server stands for.
+
+    Args:
+        status: the HTTP status, or the code of an ERROR event.
+        body: the `Status` object of the answer, empty when there was none.
+        retry_after: seconds after which the API server wants to be asked again.
+    """
+    reason = str(body.get("reason", ""))
+    message = str(body.get("message") or f"the API server answered with HTTP status {status}")
+    kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, Unavailable)
+    return kind(message, status=status, reason=reason, retry_after=retry_after)

@@ -1,0 +1,72 @@
+"""The newest known version of every job: told by the watch, a list or our own writes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import client, queue
+
+Body = Mapping[str, Any]
+
+
+class Jobs:
+    """Jobs by namespace and name. A version is replaced only by a newer one."""
+
+    def __init__(self, work: queue.Queue[queue.Key]) -> None:
+        self._work = work
+        self._bodies: dict[queue.Key, Body] = {}
+
+    def get(self, key: queue.Key) -> Body | None:
+        """Return a job as it was last seen; None when there is none."""
+        return self._bodies.get(key)
+
+    def watched(self, kind: str | None, body: Body) -> None:
+        """Take in an event of the watch."""
+        key = key_of(body)
+        if kind == "DELETED":
+            known = self._bodies.get(key)
+            if known is not None and _version(known) <= _version(body):
+                del self._bodies[key]
+        else:
+            self._put(key, body)
+        self._work.add(key)
+
+    def answered(self, body: Body) -> None:
+        """Take in the answer to a write or a read; it cannot bring back a job that is gone."""
+        key = key_of(body)
+        known = self._bodies.get(key)
+        if known is not None and known["metadata"]["uid"] == body["metadata"]["uid"]:
+            self._put(key, body)
+
+    def forget(self, key: queue.Key, uid: str) -> None:
+        """Drop a job that the API server no longer knows."""
+        known = self._bodies.get(key)
+        if known is not None and known["metadata"]["uid"] == uid:
+            del self._bodies[key]
+
+    def swept(self, listing: client.Listing, namespace: str | None) -> None:
+        """Take in a list of all jobs: those it lacks, and that are not newer, are gone."""
+        seen = {key_of(item) for item in listing.items}
+        for key, known in list(self._bodies.items()):
+            inside = namespace is None or key.namespace == namespace
+            if inside and key not in seen and _version(known) <= int(listing.version):
+                del self._bodies[key]
+        for item in listing.items:
+            # Items of a list do not say what they are.
+            typed = {"apiVersion": names.API_VERSION, "kind": names.KIND, **item}
+            self.watched("MODIFIED", typed)
+
+    def _put(self, key: queue.Key, body: Body) -> None:
+        known = self._bodies.get(key)
+        if known is None or _version(known) < _version(body):
+            metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
+            self._bodies[key] = {**body, "metadata": metadata}
+
+
+def key_of(body: Body) -> queue.Key:
+    """Return a job's key."""
+    return queue.Key(body["metadata"]["namespace"], body["metadata"]["name"])
+
+
+def _version(body: Body) -> int:
+    return int(body["metadata"]["resourceVersion"])

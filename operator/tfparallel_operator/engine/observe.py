@@ -1,0 +1,146 @@
+"""From an object as the API server shows it to the slim value that decisions are made on."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import observation, replicas
+
+Raw = Mapping[str, Any]
+
+_ROLES = {role.label: role for role in types.Role}
+
+_DISRUPTION = "DisruptionTarget"
+"""Condition of a pod that the cluster is about to take, or has taken."""
+
+_TAKEN = frozenset({"Evicted", "NodeLost", "Shutdown", "Terminated", "Preempting", "NodeShutdown"})
+"""Reasons of a pod's status that say that the cluster ended it, not the program in it."""
+
+_UNREMARKABLE = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Waiting reasons that every pod passes through."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owner:
+    """The job that an object belongs to."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def owner(item: Raw) -> Owner | None:
+    """Return the job that controls an object; None when no job does."""
+    metadata = item["metadata"]
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") == names.KIND:
+            if reference.get("apiVersion", "").partition("/")[0] != names.GROUP:
+                continue
+            return Owner(metadata.get("namespace", ""), reference["name"], reference["uid"])
+    return None
+
+
+def deleting(item: Raw) -> bool:
+    """Whether an object has a deletion timestamp."""
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def pod(item: Raw) -> observation.Pod | None:
+    """Return what decisions need of a pod; None for a pod that lacks the operator's labels."""
+    metadata, status = item["metadata"], item.get("status") or {}
+    labels = metadata.get("labels") or {}
+    role = _ROLES.get(labels.get(names.LABEL_ROLE, ""))
+    numbers = [
+        labels.get(label, "")
+        for label in (names.LABEL_INDEX, names.LABEL_ATTEMPT, names.LABEL_REPLICA_ATTEMPT)
+    ]
+    if role is None or not all(number.isdecimal() for number in numbers):
+        return None
+    index, attempt, replica_attempt = map(int, numbers)
+    container = _container(status)
+    ended = _exit(status, container)
+    return observation.Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        replica=replicas.Replica(role, index),
+        attempt=attempt,
+        replica_attempt=replica_attempt,
+        phase=_phase(status, container, ended),
+        deleting=deleting(item),
+        disrupted=_disrupted(status),
+        exit=ended,
+        waiting="" if ended else _waiting(status),
+    )
+
+
+def _container(status: Raw) -> Raw:
+    """Return the state of the container tensorflow, empty before the kubelet has written it."""
+    for given in status.get("containerStatuses") or ():
+        if given.get("name") == names.CONTAINER:
+            state: Raw = given.get("state") or {}
+            return state
+    return {}
+
+
+def _exit(status: Raw, container: Raw) -> observation.Exit | None:
+    ended = container.get("terminated")
+    if ended is not None:
+        return observation.Exit(
+            code=int(ended["exitCode"]),
+            reason=ended.get("reason", ""),
+            message=ended.get("message", ""),
+            finished_at=_time(ended.get("finishedAt")),
+        )
+    if status.get("phase") == observation.Phase.FAILED:
+        # Evicted before it ran, or its node is gone: no container can tell how it ended.
+        return observation.Exit(
+            code=-1,
+            reason=status.get("reason", ""),
+            message=status.get("message", ""),
+            finished_at=None,
+        )
+    return None
+
+
+def _phase(status: Raw, container: Raw, ended: observation.Exit | None) -> observation.Phase:
+    if ended is not None:
+        succeeded = ended.code == 0
+        return observation.Phase.SUCCEEDED if succeeded else observation.Phase.FAILED
+    phase = status.get("phase")
+    if phase == observation.Phase.SUCCEEDED:
+        return observation.Phase.SUCCEEDED
+    if container.get("running") is not None or (
+        phase == observation.Phase.RUNNING and not container
+    ):
+        return observation.Phase.RUNNING
+    return observation.Phase.PENDING
+
+
+def _disrupted(status: Raw) -> bool:
+    return status.get("reason") in _TAKEN or any(
+        condition.get("type") == _DISRUPTION and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    )
+
+
+def _waiting(status: Raw) -> str:
+    """Say why a pod does not run yet: the kubelet's words, else the scheduler's."""
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for given in status.get(key) or ():
+            waiting = (given.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason", "") not in _UNREMARKABLE:
+                return _words(waiting)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _words(condition)
+    return ""
+
+
+def _words(given: Raw) -> str:
+    return ": ".join(part for part in (given.get("reason"), given.get("message")) if part)
+
+
+def _time(text: str | None) -> datetime.datetime | None:
+    return None if text is None else datetime.datetime.fromisoformat(text)

@@ -1,0 +1,101 @@
+"""The progress endpoint: takes the reports of coordinators, and refuses everyone else's."""
+
+import dataclasses
+
+import pydantic
+from aiohttp import web
+
+from tfparallel_operator.core import build, observation
+from tfparallel_operator.engine import (
+    children,
+    errors,
+    jobs,
+    publisher,
+    queue,
+    timers,
+    tokens,
+)
+from tfparallel_trainer.contract import progress
+
+_SCHEME = "Bearer "
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Answers POSTs of progress."""
+
+    known: jobs.Jobs
+    found: children.Children
+    holders: tokens.Tokens
+    writer: publisher.Publisher
+    clock: timers.Clock = timers.utc_now
+
+    def application(self) -> web.Application:
+        """Build the application with the one route."""
+        app = web.Application(client_max_size=progress.MAX_BODY_BYTES)
+        app.add_routes([web.post(build.progress_path("{namespace}", "{name}"), self._handle)])
+        return app
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        try:
+            await self._accept(request)
+        except web.HTTPRequestEntityTooLarge:
+            limit = progress.MAX_BODY_BYTES
+            return _refuse(413, f"the report is larger than {limit} bytes: send fewer metrics")
+        except _Refusal as refusal:
+            return _refuse(refusal.status, str(refusal))
+        except errors.ApiError as error:
+            return _refuse(503, f"the token cannot be checked now: {error}")
+        return web.json_response({"accepted": True}, status=202)
+
+    async def _accept(self, request: web.Request) -> None:
+        key = queue.Key(request.match_info["namespace"], request.match_info["name"])
+        given = request.headers.get("Authorization", "")
+        if not given.startswith(_SCHEME):
+            raise _Refusal(401, "send the pod's projected token as Authorization: Bearer")
+        body = self.known.get(key)
+        if body is None:
+            raise _Refusal(404, f"there is no job {key.name!r} in namespace {key.namespace!r}")
+        uid = body["metadata"]["uid"]
+        await self._check(given.removeprefix(_SCHEME), body)
+        report = _parse(await request.read())
+        now = self.clock().replace(microsecond=0)
+        self.writer.submit(publisher.Report(key, uid, report, now))
+
+    async def _check(self, token: str, body: jobs.Body) -> None:
+        uid, name = body["metadata"]["uid"], body["metadata"]["name"]
+        audience = build.progress_audience(uid)
+        pod_uid = await self.holders.pod_uid(token, audience)
+        if pod_uid is None:
+            raise _Refusal(401, f"the token is not valid for audience {audience}, or in no pod")
+        pod = _find(self.found.of(uid), pod_uid)
+        if pod is None:
+            raise _Refusal(403, f"the token's pod does not belong to job {name!r}")
+        attempt = int((body.get("status") or {}).get("attempt", 0))
+        if pod.attempt < attempt:
+            raise _Refusal(403, f"pod {pod.name} is of attempt {pod.attempt}; {attempt} runs now")
+
+
+class _Refusal(Exception):  # noqa: N818 (an answer)
+    """Why a report is not taken."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _find(found: observation.Children, uid: str) -> observation.Pod | None:
+    return next((pod for pod in found.pods if pod.uid == uid), None)
+
+
+def _parse(body: bytes) -> progress.Progress:
+    try:
+        return progress.Progress.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the report"
+        raise _Refusal(422, f"{where}: received {first['input']!r:.80}; {first['msg']}") from error
+
+
+def _refuse(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)

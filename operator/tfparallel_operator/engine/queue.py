@@ -1,0 +1,59 @@
+"""Which jobs have to be looked at: each key once, and never two workers on one key."""
+
+import asyncio
+import collections
+import time
+from collections.abc import Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+
+class Key(NamedTuple):
+    """A job by namespace and name."""
+
+    namespace: str
+    name: str
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Queue(Generic[K]):
+    """A queue of distinct keys; one that is added while it is worked on comes once more."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._waiting: collections.OrderedDict[K, float] = collections.OrderedDict()
+        self._running: dict[K, float] = {}
+        self._again: set[K] = set()
+        self._ready: asyncio.Queue[None] = asyncio.Queue()
+
+    def add(self, key: K) -> None:
+        """Have a key looked at."""
+        if key in self._running:
+            self._again.add(key)
+        elif key not in self._waiting:
+            self._waiting[key] = self._clock()
+            self._ready.put_nowait(None)
+
+    async def get(self) -> K:
+        """Wait for a key and take it; `done` gives it back."""
+        await self._ready.get()
+        key, _ = self._waiting.popitem(last=False)
+        self._running[key] = self._clock()
+        return key
+
+    def done(self, key: K) -> None:
+        """Say that the work on a key has ended."""
+        del self._running[key]
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+    def oldest(self) -> float:
+        """Return for how many seconds the oldest key has waited or been worked on; 0: idle."""
+        since = [next(iter(self._waiting.values()), None), *self._running.values()]
+        times = [moment for moment in since if moment is not None]
+        return self._clock() - min(times) if times else 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._running)

@@ -1,0 +1,150 @@
+"""One look at one job: observe, decide, apply. The workers do it for every key of the queue."""
+
+import logging
+
+from tfparallel_operator.api import load, names, types
+from tfparallel_operator.core import build, decide, decision, observation
+from tfparallel_operator.engine import (
+    apply,
+    children,
+    client,
+    errors,
+    jobs,
+    queue,
+    recorder,
+    resources,
+    timers,
+)
+
+_LOG = logging.getLogger(__name__)
+
+CONFLICT_SECONDS = 0.05
+"""When to look again at a job that changed under a decision: at once, but not in a tight loop."""
+
+BLOCKED_SECONDS = 2.0
+"""When to look again at a name that is still taken; its deletion is watched besides."""
+
+
+class Reconciler:
+    """Looks at jobs."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        known: jobs.Jobs,
+        found: children.Children,
+        settings: build.Settings,
+        instance: str,
+        alarm: timers.Timers[queue.Key],
+        clock: timers.Clock = timers.utc_now,
+    ) -> None:
+        self._api = api
+        self._jobs = known
+        self._children = found
+        self._settings = settings
+        self._timers = alarm
+        self._clock = clock
+        self._events = recorder.Recorder(api, instance, clock)
+        self._applier = apply.Applier(api, known, found, self._events)
+
+    async def reconcile(self, key: queue.Key) -> None:
+        """Bring one job a step on.
+
+        Raises:
+            errors.ApiError: a write was not done; what it was for is decided again.
+        """
+        body = self._jobs.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return  # Its children belong to it: the garbage collector needs no help.
+        try:
+            await self._carry_out(body)
+        except errors.Conflict:
+            await self._read(key, body["metadata"]["uid"])
+            raise
+        except errors.NotFound:
+            await self._read(key, body["metadata"]["uid"])
+            if self._jobs.get(key) is not None:
+                raise
+        except errors.Refused as error:
+            await self._tell(self._jobs.get(key) or body, error)
+            raise
+
+    async def _carry_out(self, body: jobs.Body) -> None:
+        decided = self._decide(body, None)
+        try:
+            await self._applier.apply(body, decided)
+        except apply.NotWanted as error:
+            newest = self._jobs.get(jobs.key_of(body)) or body
+            decided = self._decide(newest, error.refusal)
+            await self._applier.apply(newest, decided)
+
+    def _decide(self, body: jobs.Body, refusal: observation.Refusal | None) -> decision.Decision:
+        now = self._clock().replace(microsecond=0)
+        try:
+            job: types.TFParallelJob = load.parse_job(body)
+        except load.SpecError as error:
+            return decide.reject(body, error, now)
+        found = self._children.of(job.metadata.uid)
+        decided = decide.decide(job, found, now, self._settings, refusal)
+        if decided.wake_at is not None:
+            # Set before anything is written: a deadline holds also while writes are refused.
+            self._timers.set(jobs.key_of(body), decided.wake_at)
+        return decided
+
+    async def _read(self, key: queue.Key, uid: str) -> None:
+        """Read a job anew, for its newest version is needed before the watch brings it."""
+        try:
+            self._jobs.answered(await self._api.get(resources.JOBS.path(key.namespace, key.name)))
+        except errors.NotFound:
+            self._jobs.forget(key, uid)
+
+    async def _tell(self, body: jobs.Body, error: errors.Refused) -> None:
+        """Say on the job why it does not get on: a person has to change the quota or policy."""
+        message = f"refused by the API server, trying again: {error}"
+        event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
+        await self._events.record(body, event)
+
+
+class Workers:
+    """Takes keys from the queue and looks at their jobs, each with pauses of its own."""
+
+    def __init__(
+        self,
+        work: queue.Queue[queue.Key],
+        reconciler: Reconciler,
+        alarm: timers.Timers[queue.Key],
+    ) -> None:
+        self._queue = work
+        self._reconciler = reconciler
+        self._timers = alarm
+        self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
+
+    async def run(self) -> None:
+        """Work for ever. Several of these may run: the queue keeps them apart."""
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._look_at(key)
+            finally:
+                self._queue.done(key)
+
+    async def _look_at(self, key: queue.Key) -> None:
+        where = {"job": key.name, "namespace": key.namespace}
+        try:
+            await self._reconciler.reconcile(key)
+        except errors.Conflict:
+            self._timers.after(key, CONFLICT_SECONDS)
+        except apply.Blocked as blocked:
+            _LOG.info("waiting: %s", blocked, extra=where)
+            self._timers.after(key, BLOCKED_SECONDS)
+        except errors.ApiError as error:
+            pause = max(self._backoff.failed(key), error.retry_after or 0.0)
+            _LOG.warning("%s; again in %.0f s", error, pause, extra=where)
+            self._timers.after(key, pause)
+        except Exception:
+            # A bug that one job meets must not stop the others.
+            pause = self._backoff.failed(key)
+            _LOG.exception("unexpected error; again in %.0f s", pause, extra=where)
+            self._timers.after(key, pause)
+        else:
+            self._backoff.succeeded(key)

@@ -1,0 +1,68 @@
+"""Writes the Events of a job: for people, so one that cannot be written is only logged."""
+
+import datetime
+import hashlib
+import logging
+
+from tfparallel_operator.api import names
+from tfparallel_operator.core import decision
+from tfparallel_operator.engine import client, errors, jobs, resources, timers
+
+_LOG = logging.getLogger(__name__)
+
+CONTROLLER = f"{names.GROUP}/operator"
+NOTE_LIMIT = 1024
+"""Most characters of an Event's note."""
+
+
+class Recorder:
+    """Records Events; the same one of the same job and attempt is written once.
+
+    Its name is made of what it says, so that the API server itself refuses a repeat, also one by
+    an operator that was started anew.
+    """
+
+    def __init__(self, api: client.Client, instance: str, clock: timers.Clock) -> None:
+        self._api = api
+        self._instance = instance
+        self._clock = clock
+
+    async def record(self, body: jobs.Body, event: decision.Event) -> None:
+        """Write one Event about a job."""
+        namespace = body["metadata"]["namespace"]
+        manifest = _manifest(body, event, self._instance, self._clock())
+        try:
+            await self._api.create(resources.EVENTS, namespace, manifest)
+        except errors.AlreadyExists:
+            return
+        except errors.ApiError as error:
+            _LOG.warning("Event %s of %s: %s", event.reason, body["metadata"]["name"], error)
+
+
+def _manifest(
+    body: jobs.Body, event: decision.Event, instance: str, now: datetime.datetime
+) -> client.Object:
+    metadata = body["metadata"]
+    attempt = str((body.get("status") or {}).get("attempt", 0))
+    text = "\n".join((metadata["uid"], attempt, event.reason, event.message))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    note = event.message
+    return {
+        "apiVersion": resources.EVENTS.api_version,
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
+        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance[:128],
+        "action": "Reconcile",
+        "reason": event.reason,
+        "type": event.type.value,
+        "note": note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}...",
+        "regarding": {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+    }

@@ -1,0 +1,35 @@
+"""The resources that the operator uses, and their addresses."""
+
+import dataclasses
+
+from tfparallel_operator.api import names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object, as the API server addresses it."""
+
+    api_version: str
+    plural: str
+
+    def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+        """Return the path of one object, or of all of a namespace, or of all there are."""
+        root = "/api" if "/" not in self.api_version else "/apis"
+        parts = [root, self.api_version]
+        if namespace is not None:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+JOBS = Resource(names.API_VERSION, names.PLURAL)
+PODS = Resource("v1", "pods")
+SERVICES = Resource("v1", "services")
+CONFIG_MAPS = Resource("v1", "configmaps")
+SECRETS = Resource("v1", "secrets")
+EVENTS = Resource("events.k8s.io/v1", "events")
+TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
+
+BY_KIND = {"Pod": PODS, "Service": SERVICES, "ConfigMap": CONFIG_MAPS}
+"""Children of a job by the kind of their manifests."""

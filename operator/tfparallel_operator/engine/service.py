@@ -1,0 +1,181 @@
+"""The operator's process as one group of tasks: when one of them ends, all of it ends.
+
+`run` is what a lease would be put around: it starts from nothing and leaves nothing behind.
+"""
+
+import asyncio
+import datetime
+import logging
+import signal
+import ssl
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from tfparallel_operator.core import build
+from tfparallel_operator.engine import (
+    children,
+    client,
+    credentials,
+    errors,
+    jobs,
+    observe,
+    probes,
+    progress,
+    publisher,
+    queue,
+    reconcile,
+    serving,
+    settings,
+    timers,
+    tls,
+    tokens,
+    watch,
+)
+
+_LOG = logging.getLogger(__name__)
+
+CERTIFICATE_CHECK = datetime.timedelta(hours=12)
+"""How often the age of the progress endpoint's certificate is looked at."""
+
+
+class MemberEnded(Exception):  # noqa: N818 (what has happened)
+    """A task that should run for ever has returned."""
+
+
+class _Stopped(Exception):  # noqa: N818
+    """The process was asked to end."""
+
+
+async def run(wanted: settings.Settings, stop: asyncio.Event) -> None:
+    """Run the operator until `stop` is set, or until a part of it fails.
+
+    Raises:
+        ExceptionGroup: what failed; nothing when the end was asked for.
+    """
+    access = credentials.find(wanted.kubeconfig)
+    async with client.Client(access) as api:
+        bundle = None
+        if wanted.progress_host:
+            bundle = await tls.ensure(
+                api, wanted.namespace, wanted.tls_secret, wanted.progress_host
+            )
+        await Operator(api, wanted, bundle).run(stop)
+
+
+class Operator:
+    """All parts of the operator, made and joined."""
+
+    def __init__(
+        self, api: client.Client, wanted: settings.Settings, bundle: tls.Bundle | None
+    ) -> None:
+        self._api = api
+        self._wanted = wanted
+        self._bundle = bundle
+        namespaces = wanted.watch_namespaces
+        self._queue: queue.Queue[queue.Key] = queue.Queue()
+        self._timers = timers.Timers(self._queue.add)
+        self._jobs = jobs.Jobs(self._queue)
+        self._children = children.Children(api, namespaces, self._changed)
+        self._sweeper = watch.Sweeper(api, self._jobs, namespaces)
+        self._jobs_listed = False
+        reconciler = reconcile.Reconciler(
+            api, self._jobs, self._children, self._build_settings(), wanted.instance, self._timers
+        )
+        self._workers = reconcile.Workers(self._queue, reconciler, self._timers)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run all parts until `stop` is set or one of them ends."""
+        take_signals(stop)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_until(stop))
+                spawn(group, "probes", self._serve_probes())
+                spawn(group, "children", self._children.run())
+                await self._children.wait_synced()
+                await self._sweeper.sweep()
+                self._jobs_listed = True
+                _LOG.info("watching %s", ", ".join(self._wanted.watch_namespaces) or "all jobs")
+                spawn(group, "timers", self._timers.run())
+                spawn(group, "sweeper", self._sweeper.run())
+                for number in range(self._wanted.workers):
+                    spawn(group, f"worker {number}", self._workers.run())
+                if self._bundle is not None:
+                    self._spawn_progress(group, self._bundle)
+                spawn(group, "watch", self._follow(stop))
+        except* _Stopped:
+            _LOG.info("asked to end")
+
+    def _spawn_progress(self, group: asyncio.TaskGroup, bundle: tls.Bundle) -> None:
+        writer = publisher.Publisher(self._api, self._jobs)
+        endpoint = progress.Endpoint(self._jobs, self._children, tokens.Tokens(self._api), writer)
+        context = bundle.context()
+        served = serving.serve(endpoint.application(), self._wanted.progress_port, context)
+        spawn(group, "progress", served)
+        spawn(group, "publisher", writer.run())
+        spawn(group, "certificates", self._renew(context))
+
+    async def _renew(self, context: ssl.SSLContext) -> None:
+        """Exchange the certificate under the running server before it ends."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_CHECK.total_seconds())
+            wanted = self._wanted
+            try:
+                bundle = await tls.ensure(
+                    self._api, wanted.namespace, wanted.tls_secret, wanted.progress_host
+                )
+            except errors.ApiError as error:
+                _LOG.warning("certificates: %s; again in %s", error, CERTIFICATE_CHECK)
+            else:
+                bundle.load_into(context)
+
+    async def _follow(self, stop: asyncio.Event) -> None:
+        await watch.follow(
+            self._api.access,
+            self._jobs,
+            self._wanted.watch_namespaces,
+            started=lambda: take_signals(stop),
+        )
+
+    async def _serve_probes(self) -> None:
+        application = probes.application(
+            healthy=lambda: probes.healthy(self._children, self._queue),
+            ready=lambda: probes.ready(self._children, self._jobs_listed),
+        )
+        await serving.serve(application, self._wanted.health_port)
+
+    def _changed(self, owner: observe.Owner) -> None:
+        self._queue.add(queue.Key(owner.namespace, owner.name))
+
+    def _build_settings(self) -> build.Settings:
+        image = self._wanted.trainer_image
+        if self._bundle is None:
+            return build.Settings(trainer_image=image)
+        return build.Settings(
+            trainer_image=image,
+            progress_url=f"https://{self._wanted.progress_host}:{self._wanted.progress_port}",
+            progress_ca=self._bundle.authorities,
+        )
+
+
+def spawn(group: asyncio.TaskGroup, name: str, member: Coroutine[Any, Any, None]) -> None:
+    """Start a part that should run for ever: the group ends when it fails, and when it returns."""
+
+    async def run() -> None:
+        await member
+        raise MemberEnded(f"the operator's part {name!r} has ended, which it never should")
+
+    group.create_task(run(), name=name)
+
+
+def take_signals(stop: asyncio.Event) -> None:
+    """Have SIGTERM and SIGINT set `stop`. kopf takes them over when it starts; it is asked last."""
+    if threading.current_thread() is threading.main_thread():
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
+    raise _Stopped

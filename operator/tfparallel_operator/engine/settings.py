@@ -1,0 +1,49 @@
+"""What the operator's process is told when it is started."""
+
+import dataclasses
+import enum
+
+
+class LogFormat(enum.StrEnum):
+    """How log lines are written."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of the process; `main` fills them from options and environment variables."""
+
+    trainer_image: str
+    """Image of replicas that have no template."""
+
+    watch_namespaces: tuple[str, ...] = ()
+    """Namespaces whose jobs are run; empty: all."""
+
+    namespace: str = "default"
+    """The operator's own namespace: it keeps its TLS Secret there."""
+
+    instance: str = "tfparallel-operator"
+    """Name of this process in Events: the pod's name."""
+
+    progress_host: str = ""
+    """Host name by which pods reach the progress endpoint; empty: there is no endpoint."""
+
+    progress_port: int = 8443
+    """Port of the progress endpoint."""
+
+    health_port: int = 8080
+    """Port of liveness and readiness; 0: a free one."""
+
+    tls_secret: str = "tfparallel-operator-tls"  # noqa: S105 (a name, not a secret)
+    """Name of the Secret that keeps the progress endpoint's certificates."""
+
+    workers: int = 4
+    """How many jobs are looked at at the same time."""
+
+    log_format: LogFormat = LogFormat.JSON
+    """How log lines are written."""
+
+    kubeconfig: str | None = None
+    """Path of a kubeconfig for running outside of a cluster; None: the service account."""

@@ -1,0 +1,124 @@
+"""The command `tfparallel-operator`: the operator's process."""
+
+import asyncio
+import logging
+import platform
+import sys
+
+import click
+
+from tfparallel_operator.engine import credentials, errors, logs, service, settings, watch
+
+_LOG = logging.getLogger(__name__)
+
+_EXPECTED = (credentials.CredentialsError, watch.NotInstalled, errors.ApiError, OSError)
+"""What ends the process with a sentence; anything else is a bug and shows its traceback."""
+
+
+def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    return tuple(name for name in (part.strip() for part in value.split(",")) if name)
+
+
+@click.command()
+@click.option(
+    "--trainer-image",
+    envvar="TFPARALLEL_TRAINER_IMAGE",
+    required=True,
+    help="Image of replicas that have no template.",
+)
+@click.option(
+    "--watch-namespaces",
+    envvar="TFPARALLEL_WATCH_NAMESPACES",
+    default="",
+    callback=_namespaces,
+    help="Comma-separated namespaces whose jobs are run; empty: all.",
+)
+@click.option("--namespace", envvar="POD_NAMESPACE", help="The operator's own namespace.")
+@click.option(
+    "--progress-host",
+    envvar="TFPARALLEL_PROGRESS_HOST",
+    default="",
+    help="Host name by which pods reach the progress endpoint; empty: none.",
+)
+@click.option("--progress-port", envvar="TFPARALLEL_PROGRESS_PORT", default=8443, show_default=True)
+@click.option("--health-port", envvar="TFPARALLEL_HEALTH_PORT", default=8080, show_default=True)
+@click.option(
+    "--tls-secret",
+    envvar="TFPARALLEL_TLS_SECRET",
+    default="tfparallel-operator-tls",
+    show_default=True,
+    help="Secret that keeps the progress endpoint's certificates.",
+)
+@click.option(
+    "--workers",
+    envvar="TFPARALLEL_WORKERS",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Jobs that are looked at at the same time.",
+)
+@click.option(
+    "--log-format",
+    envvar="TFPARALLEL_LOG_FORMAT",
+    type=click.Choice([form.value for form in settings.LogFormat]),
+    default=settings.LogFormat.JSON.value,
+    show_default=True,
+)
+@click.option(
+    "--kubeconfig",
+    envvar="KUBECONFIG",
+    help="Kubeconfig for running outside of a cluster; without it the service account is used.",
+)
+def main(
+    trainer_image: str,
+    watch_namespaces: tuple[str, ...],
+    namespace: str | None,
+    progress_host: str,
+    progress_port: int,
+    health_port: int,
+    tls_secret: str,
+    workers: int,
+    log_format: str,
+    kubeconfig: str | None,
+) -> None:
+    """Run TFParallelJobs on a Kubernetes cluster."""
+    wanted = settings.Settings(
+        trainer_image=trainer_image,
+        watch_namespaces=watch_namespaces,
+        namespace=namespace or credentials.own_namespace(),
+        instance=platform.node(),
+        progress_host=progress_host,
+        progress_port=progress_port,
+        health_port=health_port,
+        tls_secret=tls_secret,
+        workers=workers,
+        log_format=settings.LogFormat(log_format),
+        kubeconfig=kubeconfig,
+    )
+    logs.configure(wanted.log_format)
+    sys.exit(asyncio.run(_run(wanted)))
+
+
+async def _run(wanted: settings.Settings) -> int:
+    status = 0
+    try:
+        await service.run(wanted, asyncio.Event())
+    except* _EXPECTED as group:
+        status = 1
+        for error in _leaves(group):
+            _LOG.error("%s", error)
+    except* Exception:
+        status = 1
+        _LOG.exception("the operator ends: one of its parts failed")
+    return status
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""A real API server with the custom resource, a namespace for each test, and a client."""
+
+import itertools
+import json
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.cluster import handle
+from tests.control_plane import harness
+from tfparallel_operator.api import schema
+from tfparallel_operator.engine import client, credentials, resources
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def cluster(light_cluster: handle.Cluster) -> handle.Cluster:
+    """An API server that knows TFParallelJob, by plain `kubectl apply`."""
+    return _install(light_cluster)
+
+
+@pytest.fixture(scope="session")
+def cluster_with_nodes(light_cluster_with_nodes: handle.Cluster) -> handle.Cluster:
+    """The same with controllers, a scheduler and nodes that pretend to run pods."""
+    return _install(light_cluster_with_nodes)
+
+
+@pytest.fixture
+async def api(cluster: handle.Cluster) -> AsyncIterator[client.Client]:
+    """A client with all rights."""
+    async with client.Client(credentials.find(str(cluster.kubeconfig))) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def api_with_nodes(cluster_with_nodes: handle.Cluster) -> AsyncIterator[client.Client]:
+    """A client of the cluster with nodes."""
+    async with client.Client(credentials.find(str(cluster_with_nodes.kubeconfig))) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def place(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
+    """A namespace of the test's own, with a service account; no job is left in it."""
+    place = harness.Place(api, cluster, _fresh_name())
+    await place.create_namespace()
+    yield place
+    await place.delete_jobs()
+
+
+@pytest.fixture
+async def place_with_nodes(
+    api_with_nodes: client.Client, cluster_with_nodes: handle.Cluster
+) -> harness.Place:
+    """A namespace of the test's own in the cluster with nodes."""
+    place = harness.Place(api_with_nodes, cluster_with_nodes, _fresh_name())
+    await place.create_namespace()
+    return place
+
+
+def _install(cluster: handle.Cluster) -> handle.Cluster:
+    manifest = json.dumps(schema.custom_resource_definition())
+    cluster.run_kubectl("apply", "-f", "-", input=manifest)
+    name = f"crd/{resources.JOBS.plural}.tfparallel.dev"
+    cluster.run_kubectl("wait", "--for=condition=Established", "--timeout=30s", name)
+    return cluster
+
+
+def _fresh_name() -> str:
+    return f"test-{os.getpid()}-{next(_NUMBERS)}"

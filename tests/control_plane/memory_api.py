@@ -1,0 +1,220 @@
+"""An API server in memory with what the engine relies on: versions, conditions, watches, owners.
+
+Pods that are deleted stay, terminating, until a test lets them go; children of a job that is gone
+are collected at once.
+"""
+
+import asyncio
+import copy
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from tfparallel_operator.engine import client, errors, resources
+
+RESOURCES = (
+    resources.JOBS,
+    resources.PODS,
+    resources.SERVICES,
+    resources.CONFIG_MAPS,
+    resources.EVENTS,
+    resources.SECRETS,
+)
+
+
+class MemoryApi(client.Client):
+    """The client and the server in one."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, client.Object] = {}
+        self._history: list[tuple[int, resources.Resource, str, client.Object]] = []
+        self._numbers = itertools.count(1)
+        self._changed = asyncio.Event()
+        self.forgotten = 0
+        """Watches from this version or an older one are told that it is too old."""
+        self.log: list[str] = []
+        """Every write that was done, in order."""
+        self.created: list[tuple[str, str, str]] = []
+        """Pods created: name, attempt, replica attempt."""
+
+    @property
+    def version(self) -> int:
+        return self._history[-1][0] if self._history else 0
+
+    async def get(self, path: str) -> client.Object:
+        return copy.deepcopy(self._find(path))
+
+    async def list(
+        self, resource: resources.Resource, namespace: str | None, selector: str = ""
+    ) -> client.Listing:
+        items = [
+            copy.deepcopy(item)
+            for path, item in self._objects.items()
+            if _matches(path, item, resource, namespace, selector)
+        ]
+        return client.Listing(tuple(items), str(self.version))
+
+    async def watch(
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        version: str,
+        selector: str = "",
+    ) -> AsyncIterator[client.WatchEvent]:
+        seen = int(version)
+        while True:
+            if seen < self.forgotten:
+                raise errors.Expired(f"too old resource version: {seen}")
+            for number, changed, kind, item in self._history[:]:
+                path = changed.path(item["metadata"]["namespace"], item["metadata"]["name"])
+                if number > seen and _matches(path, item, resource, namespace, selector):
+                    yield client.WatchEvent(kind, copy.deepcopy(item))
+            seen = self.version
+            await self._changed.wait()
+
+    async def create(
+        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+    ) -> client.Object:
+        item = copy.deepcopy(dict(manifest))
+        metadata = item["metadata"]
+        path = resource.path(namespace, metadata["name"])
+        if path in self._objects:
+            raise errors.AlreadyExists(f"{path} already exists", status=409)
+        metadata.update(uid=f"uid-{next(self._numbers)}", generation=1)
+        metadata.setdefault("namespace", namespace)
+        if resource == resources.PODS:
+            item["status"] = {"phase": "Pending"}
+            labels = metadata["labels"]
+            attempts = [v for k, v in sorted(labels.items()) if k.endswith("attempt")]
+            self.created.append((metadata["name"], *attempts))
+        self._objects[path] = item
+        self._record(resource, "ADDED", item, f"create {path}")
+        return copy.deepcopy(item)
+
+    async def delete(
+        self,
+        resource: resources.Resource,
+        namespace: str,
+        name: str,
+        uid: str,
+        version: str | None = None,
+    ) -> None:
+        path = resource.path(namespace, name)
+        item = self._find(path)
+        given = item["metadata"]
+        if given["uid"] != uid or version not in (None, given["resourceVersion"]):
+            raise errors.Conflict("precondition failed", status=409)
+        if resource == resources.PODS:
+            if "deletionTimestamp" not in given:
+                given["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+                self._record(resource, "MODIFIED", item, f"delete {path}")
+            return
+        self.remove(path, f"delete {path}")
+
+    async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
+        item = self._find(path.removesuffix("/status"))
+        condition = change.get("metadata", {}).get("resourceVersion")
+        if condition not in (None, item["metadata"]["resourceVersion"]):
+            raise errors.Conflict("the object has been modified", status=409)
+        fields = {key: value for key, value in change.items() if key != "metadata"}
+        _merge(item, fields)
+        if "spec" in fields:
+            item["metadata"]["generation"] += 1
+        self._record(_resource(path), "MODIFIED", item, f"patch {path}")
+        return copy.deepcopy(item)
+
+    async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> client.Object:
+        item = self._find(path.removesuffix("/status"))
+        if manifest["metadata"].get("uid", item["metadata"]["uid"]) != item["metadata"]["uid"]:
+            raise errors.Conflict("precondition failed: uid", status=409)
+        item.setdefault("status", {}).update(copy.deepcopy(manifest["status"]))
+        self._record(_resource(path), "MODIFIED", item, f"apply {path}")
+        return copy.deepcopy(item)
+
+    def remove(self, path: str, told: str = "") -> None:
+        """Take an object away, and what belongs to it."""
+        item = self._objects.pop(path)
+        self._record(_resource(path), "DELETED", item, told)
+        for child in [
+            child
+            for child, other in self._objects.items()
+            for owner in other["metadata"].get("ownerReferences", ())
+            if owner["uid"] == item["metadata"]["uid"]
+        ]:
+            self.remove(child)
+
+    def first_version(
+        self, resource: resources.Resource, holds: Callable[[client.Object], bool]
+    ) -> int:
+        """Return the first version at which something held of an object."""
+        return next(
+            number
+            for number, changed, _, item in self._history
+            if changed == resource and "status" in item and holds(item)
+        )
+
+    def touch(self, path: str) -> None:
+        """Tell watchers of an object that a test has changed."""
+        self._record(_resource(path), "MODIFIED", self._find(path), "")
+
+    def let_go(self) -> None:
+        """Have the pods end that are being deleted."""
+        for path, item in list(self._objects.items()):
+            if "deletionTimestamp" in item["metadata"]:
+                self.remove(path)
+
+    def items(self, resource: resources.Resource) -> tuple[client.Object, ...]:
+        """Return all objects of a resource, in the order of their names."""
+        found = [
+            item for path, item in self._objects.items() if _matches(path, item, resource, None, "")
+        ]
+        return tuple(sorted(found, key=lambda item: str(item["metadata"]["name"])))
+
+    def _find(self, path: str) -> client.Object:
+        if path not in self._objects:
+            raise errors.NotFound(f"{path} not found", status=404)
+        return self._objects[path]
+
+    def _record(
+        self, resource: resources.Resource, kind: str, item: client.Object, told: str
+    ) -> None:
+        number = next(self._numbers)
+        item["metadata"]["resourceVersion"] = str(number)
+        self._history.append((number, resource, kind, copy.deepcopy(item)))
+        if told:
+            self.log.append(told)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _resource(path: str) -> resources.Resource:
+    return next(each for each in RESOURCES if f"/{each.plural}/" in path)
+
+
+def _matches(
+    path: str,
+    item: client.Object,
+    resource: resources.Resource,
+    namespace: str | None,
+    selector: str,
+) -> bool:
+    if not path.startswith(resource.path().removesuffix(resource.plural)):
+        return False
+    key, _, value = selector.partition("=")
+    labels = item["metadata"].get("labels", {})
+    return (
+        f"/{resource.plural}/" in path
+        and namespace in (None, item["metadata"]["namespace"])
+        and (not selector or labels.get(key) == value)
+    )
+
+
+def _merge(target: dict[str, Any], change: Mapping[str, Any]) -> None:
+    for key, value in change.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, Mapping):
+            inner = target.setdefault(key, {})
+            _merge(inner, value)
+        else:
+            target[key] = copy.deepcopy(value)

@@ -1,0 +1,91 @@
+"""Killing the operator after a sample of its writes, on a real API server and with kopf."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.control_plane import crashing, harness, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import client, credentials, resources, service
+
+pytestmark = pytest.mark.control_plane
+
+ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
+SAMPLE = (1, 2, 4, 6, 8, 9, 12, 15, 17, 19)
+"""Positions among the about twenty writes of the scenario; the test in memory has them all."""
+
+
+class Supervisor:
+    """Runs the operator, and starts it anew when it was killed, as a Deployment does."""
+
+    def __init__(self, place: harness.Place, crash: int) -> None:
+        self._place = place
+        self._crash: int | None = crash
+        self.kills = 0
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        task = asyncio.create_task(self._run(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+    async def _run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            wanted = self._place.settings()
+            async with client.Client(credentials.find(wanted.kubeconfig)) as api:
+                mortal = crashing.CrashingApi(api, self._crash)
+                try:
+                    await service.Operator(mortal, wanted, None).run(stop)
+                except* crashing.Killed:
+                    self.kills += 1
+                    self._crash = None
+            await asyncio.sleep(harness.CLOSE_SECONDS)
+
+
+async def _created(place: harness.Place, version: str) -> list[tuple[str, ...]]:
+    """Return every pod that was ever created, by name, attempt and replica attempt."""
+    end = await place.api.list(resources.PODS, place.namespace)
+    seen: list[tuple[str, ...]] = []
+    async with asyncio.timeout(20):
+        async for event in place.api.watch(resources.PODS, place.namespace, version):
+            metadata = event.object["metadata"]
+            if event.type == "ADDED" and metadata["name"] != "end":
+                labels = metadata["labels"]
+                attempts = (labels[names.LABEL_ATTEMPT], labels[names.LABEL_REPLICA_ATTEMPT])
+                seen.append((metadata["name"], *attempts))
+            if metadata["name"] == "end":
+                break
+    assert int(end.version) > 0
+    return seen
+
+
+@pytest.mark.parametrize("crash", SAMPLE)
+async def test_a_kill_after_a_write_leads_to_the_same_end(crash: int, place: harness.Place) -> None:
+    before = await place.api.list(resources.PODS, place.namespace)
+    supervisor = Supervisor(place, crash)
+    async with supervisor.running():
+        await place.create_job()
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        await place.end("digits-worker-0", 1)
+        await place.until_pods(*ALL, attempt=2)
+        await place.run_all()
+        await place.until_state("Running")
+        await place.end("digits-chief-0", 0)
+        status = await place.until_state("Succeeded")
+        await place.until_pods("digits-chief-0", attempt=2)
+    assert supervisor.kills == 1
+    assert status["attempt"] == 2
+    assert status["restarts"] == {"failure": 1, "disruption": 0}
+    end: dict[str, Any] = {"metadata": {"name": "end"}, **objects.template()}
+    await place.api.create(resources.PODS, place.namespace, end)
+    created = await _created(place, before.version)
+    assert sorted(created) == [(pod, attempt, "0") for pod in ALL for attempt in ("1", "2")]

@@ -1,0 +1,77 @@
+"""The rights in manifests/ are enough for all that the operator does, in the whole cluster."""
+
+import base64
+import os
+import pathlib
+
+import pytest
+import yaml
+
+from tests.cluster import controlplane
+from tests.control_plane import harness, operator_process
+from tfparallel_operator.engine import resources
+
+pytestmark = pytest.mark.control_plane
+
+ACCOUNT = "tfparallel-operator"
+SECRET = "tfparallel-operator-tls"
+BASE = pathlib.Path(__file__).parents[2] / "manifests" / "base"
+ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
+
+
+def _install(place: harness.Place, folder: pathlib.Path) -> None:
+    parts = [os.path.relpath(BASE / part, folder) for part in ("rbac", "manager")]
+    content = {"namespace": place.namespace, "resources": parts}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    place.kubectl("apply", "-k", str(folder))
+
+
+async def _kubeconfig(place: harness.Place, folder: pathlib.Path) -> str:
+    """Write a kubeconfig with the service account's token in the place of the administrator."""
+    content = yaml.safe_load(place.cluster.kubeconfig.read_text())
+    token = place.kubectl("create", "token", ACCOUNT).strip()
+    content["users"] = [{"name": content["users"][0]["name"], "user": {"token": token}}]
+    path = folder / "operator.kubeconfig"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+async def test_the_operator_works_with_the_rights_that_are_installed(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    _install(place, tmp_path)
+    [port] = controlplane.free_ports(1)
+    arguments = {
+        "KUBECONFIG": await _kubeconfig(place, tmp_path),
+        "POD_NAMESPACE": place.namespace,
+        "TFPARALLEL_PROGRESS_HOST": "127.0.0.1",
+        "TFPARALLEL_PROGRESS_PORT": str(port),
+    }
+    async with operator_process.running(arguments, tmp_path / "log") as operator:
+        await operator.until_ready()
+        await place.create_job()
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        await place.end("digits-worker-0", 1)
+        await place.until_pods(*ALL, attempt=2)
+        await place.run_all()
+        await place.end("digits-chief-0", 0)
+        await place.until_state("Succeeded")
+        await place.until_pods("digits-chief-0", attempt=2)
+        place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", _TTL)
+
+        async def removed() -> bool:
+            found = await place.api.list(resources.JOBS, place.namespace)
+            return not found.items
+
+        await harness.until("the job is removed after its time to live", removed)
+        assert "forbidden" not in operator.log
+        assert '"level": "error"' not in operator.log
+    secret = await place.api.get(resources.SECRETS.path(place.namespace, SECRET))
+    assert b"BEGIN CERTIFICATE" in base64.b64decode(secret["data"]["tls.crt"])
+    events = await place.api.list(resources.EVENTS, place.namespace)
+    assert "ChiefSucceeded" in {event["reason"] for event in events.items}
+
+
+_TTL = '{"spec":{"runPolicy":{"ttlSecondsAfterFinished":0}}}'
