@@ -1,0 +1,53 @@
+{{/* Name of all objects: the release's, with the chart's unless it holds it already. */}}
+{{- define "tfparallel.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tfparallel.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "tfparallel.labels" -}}
+{{ include "tfparallel.selector" . }}
+app.kubernetes.io/part-of: tfparallel
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "tfparallel.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "tfparallel.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An image by digest or tag: call with a dict of image and appVersion. */}}
+{{- define "tfparallel.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (default .appVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The operator's service account as the one subject of a binding. */}}
+{{- define "tfparallel.subjects" -}}
+- kind: ServiceAccount
+  name: {{ include "tfparallel.serviceAccount" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end -}}

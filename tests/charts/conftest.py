@@ -1,0 +1,58 @@
+"""The programs that render charts and kustomizations; no cluster is needed for that."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.charts import rendering
+from tests.cluster import binaries
+
+Render = Callable[..., rendering.Objects]
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def clients() -> dict[str, Path]:
+    binaries.ensure(binaries.CLIENTS)
+    return {name: binaries.path(name) for name in binaries.CLIENTS}
+
+
+@pytest.fixture(scope="session")
+def helm(clients: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Command:
+    home = tmp_path_factory.mktemp("helm")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(clients["helm"]), *arguments]
+        environment = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def chart(helm: Command) -> Render:
+    """Render the chart with `--set` values."""
+
+    def render(*values: str, release: str = "tfparallel-operator") -> rendering.Objects:
+        settings = [part for value in values for part in ("--set", value)]
+        where = ["--namespace", rendering.NAMESPACE]
+        done = helm("template", release, str(rendering.CHART), *where, *settings)
+        assert done.returncode == 0, done.stderr
+        return rendering.Objects.parse(done.stdout)
+
+    return render
+
+
+@pytest.fixture(scope="session")
+def kustomize(clients: dict[str, Path]) -> Render:
+    """Build a kustomization of the repository."""
+
+    def build(folder: str) -> rendering.Objects:
+        command = [str(clients["kubectl"]), "kustomize", str(rendering.ROOT / folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return rendering.Objects.parse(done.stdout)
+
+    return build

@@ -1,0 +1,203 @@
+"""What the chart renders, with its defaults and with what people set."""
+
+import json
+import tomllib
+
+import pytest
+import yaml
+
+from tests.charts import conftest, rendering
+from tests.images import inputs
+from tfparallel_operator import main as operator
+
+pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
+
+DIGEST = "sha256:" + "a" * 64
+
+
+def test_lint_has_nothing_to_say(helm: conftest.Command) -> None:
+    done = helm("lint", "--strict", str(rendering.CHART))
+    assert done.returncode == 0, done.stdout
+    assert "[WARNING]" not in done.stdout
+
+
+def test_versions_are_those_of_the_distributions() -> None:
+    chart = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    for name in ("operator", "trainer"):
+        text = (rendering.ROOT / name / "pyproject.toml").read_text(encoding="utf-8")
+        assert chart["appVersion"] == tomllib.loads(text)["project"]["version"]
+    assert chart["version"] == chart["appVersion"]
+
+
+def test_default_images_are_those_that_the_dockerfile_builds(chart: conftest.Render) -> None:
+    objects = chart()
+    assert rendering.container(objects)["image"] == inputs.OPERATOR.reference
+    trainer = rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"]
+    assert trainer == inputs.TRAINER.reference
+
+
+def test_digest_wins_over_tag(chart: conftest.Render) -> None:
+    objects = chart(
+        "image.repository=mine", "image.tag=v1", f"image.digest={DIGEST}", "trainer.image.tag=v2"
+    )
+    assert rendering.container(objects)["image"] == f"mine@{DIGEST}"
+    trainer = rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"]
+    assert trainer == f"{inputs.TRAINER.repository}:v2"
+
+
+def test_crd_is_kept_by_default_and_can_be_left_out(chart: conftest.Render) -> None:
+    kept = chart().one("CustomResourceDefinition")
+    assert kept["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    removed = chart("crds.keep=false").one("CustomResourceDefinition")
+    assert "annotations" not in removed["metadata"]
+    assert chart("crds.install=false").of_kind("CustomResourceDefinition") == []
+
+
+def test_crd_is_the_generated_one(chart: conftest.Render) -> None:
+    generated = rendering.ROOT / "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"
+    expected = yaml.safe_load(generated.read_text(encoding="utf-8"))
+    assert chart().one("CustomResourceDefinition")["spec"] == expected["spec"]
+
+
+def test_all_namespaces_are_watched_by_default(chart: conftest.Render) -> None:
+    objects = chart()
+    assert rendering.environment(objects)["TFPARALLEL_WATCH_NAMESPACES"] == ""
+    bindings = {m["metadata"]["name"] for m in objects.of_kind("ClusterRoleBinding")}
+    assert bindings == {"tfparallel-operator-cluster", "tfparallel-operator-jobs"}
+
+
+def test_rights_on_jobs_are_given_in_watched_namespaces_alone(chart: conftest.Render) -> None:
+    objects = chart("watchNamespaces={team-a,team-b}")
+    assert rendering.environment(objects)["TFPARALLEL_WATCH_NAMESPACES"] == "team-a,team-b"
+    cluster_wide = [m["metadata"]["name"] for m in objects.of_kind("ClusterRoleBinding")]
+    assert cluster_wide == ["tfparallel-operator-cluster"]
+    bound = {
+        m["metadata"]["namespace"]: m["roleRef"]["name"]
+        for m in objects.of_kind("RoleBinding")
+        if m["metadata"]["name"] == "tfparallel-operator-jobs"
+    }
+    assert bound == dict.fromkeys(("team-a", "team-b"), "tfparallel-operator-jobs")
+
+
+def test_no_rule_is_wider_than_its_list(chart: conftest.Render) -> None:
+    for role in chart().of_kind("ClusterRole", "Role"):
+        for rule in role["rules"]:
+            for field in ("apiGroups", "resources", "verbs"):
+                assert "*" not in rule[field], role["metadata"]["name"]
+            if "secrets" in rule["resources"]:
+                assert role["kind"] == "Role"
+                assert rule["resourceNames"] == ["tfparallel-operator-tls"]
+
+
+def test_secret_of_the_certificates_is_made_empty_and_goes_with_the_chart(
+    chart: conftest.Render,
+) -> None:
+    objects = chart()
+    secret = objects.one("Secret")
+    assert secret["metadata"]["name"] == rendering.environment(objects)["TFPARALLEL_TLS_SECRET"]
+    assert not {"data", "stringData"} & secret.keys()
+
+
+def test_operator_meets_the_level_restricted(chart: conftest.Render) -> None:
+    pod = chart().one("Deployment")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    [container] = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_every_setting_of_the_operator_is_given(chart: conftest.Render) -> None:
+    given = {variable["name"] for variable in rendering.container(chart())["env"]}
+    known = {str(option.envvar) for option in operator.main.params}
+    assert given == known - {"KUBECONFIG"}
+
+
+def test_progress_host_is_the_service(chart: conftest.Render) -> None:
+    objects = chart(release="blue")
+    service = objects.one("Service")
+    environment = rendering.environment(objects)
+    name = service["metadata"]["name"]
+    assert environment["TFPARALLEL_PROGRESS_HOST"] == f"{name}.$(POD_NAMESPACE).svc"
+    [port] = service["spec"]["ports"]
+    assert environment["TFPARALLEL_PROGRESS_PORT"] == str(port["port"])
+    pods = objects.one("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= pods.items()
+
+
+def test_two_releases_share_no_cluster_wide_name(chart: conftest.Render) -> None:
+    kinds = ("ClusterRole", "ClusterRoleBinding")
+    blue = {m["metadata"]["name"] for m in chart(release="blue").of_kind(*kinds)}
+    green = {m["metadata"]["name"] for m in chart(release="green").of_kind(*kinds)}
+    assert blue
+    assert not blue & green
+
+
+def test_own_service_account_is_used_and_not_made(chart: conftest.Render) -> None:
+    objects = chart("serviceAccount.create=false", "serviceAccount.name=mine")
+    assert objects.of_kind("ServiceAccount") == []
+    pod = objects.one("Deployment")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "mine"
+    subjects = [m["subjects"] for m in objects.of_kind("ClusterRoleBinding", "RoleBinding")]
+    assert {subject["name"] for [subject] in subjects} == {"mine"}
+
+
+def test_roles_can_be_left_to_others(chart: conftest.Render) -> None:
+    objects = chart("rbac.create=false", "rbac.aggregate=false")
+    assert objects.of_kind("ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding") == []
+
+
+def test_placement_reaches_the_pod(chart: conftest.Render) -> None:
+    objects = chart(
+        "nodeSelector.pool=system",
+        "tolerations[0].key=dedicated",
+        "priorityClassName=high",
+        "imagePullSecrets[0].name=registry",
+        "podAnnotations.team=a",
+        "extraEnv[0].name=X",
+        "extraEnv[0].value=y",
+    )
+    template = objects.one("Deployment")["spec"]["template"]
+    pod = template["spec"]
+    assert pod["nodeSelector"] == {"pool": "system"}
+    assert pod["tolerations"] == [{"key": "dedicated"}]
+    assert pod["priorityClassName"] == "high"
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert template["metadata"]["annotations"] == {"team": "a"}
+    assert rendering.environment(objects)["X"] == "y"
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("imagee.tag=1", "imagee"),
+        ("image.tagg=1", "tagg"),
+        ("workers=0", "/workers"),
+        ("logFormat=xml", "/logFormat"),
+        ("watchNamespaces={Team_A}", "/watchNamespaces"),
+        ("image.digest=latest", "/image/digest"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(helm: conftest.Command, value: str, named: str) -> None:
+    done = helm("template", "x", str(rendering.CHART), "--set", value)
+    assert done.returncode != 0
+    assert named in done.stderr
+
+
+def test_every_value_has_a_comment_and_a_schema() -> None:
+    text = (rendering.CHART / "values.yaml").read_text(encoding="utf-8")
+    schema = json.loads((rendering.CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load(text)
+    assert set(values) == set(schema["properties"]) - {"global"}
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        key, _, rest = line.partition(":")
+        opens_section = not rest and key.strip() in {
+            "image", "trainer", "crds", "rbac", "serviceAccount",
+        }  # fmt: skip
+        described = lines[number - 1].lstrip().startswith("# --")
+        if key and not key.startswith((" ", "#")):
+            assert described or opens_section, line

@@ -1,0 +1,113 @@
+"""The API server takes what is rendered, and gives the operator the rights that it needs alone."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.charts import rendering
+from tests.cluster import console, handle
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
+
+ACCOUNT = f"system:serviceaccount:{rendering.NAMESPACE}:tfparallel-operator"
+WATCHED = "team-a"
+NEEDED = [
+    ("create", "tokenreviews.authentication.k8s.io", ""),
+    ("list", "tfparalleljobs", WATCHED),
+    ("watch", "tfparalleljobs", WATCHED),
+    ("delete", "tfparalleljobs", WATCHED),
+    ("patch", "tfparalleljobs/status", WATCHED),
+    ("update", "tfparalleljobs/finalizers", WATCHED),
+    *[(verb, "pods", WATCHED) for verb in ("get", "list", "watch", "create", "delete")],
+    ("create", "services", WATCHED),
+    ("create", "configmaps", WATCHED),
+    ("create", "events.events.k8s.io", WATCHED),
+    ("get", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
+    ("patch", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
+]
+REFUSED = [
+    ("get", "secrets/another", rendering.NAMESPACE),
+    ("list", "secrets", rendering.NAMESPACE),
+    ("delete", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
+    ("create", "secrets", rendering.NAMESPACE),
+    ("create", "secrets", WATCHED),
+    ("get", "pods/log", WATCHED),
+    ("create", "pods/exec", WATCHED),
+    ("patch", "pods", WATCHED),
+    ("create", "tfparalleljobs", WATCHED),
+    ("update", "tfparalleljobs", WATCHED),
+    ("list", "customresourcedefinitions.apiextensions.k8s.io", ""),
+    ("list", "nodes", ""),
+    ("create", "clusterrolebindings.rbac.authorization.k8s.io", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(light_cluster: handle.Cluster) -> Iterator[handle.Cluster]:
+    """A control plane with the chart installed for one watched namespace."""
+    for namespace in (rendering.NAMESPACE, WATCHED):
+        light_cluster.run_kubectl("create", "namespace", namespace)
+    where = ("--namespace", rendering.NAMESPACE)
+    light_cluster.run_helm(
+        "install",
+        "tfparallel-operator",
+        str(rendering.CHART),
+        *where,
+        "--set",
+        f"watchNamespaces={{{WATCHED}}}",
+    )
+    yield light_cluster
+    light_cluster.run_helm("uninstall", "tfparallel-operator", *where)
+    light_cluster.run_kubectl("delete", "crd", "tfparalleljobs.tfparallel.dev")
+    light_cluster.run_kubectl("delete", "namespace", WATCHED, rendering.NAMESPACE, "--wait=false")
+
+
+def _allowed(cluster: handle.Cluster, verb: str, resource: str, namespace: str) -> bool:
+    kind, _, name = resource.partition("/")
+    subresource = f"--subresource={name}" if name in {"status", "finalizers", "log", "exec"} else ""
+    target = kind if subresource or not name else f"{kind}/{name}"
+    where = f"--namespace={namespace}" if namespace else "--all-namespaces"
+    arguments = [part for part in (verb, target, subresource, where) if part]
+    try:
+        cluster.run_kubectl("auth", "can-i", *arguments, f"--as={ACCOUNT}", "--quiet")
+    except console.ClusterError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("verb", "resource", "namespace"), NEEDED)
+def test_needed_rights_are_given(
+    cluster: handle.Cluster, verb: str, resource: str, namespace: str
+) -> None:
+    assert _allowed(cluster, verb, resource, namespace)
+
+
+@pytest.mark.parametrize(("verb", "resource", "namespace"), REFUSED)
+def test_other_rights_are_not(
+    cluster: handle.Cluster, verb: str, resource: str, namespace: str
+) -> None:
+    assert not _allowed(cluster, verb, resource, namespace)
+
+
+def test_jobs_of_other_namespaces_are_out_of_reach(cluster: handle.Cluster) -> None:
+    for resource in ("tfparalleljobs", "pods", "configmaps"):
+        assert not _allowed(cluster, "list", resource, "default")
+
+
+def test_crd_is_established_with_its_columns(cluster: handle.Cluster) -> None:
+    definition = json.loads(
+        cluster.run_kubectl("get", "crd", "tfparalleljobs.tfparallel.dev", "--output=json")
+    )
+    conditions = {c["type"]: c["status"] for c in definition["status"]["conditions"]}
+    assert conditions["Established"] == "True"
+    assert "NonStructuralSchema" not in conditions
+
+
+def test_kustomization_passes_strict_validation(cluster: handle.Cluster) -> None:
+    folder = str(rendering.ROOT / "manifests/overlays/default")
+    applied = cluster.run_kubectl(
+        "apply", "--dry-run=server", "--validate=strict", "--kustomize", folder
+    )
+    assert "deployment.apps/tfparallel-operator" in applied
+    assert "customresourcedefinition.apiextensions.k8s.io/tfparalleljobs" in applied

@@ -1,0 +1,106 @@
+"""A namespace of a test, spoken to with kubectl as a person would."""
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import handle
+
+Object = dict[str, Any]
+
+POLL_SECONDS = 0.5
+JOB_SECONDS = 400.0
+"""How long a short job may take on two busy cores."""
+
+GONE_SECONDS = 90.0
+CHILDREN = "pods,services,configmaps"
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One namespace, and kubectl for it."""
+
+    cluster: handle.Cluster
+    name: str
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
+        """What kubectl prints for this namespace."""
+        return self.cluster.run_kubectl(f"--namespace={self.name}", *arguments, input=input)
+
+    def apply(self, *documents: Object) -> None:
+        """Apply manifests as kubectl does it by default: with strict validation."""
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)})
+        self.kubectl("apply", "--filename=-", input=text)
+
+    def job(self, name: str) -> Object:
+        """A job as the API server has it."""
+        found: Object = json.loads(self.kubectl("get", "tfpj", name, "--output=json"))
+        return found
+
+    def pods(self, job: str) -> dict[str, Object]:
+        """The pods of a job by name."""
+        listing = self.kubectl("get", "pods", f"--selector={_of(job)}", "--output=json")
+        return {pod["metadata"]["name"]: pod for pod in json.loads(listing)["items"]}
+
+    def wait(
+        self, name: str, reached: Callable[[Object], bool], limit: float = JOB_SECONDS
+    ) -> Object:
+        """The job, once its status is as wanted; when it never is, all that is known is raised."""
+        deadline = time.monotonic() + limit
+        while not reached((found := self.job(name)).get("status") or {}):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{name} did not get there:\n{self.describe(name)}")
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def wait_ended(self, name: str, limit: float = JOB_SECONDS) -> Object:
+        """The job, once it has succeeded or failed."""
+        return self.wait(name, lambda s: s.get("state") in {"Succeeded", "Failed"}, limit)
+
+    def wait_gone(self, job: str) -> None:
+        """Wait until nothing of a deleted job is left."""
+        deadline = time.monotonic() + GONE_SECONDS
+        while left := self.children(job):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"of the deleted job {job} there are still:\n{left}")
+            time.sleep(POLL_SECONDS)
+
+    def children(self, job: str) -> str:
+        """The names of all objects of a job, with their kinds."""
+        return self.kubectl("get", CHILDREN, f"--selector={_of(job)}", "--output=name").strip()
+
+    def describe(self, job: str) -> str:
+        """All that a person would look at when a job does not do what it should."""
+        parts = [json.dumps(self.job(job).get("status"), indent=1)]
+        parts.append(self.kubectl("get", "pods", "--output=wide"))
+        parts.append(self.kubectl("get", "events", "--sort-by=.lastTimestamp"))
+        for pod in self.pods(job):
+            with contextlib.suppress(Exception):
+                parts.append(f"--- {pod}\n{self.kubectl('logs', pod, '--tail=40')}")
+        return "\n".join(parts)
+
+    @contextlib.contextmanager
+    def watching(self, columns: str, file: Path) -> Iterator[None]:
+        """Meanwhile write a line to the file for every version of every job."""
+        command = [
+            str(self.cluster.kubectl),
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            f"--namespace={self.name}",
+            *("get", "tfpj", "--watch", f"--output=jsonpath={columns}"),
+        ]
+        with file.open("w", encoding="utf-8") as output:
+            watch = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            watch.terminate()
+            watch.wait()
+
+
+def _of(job: str) -> str:
+    return f"tfparallel.dev/job-name={job}"

@@ -1,0 +1,172 @@
+"""The main example, applied as the README tells, and everything that a person can see of it."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import namespaces, operator, volumes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+ACCURACY = 0.9
+COLUMNS = (
+    "{.status.state}|{.status.progress.step}|{.status.progress.metrics.loss}"
+    "|{.status.progress.eta}{'\\n'}"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One version of the job."""
+
+    state: str
+    step: str
+    loss: str
+    eta: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What became of the example."""
+
+    namespace: namespaces.Namespace
+    volume: volumes.Volume
+    history: list[Seen]
+    pods: dict[str, namespaces.Object]
+    """As they were while it ran: what has not ended with the chief is deleted."""
+
+    job: namespaces.Object
+    table: str
+
+
+@pytest.fixture(scope="module")
+def run(
+    module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Run]:
+    namespace = module_namespace
+    volume = volumes.make(namespace, "digits")
+    seen = tmp_path_factory.mktemp("digits") / "seen"
+    model = operator.example("digits", "model.py")
+    with namespace.watching(COLUMNS, seen):
+        namespace.kubectl("create", "configmap", "digits", f"--from-file={model}")
+        namespace.kubectl("apply", f"--filename={operator.example('digits')}")
+        namespace.wait("digits", lambda status: status.get("state") == "Running")
+        pods = namespace.pods("digits")
+        job = namespace.wait_ended("digits")
+        table = namespace.kubectl("get", "tfpj")
+    lines = seen.read_text(encoding="utf-8").splitlines()
+    yield Run(namespace, volume, [Seen(*line.split("|")) for line in lines], pods, job, table)
+    volume.remove()
+
+
+def test_it_succeeds(run: Run) -> None:
+    status = run.job["status"]
+    assert status["state"] == "Succeeded", run.namespace.describe("digits")
+    conditions = {c["type"]: c["status"] for c in status["conditions"]}
+    assert conditions["Succeeded"] == "True"
+    assert conditions["Running"] == "False"
+    assert status["restarts"] == {"failure": 0, "disruption": 0}
+    assert status["observedGeneration"] == run.job["metadata"]["generation"]
+
+
+def test_states_follow_each_other(run: Run) -> None:
+    states = [seen.state for seen in run.history]
+    in_order = list(dict.fromkeys(state for state in states if state))
+    assert in_order == ["Pending", "Running", "Succeeded"]
+
+
+def test_step_loss_and_time_to_go_are_seen_while_it_runs(run: Run) -> None:
+    reported = [seen for seen in run.history if seen.state == "Running" and seen.step]
+    assert reported
+    assert all(seen.loss and seen.eta for seen in reported)
+    steps = [int(seen.step) for seen in reported]
+    assert steps == sorted(steps)
+    total = run.job["status"]["progress"]["totalSteps"]
+    assert 0 < steps[0] < total
+
+
+def test_kubectl_shows_it_in_one_line(run: Run) -> None:
+    header, line = run.table.splitlines()
+    assert header.split()[:7] == ["NAME", "STATE", "STRATEGY", "READY", "STEP", "PROGRESS", "LOSS"]
+    assert line.split()[:4] == ["digits", "Succeeded", "MultiWorkerMirrored", "2/2"]
+
+
+def test_pods_are_the_operators(run: Run) -> None:
+    assert set(run.pods) == {"digits-chief-0", "digits-worker-0"}
+    for pod in run.pods.values():
+        [owner] = pod["metadata"]["ownerReferences"]
+        assert owner["uid"] == run.job["metadata"]["uid"]
+        [managers] = [m for m in pod["metadata"]["managedFields"] if not m.get("subresource")]
+        assert "kubectl" not in managers["manager"]
+
+
+def test_logs_tell_of_the_training(run: Run) -> None:
+    log = run.namespace.kubectl("logs", "digits-chief-0")
+    assert "digits-worker-0.digits:2222" in log
+    assert "accuracy" in log
+
+
+def test_last_report_stays_in_the_status(run: Run) -> None:
+    progress = run.job["status"]["progress"]
+    assert progress["step"] == progress["totalSteps"]
+    assert progress["percent"] == 100
+    assert float(progress["metrics"]["val_accuracy"]) >= ACCURACY
+    assert float(progress["metrics"]["loss"]) < 1.0
+
+
+def test_saved_model_loads_with_plain_keras(run: Run, tmp_path: Path) -> None:
+    model = run.volume.fetch("digits/model.keras", tmp_path / "model.keras")
+    program = """
+import importlib.util, json, sys
+import keras
+spec = importlib.util.spec_from_file_location("example", sys.argv[2])
+example = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(example)
+model = keras.saving.load_model(sys.argv[1], compile=False)
+x, y = example.evaluation_data()
+guesses = model.predict(x, verbose=0).argmax(axis=-1)
+print(json.dumps({"accuracy": float((guesses == y).mean())}))
+"""
+    source = str(operator.example("digits", "model.py"))
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(model), source],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    accuracy = json.loads(done.stdout)["accuracy"]
+    reported = float(run.job["status"]["progress"]["metrics"]["val_accuracy"])
+    assert accuracy >= ACCURACY
+    assert accuracy == pytest.approx(reported, abs=1e-3)
+
+
+def test_checkpoints_and_logs_are_in_the_claim(run: Run) -> None:
+    names = run.volume.list("digits")
+    assert "/digits/checkpoints/" in names
+    assert "/digits/summary.json" in names
+    assert "/digits/logs/train.jsonl" in names
+
+
+def test_finished_job_that_is_applied_again_does_not_train_again(run: Run) -> None:
+    namespace = run.namespace
+    namespace.kubectl("delete", "tfpj", "digits")
+    namespace.wait_gone("digits")
+    namespace.kubectl("apply", f"--filename={operator.example('digits')}")
+    again = namespace.wait_ended("digits")
+    assert again["status"]["state"] == "Succeeded"
+    assert again["metadata"]["uid"] != run.job["metadata"]["uid"]
+    assert "evaluation" not in namespace.kubectl("logs", "digits-chief-0")
+
+
+def test_deleted_job_leaves_nothing_but_what_the_user_made(run: Run) -> None:
+    namespace = run.namespace
+    assert namespace.children("digits")
+    namespace.kubectl("delete", "tfpj", "digits")
+    namespace.wait_gone("digits")
+    assert namespace.kubectl("get", "configmap", "digits", "--output=name")

@@ -1,0 +1,82 @@
+"""What goes wrong is told where people look: state, last exit, condition, Event, log."""
+
+import pytest
+
+from tests.cluster import console
+from tests.e2e import jobs, namespaces, operator
+from tfparallel_trainer.contract import exits
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+
+def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespace) -> None:
+    source = "--from-literal=model.py=import no_such_package"
+    namespace.kubectl("create", "configmap", "broken", source)
+    namespace.apply(jobs.trained("broken", epochs=1))
+    job = namespace.wait_ended("broken")
+    status = job["status"]
+    assert status["state"] == "Failed", namespace.describe("broken")
+    assert status["restarts"]["failure"] == 0
+    exited = [r["lastExit"] for r in status["replicas"].values() if "lastExit" in r]
+    assert exits.Exit.USER_ERROR in {e["code"] for e in exited}
+    [failed] = [c for c in status["conditions"] if c["type"] == "Failed"]
+    assert failed["status"] == "True"
+    assert "broken-" in failed["message"]
+    assert str(int(exits.Exit.USER_ERROR)) in failed["message"]
+    [pod, *_] = [e["replica"] for e in exited if e["code"] == exits.Exit.USER_ERROR]
+    assert "no_such_package" in namespace.kubectl("logs", pod)
+    events = namespace.kubectl(
+        "get", "events", "--field-selector=type=Warning", "--output=jsonpath={.items[*].reason}"
+    )
+    assert failed["reason"] in events.split()
+
+
+def test_script_that_fails_uses_up_its_retries(namespace: namespaces.Namespace) -> None:
+    namespace.apply(
+        jobs.job(
+            "fragile",
+            runPolicy={"backoffLimit": 1},
+            tfReplicaSpecs={"Worker": jobs.script("raise SystemExit(3)")},
+        )
+    )
+    status = namespace.wait_ended("fragile")["status"]
+    assert status["state"] == "Failed", namespace.describe("fragile")
+    assert status["restarts"]["failure"] == 1
+    last = status["replicas"]["Worker"]["lastExit"]
+    assert (last["replica"], last["code"]) == ("fragile-worker-0", 3)
+
+
+def test_manifest_that_cannot_work_is_refused_by_apply(namespace: namespaces.Namespace) -> None:
+    wrong = jobs.trained("two-chiefs", epochs=1)
+    wrong["spec"]["tfReplicaSpecs"]["Chief"]["replicas"] = 2
+    with pytest.raises(console.ClusterError, match=r"a job has one chief: set Chief\.replicas"):
+        namespace.apply(wrong)
+    unknown = jobs.trained("typo", epochs=1, globalBatchSise=8)
+    with pytest.raises(console.ClusterError, match=r"unknown field.*globalBatchSise"):
+        namespace.apply(unknown)
+    assert namespace.kubectl("get", "tfpj", "--output=name") == ""
+
+
+def test_running_job_that_is_deleted_leaves_nothing(namespace: namespaces.Namespace) -> None:
+    idle = jobs.script("import time; time.sleep(3600)", replicas=2)
+    namespace.apply(jobs.job("idle", tfReplicaSpecs={"Worker": idle}))
+    namespace.wait("idle", lambda status: status.get("state") == "Running")
+    namespace.kubectl("delete", "tfpj", "idle")
+    namespace.wait_gone("idle")
+    left = namespace.kubectl("get", "pods,services,tfpj", "--output=name")
+    assert left == ""
+
+
+def test_job_is_deleted_completely_without_an_operator(namespace: namespaces.Namespace) -> None:
+    idle = jobs.script("import time; time.sleep(3600)")
+    namespace.apply(jobs.job("orphan", tfReplicaSpecs={"Worker": idle}))
+    namespace.wait("orphan", lambda status: status.get("state") == "Running")
+    deployment = ("deployment/tfparallel-operator", operator.WHERE)
+    namespace.cluster.run_kubectl("scale", *deployment, "--replicas=0", "--timeout=60s")
+    try:
+        namespace.kubectl("delete", "tfpj", "orphan")
+        namespace.wait_gone("orphan")
+        assert namespace.kubectl("get", "tfpj", "--output=name") == ""
+    finally:
+        namespace.cluster.run_kubectl("scale", *deployment, "--replicas=1")
+        namespace.cluster.run_kubectl("rollout", "status", *deployment, "--timeout=120s")

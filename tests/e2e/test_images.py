@@ -1,0 +1,86 @@
+"""What the images hold and what they do not."""
+
+import json
+import tarfile
+from typing import Any
+
+import pytest
+
+from tests.cluster import handle
+from tests.e2e import volumes
+from tests.images import build, inputs
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+USER = "65532"
+LARGEST_OPERATOR_BYTES = 300e6
+
+
+@pytest.fixture(scope="module", params=list(inputs.TARGETS))
+def image(request: pytest.FixtureRequest, cluster: handle.Cluster) -> build.Image:
+    [built] = build.ensure([inputs.TARGETS[request.param]])
+    return built
+
+
+def _configuration(image: build.Image) -> Any:
+    with tarfile.open(image.archive) as archive:
+        [entry] = json.load(_open(archive, "manifest.json"))
+        return json.load(_open(archive, entry["Config"]))
+
+
+def _open(archive: tarfile.TarFile, name: str) -> Any:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file
+
+
+def _run(cluster: handle.Cluster, image: build.Image, program: str) -> str:
+    name = image.reference.partition(":")[0].replace("/", "-")
+    where = f"--namespace={volumes.KEEPER_NAMESPACE}"
+    flags = ("--restart=Never", "--image-pull-policy=Never", f"--image={image.reference}")
+    command = ("--command", "--", "python", "-c", program)
+    cluster.run_kubectl("run", name, where, *flags, *command)
+    ended = "--for=jsonpath={.status.phase}=Succeeded"
+    cluster.run_kubectl("wait", f"pod/{name}", where, ended, "--timeout=120s")
+    said = cluster.run_kubectl("logs", name, where)
+    cluster.run_kubectl("delete", "pod", name, where)
+    return said.strip()
+
+
+def test_nothing_of_the_place_of_the_build_stays(image: build.Image) -> None:
+    history = json.dumps(_configuration(image)["history"])
+    assert "COPY" in history
+    assert "secret" not in history
+    with tarfile.open(image.archive) as archive:
+        [entry] = json.load(_open(archive, "manifest.json"))
+        for layer in entry["Layers"]:
+            with tarfile.open(fileobj=_open(archive, layer)) as files:
+                names = {name.removeprefix("./") for name in files.getnames()}
+            assert names
+            assert not names & {"etc/pip.conf", "run/secrets/ca.crt", "etc/apt/sources.list"}
+
+
+def test_it_runs_as_a_user_without_rights(image: build.Image) -> None:
+    config = _configuration(image)["config"]
+    assert config["User"] == f"{USER}:{USER}"
+    assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+    version = config["Labels"]["org.opencontainers.image.version"]
+    assert image.reference.endswith(f":{version}")
+
+
+def test_it_holds_what_it_needs_and_no_more(cluster: handle.Cluster, image: build.Image) -> None:
+    program = (
+        "import importlib.util, os; print(os.getuid(), *(name for name in"
+        " ('tensorflow', 'sklearn', 'kopf', 'kubernetes', 'pip', 'tfparallel_trainer')"
+        " if importlib.util.find_spec(name)))"
+    )
+    held = {
+        inputs.OPERATOR.reference: "kopf tfparallel_trainer",
+        inputs.TRAINER.reference: "tensorflow sklearn tfparallel_trainer",
+    }
+    assert _run(cluster, image, program) == f"{USER} {held[image.reference]}"
+
+
+def test_operator_is_small(cluster: handle.Cluster) -> None:
+    [image] = build.ensure([inputs.OPERATOR])
+    assert image.archive.stat().st_size < LARGEST_OPERATOR_BYTES

@@ -1,0 +1,1 @@
+"""Builds the images of the Dockerfile where nothing can be pulled, and keeps them in the cache."""
