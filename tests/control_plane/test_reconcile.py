@@ -20,6 +20,7 @@ class RefusingApi(memory_api.MemoryApi):
         super().__init__()
         self.refusal: errors.ApiError | None = None
         self.refused = 0
+        self.conflicts = 0
         self.intruder = ""
         """Who writes to the job just before the next status does."""
 
@@ -35,7 +36,11 @@ class RefusingApi(memory_api.MemoryApi):
         manager, self.intruder = self.intruder, ""
         if manager:
             await self.apply(path, {"metadata": {}, "status": {"progress": {"step": 1}}}, manager)
-        return await super().patch(path, change)
+        try:
+            return await super().patch(path, change)
+        except errors.Conflict:
+            self.conflicts += 1
+            raise
 
 
 class World:
@@ -191,7 +196,7 @@ async def test_a_job_that_changed_under_a_decision_is_read_and_decided_anew(worl
             pod["status"] = {"phase": "Running"}
             world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
         await world.engine.settle()
-        assert world.api.intruder == ""
+        assert world.api.conflicts == 1
         assert world.status["state"] == "Running"
         assert world.status["progress"] == {"step": 1}
 

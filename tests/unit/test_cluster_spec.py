@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit import builders
+from tfparallel_operator.api import load, types
 from tfparallel_operator.core import cluster_spec, replicas
 
 ALLOWED = {"chief", "worker", "ps", "evaluator"}
@@ -80,7 +81,7 @@ def test_the_port_named_tfjob_port_is_used() -> None:
             ]
         }
     }
-    made = builders.load.parse_job(document)
+    made = load.parse_job(document)
     config = json.loads(cluster_spec.tf_config(made, replicas.expand(made)[0]))
     assert config["cluster"]["worker"] == ["job-worker-0.job:4000"]
     assert config["cluster"]["chief"] == ["job-chief-0.job:2222"]
@@ -88,5 +89,5 @@ def test_the_port_named_tfjob_port_is_used() -> None:
 
 def test_thousands_of_replicas_fit_one_environment_variable() -> None:
     made = builders.a_job(worker=2500)
-    text = cluster_spec.tf_config(made, replicas.Replica(builders.types.Role.WORKER, 0))
+    text = cluster_spec.tf_config(made, replicas.Replica(types.Role.WORKER, 0))
     assert len("TF_CONFIG=") + len(text) < 131_071

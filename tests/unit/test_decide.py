@@ -13,6 +13,10 @@ def a_world(**job: object) -> builders.World:
     return world
 
 
+def state_of(world: builders.World) -> names.State | None:
+    return world.status.state
+
+
 def truth(world: builders.World, kind: names.Condition) -> tuple[str, str] | None:
     condition = conditions.find(world.status, kind)
     return None if condition is None else (condition.status.value, condition.reason)
@@ -45,7 +49,7 @@ def test_a_job_runs_when_all_its_replicas_do_and_succeeds_with_its_chief() -> No
     world.advance(60)
     world.exit("job-chief-0", 0)
     world.settle()
-    assert world.status.state is names.State.SUCCEEDED
+    assert state_of(world) is names.State.SUCCEEDED
     assert truth(world, names.Condition.SUCCEEDED) == ("True", "ChiefSucceeded")
     assert truth(world, names.Condition.RUNNING) == ("False", "JobFinished")
     assert world.status.completion_time == world.now
@@ -119,10 +123,10 @@ def test_a_lost_peer_restarts_the_gang_when_all_old_pods_are_gone() -> None:
     assert set(world.pods) == {"job-chief-0"}, "the new gang waits for the last old pod"
     world.settle()
     assert {pod.attempt for pod in world.pods.values()} == {2}
-    assert world.status.state is names.State.RESTARTING
+    assert state_of(world) is names.State.RESTARTING
     world.run()
     world.settle()
-    assert world.status.state is names.State.RUNNING
+    assert state_of(world) is names.State.RUNNING
     assert world.status.restarts.failure == 1
     warned = [event for event in world.events if event.type is decision.EventType.WARNING]
     assert len(warned) == 1
@@ -168,7 +172,7 @@ def test_a_terminating_pod_is_not_a_failed_one() -> None:
     world.settle()
     world.update("job-worker-1", deleting=True)
     assert not world.step() or world.status.attempt == 1
-    assert world.status.state is names.State.RUNNING
+    assert state_of(world) is names.State.RUNNING
     assert world.status.replicas["Worker"].terminating == 1
 
 
@@ -224,7 +228,7 @@ def test_an_evaluator_never_fails_training() -> None:
         if world.pods["job-evaluator-0"].phase is observation.Phase.RUNNING:
             world.exit("job-evaluator-0", 1)
         world.settle()
-    assert world.status.state is names.State.RUNNING
+    assert state_of(world) is names.State.RUNNING
     assert world.status.replicas["Evaluator"].failed == 1
 
 
@@ -284,11 +288,11 @@ def test_suspending_deletes_the_pods_and_resuming_begins_a_new_attempt() -> None
     world.edit(suspend=True)
     world.settle()
     assert world.pods == {}
-    assert world.status.state is names.State.SUSPENDED
+    assert state_of(world) is names.State.SUSPENDED
     world.advance(3600)
     world.edit(suspend=False)
     world.settle()
-    assert world.status.state is names.State.PENDING
+    assert state_of(world) is names.State.PENDING
     assert world.status.start_time == world.now
     assert {pod.attempt for pod in world.pods.values()} == {2}
 
@@ -296,7 +300,7 @@ def test_suspending_deletes_the_pods_and_resuming_begins_a_new_attempt() -> None
 def test_a_job_may_be_created_suspended() -> None:
     world = a_world(worker=1, run_policy={"suspend": True})
     assert world.pods == {}
-    assert world.status.state is names.State.SUSPENDED
+    assert state_of(world) is names.State.SUSPENDED
     assert world.status.attempt == 0
 
 
@@ -308,7 +312,7 @@ def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
     assert truth(world, names.Condition.FAILED) == ("True", "InvalidTemplate")
     world.edit(backoff_limit=1)
     world.settle()
-    assert world.status.state is names.State.PENDING
+    assert state_of(world) is names.State.PENDING
     assert world.status.attempt == 2
 
 
@@ -342,3 +346,25 @@ def test_why_a_pod_waits_stands_in_the_status() -> None:
     running = conditions.find(world.status, names.Condition.RUNNING)
     assert running is not None
     assert "Insufficient nvidia.com/gpu" in running.message
+
+
+def test_a_second_wrong_spec_is_told_like_the_first() -> None:
+    first = decide.reject({"metadata": {"generation": 1}}, load.SpecError("a"), builders.START)
+    status = first.status.model_dump(mode="json", by_alias=True)
+    again = decide.reject(
+        {"metadata": {"generation": 1}, "status": status}, load.SpecError("b"), builders.START
+    )
+    assert again.status == first.status
+    newer = decide.reject(
+        {"metadata": {"generation": 2}, "status": status}, load.SpecError("b"), builders.START
+    )
+    failed = conditions.find(newer.status, names.Condition.FAILED)
+    assert failed is not None
+    assert (failed.message, failed.observed_generation) == ("b", 2)
+
+
+def test_a_status_of_a_newer_operator_is_read_all_the_same() -> None:
+    document = builders.manifest(worker=1)
+    document["status"] = {"attempt": 2, "mood": "sunny", "progress": {"step": 3, "mood": "sunny"}}
+    status = load.parse_job(document).status
+    assert (status.attempt, status.progress and status.progress.step) == (2, 3)

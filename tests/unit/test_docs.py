@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.unit import builders
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import failure, observation, replicas
 from tfparallel_trainer.contract import exits
 
@@ -79,10 +79,10 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
         "MultiWorkerMirrored": {"chief": 1, "worker": 1, "evaluator": 1},
         "ParameterServer": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1},
     }[strategy]
-    job = builders.a_job(**roles)
+    job = load.parse_job(builders.manifest(**roles))
     assert replicas.strategy(job) == strategy
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
     for role in roles:
-        lost = replicas.Replica(builders.types.Role(builders.ROLES[role]), 0)
+        lost = replicas.Replica(types.Role(builders.ROLES[role]), 0)
         loss = failure.Loss(lost, failure.Cause.FAILURE, observation.Exit(1, "Error", "", None))
         assert columns[role] in SCOPES[failure.scope(job, loss)]

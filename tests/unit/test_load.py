@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit import builders
-from tfparallel_operator.api import load
+from tfparallel_operator.api import load, types
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -153,7 +153,7 @@ def test_defaults_are_filled_in_and_the_document_is_left_alone() -> None:
     del document["spec"]["tfReplicaSpecs"]["Chief"]["replicas"]
     before = copy.deepcopy(document)
     job = load.parse_job(document)
-    assert job.spec.tf_replica_specs[builders.types.Role.CHIEF].replicas == 1
+    assert job.spec.tf_replica_specs[types.Role.CHIEF].replicas == 1
     assert job.spec.run_policy.backoff_limit == 3
     assert job.spec.run_policy.clean_pod_policy.value == "Running"
     assert document == before

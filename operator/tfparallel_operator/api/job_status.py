@@ -10,6 +10,12 @@ from tfparallel_operator.api import names
 from tfparallel_trainer.contract import base, progress
 
 
+class _Observed(base.Model):
+    """Fields that a newer operator has written are let through: they do not make a job invalid."""
+
+    model_config = pydantic.ConfigDict(extra="ignore")
+
+
 class Truth(enum.StrEnum):
     """A condition's status."""
 
@@ -18,7 +24,7 @@ class Truth(enum.StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Condition(base.Model):
+class Condition(_Observed):
     """One condition, as the Kubernetes API conventions define it."""
 
     type: names.Condition
@@ -33,7 +39,7 @@ class Condition(base.Model):
     """The generation of the spec that this was decided for."""
 
 
-class LastExit(base.Model):
+class LastExit(_Observed):
     """How a replica ended that did not succeed."""
 
     replica: str
@@ -46,7 +52,7 @@ class LastExit(base.Model):
     """When it ended."""
 
 
-class ReplicaStatus(base.Model):
+class ReplicaStatus(_Observed):
     """The replicas of one role, counted."""
 
     desired: int = 0
@@ -64,7 +70,7 @@ class ReplicaStatus(base.Model):
     """The newest exit that was not a success."""
 
 
-class Restarts(base.Model):
+class Restarts(_Observed):
     """Restarts so far, by cause."""
 
     failure: int = 0
@@ -73,14 +79,14 @@ class Restarts(base.Model):
     """Restarts after pods were deleted, evicted or lost: not bounded."""
 
 
-class ProgressStatus(progress.Progress):
+class ProgressStatus(progress.Progress, _Observed):
     """The latest report of the coordinator."""
 
     last_update_time: datetime.datetime | None = None
     """When the report arrived."""
 
 
-class JobStatus(base.Model):
+class JobStatus(_Observed):
     """The observed state of a job."""
 
     state: names.State | None = None

@@ -20,8 +20,12 @@ from tfparallel_operator.core import (
     view,
 )
 
-_NEVER_RAN = (names.Reason.INVALID_SPEC, names.Reason.INVALID_TEMPLATE)
-"""Failures of the manifest: a corrected one starts the job after all."""
+_NEVER_RAN = (
+    names.Reason.INVALID_SPEC,
+    names.Reason.INVALID_TEMPLATE,
+    names.Reason.NAME_CONFLICT,
+)
+"""Failures before anything trained: the next generation of the spec starts the job after all."""
 
 
 def decide(
@@ -55,7 +59,7 @@ def reject(
         status = job_status.JobStatus.model_validate(body.get("status") or {})
     except pydantic.ValidationError:
         status = job_status.JobStatus()
-    if conditions.finished(status):
+    if conditions.finished(status) and not _corrected(status, generation):
         return decision.Decision(status)
     status = conditions.set_condition(
         status,
@@ -81,7 +85,8 @@ class _Case:
 
     def decide(self, refusal: observation.Refusal | None) -> decision.Decision:
         status = self._described()
-        if conditions.finished(status) and not self._corrected(status):
+        generation = self.job.metadata.generation
+        if conditions.finished(status) and not _corrected(status, generation):
             return self._ended(status)
         if refusal is not None:
             return self._end(status, names.Condition.FAILED, refusal.reason, refusal.message)
@@ -104,15 +109,6 @@ class _Case:
             message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"
         kept = trainer.checkpoint is not None
         return self._condition(status, names.Condition.RESUMABLE, kept, reason, message)
-
-    def _corrected(self, status: job_status.JobStatus) -> bool:
-        """Whether the job failed for a manifest that has been changed since."""
-        failed = conditions.find(status, names.Condition.FAILED)
-        return (
-            failed is not None
-            and failed.reason in _NEVER_RAN
-            and failed.observed_generation < self.job.metadata.generation
-        )
 
     def _started(
         self, status: job_status.JobStatus
@@ -333,6 +329,16 @@ class _Case:
 
     def _event(self, reason: names.Reason, message: str) -> decision.Event:
         return decision.Event(decision.EventType.NORMAL, reason, message)
+
+
+def _corrected(status: job_status.JobStatus, generation: int) -> bool:
+    """Whether the job failed for a spec that has been changed since."""
+    failed = conditions.find(status, names.Condition.FAILED)
+    return (
+        failed is not None
+        and failed.reason in _NEVER_RAN
+        and failed.observed_generation < generation
+    )
 
 
 def _deletions(pods: tuple[observation.Pod, ...]) -> tuple[decision.Deletion, ...]:
