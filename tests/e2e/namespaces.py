@@ -44,7 +44,8 @@ class Namespace:
 
     def pods(self, job: str) -> dict[str, Object]:
         """The pods of a job by name."""
-        listing = self.kubectl("get", "pods", f"--selector={_of(job)}", "--output=json")
+        shown = ("--output=json", "--show-managed-fields")
+        listing = self.kubectl("get", "pods", f"--selector={_of(job)}", *shown)
         return {pod["metadata"]["name"]: pod for pod in json.loads(listing)["items"]}
 
     def wait(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import namespaces, operator, volumes
+from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -101,8 +102,9 @@ def test_pods_are_the_operators(run: Run) -> None:
     for pod in run.pods.values():
         [owner] = pod["metadata"]["ownerReferences"]
         assert owner["uid"] == run.job["metadata"]["uid"]
-        [managers] = [m for m in pod["metadata"]["managedFields"] if not m.get("subresource")]
-        assert "kubectl" not in managers["manager"]
+        managed = pod["metadata"]["managedFields"]
+        creators = {entry["manager"] for entry in managed if not entry.get("subresource")}
+        assert creators == {names.FIELD_MANAGER}
 
 
 def test_logs_tell_of_the_training(run: Run) -> None:
@@ -147,10 +149,10 @@ print(json.dumps({"accuracy": float((guesses == y).mean())}))
 
 
 def test_checkpoints_and_logs_are_in_the_claim(run: Run) -> None:
-    names = run.volume.list("digits")
-    assert "/digits/checkpoints/" in names
-    assert "/digits/summary.json" in names
-    assert "/digits/logs/train.jsonl" in names
+    files = run.volume.list("digits")
+    assert "/digits/checkpoints/" in files
+    assert "/digits/summary.json" in files
+    assert "/digits/logs/train.jsonl" in files
 
 
 def test_finished_job_that_is_applied_again_does_not_train_again(run: Run) -> None:

@@ -227,6 +227,21 @@ def test_plain_batch_normalization_is_warned_of_once() -> None:
     assert apart(made, 1)[0].advice == []
 
 
+def test_the_saved_statistics_are_what_is_evaluated() -> None:
+    made = module(lambda: layered(keras.layers.BatchNormalization()), with_metrics)
+    first, second = replicas = apart(made, 2)
+    first.model.layers[0].moving_mean.assign([1.0, 2.0, 3.0])
+    second.model.set_weights([2 * weight + 1 for weight in first.model.get_weights()])
+    for weight, other in zip(
+        first.model.trainable_weights, second.model.trainable_weights, strict=True
+    ):
+        other.assign(weight)
+    found = evaluate.Evaluation(made, replicas, source(2, 4).spec).run(
+        source(2, 4, None).epoch(0, 0)
+    )
+    assert found == pytest.approx(first.model.evaluate(*data(), verbose=0, return_dict=True), 1e-5)
+
+
 def test_later_replicas_keep_the_dtype_policy() -> None:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.trainer import launch, reference
-from tfparallel_trainer import errors, preflight, progress, settings, user
+from tfparallel_trainer import __main__, errors, preflight, progress, settings, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
 
@@ -80,6 +80,7 @@ def test_strategies_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
         (None, "has no such file"),
         ("def build_model(:", "importing it raised SyntaxError"),
         ("import nothing_like_this", "raised ModuleNotFoundError: No module named"),
+        ("raise SystemExit(3)", "raised SystemExit: 3"),
         ("def build_model(): pass", "training_data is missing"),
         ("build_model = 3", "build_model is not a function"),
     ],
@@ -168,6 +169,15 @@ def test_tensorflow_at_import_is_told(tmp_path: pathlib.Path) -> None:
         ended = group.wait(60)
     assert [one.code for one in ended] == [exits.Exit.USER_ERROR] * 2, ended
     assert "while it is imported" in ended[0].errors
+
+
+@pytest.mark.trainer
+def test_an_unknown_failure_is_a_bug_of_the_trainer(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preflight, "check", lambda _: 1 / 0)
+    assert __main__.attempt(given(tmp_path), 0.0) is exits.Exit.INTERNAL_ERROR
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 
 from tfparallel_trainer import errors, preflight, settings
@@ -33,6 +34,11 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
     except errors.TrainerError as error:
         tell(out, error)
         return error.exit
+    except Exception as error:
+        out.fail(
+            "the trainer failed, please report this", "".join(traceback.format_exception(error))
+        )
+        return exits.Exit.INTERNAL_ERROR
     return exits.Exit.DONE
 
 

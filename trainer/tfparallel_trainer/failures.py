@@ -1,7 +1,5 @@
 """What an exception means for the run: which exit code, and which sentence."""
 
-import traceback
-
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
@@ -40,6 +38,9 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
         error: what ended the run.
         alone: whether there is no other process, so that none can be lost.
         module: the user's module, once it is loaded.
+
+    Raises:
+        Exception: `error` itself, when nothing is known about it.
     """
     if isinstance(error, errors.TrainerError):
         return error
@@ -55,8 +56,7 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
         return errors.BadConfigurationError(
             f"A file cannot be used ({text}): see the claim's space and its permissions."
         )
-    trace = "".join(traceback.format_exception(error))
-    return errors.TrainerError(f"the trainer failed, please report this:\n{trace}")
+    raise error
 
 
 def _of_operation(
@@ -66,9 +66,7 @@ def _of_operation(
         return errors.StalledError(
             f"A step did not end in time because a rank did not take part in it ({text})."
         )
-    if not alone and (
-        isinstance(error, _PEER_LOST) or any(word in str(error) for word in _PEER_WORDS)
-    ):
+    if not alone and (isinstance(error, _PEER_LOST) or any(word in text for word in _PEER_WORDS)):
         return errors.PeerLostError(f"A peer was lost ({text}).")
     if module is not None and isinstance(error, _USERS):
         return errors.UserCodeError(

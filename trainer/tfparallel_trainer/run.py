@@ -157,14 +157,19 @@ def _announce(
     places = ", ".join(f"{task.name} {task.address}" for task in tasks[:8])
     more = f" and {len(tasks) - 8} more" if len(tasks) > 8 else ""
     out.say(
-        f"{given.job.strategy}: {ranks} ranks = {len(tasks)} processes with {ranks // len(tasks)} "
-        f"devices each ({ready.replicas[0].device}, …) at {places}{more}; "
-        f"global batch {size} = {shares}; {loop.total_steps or 'unknown'} steps"
+        f"{given.job.strategy}: {_count(ranks, 'rank')} = {_count(len(tasks), 'process')} with "
+        f"{_count(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …) "
+        f"at {places}{more}; global batch {size} = {shares}; {loop.total_steps or 'unknown'} steps"
     )
     for sentence in ready.replicas[0].advice:
         out.say(f"warning: {sentence}")
     if given.job.trainer.checkpoint is None:
         out.say("warning: without trainer.checkpoint a restart begins at step 0")
+
+
+def _count(number: int, thing: str) -> str:
+    ending = "es" if thing.endswith("s") else "s"
+    return f"{number} {thing}{'' if number == 1 else ending}"
 
 
 def _write_results(

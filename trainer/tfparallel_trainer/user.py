@@ -116,7 +116,7 @@ def guard(path: pathlib.Path, what: str) -> Iterator[None]:
         yield
     except (errors.TrainerError, MemoryError, tf.errors.ResourceExhaustedError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = " ".join(str(error).split())[:500]
         raise errors.UserCodeError(
             f"{path}: {what} {type(error).__name__}: {message}", trace(error, path.parent)

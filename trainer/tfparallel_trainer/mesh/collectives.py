@@ -36,6 +36,7 @@ class Program(enum.IntEnum):
     TRAIN = 2
     REPORT = 3
     BARRIER = 4
+    SHARE_STATISTICS = 5
 
 
 class Communicator:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import loss, metrics, replica
+from tfparallel_trainer.step import loss, metrics, replica, state
 
 
 class Evaluation:
@@ -25,10 +25,12 @@ class Evaluation:
         self._spec = spec
         self._traced: dict[int, Any] = {}
         self._report = Report(replicas)
+        self._statistics = state.Statistics(replicas)
 
     def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
         """Give loss and metrics over all examples; the same on every process."""
         reset_metrics(self._replicas)
+        self._statistics.share()
         terms = self._replicas[0].terms
         sums = np.zeros((2, len(terms)))
         for batch in batches:
@@ -42,7 +44,7 @@ class Evaluation:
             term.divided and below == 0 for term, below in zip(terms, denominators, strict=True)
         ):
             raise errors.UserCodeError(
-                "evaluation_data gives no examples that count (none at all, or all of them masked): "
+                "evaluation_data gives no examples that count (none, or all masked): "
                 "return some, or leave the function out."
             )
         values = [

@@ -39,6 +39,11 @@ class Replica:
         model = [variable for variable in self.model.variables if id(variable) not in seeds]
         return [*model, *self.optimizer.variables]
 
+    def statistics(self) -> list[Any]:
+        """The weights that are not trained but gathered, such as BatchNormalization's."""
+        trained = {id(variable) for variable in self.model.trainable_weights}
+        return [weight for weight in self.model.weights if id(weight) not in trained]
+
     def reseed(self, step: tf.Tensor) -> None:
         """Give random layers the seed of this step and rank, so that a resumed run draws alike.
 

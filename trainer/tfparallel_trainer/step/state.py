@@ -1,6 +1,7 @@
 """Makes all replicas equal, and waits for all of them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,18 +28,38 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
         for own in replicas:
             with tf.device(own.device):
                 own.data.begin(collectives.Program.SHARE_STATE)
-                variables = [v for v in own.state() if tf.as_dtype(v.dtype) in _CARRIED]
-                values = [own_numbers, *(tf.convert_to_tensor(v) for v in variables)]
-                if own.data.index != 0:
-                    values = [tf.zeros_like(value) for value in values]
-                first, *rest = own.data.sum_all(values)
-                for variable, value in zip(variables, rest, strict=True):
-                    variable.assign(value)
-                outcomes.append(first)
+                outcomes.append(_spread(own, own.state(), own_numbers))
         return outcomes[0]
 
     shared = tf.function(run, autograph=False)(tf.constant(list(numbers), tf.int64))
     return [int(number) for number in np.atleast_1d(shared.numpy())]
+
+
+class Statistics:
+    """Gives every replica the first one's weights that are not trained.
+
+    Replicas gather statistics (of BatchNormalization) each for itself, and the first one's are
+    saved; so those are what must be evaluated.
+    """
+
+    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        self._replicas = replicas
+        self._traced: Any = None
+
+    def share(self) -> None:
+        """Do it; costs nothing for a model or mesh that has no need of it."""
+        first = self._replicas[0]
+        if first.data.size == 1 or not first.statistics():
+            return
+        if self._traced is None:
+            self._traced = tf.function(self._run, autograph=False)
+        self._traced()
+
+    def _run(self) -> None:
+        for own in self._replicas:
+            with tf.device(own.device):
+                own.data.begin(collectives.Program.SHARE_STATISTICS)
+                _spread(own, own.statistics(), tf.zeros((1,), tf.int64))
 
 
 def barrier(replicas: Sequence[replica.Replica]) -> None:
@@ -53,3 +74,15 @@ def barrier(replicas: Sequence[replica.Replica]) -> None:
         return arrivals
 
     tf.function(run, autograph=False)()
+
+
+def _spread(own: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
+    """Assign the first replica's values of the variables; give its numbers."""
+    carried = [variable for variable in variables if tf.as_dtype(variable.dtype) in _CARRIED]
+    values = [numbers, *(tf.convert_to_tensor(variable) for variable in carried)]
+    if own.data.index != 0:
+        values = [tf.zeros_like(value) for value in values]
+    shared, *rest = own.data.sum_all(values)
+    for variable, value in zip(carried, rest, strict=True):
+        variable.assign(value)
+    return shared
