@@ -62,8 +62,10 @@ def at(step: int) -> files.Position:
     return files.Position(step=step, epoch=step // 10, example=step % 10)
 
 
-def opened(folder: pathlib.Path, attempt: int | None = 1, keep: int = 2) -> store.Store:
-    return store.Store(folder, keep, attempt, lambda _: None)
+def opened(
+    folder: pathlib.Path, attempt: int | None = 1, keep: int = 2, job: str = "a"
+) -> store.Store:
+    return store.Store(folder, keep, job, attempt, lambda _: None)
 
 
 def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
@@ -84,7 +86,7 @@ def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("name", ["data.bin", "index.json"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) -> None:
     said: list[str] = []
-    saved = store.Store(tmp_path, 3, 1, said.append)
+    saved = store.Store(tmp_path, 3, "a", 1, said.append)
     saved.save(variables(1), at(1))
     saved.save(variables(2), at(2))
     damaged = tmp_path / "step-0000000002" / name
@@ -109,12 +111,26 @@ def test_an_interrupted_write_leaves_nothing_to_restore(tmp_path: pathlib.Path) 
 def test_an_older_attempt_writes_nothing_more(tmp_path: pathlib.Path) -> None:
     old = opened(tmp_path, 1)
     opened(tmp_path, 2)
-    with pytest.raises(errors.PreemptedError, match="attempt 1, and attempt 2 has taken"):
+    with pytest.raises(
+        errors.PreemptedError, match="attempt 1 of job a, and attempt 2 of job a has"
+    ):
         old.save(variables(1), at(1))
     assert not list(tmp_path.glob("step-*"))
     with pytest.raises(errors.PreemptedError):
         opened(tmp_path, 1)
     assert opened(tmp_path, None).attempt == 3
+
+
+def test_a_job_that_was_made_again_takes_the_folder_from_the_one_before(
+    tmp_path: pathlib.Path,
+) -> None:
+    old = opened(tmp_path, 7, job="old")
+    old.save(variables(1), at(1))
+    new = opened(tmp_path, 1, job="new")
+    assert new.restore(variables(0)) == at(1)
+    with pytest.raises(errors.PreemptedError, match="attempt 1 of job new has taken"):
+        old.save(variables(2), at(2))
+    new.save(variables(3), at(3))
 
 
 def test_another_model_is_refused(tmp_path: pathlib.Path) -> None:

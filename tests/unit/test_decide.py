@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit import builders
 from tfparallel_operator.api import load, names
-from tfparallel_operator.core import conditions, decide, decision, observation
+from tfparallel_operator.core import conditions, decide, decision, failure, observation
 
 
 def a_world(**job: object) -> builders.World:
@@ -368,3 +368,29 @@ def test_a_status_of_a_newer_operator_is_read_all_the_same() -> None:
     document["status"] = {"attempt": 2, "mood": "sunny", "progress": {"step": 3, "mood": "sunny"}}
     status = load.parse_job(document).status
     assert (status.attempt, status.progress and status.progress.step) == (2, 3)
+
+
+def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
+    world = a_world(trainer=True, chief=1, worker=1)
+    world.run()
+    world.settle()
+    world.exit("job-chief-0", 75)
+    world.settle()
+    assert world.status.attempt == 1
+    assert world.decide().wake_at == world.now + failure.SETTLING
+    world.exit("job-worker-0", 65)
+    world.settle()
+    assert truth(world, names.Condition.FAILED) == ("True", "ReplicaFailed")
+
+
+def test_a_lost_peer_does_not_wait_for_ever() -> None:
+    world = a_world(trainer=True, chief=1, worker=1)
+    world.run()
+    world.settle()
+    world.exit("job-chief-0", 75)
+    world.settle()
+    wake_at = world.decide().wake_at
+    assert wake_at is not None
+    world.now = wake_at
+    world.settle()
+    assert world.status.attempt == 2

@@ -35,6 +35,8 @@ class Settings:
     cluster: tasks.Cluster
     source_dir: pathlib.Path
     output_dir: pathlib.Path
+    job_uid: str
+    """Empty when nobody names jobs."""
     attempt: int | None
     """None when nobody counts attempts: the run then takes the next free number."""
     cpu_devices: int
@@ -56,6 +58,7 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         cluster=tasks.parse(env.get(environment.TF_CONFIG)),
         source_dir=source,
         output_dir=output,
+        job_uid=env.get(environment.JOB_UID, ""),
         attempt=_positive(env, environment.ATTEMPT),
         cpu_devices=_positive(env, environment.CPU_DEVICES) or 1,
         progress=_progress(env),

@@ -91,7 +91,7 @@ def _store(given: settings.Settings, say: Callable[[str], None]) -> store.Store 
     if checkpoint is None or not given.cluster.is_chief:
         return None
     folder = given.output_dir / outputs.CHECKPOINTS
-    return store.Store(folder, checkpoint.keep, given.attempt, say)
+    return store.Store(folder, checkpoint.keep, given.job_uid, given.attempt, say)
 
 
 def _request(given: settings.Settings, mesh: shape.Mesh, devices: int) -> source.Request:

@@ -207,6 +207,7 @@ def _fill_container(
     if not any(given.get("name") == names.PORT_NAME for given in ports):
         ports.append({"name": names.PORT_NAME, "containerPort": port})
     _set_env(container, environment.TF_CONFIG, cluster_spec.tf_config(job, replica))
+    _set_env(container, environment.JOB_UID, job.metadata.uid)
     _set_env(container, environment.ATTEMPT, str(attempt))
 
 

@@ -143,11 +143,16 @@ class _Case:
             return self._end(status, names.Condition.FAILED, reason, message)
         if not status.all_created and not sight.missing and not sight.stale:
             status = status.model_copy(update={"all_created": True})
+        wake_at = deadline
         for loss in failure.losses(sight, all_created=status.all_created):
+            settles_at = failure.settles_at(loss, sight)
+            if settles_at is not None and settles_at > self.now:
+                wake_at = min(settles_at, deadline or settles_at)
+                break
             answer = self._answer(status, loss)
             if answer is not None:
                 return answer
-        return self._go_on(status, sight, events, deadline)
+        return self._go_on(status, sight, events, wake_at)
 
     def _answer(self, status: job_status.JobStatus, loss: failure.Loss) -> decision.Decision | None:
         """Decide what a loss leads to; None when training goes on as if it had not happened."""
@@ -193,7 +198,7 @@ class _Case:
         status: job_status.JobStatus,
         sight: view.View,
         events: tuple[decision.Event, ...],
-        deadline: datetime.datetime | None,
+        wake_at: datetime.datetime | None,
     ) -> decision.Decision:
         status = counts.count(status, sight)
         was_running = conditions.holds(status, names.Condition.RUNNING)
@@ -210,7 +215,7 @@ class _Case:
             events=events,
             deletions=_deletions(sight.stale),
             creations=self._creations(status, sight),
-            wake_at=deadline,
+            wake_at=wake_at,
         )
 
     def _creations(

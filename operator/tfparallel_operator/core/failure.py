@@ -12,6 +12,10 @@ _FIRST_SIGNAL_CODE = 128
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 
+SETTLING = datetime.timedelta(seconds=10)
+"""How long the exit of a replica that lost a peer waits for the peer's own to be seen."""
+
+
 class Cause(enum.StrEnum):
     """Why a replica was lost: only the job's own failures count against its budget."""
 
@@ -78,6 +82,18 @@ def _root_first(loss: Loss) -> tuple[bool, bool, datetime.datetime]:
         code == exits.Exit.PEER_LOST,
         finished_at or _LAST,
     )
+
+
+def settles_at(loss: Loss, sight: view.View) -> datetime.datetime | None:
+    """Return until when a loss may turn out to be the consequence of one that is not seen yet.
+
+    None: it counts at once.
+    """
+    if loss.exit is None or loss.exit.code != exits.Exit.PEER_LOST:
+        return None
+    if loss.exit.finished_at is None or all(sight.phase(one).ended for one in sight.wanted):
+        return None
+    return loss.exit.finished_at + SETTLING
 
 
 def permits_restart(job: types.TFParallelJob, loss: Loss) -> bool:

@@ -1,7 +1,6 @@
 """The checkpoints of a job: newest first, the oldest removed, writers of old attempts kept out.
 
-Only the chief writes. Each attempt leaves a mark when it starts; a writer that sees the mark of a
-newer attempt (it was cut off, and has been replaced) commits nothing more.
+Only the chief writes, and only while the folder is its own (`owner`).
 """
 
 import os
@@ -12,19 +11,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.checkpoint import files, owner
 
 _STEP = re.compile(r"step-(\d{10})")
-_MARK = re.compile(r"attempt-(\d{6})")
 
 
 class Store:
     """The folder that the checkpoints of a job live in."""
 
     def __init__(
-        self, folder: pathlib.Path, keep: int, attempt: int | None, say: Callable[[str], None]
+        self,
+        folder: pathlib.Path,
+        keep: int,
+        job: str,
+        attempt: int | None,
+        say: Callable[[str], None],
     ) -> None:
-        """Take the folder for this attempt; None takes the number after the newest.
+        """Take the folder for an attempt at the job of this uid; None takes the next number.
 
         Raises:
             PreemptedError: a newer attempt has already taken it.
@@ -35,28 +38,31 @@ class Store:
         self._say = say
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.attempt = attempt or self._newest_mark() + 1
-            self._fence()
-            files.write_text(folder / f"attempt-{self.attempt:06}", "")
+            self._owner = owner.take(folder, job, attempt)
         except OSError as error:
             raise errors.BadConfigurationError(
                 f"The output directory cannot be written to: {error}."
             ) from error
 
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt, from 1."""
+        return self._owner.attempt
+
     def save(self, variables: Mapping[str, Any], at: files.Position) -> None:
         """Save all variables as the checkpoint of a step, and remove the oldest beyond `keep`.
 
         Raises:
-            PreemptedError: a newer attempt has taken the folder.
+            PreemptedError: another attempt has taken the folder.
             OSError: the disk does not take it.
         """
         final = self._folder / f"step-{at.step:010}"
         if final.exists() and self._intact(final):
             return
         draft = self._folder / f".writing-{self.attempt:06}-{os.getpid()}"
-        self._fence()
+        owner.check(self._folder, self._owner)
         files.write(draft, variables, self.attempt, at)
-        self._fence()
+        owner.check(self._folder, self._owner)
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
         files.sync_folder(self._folder)
@@ -84,18 +90,6 @@ class Store:
 
     def _checkpoints(self) -> list[pathlib.Path]:
         return sorted(path for path in self._folder.iterdir() if _STEP.fullmatch(path.name))
-
-    def _newest_mark(self) -> int:
-        found = (_MARK.fullmatch(path.name) for path in self._folder.iterdir())
-        return max((int(mark[1]) for mark in found if mark), default=0)
-
-    def _fence(self) -> None:
-        newest = self._newest_mark()
-        if newest > self.attempt:
-            raise errors.PreemptedError(
-                f"This is attempt {self.attempt}, and attempt {newest} has taken {self._folder}: "
-                "nothing more is written."
-            )
 
     def _intact(self, folder: pathlib.Path) -> bool:
         try:

@@ -15,6 +15,9 @@ OUTPUT_DIR = "TFPARALLEL_OUTPUT_DIR"
 ATTEMPT = "TFPARALLEL_ATTEMPT"
 """Number of this attempt, from 1; grows with every restart."""
 
+JOB_UID = "TFPARALLEL_JOB_UID"
+"""Uid of the job: tells a job apart from an earlier one of the same name."""
+
 PROGRESS_URL = "TFPARALLEL_PROGRESS_URL"
 """Where the coordinator POSTs its progress; absent: it does not."""
 
