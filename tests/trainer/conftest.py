@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 
 # Before anything imports TensorFlow: it reads these only then.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -23,7 +24,7 @@ def _logical_devices() -> None:
 
 
 @pytest.fixture
-def float64():
+def float64() -> Iterator[None]:
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from tfparallel_trainer.contract import environment, outputs
 
@@ -84,7 +86,7 @@ def environments(
     processes: int = 1,
     devices: int = 1,
     strategy: str = "MultiWorkerMirrored",
-    **more: str,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> list[dict[str, str]]:
     """The environments of a job's processes: the first is the chief, the others are workers."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,8 +13,15 @@ import tensorflow as tf
 MODELS = pathlib.Path(__file__).parent / "models"
 
 
-def load(name: str):
+Rows = Callable[[int], tuple[Any, ...]]
+"""The examples of an epoch in their order: (x, y) or (x, y, sample_weight)."""
+
+
+def load(name: str) -> Any:
+    """Import one of the models."""
     spec = importlib.util.spec_from_file_location(f"reference_{name}", MODELS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -31,7 +39,9 @@ def floatx() -> Iterator[None]:
         keras.utils.clear_session()
 
 
-def train(module, steps: int, batch_size: int, seed: int, rows: Callable | None = None):
+def train(
+    module: Any, steps: int, batch_size: int, seed: int, rows: Rows | None = None
+) -> tuple[list[Any], list[float]]:
     """Train a module's model; gives the weights and the loss of each step.
 
     `rows` gives the examples of an epoch in their order; by default those of training_data in the
@@ -44,13 +54,14 @@ def train(module, steps: int, batch_size: int, seed: int, rows: Callable | None 
     optimizer.build(model.trainable_variables)
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def step(x, y, weight):
+    def step(x: Any, y: Any, weight: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = model.compute_loss(x, y, model(x, training=True), weight)
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    losses, epoch = [], 0
+    losses: list[float] = []
+    epoch = 0
     while len(losses) < steps:
         for x, y, weight in batches(module, batch_size, seed, epoch, rows):
             losses.append(float(step(x, y, weight)))
@@ -60,7 +71,9 @@ def train(module, steps: int, batch_size: int, seed: int, rows: Callable | None 
     return model.get_weights(), losses
 
 
-def batches(module, batch_size: int, seed: int, epoch: int, rows: Callable | None):
+def batches(
+    module: Any, batch_size: int, seed: int, epoch: int, rows: Rows | None
+) -> Iterator[tuple[Any, Any, Any]]:
     given = rows(epoch) if rows else module.training_data()
     x, y, weight = given if len(given) == 3 else (*given, None)
     count = len(x)

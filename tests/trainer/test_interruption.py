@@ -24,7 +24,7 @@ TRAINER = {
 
 def start(folder: pathlib.Path, attempt: int, trainer: dict[str, object]) -> launch.Group:
     environments = launch.environments(
-        folder, reference.MODELS, trainer, processes=2, **{environment.ATTEMPT: str(attempt)}
+        folder, reference.MODELS, trainer, processes=2, more={environment.ATTEMPT: str(attempt)}
     )
     return launch.Group(folder / "logs", environments)
 

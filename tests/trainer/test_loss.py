@@ -1,6 +1,7 @@
 """The loss as fractions: summed over any cut of a batch it is Keras' own loss."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -67,7 +68,8 @@ def test_any_cut_gives_the_loss_of_keras(
     random = np.random.default_rng(seed)
     y, y_pred = random.normal(size=(2, N, T))
     weight = random.uniform(0.1, 2, N) if weighted else None
-    model = compiled(LOSSES[name]())
+    make: Callable[[], Any] = LOSSES[name]
+    model = compiled(make())
     if name == "one number" and weighted:
         with pytest.raises(errors.UserCodeError, match="one number for a whole batch"):
             whole(model, y, y_pred, weight, cuts)

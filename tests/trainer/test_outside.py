@@ -7,7 +7,8 @@ import pathlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import yaml
@@ -180,8 +181,18 @@ def test_an_unknown_failure_is_a_bug_of_the_trainer(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+class Server(http.server.HTTPServer):
+    """Keeps what it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Receiver)
+        self.got: list[tuple[str | None, Any]] = []
+        self.answer = 200
+
+
 class Receiver(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
+        assert isinstance(self.server, Server)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got.append((self.headers.get("Authorization"), json.loads(body)))
         self.send_response(self.server.answer)
@@ -192,9 +203,8 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def receiver() -> Iterator[http.server.HTTPServer]:
-    server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
-    server.got, server.answer = [], 200
+def receiver() -> Iterator[Server]:
+    server = Server()
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -209,7 +219,7 @@ def report(step: int) -> protocol.Progress:
     return protocol.Progress(step=step, metrics={"loss": "0.5"})
 
 
-def until(condition: object, limit: float = 5) -> None:
+def until(condition: Callable[[], object], limit: float = 5) -> None:
     deadline = time.monotonic() + limit
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -269,7 +279,7 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
     with receiver() as server:
         url = f"http://127.0.0.1:{server.server_port}/"
         environments = launch.environments(
-            tmp_path, EXAMPLE, trainer, processes=count, **{environment.PROGRESS_URL: url}
+            tmp_path, EXAMPLE, trainer, processes=count, more={environment.PROGRESS_URL: url}
         )
         with launch.Group(tmp_path / "logs", environments) as group:
             ended = group.wait(120)
@@ -277,7 +287,7 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
         steps = [body["step"] for _, body in server.got]
         last = protocol.Progress.model_validate(server.got[-1][1])
     told = launch.summary(tmp_path)
-    assert told.metrics["val_accuracy"] >= 0.95
+    assert float(told.metrics["val_accuracy"]) >= 0.95
     assert steps == sorted(steps)
     assert (last.step, last.total_steps, last.percent) == (told.steps, told.steps, 100)
     assert "val_accuracy" in last.metrics
