@@ -6,7 +6,9 @@ ranks can form a group, in one process or in many. Three rules keep every rank i
 * Each group has an ordering token per rank, so its operations run in the order they were traced.
 * An operation's instance key follows from its program and its position there, never from a counter
   of traces: a rank that traces a program again meets the others all the same.
-* Every operation has a time limit, so that a bug shows as an error and not as silence.
+* No operation has a time limit of TensorFlow's own: each keeps a thread asleep until the limit is
+  over, also when the operation has long ended, so a few thousand steps exhaust the machine's
+  threads. Lost peers are told by TensorFlow's heartbeat and by `mesh.watch`.
 """
 
 import enum
@@ -16,9 +18,6 @@ from typing import Self
 import tensorflow as tf
 
 from tfparallel_trainer.mesh import shape
-
-TIMEOUT_SECONDS = 600.0
-"""Longest wait of one operation for its peers, which may be tracing or writing a checkpoint."""
 
 PROCESSES_KEY = 1 << 13
 """Key of the group that has one rank of each process; below those of the mesh's groups."""
@@ -138,7 +137,6 @@ class Communicator:
             "instance_key": tf.constant(self._program << _POSITION_BITS | position) + variant,
             "ordering_token": [self._token.handle],
             "communication_hint": self._hint,
-            "timeout_seconds": TIMEOUT_SECONDS,
         }
 
 

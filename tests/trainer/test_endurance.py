@@ -1,0 +1,37 @@
+"""What a long run may not do: grow."""
+
+import pathlib
+import time
+
+import pytest
+
+from tests.trainer import launch, reference
+
+pytestmark = pytest.mark.trainer
+
+GROWTH = 40
+"""Threads that TensorFlow may still start after the first hundred steps."""
+
+
+def threads(pid: int) -> int:
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("Threads:"):
+            return int(line.split()[1])
+    raise AssertionError(f"process {pid} has no threads")
+
+
+def test_steps_leave_no_threads_behind(tmp_path: pathlib.Path) -> None:
+    trainer: dict[str, object] = {"module": "mlp.py", "steps": 800, "globalBatchSize": 8}
+    environments = launch.environments(tmp_path, reference.MODELS, trainer, processes=2)
+    with launch.Group(tmp_path / "logs", environments) as group:
+        group.wait_for_output(0, "  epoch 2  ")
+        counts = []
+        while group.processes[0].poll() is None:
+            try:
+                counts.append(threads(group.processes[0].pid))
+            except (AssertionError, FileNotFoundError):
+                break
+            time.sleep(0.05)
+        ended = group.wait()
+    assert [one.code for one in ended] == [0, 0], ended
+    assert max(counts) <= counts[0] + GROWTH, counts
