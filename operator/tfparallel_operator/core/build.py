@@ -115,8 +115,9 @@ def pod(
     pod_spec["hostname"] = replica.pod_name(job.metadata.name)
     pod_spec["subdomain"] = cluster_spec.service_name(job)
     pod_spec["restartPolicy"] = "Never"
-    _fill_pod(pod_spec, job, spec, settings)
     container = _container(pod_spec)
+    if job.spec.trainer is not None:
+        _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)
     _fill_container(container, job, replica, spec, attempt)
     if settings.progress_url and replica == replicas.coordinator(job):
         _report_progress(pod_spec, container, job, settings)
@@ -142,28 +143,13 @@ def _metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
 
 
 def _container(pod_spec: dict[str, Any]) -> dict[str, Any]:
-    container: dict[str, Any]
-    for container in pod_spec.setdefault("containers", []):
+    """Return the container that trains, added to the pod where the template has none."""
+    containers: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
+    for container in containers:
         if container.get("name") == names.CONTAINER:
             return container
-    container = {"name": names.CONTAINER}
-    pod_spec["containers"].append(container)
-    return container
-
-
-def _fill_pod(
-    pod_spec: dict[str, Any],
-    job: types.TFParallelJob,
-    spec: types.ReplicaSpec,
-    settings: Settings,
-) -> None:
-    """Fill in what the shipped trainer and devices need, where the template is silent."""
-    container = _container(pod_spec)
-    if job.spec.trainer is not None:
-        _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)
-    if spec.devices is not None:
-        resources = container.setdefault("resources", {})
-        resources.setdefault("limits", {}).setdefault(names.GPU_RESOURCE, str(spec.devices))
+    containers.append({"name": names.CONTAINER})
+    return containers[-1]
 
 
 def _fill_trainer(
@@ -173,6 +159,7 @@ def _fill_trainer(
     trainer: job_file.TrainerSpec,
     settings: Settings,
 ) -> None:
+    """Fill in what the shipped trainer needs, where the template is silent."""
     container.setdefault("image", settings.trainer_image)
     if "command" not in container and "args" not in container:
         container["command"] = list(TRAINER_COMMAND)
@@ -206,6 +193,9 @@ def _fill_container(
     ports = container.setdefault("ports", [])
     if not any(given.get("name") == names.PORT_NAME for given in ports):
         ports.append({"name": names.PORT_NAME, "containerPort": port})
+    if spec.devices is not None:
+        limits = container.setdefault("resources", {}).setdefault("limits", {})
+        limits.setdefault(names.GPU_RESOURCE, str(spec.devices))
     _set_env(container, environment.TF_CONFIG, cluster_spec.tf_config(job, replica))
     _set_env(container, environment.JOB_UID, job.metadata.uid)
     _set_env(container, environment.ATTEMPT, str(attempt))
