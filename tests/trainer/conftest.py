@@ -12,15 +12,13 @@ import pytest
 import tensorflow as tf
 
 LOGICAL_DEVICES = 4
+"""The CPU of the test process is divided, so that it can hold several ranks."""
 
-
-@pytest.fixture(scope="session", autouse=True)
-def _logical_devices() -> None:
-    """Divide the CPU of the test process, so that it can hold several ranks."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(LOGICAL_DEVICES)]
-    )
+# At import, because a test of another folder may be the first to use TensorFlow.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration() for _ in range(LOGICAL_DEVICES)],
+)
 
 
 @pytest.fixture
