@@ -193,9 +193,10 @@ def test_interrupted_up_can_be_cleared_away(tmp_path: Path, number: signal.Signa
             assert time.monotonic() < deadline
             time.sleep(0.05)
         up.send_signal(number)
-    if number == signal.SIGKILL:
-        assert folder.exists()
-        assert lifecycle.down("broken", folder)
+    left = folder.exists()
+    downed = lifecycle.down("broken", folder)
+    killed = number == signal.SIGKILL  # else it cleaned up after itself
+    assert (left, downed) == (killed, killed)
     assert not folder.exists()
     assert members(folder) <= probes_before
     assert not added(before)
