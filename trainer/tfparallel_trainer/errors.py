@@ -26,6 +26,12 @@ class UserCodeError(TrainerError):
         """Traceback of the user's own frames; empty when nothing was raised."""
 
 
+class NonFiniteError(TrainerError):
+    """The loss, a gradient or a weight became NaN or infinite."""
+
+    exit = exits.Exit.NON_FINITE
+
+
 class StartTimeoutError(TrainerError):
     """A peer did not answer within the start timeout."""
 

@@ -20,7 +20,7 @@ from tfparallel_trainer import (
     user,
 )
 from tfparallel_trainer.checkpoint import files
-from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.contract import job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import order
 from tfparallel_trainer.logs import console, records
@@ -137,7 +137,12 @@ def _loop(
         replicas=ready.replicas,
         training=ready.training,
         evaluation=ready.evaluation,
-        step=train.TrainStep(process.module, ready.replicas, ready.training.spec),
+        step=train.TrainStep(
+            process.module,
+            ready.replicas,
+            ready.training.spec,
+            leaves_out=given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+        ),
         evaluator=evaluator,
         report=evaluate.Report(ready.replicas),
         reporter=reporter,

@@ -5,6 +5,7 @@ each step. Nothing here reads a clock or a signal and acts on it alone.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from tfparallel_trainer import errors, reporting, termination
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
-from tfparallel_trainer.step import evaluate, replica, train
+from tfparallel_trainer.step import evaluate, finite, replica, train
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class Training:
         self._evaluated_at = -1
         self._saved_at = start.step
         self._tally = reporting.Tally()
+        self._weights = finite.Weights(parts.replicas[0])
+        self._left_out = False
 
     @property
     def position(self) -> files.Position:
@@ -68,6 +71,7 @@ class Training:
 
         Raises:
             PreemptedError: a process was asked to end; a checkpoint is saved where configured.
+            NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
         """
         while not self._finished():
             self._run_epoch()
@@ -82,6 +86,7 @@ class Training:
     def _run_epoch(self) -> None:
         evaluate.reset_metrics(self._parts.replicas)
         self._tally = reporting.Tally()
+        self._left_out = False
         for batch in self._parts.training.epoch(self._epoch, self._example):
             flags = self._make_step(batch)
             if train.Flag.STOP in flags:
@@ -107,9 +112,29 @@ class Training:
         )
         self._step += 1
         self._example += batch.examples
-        self._tally.add({"loss": outcome.loss, **outcome.terms}, batch.examples)
+        if outcome.finite:
+            self._tally.add({"loss": outcome.loss, **outcome.terms}, batch.examples)
+        else:
+            self._leave_out(outcome.loss)
         parts.reporter.stepped(batch.examples)
         return outcome.flags
+
+    def _leave_out(self, loss: float) -> None:
+        """Count a step that was not finite, or end training because of it."""
+        what = "a gradient is not finite" if math.isfinite(loss) else f"the loss is {loss}"
+        if self._parts.spec.on_non_finite_loss is job_file.OnNonFiniteLoss.STOP:
+            raise errors.NonFiniteError(
+                f"In step {self._step} {what}: training stopped, {self._last_good()} Lower the "
+                "learning rate, clip gradients or look for missing values in the data; "
+                "trainer.onNonFiniteLoss: Continue would leave such steps out."
+            )
+        self._parts.reporter.left_out(self._step, what, first=not self._left_out)
+        self._left_out = True
+
+    def _last_good(self) -> str:
+        if self._parts.spec.checkpoint is None or self._saved_at == 0:
+            return "and no checkpoint was saved."
+        return f"and the last good checkpoint is that of step {self._saved_at}."
 
     def _end_epoch(self) -> None:
         if self._example == 0:
@@ -128,6 +153,11 @@ class Training:
 
     def _save(self) -> None:
         if self._saved_at != self._step:
+            if not self._weights.finite():
+                raise errors.NonFiniteError(
+                    f"After step {self._step} a weight is not finite: training stopped, "
+                    f"{self._last_good()} Lower the learning rate or clip gradients."
+                )
             self._parts.save(self.position)
             self._saved_at = self._step
 

@@ -12,6 +12,8 @@ class Exit(enum.IntEnum):
     DONE = 0
     USER_ERROR = 65
     """The user's module, model or data raised: running it again would fail again."""
+    NON_FINITE = 66
+    """The loss, a gradient or a weight became NaN or infinite; the log names a checkpoint."""
     INTERNAL_ERROR = 70
     """The trainer itself failed in a way that it does not know: a bug to report."""
     START_TIMEOUT = 74
@@ -45,6 +47,7 @@ _RETRYABLE = frozenset(
 _MEANINGS = {
     Exit.DONE: "training finished",
     Exit.USER_ERROR: "the user's module, model or data raised an error",
+    Exit.NON_FINITE: "the loss, a gradient or a weight became NaN or infinite",
     Exit.INTERNAL_ERROR: "the trainer itself failed; the log has the traceback",
     Exit.START_TIMEOUT: "a peer did not start in time",
     Exit.PEER_LOST: "a peer was lost",

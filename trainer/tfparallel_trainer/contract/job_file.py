@@ -1,5 +1,6 @@
 """What the shipped trainer runs: `spec.trainer` of a job, and the file that carries it."""
 
+import enum
 from typing import Annotated, Self
 
 import pydantic
@@ -36,6 +37,15 @@ class Checkpoint(base.Model):
     """How many of the newest checkpoints are kept."""
 
 
+class OnNonFiniteLoss(enum.StrEnum):
+    """What a step whose loss or gradients are NaN or infinite leads to."""
+
+    STOP = "Stop"
+    """Training ends with exit code 66, and nothing more is saved."""
+    CONTINUE = "Continue"
+    """The step's update is left out, and training goes on."""
+
+
 class TrainerSpec(base.Model):
     """What the shipped trainer runs."""
 
@@ -60,6 +70,11 @@ class TrainerSpec(base.Model):
 
     checkpoint: Checkpoint | None = None
     """Where state is kept; absent: a restart begins at step 0 and the final model is not kept."""
+
+    on_non_finite_loss: OnNonFiniteLoss = OnNonFiniteLoss.STOP
+    """What a step whose loss or gradients are NaN or infinite leads to: Stop ends the job and names
+    the last checkpoint, Continue leaves the step's update out. With the loss scaling of mixed
+    precision, gradients that overflow are part of its work, and only the loss counts."""
 
     start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
     """How long a replica waits for its peers before it ends and names who is missing."""

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import gradients, loss, replica
+from tfparallel_trainer.step import finite, gradients, loss, replica
 
 
 class Flag(enum.IntEnum):
@@ -37,15 +37,32 @@ class Outcome:
     terms: dict[str, float]
     """The loss of each output; empty when there is only one."""
     flags: frozenset[Flag]
+    finite: bool
+    """Whether the loss and, without loss scaling, all gradients are finite numbers."""
 
 
 class TrainStep:
-    """The step as a traced function; one for each pattern of ranks with and without examples."""
+    """The step as a traced function; one for each pattern of ranks with and without examples.
 
-    def __init__(self, module: user.Module, replicas: Sequence[replica.Replica], spec: Any) -> None:
+    Args:
+        module: the user's module, for the messages.
+        replicas: those of this process.
+        spec: structure of a part of a batch, as tf.TensorSpec [None, …].
+        leaves_out: whether a step that is not finite changes nothing but the seeds.
+    """
+
+    def __init__(
+        self,
+        module: user.Module,
+        replicas: Sequence[replica.Replica],
+        spec: Any,
+        *,
+        leaves_out: bool = False,
+    ) -> None:
         self._module = module
         self._replicas = replicas
         self._spec = spec
+        self._leaves_out = leaves_out
         self._traced: dict[tuple[bool, ...], Any] = {}
         self._kinds: list[gradients.Kind] | None = None
 
@@ -59,7 +76,7 @@ class TrainStep:
             tf.constant(flags),
             nest.convert(tf.convert_to_tensor, parts),
         )
-        total, values, heard = (tensor.numpy() for tensor in outcome)
+        total, values, heard, is_finite = (tensor.numpy() for tensor in outcome)
         terms = self._replicas[0].terms
         return Outcome(
             loss=float(total),
@@ -69,6 +86,7 @@ class TrainStep:
                 if len(terms) > 1
             },
             flags=frozenset(flag for flag in Flag if heard[flag] > 0),
+            finite=bool(is_finite),
         )
 
     def _function(self, pattern: tuple[bool, ...]) -> Any:
@@ -100,8 +118,9 @@ class TrainStep:
 
     def _rank_step(
         self, own: replica.Replica, part: Any, step: tf.Tensor, flags: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         own.data.begin(collectives.Program.TRAIN)
+        before = finite.Memory(own) if self._leaves_out else None
         variables = own.model.trainable_variables
         with tf.GradientTape() as tape:
             found = [] if part is None else _forward(own, part, step)
@@ -114,9 +133,14 @@ class TrainStep:
             computed = _backward(own, tape, found, penalty, scales, variables)
             self._kinds = gradients.kinds(computed)
         totals, values = gradients.add_up(own.data, computed, variables, _numerators(own, found))
-        own.optimizer.apply(totals, variables)
         values = values * scales
-        return tf.reduce_sum(values) + tf.cast(penalty, tf.float64), values, sums[-len(Flag) :]
+        total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
+        is_finite = finite.of_step(own, total, totals)
+        if before is None:
+            own.optimizer.apply(totals, variables)
+        else:
+            before.apply_if(is_finite, totals, variables)
+        return total, values, sums[-len(Flag) :], is_finite
 
 
 def _forward(own: replica.Replica, part: Any, step: tf.Tensor) -> list[loss.Fraction]:
