@@ -32,6 +32,12 @@ class NonFiniteError(TrainerError):
     exit = exits.Exit.NON_FINITE
 
 
+class StorageError(TrainerError):
+    """A checkpoint or the results could not be written."""
+
+    exit = exits.Exit.STORAGE_FAILED
+
+
 class StartTimeoutError(TrainerError):
     """A peer did not answer within the start timeout."""
 
@@ -57,6 +63,6 @@ class OutOfMemoryError(TrainerError):
 
 
 class StalledError(TrainerError):
-    """A collective operation did not end within its limit."""
+    """A step did not end within its limit."""
 
     exit = exits.Exit.STALLED

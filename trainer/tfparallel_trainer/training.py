@@ -6,11 +6,11 @@ each step. Nothing here reads a clock or a signal and acts on it alone.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tfparallel_trainer import errors, reporting, termination
+from tfparallel_trainer import errors, reporting, stall, termination
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
@@ -30,6 +30,7 @@ class Parts:
     report: evaluate.Report
     reporter: reporting.Reporter
     termination: termination.Termination
+    watch: stall.Watch
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
 
@@ -117,6 +118,7 @@ class Training:
         else:
             self._leave_out(outcome.loss)
         parts.reporter.stepped(batch.examples)
+        parts.watch.moved(f"step {self._step}")
         return outcome.flags
 
     def _leave_out(self, loss: float) -> None:
@@ -159,6 +161,7 @@ class Training:
                     f"{self._last_good()} Lower the learning rate or clip gradients."
                 )
             self._parts.save(self.position)
+            self._parts.watch.moved(f"the checkpoint of step {self._step}")
             self._saved_at = self._step
 
     def _report(self) -> None:
@@ -173,9 +176,14 @@ class Training:
         parts = self._parts
         if parts.evaluation is None or parts.evaluator is None or self._evaluated_at == self._step:
             return
-        values = parts.evaluator.run(parts.evaluation.epoch(0, 0))
+        values = parts.evaluator.run(self._watched(parts.evaluation.epoch(0, 0)))
         self._evaluated_at = self._step
         parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+
+    def _watched(self, batches: Iterator[feed.Batch]) -> Iterator[feed.Batch]:
+        for number, batch in enumerate(batches, 1):
+            yield batch
+            self._parts.watch.moved(f"batch {number} of the evaluation after step {self._step}")
 
     def _stop(self) -> None:
         self._save()

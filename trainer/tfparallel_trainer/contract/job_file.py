@@ -79,6 +79,11 @@ class TrainerSpec(base.Model):
     start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
     """How long a replica waits for its peers before it ends and names who is missing."""
 
+    step_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 1800
+    """How long training may go without the end of a step, of a batch of the evaluation or of a
+    checkpoint. Then the replica shows the stacks of its threads and ends with exit code 79. The
+    first step counts too, so leave time for building its graph."""
+
     @pydantic.model_validator(mode="after")
     def _one_length(self) -> Self:
         if (self.epochs is None) == (self.steps is None):
