@@ -197,11 +197,6 @@ def layered(*layers: keras.layers.Layer) -> keras.Model:
             "OwnStep overrides train_step",
         ),
         (
-            lambda: layered(keras.layers.BatchNormalization(synchronized=True)),
-            with_metrics,
-            "synchronized=True",
-        ),
-        (
             lambda: layered(keras.layers.Dense(3, activity_regularizer="l2")),
             with_metrics,
             "activity_regularizer or add_loss",

@@ -156,8 +156,8 @@ def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Frac
     valid = tf.cast(tf.size(values), tf.float64)
     if mask is not None:
         weights *= _like(mask, values)
-        share = tf.reduce_mean(tf.cast(mask, tf.float64))
-        valid *= share
+        counted = tf.reduce_sum(tf.cast(mask, tf.float64))
+        valid *= tf.math.divide_no_nan(counted, tf.cast(tf.size(mask), tf.float64))
     if sample_weight is not None:
         weights *= _like(sample_weight, values)
     denominator = valid
@@ -174,7 +174,9 @@ def _of_examples(
             f"The loss of output {term.output!r} gives one number for a whole batch, so sample "
             "weights and masks cannot reach its examples: let it give one value for each example."
         )
-    return Fraction(value * tf.cast(examples, value.dtype), tf.cast(examples, tf.float64))
+    # The mean over no examples is NaN, and counts for nothing.
+    total = tf.math.multiply_no_nan(value, tf.cast(examples, value.dtype))
+    return Fraction(total, tf.cast(examples, tf.float64))
 
 
 def _both(first: tf.Tensor | None, second: tf.Tensor | None) -> tf.Tensor | None:

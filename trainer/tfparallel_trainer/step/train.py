@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import finite, gradients, loss, replica
+from tfparallel_trainer.step import finite, gradients, loss, replica, synchrony
 
 
 class Flag(enum.IntEnum):
@@ -63,14 +63,18 @@ class TrainStep:
         self._replicas = replicas
         self._spec = spec
         self._leaves_out = leaves_out
+        self._all_take_part = any(synchrony.layers(own.model) for own in replicas)
         self._traced: dict[tuple[bool, ...], Any] = {}
         self._kinds: list[gradients.Kind] | None = None
 
     def __call__(self, step: int, batch: feed.Batch, asked: frozenset[Flag]) -> Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
-        pattern = tuple(part is not None for part in batch.parts)
+        given = batch.parts
+        if self._all_take_part:  # in the sums within the forward pass
+            given = [_nothing(self._spec) if part is None else part for part in given]
+        pattern = tuple(part is not None for part in given)
         flags = np.array([flag in asked for flag in Flag], np.float64)
-        parts = [part for part in batch.parts if part is not None]
+        parts = [part for part in given if part is not None]
         outcome = self._function(pattern)(
             tf.constant(step, tf.int64),
             tf.constant(flags),
@@ -143,10 +147,17 @@ class TrainStep:
         return total, values, sums[-len(Flag) :], is_finite
 
 
+def _nothing(spec: Any) -> Any:
+    """A part of no examples."""
+    return nest.convert(
+        lambda leaf: tf.zeros((0, *(size or 1 for size in leaf.shape[1:])), leaf.dtype), spec
+    )
+
+
 def _forward(own: replica.Replica, part: Any, step: tf.Tensor) -> list[loss.Fraction]:
     x, y, weight = part
     own.reseed(step)
-    y_pred = own.model(x, training=True)
+    y_pred = synchrony.forward(own.model, own.data, x)
     own.model.compute_metrics(x, y, y_pred, weight)
     return loss.fractions(own.terms, own.outputs, y, y_pred, weight)
 
