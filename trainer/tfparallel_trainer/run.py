@@ -20,7 +20,7 @@ from tfparallel_trainer import (
     training,
     user,
 )
-from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import order
@@ -152,6 +152,7 @@ def _loop(
         reporter=reporter,
         termination=process.stop,
         watch=moves,
+        schedule=schedule.Schedule(given.job.trainer.checkpoint, given.cluster.is_chief),
         save=save,
     )
     return training.Training(parts, ready.start)

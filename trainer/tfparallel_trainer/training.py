@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from tfparallel_trainer import errors, reporting, stall, termination
-from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
 from tfparallel_trainer.step import evaluate, finite, replica, train
@@ -31,6 +31,7 @@ class Parts:
     reporter: reporting.Reporter
     termination: termination.Termination
     watch: stall.Watch
+    schedule: schedule.Schedule
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
 
@@ -88,7 +89,8 @@ class Training:
         evaluate.reset_metrics(self._parts.replicas)
         self._tally = reporting.Tally()
         self._left_out = False
-        for batch in self._parts.training.epoch(self._epoch, self._example):
+        parts = self._parts
+        for batch in parts.training.epoch(self._epoch, self._example):
             flags = self._make_step(batch)
             if train.Flag.STOP in flags:
                 self._stop()
@@ -96,7 +98,7 @@ class Training:
                 self._save()
                 self._report()
                 return
-            if self._step % self._save_interval() == 0:
+            if train.Flag.SAVE in flags or parts.schedule.due_after(self._step):
                 self._save()
             if train.Flag.REPORT in flags:
                 self._report()
@@ -107,6 +109,7 @@ class Training:
         asked = {
             train.Flag.STOP: parts.termination.asked,
             train.Flag.REPORT: parts.reporter.due,
+            train.Flag.SAVE: parts.schedule.due_by_clock,
         }
         outcome = parts.step(
             self._step, batch, frozenset(flag for flag, wanted in asked.items() if wanted)
@@ -149,10 +152,6 @@ class Training:
         self._report()
         self._evaluate()
 
-    def _save_interval(self) -> int:
-        checkpoint = self._parts.spec.checkpoint
-        return checkpoint.every_steps if checkpoint else self._step + 1
-
     def _save(self) -> None:
         if self._saved_at != self._step:
             if not self._weights.finite():
@@ -161,6 +160,7 @@ class Training:
                     f"{self._last_good()} Lower the learning rate or clip gradients."
                 )
             self._parts.save(self.position)
+            self._parts.schedule.saved()
             self._parts.watch.moved(f"the checkpoint of step {self._step}")
             self._saved_at = self._step
 

@@ -7,6 +7,8 @@ import pydantic
 
 from tfparallel_trainer.contract import base
 
+_EVERY_STEPS = 100
+
 
 class ConfigMapSource(base.Model):
     """Files of a ConfigMap."""
@@ -30,11 +32,23 @@ class Checkpoint(base.Model):
     """Name of a PersistentVolumeClaim that every replica can mount (ReadWriteMany when they run on
     several nodes). `tfparallel run` uses a folder of that name below its own."""
 
-    every_steps: Annotated[int, pydantic.Field(ge=1)] = 100
-    """Steps between two checkpoints. One is saved at the end of each epoch besides."""
+    every_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """A checkpoint is saved after each step whose number divides by this; absent, and everyMinutes
+    too: by 100. One is saved at the end of each epoch besides."""
+
+    every_minutes: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """A checkpoint is saved when this many minutes have passed since the last one, by the chief's
+    clock. With everySteps too, whichever comes first."""
 
     keep: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
     """How many of the newest checkpoints are kept."""
+
+    @property
+    def steps_between(self) -> int | None:
+        """Steps between two checkpoints; None when the clock alone decides."""
+        if self.every_steps is None and self.every_minutes is None:
+            return _EVERY_STEPS
+        return self.every_steps
 
 
 class OnNonFiniteLoss(enum.StrEnum):

@@ -27,6 +27,8 @@ class Flag(enum.IntEnum):
     """A process was asked to end."""
     REPORT = 1
     """The chief wants to report."""
+    SAVE = 2
+    """By the chief's clock it is time for a checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
