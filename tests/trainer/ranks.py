@@ -28,15 +28,20 @@ def module(build: Any, compile_model: Any) -> user.Module:
     )
 
 
+def slot() -> int:
+    """A slot that no set of this process has had."""
+    return next(_used)
+
+
 def build(made: user.Module, examples: Any, ranks: int) -> list[replica.Replica]:
     """Equal replicas, one on each device."""
-    slot = next(_used)
+    place_of_set = slot()
     mesh = shape.Mesh(data=ranks, stage=SLOTS)
     sample = keras.tree.map_structure(lambda part: None if part is None else part[:1], examples)
     found = []
     for place in range(ranks):
         replica.forget_names()
-        rank = mesh.rank({shape.Axis.DATA: place, shape.Axis.STAGE: slot})
+        rank = mesh.rank({shape.Axis.DATA: place, shape.Axis.STAGE: place_of_set})
         found.append(replica.build(made, mesh, rank, DEVICES[place], 1, sample))
     state.share(found, [0])
     return found

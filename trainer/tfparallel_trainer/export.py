@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.step import averages
 
 
 def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
@@ -21,7 +22,7 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
         StorageError: the disk does not take it.
         UserCodeError: Keras cannot serialise a part of the model.
     """
-    model.optimizer.finalize_variable_values(model.trainable_variables)
+    averages.adopt(model)
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         with user.guard(module, f"saving the model as {path.name} raised"):

@@ -55,12 +55,14 @@ def layers(root: Any) -> Iterator[Any]:
             continue
         seen.add(id(layer))
         yield layer
-        waiting.extend(reversed(list(_children(layer))))
+        waiting.extend(reversed(list(children(layer))))
 
 
-def _children(layer: Any) -> Iterator[Any]:
+def children(layer: Any) -> Iterator[Any]:
+    """The layers that a layer holds itself: as its layers, in attributes, lists or dictionaries."""
     for value in (list(getattr(layer, "layers", ())), *vars(layer).values()):
-        for item in value if isinstance(value, (list, tuple)) else (value,):
+        several = value.values() if isinstance(value, dict) else value
+        for item in several if isinstance(value, (list, tuple, dict)) else (value,):
             if isinstance(item, keras.layers.Layer):
                 yield item
 

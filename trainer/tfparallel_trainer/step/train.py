@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.step import finite, gradients, loss, replica, synchrony
@@ -83,14 +83,9 @@ class TrainStep:
             nest.convert(tf.convert_to_tensor, parts),
         )
         total, values, heard, is_finite = (tensor.numpy() for tensor in outcome)
-        terms = self._replicas[0].terms
         return Outcome(
             loss=float(total),
-            terms={
-                f"{term.output}_loss": float(value)
-                for term, value in zip(terms, values, strict=True)
-                if len(terms) > 1
-            },
+            terms=self._replicas[0].by_output(values),
             flags=frozenset(flag for flag in Flag if heard[flag] > 0),
             finite=bool(is_finite),
         )
@@ -161,7 +156,7 @@ def _forward(own: replica.Replica, part: Any, step: tf.Tensor) -> list[loss.Frac
     own.reseed(step)
     y_pred = synchrony.forward(own.model, own.data, x)
     own.model.compute_metrics(x, y, y_pred, weight)
-    return loss.fractions(own.terms, own.outputs, y, y_pred, weight)
+    return own.fractions(part, y_pred)
 
 
 def _denominators(own: replica.Replica, found: list[loss.Fraction]) -> tf.Tensor:
@@ -206,25 +201,9 @@ def _backward(
 
 
 def _penalty(own: replica.Replica) -> tf.Tensor:
-    """The regularisation of the weights, which every rank computes alike; and added losses.
-
-    Raises:
-        UserCodeError: layers add losses of their own, and the batch is divided over ranks.
-    """
-    regularised = [
-        variable for variable in own.model.trainable_variables if variable.regularizer is not None
-    ]
+    """The regularisation of the weights, which every rank computes alike."""
     penalty = tf.zeros((), keras.config.floatx())
-    for variable in regularised:
-        penalty += tf.cast(variable.regularizer(variable), penalty.dtype)
-    losses = own.model.losses
-    added = losses[: len(losses) - len(regularised)]  # Keras lists those of the weights last
-    if added and own.data.size > 1:
-        raise errors.UserCodeError(
-            "A layer adds a loss that depends on the batch (activity_regularizer or add_loss): it "
-            "does not say whether it is a sum or a mean over examples, so it cannot be divided "
-            "over ranks. Give it as an output of the model with a loss of its own."
-        )
-    for extra in added:
-        penalty += tf.cast(tf.reduce_sum(extra), penalty.dtype)
+    for variable in own.model.trainable_variables:
+        if variable.regularizer is not None:
+            penalty += tf.cast(variable.regularizer(variable), penalty.dtype)
     return penalty
