@@ -131,7 +131,11 @@ def summary(folder: pathlib.Path) -> outputs.Summary:
 
 
 def _base() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "LANG", "PYTHONPATH")
+        if name in os.environ
+    }
     return {
         **kept,
         "CUDA_VISIBLE_DEVICES": "-1",

@@ -26,6 +26,18 @@ class UserCodeError(TrainerError):
         """Traceback of the user's own frames; empty when nothing was raised."""
 
 
+class NonFiniteError(TrainerError):
+    """The loss, a gradient or a weight became NaN or infinite."""
+
+    exit = exits.Exit.NON_FINITE
+
+
+class StorageError(TrainerError):
+    """A checkpoint or the results could not be written."""
+
+    exit = exits.Exit.STORAGE_FAILED
+
+
 class StartTimeoutError(TrainerError):
     """A peer did not answer within the start timeout."""
 
@@ -51,6 +63,6 @@ class OutOfMemoryError(TrainerError):
 
 
 class StalledError(TrainerError):
-    """A collective operation did not end within its limit."""
+    """A step did not end within its limit."""
 
     exit = exits.Exit.STALLED

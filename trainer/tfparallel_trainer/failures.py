@@ -1,5 +1,8 @@
 """What an exception means for the run: which exit code, and which sentence."""
 
+import errno
+import os
+
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
@@ -11,6 +14,7 @@ _PEER_LOST = (
     tf.errors.DeadlineExceededError,
 )
 _PEER_WORDS = ("Collective", "heartbeat", "RecvBuf", "coordination", "Connection reset")
+_REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
 _NOISE = (
     "File ",
     "Graph execution error",
@@ -21,6 +25,7 @@ _NOISE = (
     "RPC: ",
     "The error could be from a previous operation",
 )
+_DISK_FULL = os.strerror(errno.ENOSPC)
 _TIMED_OUT = "Collective has timed out"
 _USERS = (
     tf.errors.InvalidArgumentError,
@@ -45,6 +50,8 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
     if isinstance(error, errors.TrainerError):
         return error
     text = _told(error)
+    if isinstance(error, tf.errors.ResourceExhaustedError) and _DISK_FULL in text:
+        return errors.StorageError(f"A file cannot be written ({text}): see the disk's space.")
     if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
         return errors.OutOfMemoryError(
             f"There is no memory left ({text}): lower trainer.globalBatchSize, use more replicas, "
@@ -53,10 +60,16 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
     if isinstance(error, tf.errors.OpError):
         return _of_operation(error, text, alone, module)
     if isinstance(error, OSError):
-        return errors.BadConfigurationError(
-            f"A file cannot be used ({text}): see the claim's space and its permissions."
-        )
+        return _of_file(error, text)
     raise error
+
+
+def _of_file(error: OSError, text: str) -> errors.TrainerError:
+    if error.errno in _REFUSED:
+        return errors.BadConfigurationError(
+            f"A file cannot be used ({text}): see that it is there and its permissions."
+        )
+    return errors.StorageError(f"A file cannot be read or written ({text}): see the disk's space.")
 
 
 def _of_operation(

@@ -3,7 +3,7 @@
 import time
 
 from tfparallel_trainer import progress as pushing
-from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract import outputs, progress
 from tfparallel_trainer.logs import console, records
 
 INTERVAL_SECONDS = 1.0
@@ -93,6 +93,17 @@ class Reporter:
         self._out.say(f"step {step}  evaluation  {console.metrics(values)}")
         self._records.metrics("evaluation", step, values, epoch=epoch)
         self._pusher.put(self._progress(step, total, epoch, None))
+
+    def left_out(self, step: int, why: str, *, first: bool) -> None:
+        """Tell of a step whose update was left out; as a line only of an epoch's first."""
+        if self._records is None:
+            return
+        self._records.event("leftOut", step, reason=why)
+        if first:
+            self._out.say(
+                f"warning: in step {step} {why}: its update is left out; more of this epoch are "
+                f"only told in {outputs.TRAIN_LOG}"
+            )
 
     def event(self, kind: str, step: int) -> None:
         """Record that something happened, such as a checkpoint."""

@@ -15,12 +15,13 @@ from tfparallel_trainer import (
     reporting,
     settings,
     setup,
+    stall,
     termination,
     training,
     user,
 )
-from tfparallel_trainer.checkpoint import files
-from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.checkpoint import files, schedule
+from tfparallel_trainer.contract import job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import order
 from tfparallel_trainer.logs import console, records
@@ -58,11 +59,13 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     _compare(given, process.module, names[0], count)
     with watch.peers(given.cluster, process.give_up), _reporter(given, process.out) as reporter:
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
-        loop = _loop(given, process, ready, reporter)
-        if given.cluster.is_chief:
-            _announce(given, process.out, ready, loop)
-        process.stop.allow(_GRACE_SECONDS)
-        loop.run()
+        limit = given.job.trainer.step_timeout_seconds
+        with stall.watching(limit, process.give_up) as moves:
+            loop = _loop(given, process, ready, reporter, moves)
+            if given.cluster.is_chief:
+                _announce(given, process.out, ready, loop)
+            process.stop.allow(_GRACE_SECONDS)
+            loop.run()
         if given.cluster.is_chief:
             _write_results(given, process, ready, reporter, loop.position)
         state.barrier(ready.replicas)  # nobody leaves before the chief has written everything
@@ -123,6 +126,7 @@ def _loop(
     process: Process,
     ready: setup.Ready,
     reporter: reporting.Reporter,
+    moves: stall.Watch,
 ) -> training.Training:
     def save(at: files.Position) -> None:
         if ready.save(at):
@@ -137,11 +141,18 @@ def _loop(
         replicas=ready.replicas,
         training=ready.training,
         evaluation=ready.evaluation,
-        step=train.TrainStep(process.module, ready.replicas, ready.training.spec),
+        step=train.TrainStep(
+            process.module,
+            ready.replicas,
+            ready.training.spec,
+            leaves_out=given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+        ),
         evaluator=evaluator,
         report=evaluate.Report(ready.replicas),
         reporter=reporter,
         termination=process.stop,
+        watch=moves,
+        schedule=schedule.Schedule(given.job.trainer.checkpoint, given.cluster.is_chief),
         save=save,
     )
     return training.Training(parts, ready.start)
@@ -179,8 +190,7 @@ def _write_results(
     reporter: reporting.Reporter,
     position: files.Position,
 ) -> None:
-    with user.guard(process.module.path, "saving the model as model.keras raised"):
-        export.save(ready.replicas[0].model, given.output_dir / outputs.MODEL)
+    export.save(ready.replicas[0].model, given.output_dir / outputs.MODEL, process.module.path)
     duration = time.monotonic() - process.started
     summary = outputs.Summary(
         done=True,

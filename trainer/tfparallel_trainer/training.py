@@ -5,15 +5,16 @@ each step. Nothing here reads a clock or a signal and acts on it alone.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tfparallel_trainer import errors, reporting, termination
-from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer import errors, reporting, stall, termination
+from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
-from tfparallel_trainer.step import evaluate, replica, train
+from tfparallel_trainer.step import evaluate, finite, replica, train
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Parts:
     report: evaluate.Report
     reporter: reporting.Reporter
     termination: termination.Termination
+    watch: stall.Watch
+    schedule: schedule.Schedule
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
 
@@ -45,6 +48,8 @@ class Training:
         self._evaluated_at = -1
         self._saved_at = start.step
         self._tally = reporting.Tally()
+        self._weights = finite.Weights(parts.replicas[0])
+        self._left_out = False
 
     @property
     def position(self) -> files.Position:
@@ -68,6 +73,7 @@ class Training:
 
         Raises:
             PreemptedError: a process was asked to end; a checkpoint is saved where configured.
+            NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
         """
         while not self._finished():
             self._run_epoch()
@@ -82,7 +88,9 @@ class Training:
     def _run_epoch(self) -> None:
         evaluate.reset_metrics(self._parts.replicas)
         self._tally = reporting.Tally()
-        for batch in self._parts.training.epoch(self._epoch, self._example):
+        self._left_out = False
+        parts = self._parts
+        for batch in parts.training.epoch(self._epoch, self._example):
             flags = self._make_step(batch)
             if train.Flag.STOP in flags:
                 self._stop()
@@ -90,7 +98,7 @@ class Training:
                 self._save()
                 self._report()
                 return
-            if self._step % self._save_interval() == 0:
+            if train.Flag.SAVE in flags or parts.schedule.due_after(self._step):
                 self._save()
             if train.Flag.REPORT in flags:
                 self._report()
@@ -101,15 +109,37 @@ class Training:
         asked = {
             train.Flag.STOP: parts.termination.asked,
             train.Flag.REPORT: parts.reporter.due,
+            train.Flag.SAVE: parts.schedule.due_by_clock,
         }
         outcome = parts.step(
             self._step, batch, frozenset(flag for flag, wanted in asked.items() if wanted)
         )
         self._step += 1
         self._example += batch.examples
-        self._tally.add({"loss": outcome.loss, **outcome.terms}, batch.examples)
+        if outcome.finite:
+            self._tally.add({"loss": outcome.loss, **outcome.terms}, batch.examples)
+        else:
+            self._leave_out(outcome.loss)
         parts.reporter.stepped(batch.examples)
+        parts.watch.moved(f"step {self._step}")
         return outcome.flags
+
+    def _leave_out(self, loss: float) -> None:
+        """Count a step that was not finite, or end training because of it."""
+        what = "a gradient is not finite" if math.isfinite(loss) else f"the loss is {loss}"
+        if self._parts.spec.on_non_finite_loss is job_file.OnNonFiniteLoss.STOP:
+            raise errors.NonFiniteError(
+                f"In step {self._step} {what}: training stopped, {self._last_good()} Lower the "
+                "learning rate, clip gradients or look for missing values in the data; "
+                "trainer.onNonFiniteLoss: Continue would leave such steps out."
+            )
+        self._parts.reporter.left_out(self._step, what, first=not self._left_out)
+        self._left_out = True
+
+    def _last_good(self) -> str:
+        if self._parts.spec.checkpoint is None or self._saved_at == 0:
+            return "and no checkpoint was saved."
+        return f"and the last good checkpoint is that of step {self._saved_at}."
 
     def _end_epoch(self) -> None:
         if self._example == 0:
@@ -122,13 +152,16 @@ class Training:
         self._report()
         self._evaluate()
 
-    def _save_interval(self) -> int:
-        checkpoint = self._parts.spec.checkpoint
-        return checkpoint.every_steps if checkpoint else self._step + 1
-
     def _save(self) -> None:
         if self._saved_at != self._step:
+            if not self._weights.finite():
+                raise errors.NonFiniteError(
+                    f"After step {self._step} a weight is not finite: training stopped, "
+                    f"{self._last_good()} Lower the learning rate or clip gradients."
+                )
             self._parts.save(self.position)
+            self._parts.schedule.saved()
+            self._parts.watch.moved(f"the checkpoint of step {self._step}")
             self._saved_at = self._step
 
     def _report(self) -> None:
@@ -143,9 +176,14 @@ class Training:
         parts = self._parts
         if parts.evaluation is None or parts.evaluator is None or self._evaluated_at == self._step:
             return
-        values = parts.evaluator.run(parts.evaluation.epoch(0, 0))
+        values = parts.evaluator.run(self._watched(parts.evaluation.epoch(0, 0)))
         self._evaluated_at = self._step
         parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+
+    def _watched(self, batches: Iterator[feed.Batch]) -> Iterator[feed.Batch]:
+        for number, batch in enumerate(batches, 1):
+            yield batch
+            self._parts.watch.moved(f"batch {number} of the evaluation after step {self._step}")
 
     def _stop(self) -> None:
         self._save()

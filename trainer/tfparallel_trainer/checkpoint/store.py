@@ -54,19 +54,35 @@ class Store:
 
         Raises:
             PreemptedError: another attempt has taken the folder.
-            OSError: the disk does not take it.
+            StorageError: the disk does not take it; the checkpoints before are as they were.
         """
         final = self._folder / f"step-{at.step:010}"
         if final.exists() and self._intact(final):
             return
-        draft = self._folder / f".writing-{self.attempt:06}-{os.getpid()}"
+        try:
+            self._write(final, variables, at)
+        except (OSError, files.DamagedError) as error:
+            self._remove_drafts()  # they may be what fills the disk
+            kept = self._checkpoints()
+            raise errors.StorageError(
+                f"The checkpoint of step {at.step} cannot be written ({error}). "
+                + (f"{kept[-1].name} is the last good one" if kept else "There is none before")
+                + f"; see the space and the permissions of {self._folder}, which needs room for "
+                f"{self._keep + 1} (trainer.checkpoint.keep + 1)."
+            ) from error
+
+    def _write(self, final: pathlib.Path, variables: Mapping[str, Any], at: files.Position) -> None:
+        """Write beside the other checkpoints, give the name at the end, remove old ones then."""
         owner.check(self._folder, self._owner)
+        self._remove_drafts()
+        draft = self._folder / f".writing-{self.attempt:06}-{os.getpid()}"
         files.write(draft, variables, self.attempt, at)
         owner.check(self._folder, self._owner)
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
         files.sync_folder(self._folder)
-        self._tidy()
+        for folder in self._checkpoints()[: -self._keep]:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self, variables: Mapping[str, Any]) -> files.Position | None:
         """Assign the newest whole checkpoint to the variables; None when there is none.
@@ -99,9 +115,8 @@ class Store:
             return False
         return True
 
-    def _tidy(self) -> None:
-        for folder in self._checkpoints()[: -self._keep]:
-            shutil.rmtree(folder, ignore_errors=True)
+    def _remove_drafts(self) -> None:
+        """Remove what writers left that were cut off; who still writes one has been replaced."""
         for draft in self._folder.glob(".writing-*"):
             shutil.rmtree(draft, ignore_errors=True)
 

@@ -12,8 +12,12 @@ class Exit(enum.IntEnum):
     DONE = 0
     USER_ERROR = 65
     """The user's module, model or data raised: running it again would fail again."""
+    NON_FINITE = 66
+    """The loss, a gradient or a weight became NaN or infinite; the log names a checkpoint."""
     INTERNAL_ERROR = 70
     """The trainer itself failed in a way that it does not know: a bug to report."""
+    STORAGE_FAILED = 73
+    """A checkpoint or the results could not be written; the last good checkpoint is whole."""
     START_TIMEOUT = 74
     """A peer did not answer within the start timeout; the log names it."""
     PEER_LOST = 75
@@ -39,13 +43,22 @@ class Exit(enum.IntEnum):
 
 
 _RETRYABLE = frozenset(
-    {Exit.START_TIMEOUT, Exit.PEER_LOST, Exit.PREEMPTED, Exit.OUT_OF_MEMORY, Exit.STALLED}
+    {
+        Exit.STORAGE_FAILED,
+        Exit.START_TIMEOUT,
+        Exit.PEER_LOST,
+        Exit.PREEMPTED,
+        Exit.OUT_OF_MEMORY,
+        Exit.STALLED,
+    }
 )
 
 _MEANINGS = {
     Exit.DONE: "training finished",
     Exit.USER_ERROR: "the user's module, model or data raised an error",
+    Exit.NON_FINITE: "the loss, a gradient or a weight became NaN or infinite",
     Exit.INTERNAL_ERROR: "the trainer itself failed; the log has the traceback",
+    Exit.STORAGE_FAILED: "a checkpoint or the results could not be written",
     Exit.START_TIMEOUT: "a peer did not start in time",
     Exit.PEER_LOST: "a peer was lost",
     Exit.PREEMPTED: "asked to end, after saving a checkpoint where one is configured",

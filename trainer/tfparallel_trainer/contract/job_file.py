@@ -1,10 +1,13 @@
 """What the shipped trainer runs: `spec.trainer` of a job, and the file that carries it."""
 
+import enum
 from typing import Annotated, Self
 
 import pydantic
 
 from tfparallel_trainer.contract import base
+
+_EVERY_STEPS = 100
 
 
 class ConfigMapSource(base.Model):
@@ -29,11 +32,32 @@ class Checkpoint(base.Model):
     """Name of a PersistentVolumeClaim that every replica can mount (ReadWriteMany when they run on
     several nodes). `tfparallel run` uses a folder of that name below its own."""
 
-    every_steps: Annotated[int, pydantic.Field(ge=1)] = 100
-    """Steps between two checkpoints. One is saved at the end of each epoch besides."""
+    every_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """A checkpoint is saved after each step whose number divides by this; absent, and everyMinutes
+    too: by 100. One is saved at the end of each epoch besides."""
+
+    every_minutes: Annotated[int, pydantic.Field(ge=1)] | None = None
+    """A checkpoint is saved when this many minutes have passed since the last one, by the chief's
+    clock. With everySteps too, whichever comes first."""
 
     keep: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
     """How many of the newest checkpoints are kept."""
+
+    @property
+    def steps_between(self) -> int | None:
+        """Steps between two checkpoints; None when the clock alone decides."""
+        if self.every_steps is None and self.every_minutes is None:
+            return _EVERY_STEPS
+        return self.every_steps
+
+
+class OnNonFiniteLoss(enum.StrEnum):
+    """What a step whose loss or gradients are NaN or infinite leads to."""
+
+    STOP = "Stop"
+    """Training ends with exit code 66, and nothing more is saved."""
+    CONTINUE = "Continue"
+    """The step's update is left out, and training goes on."""
 
 
 class TrainerSpec(base.Model):
@@ -61,8 +85,18 @@ class TrainerSpec(base.Model):
     checkpoint: Checkpoint | None = None
     """Where state is kept; absent: a restart begins at step 0 and the final model is not kept."""
 
+    on_non_finite_loss: OnNonFiniteLoss = OnNonFiniteLoss.STOP
+    """What a step whose loss or gradients are NaN or infinite leads to: Stop ends the job and names
+    the last checkpoint, Continue leaves the step's update out. With the loss scaling of mixed
+    precision, gradients that overflow are part of its work, and only the loss counts."""
+
     start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
     """How long a replica waits for its peers before it ends and names who is missing."""
+
+    step_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 1800
+    """How long training may go without the end of a step, of a batch of the evaluation or of a
+    checkpoint. Then the replica shows the stacks of its threads and ends with exit code 79. The
+    first step counts too, so leave time for building its graph."""
 
     @pydantic.model_validator(mode="after")
     def _one_length(self) -> Self:

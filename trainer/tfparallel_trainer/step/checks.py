@@ -55,12 +55,14 @@ def layers(root: Any) -> Iterator[Any]:
             continue
         seen.add(id(layer))
         yield layer
-        waiting.extend(reversed(list(_children(layer))))
+        waiting.extend(reversed(list(children(layer))))
 
 
-def _children(layer: Any) -> Iterator[Any]:
+def children(layer: Any) -> Iterator[Any]:
+    """The layers that a layer holds itself: as its layers, in attributes, lists or dictionaries."""
     for value in (list(getattr(layer, "layers", ())), *vars(layer).values()):
-        for item in value if isinstance(value, (list, tuple)) else (value,):
+        several = value.values() if isinstance(value, dict) else value
+        for item in several if isinstance(value, (list, tuple, dict)) else (value,):
             if isinstance(item, keras.layers.Layer):
                 yield item
 
@@ -68,19 +70,14 @@ def _children(layer: Any) -> Iterator[Any]:
 def _check_normalisation(model: Any) -> list[str]:
     plain = []
     for layer in layers(model):
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-            if layer.synchronized:
-                raise errors.UserCodeError(
-                    f"The layer {layer.name!r} is BatchNormalization(synchronized=True); Keras "
-                    "synchronises its statistics only inside a strategy's replica context, which "
-                    "this engine does not use: use synchronized=False (statistics of each "
-                    "replica's part of the batch), GroupNormalization or LayerNormalization."
-                )
+        is_normalised = isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+        if is_normalised and not layer.synchronized:
             plain.append(layer.name)
     if not plain:
         return []
     return [
         f"BatchNormalization ({', '.join(plain[:3])}{', …' if len(plain) > 3 else ''}) "
         "normalises by each replica's own part of the batch, and the chief's moving statistics "
-        "are saved. GroupNormalization and LayerNormalization do not depend on the batch."
+        "are saved. synchronized=True normalises by the whole batch; GroupNormalization and "
+        "LayerNormalization do not depend on the batch."
     ]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import loss, metrics, replica, state
+from tfparallel_trainer.step import averages, loss, metrics, replica, state
 
 
 class Evaluation:
@@ -29,10 +29,14 @@ class Evaluation:
 
     def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
         """Give loss and metrics over all examples; the same on every process."""
-        reset_metrics(self._replicas)
         self._statistics.share()
-        terms = self._replicas[0].terms
-        sums = np.zeros((2, len(terms)))
+        with averages.used(self._replicas):
+            return self._run(batches)
+
+    def _run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        reset_metrics(self._replicas)
+        own = self._replicas[0]
+        sums = np.zeros((2, len(own.terms)))
         for batch in batches:
             for place, part in enumerate(batch.parts):
                 if part is not None:
@@ -40,25 +44,13 @@ class Evaluation:
                     sums += self._function(place)(tensors).numpy()
         found, (numerators, denominators) = self._report(sums)
         reset_metrics(self._replicas)
-        if any(
-            term.divided and below == 0 for term, below in zip(terms, denominators, strict=True)
-        ):
-            raise errors.UserCodeError(
-                "evaluation_data gives no examples that count (none, or all masked): "
-                "return some, or leave the function out."
-            )
         values = [
-            term.weight * (above / below if term.divided else above)
-            for term, above, below in zip(terms, numerators, denominators, strict=True)
+            _value(term, above, below)
+            for term, above, below in zip(own.terms, numerators, denominators, strict=True)
         ]
-        own = self._replicas[0].model
-        penalty = sum(float(v.regularizer(v)) for v in own.trainable_variables if v.regularizer)
-        separate = {f"{term.output}_loss": value for term, value in zip(terms, values, strict=True)}
-        return {
-            "loss": float(sum(values) + penalty),
-            **(separate if len(terms) > 1 else {}),
-            **found,
-        }
+        weights = own.model.trainable_variables
+        penalty = sum(float(v.regularizer(v)) for v in weights if v.regularizer)
+        return {"loss": float(sum(values) + penalty), **own.by_output(values), **found}
 
     def _function(self, place: int) -> Any:
         if place not in self._traced:
@@ -73,6 +65,16 @@ class Evaluation:
                     self._spec
                 )
         return self._traced[place]
+
+
+def _value(term: loss.Term, above: float, below: float) -> float:
+    """A term over all examples."""
+    if term.divided and below == 0:
+        raise errors.UserCodeError(
+            "evaluation_data gives no examples that count (none, or all masked): "
+            "return some, or leave the function out."
+        )
+    return term.weight * (above / below if term.divided else above)
 
 
 class Report:
@@ -116,7 +118,7 @@ def _sums(own: replica.Replica, part: Any) -> tf.Tensor:
     x, y, weight = part
     y_pred = own.model(x, training=False)
     own.model.compute_metrics(x, y, y_pred, weight)
-    found: list[loss.Fraction] = loss.fractions(own.terms, own.outputs, y, y_pred, weight)
+    found = own.fractions(part, y_pred)
     rows = itertools.chain(
         (tf.cast(fraction.numerator, tf.float64) for fraction in found),
         (fraction.denominator for fraction in found),

@@ -24,7 +24,8 @@ from tfparallel_trainer.step import outputs
 
 _MEANS = ("sum_over_batch_size", "mean")
 _WEIGHTED_MEAN = "mean_with_sample_weight"
-_SUM = "sum"
+SUM = "sum"
+MEAN = _MEANS[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,9 +39,10 @@ class Fraction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Term:
-    """The loss of one output."""
+    """The loss of one output, or what layers add (see `added`)."""
 
     output: str
+    """Empty for what layers add."""
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     """From targets and predictions [n, …] to values [n, …], or to one number."""
     reduction: str
@@ -50,7 +52,16 @@ class Term:
     @property
     def divided(self) -> bool:
         """Whether the sum over ranks is divided by the sum of the denominators."""
-        return self.reduction != _SUM
+        return self.reduction != SUM
+
+
+def no_function(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Stand for the function of a term that has no targets.
+
+    Raises:
+        TypeError: always.
+    """
+    raise TypeError("what layers add is no function of targets")
 
 
 def terms(model: Any, names: tuple[str, ...]) -> list[Term]:
@@ -92,6 +103,7 @@ def fractions(
     return [
         _fraction(term, targets[term.output], predictions[term.output], weights[term.output])
         for term in found
+        if term.output
     ]
 
 
@@ -121,7 +133,7 @@ def _term(name: str, given: Any, weight: float) -> Term:
     if not isinstance(found, keras.losses.Loss):
         return Term(name, _aligned(found), _MEANS[0], keras.config.floatx(), weight)
     reduction = found.reduction or "none"
-    if reduction not in (*_MEANS, _WEIGHTED_MEAN, _SUM):
+    if reduction not in (*_MEANS, _WEIGHTED_MEAN, SUM):
         raise errors.UserCodeError(
             f"The loss {found.name!r} has reduction={found.reduction!r}, which leaves no number to "
             'minimise: use reduction="sum_over_batch_size".'
@@ -156,8 +168,8 @@ def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Frac
     valid = tf.cast(tf.size(values), tf.float64)
     if mask is not None:
         weights *= _like(mask, values)
-        share = tf.reduce_mean(tf.cast(mask, tf.float64))
-        valid *= share
+        counted = tf.reduce_sum(tf.cast(mask, tf.float64))
+        valid *= tf.math.divide_no_nan(counted, tf.cast(tf.size(mask), tf.float64))
     if sample_weight is not None:
         weights *= _like(sample_weight, values)
     denominator = valid
@@ -174,7 +186,9 @@ def _of_examples(
             f"The loss of output {term.output!r} gives one number for a whole batch, so sample "
             "weights and masks cannot reach its examples: let it give one value for each example."
         )
-    return Fraction(value * tf.cast(examples, value.dtype), tf.cast(examples, tf.float64))
+    # The mean over no examples is NaN, and counts for nothing.
+    total = tf.math.multiply_no_nan(value, tf.cast(examples, value.dtype))
+    return Fraction(total, tf.cast(examples, tf.float64))
 
 
 def _both(first: tf.Tensor | None, second: tf.Tensor | None) -> tf.Tensor | None:

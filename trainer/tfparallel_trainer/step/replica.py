@@ -1,6 +1,7 @@
 """A rank's copy of the model, with its optimizer and its place in the mesh."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.step import checks, loss, outputs
+from tfparallel_trainer.step import added, checks, loss, outputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Replica:
     data: collectives.Communicator
     """This rank among those that a batch is divided over."""
     terms: list[loss.Term]
+    """Those of the outputs first, then `added.TERM`."""
     outputs: tuple[str, ...]
     seeds: list[tuple[Any, Any]]
     """Variables of random layers (two integers: seed and counter) with their first values."""
@@ -32,6 +34,22 @@ class Replica:
     def optimizer(self) -> Any:
         """The compiled optimizer, built for the model's trainable variables."""
         return self.model.optimizer
+
+    def fractions(self, part: Any, y_pred: Any) -> list[loss.Fraction]:
+        """The terms over a part of a batch, right after the model was called on it."""
+        x, y, weight = part
+        examples = tf.shape(nest.leaves(x)[0])[0]
+        found = loss.fractions(self.terms, self.outputs, y, y_pred, weight)
+        return [*found, added.fraction(self.model, examples)]
+
+    def by_output(self, values: Sequence[float]) -> dict[str, float]:
+        """Name the values of the terms as Keras does; empty for a model with one output."""
+        named = {
+            f"{term.output}_loss": float(value)
+            for term, value in zip(self.terms, values, strict=True)
+            if term.output
+        }
+        return named if len(named) > 1 else {}
 
     def state(self) -> list[Any]:
         """The variables that make up the state of training, in a fixed order."""
@@ -79,7 +97,7 @@ def build(
         advice = checks.check(model, mesh.data)
         with user.guard(module.path, "calling the model on the first training example raised"):
             names = _try_out(model, sample)
-        terms = loss.terms(model, names)
+        terms = [*loss.terms(model, names), added.TERM]
         model.optimizer.build(model.trainable_variables)
         return Replica(
             rank=rank,

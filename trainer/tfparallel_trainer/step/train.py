@@ -14,10 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import gradients, loss, replica
+from tfparallel_trainer.step import finite, gradients, loss, replica, synchrony
 
 
 class Flag(enum.IntEnum):
@@ -27,6 +27,8 @@ class Flag(enum.IntEnum):
     """A process was asked to end."""
     REPORT = 1
     """The chief wants to report."""
+    SAVE = 2
+    """By the chief's clock it is time for a checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,38 +39,55 @@ class Outcome:
     terms: dict[str, float]
     """The loss of each output; empty when there is only one."""
     flags: frozenset[Flag]
+    finite: bool
+    """Whether the loss and, without loss scaling, all gradients are finite numbers."""
 
 
 class TrainStep:
-    """The step as a traced function; one for each pattern of ranks with and without examples."""
+    """The step as a traced function; one for each pattern of ranks with and without examples.
 
-    def __init__(self, module: user.Module, replicas: Sequence[replica.Replica], spec: Any) -> None:
+    Args:
+        module: the user's module, for the messages.
+        replicas: those of this process.
+        spec: structure of a part of a batch, as tf.TensorSpec [None, …].
+        leaves_out: whether a step that is not finite changes nothing but the seeds.
+    """
+
+    def __init__(
+        self,
+        module: user.Module,
+        replicas: Sequence[replica.Replica],
+        spec: Any,
+        *,
+        leaves_out: bool = False,
+    ) -> None:
         self._module = module
         self._replicas = replicas
         self._spec = spec
+        self._leaves_out = leaves_out
+        self._all_take_part = any(synchrony.layers(own.model) for own in replicas)
         self._traced: dict[tuple[bool, ...], Any] = {}
         self._kinds: list[gradients.Kind] | None = None
 
     def __call__(self, step: int, batch: feed.Batch, asked: frozenset[Flag]) -> Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
-        pattern = tuple(part is not None for part in batch.parts)
+        given = batch.parts
+        if self._all_take_part:  # in the sums within the forward pass
+            given = [_nothing(self._spec) if part is None else part for part in given]
+        pattern = tuple(part is not None for part in given)
         flags = np.array([flag in asked for flag in Flag], np.float64)
-        parts = [part for part in batch.parts if part is not None]
+        parts = [part for part in given if part is not None]
         outcome = self._function(pattern)(
             tf.constant(step, tf.int64),
             tf.constant(flags),
             nest.convert(tf.convert_to_tensor, parts),
         )
-        total, values, heard = (tensor.numpy() for tensor in outcome)
-        terms = self._replicas[0].terms
+        total, values, heard, is_finite = (tensor.numpy() for tensor in outcome)
         return Outcome(
             loss=float(total),
-            terms={
-                f"{term.output}_loss": float(value)
-                for term, value in zip(terms, values, strict=True)
-                if len(terms) > 1
-            },
+            terms=self._replicas[0].by_output(values),
             flags=frozenset(flag for flag in Flag if heard[flag] > 0),
+            finite=bool(is_finite),
         )
 
     def _function(self, pattern: tuple[bool, ...]) -> Any:
@@ -100,8 +119,9 @@ class TrainStep:
 
     def _rank_step(
         self, own: replica.Replica, part: Any, step: tf.Tensor, flags: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         own.data.begin(collectives.Program.TRAIN)
+        before = finite.Memory(own) if self._leaves_out else None
         variables = own.model.trainable_variables
         with tf.GradientTape() as tape:
             found = [] if part is None else _forward(own, part, step)
@@ -114,17 +134,29 @@ class TrainStep:
             computed = _backward(own, tape, found, penalty, scales, variables)
             self._kinds = gradients.kinds(computed)
         totals, values = gradients.add_up(own.data, computed, variables, _numerators(own, found))
-        own.optimizer.apply(totals, variables)
         values = values * scales
-        return tf.reduce_sum(values) + tf.cast(penalty, tf.float64), values, sums[-len(Flag) :]
+        total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
+        is_finite = finite.of_step(own, total, totals)
+        if before is None:
+            own.optimizer.apply(totals, variables)
+        else:
+            before.apply_if(is_finite, totals, variables)
+        return total, values, sums[-len(Flag) :], is_finite
+
+
+def _nothing(spec: Any) -> Any:
+    """A part of no examples."""
+    return nest.convert(
+        lambda leaf: tf.zeros((0, *(size or 1 for size in leaf.shape[1:])), leaf.dtype), spec
+    )
 
 
 def _forward(own: replica.Replica, part: Any, step: tf.Tensor) -> list[loss.Fraction]:
     x, y, weight = part
     own.reseed(step)
-    y_pred = own.model(x, training=True)
+    y_pred = synchrony.forward(own.model, own.data, x)
     own.model.compute_metrics(x, y, y_pred, weight)
-    return loss.fractions(own.terms, own.outputs, y, y_pred, weight)
+    return own.fractions(part, y_pred)
 
 
 def _denominators(own: replica.Replica, found: list[loss.Fraction]) -> tf.Tensor:
@@ -169,25 +201,9 @@ def _backward(
 
 
 def _penalty(own: replica.Replica) -> tf.Tensor:
-    """The regularisation of the weights, which every rank computes alike; and added losses.
-
-    Raises:
-        UserCodeError: layers add losses of their own, and the batch is divided over ranks.
-    """
-    regularised = [
-        variable for variable in own.model.trainable_variables if variable.regularizer is not None
-    ]
+    """The regularisation of the weights, which every rank computes alike."""
     penalty = tf.zeros((), keras.config.floatx())
-    for variable in regularised:
-        penalty += tf.cast(variable.regularizer(variable), penalty.dtype)
-    losses = own.model.losses
-    added = losses[: len(losses) - len(regularised)]  # Keras lists those of the weights last
-    if added and own.data.size > 1:
-        raise errors.UserCodeError(
-            "A layer adds a loss that depends on the batch (activity_regularizer or add_loss): it "
-            "does not say whether it is a sum or a mean over examples, so it cannot be divided "
-            "over ranks. Give it as an output of the model with a loss of its own."
-        )
-    for extra in added:
-        penalty += tf.cast(tf.reduce_sum(extra), penalty.dtype)
+    for variable in own.model.trainable_variables:
+        if variable.regularizer is not None:
+            penalty += tf.cast(variable.regularizer(variable), penalty.dtype)
     return penalty

@@ -1,0 +1,117 @@
+"""Losses that layers add, accumulated gradients and averaged weights, on several ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tests.trainer import ranks
+from tfparallel_trainer.step import averages, evaluate, replica
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
+
+
+class Adds(keras.layers.Layer):
+    """Adds a mean over its examples to the loss."""
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.3 * keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+def regularised() -> keras.Model:
+    shared = keras.layers.Dense(4, "tanh", activity_regularizer="l2", kernel_regularizer="l1")
+    start = keras.Input((4,))
+    inner = keras.Sequential([keras.Input((4,)), Adds(), shared])
+    return keras.Model(start, keras.layers.Dense(1)(Adds()(inner(shared(start)))))
+
+
+def examples() -> tuple[Any, Any, None]:
+    random = np.random.default_rng(0)
+    return random.normal(size=(31, 4)), random.normal(size=(31, 1)), None
+
+
+def compile_with(**more: Any) -> Callable[[keras.Model], None]:
+    def compiled(model: keras.Model) -> None:
+        model.compile(keras.optimizers.Adam(0.02, **more), "mse")
+
+    return compiled
+
+
+def plain_loop(
+    compiled: Callable[[keras.Model], None], build: Callable[[], keras.Model], batch: int
+) -> tuple[keras.Model, list[float]]:
+    """Keras' own training over the examples in their order, once."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    model = build()
+    compiled(model)
+    x, y, _ = examples()
+    losses = [
+        float(model.train_on_batch(x[first : first + batch], y[first : first + batch]))
+        for first in range(0, len(x), batch)
+    ]
+    return model, losses
+
+
+def difference(own: replica.Replica, model: keras.Model) -> float:
+    pairs = zip(own.model.get_weights(), model.get_weights(), strict=True)
+    return max(float(np.abs(a - b).max()) for a, b in pairs)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_added_losses_are_those_of_one_process(count: int) -> None:
+    expected, _ = plain_loop(compile_with(), regularised, 7)
+    made = ranks.module(regularised, compile_with())
+    replicas, outcomes = ranks.run(made, examples(), count, 7)
+    assert max(difference(own, expected) for own in replicas) <= 1e-10
+    assert all(outcome.terms == {} for outcome in outcomes)
+    x, y, _ = examples()
+    spec = ranks.feed_of(examples(), count, 7)
+    found = evaluate.Evaluation(made, replicas, spec.spec).run(
+        ranks.feed_of((x[:28], y[:28], None), count, 7).epoch(0, 0)
+    )
+    told = expected.evaluate(x[:28], y[:28], batch_size=7, verbose=0)
+    assert found["loss"] == pytest.approx(told, rel=1e-9)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("more", [{"global_clipnorm": 0.1}, {"weight_decay": 0.1}])
+def test_accumulated_gradients_are_those_of_one_process(more: dict[str, float]) -> None:
+    compiled = compile_with(gradient_accumulation_steps=3, **more)
+    expected, _ = plain_loop(compiled, regularised, 5)
+    replicas, _ = ranks.run(ranks.module(regularised, compiled), examples(), 3, 5)
+    assert max(difference(own, expected) for own in replicas) <= 1e-10
+
+
+@pytest.mark.usefixtures("float64")
+def test_averages_are_evaluated_and_training_keeps_its_weights() -> None:
+    compiled = compile_with(use_ema=True, ema_momentum=0.9)
+    made = ranks.module(regularised, compiled)
+    replicas, _ = ranks.run(made, examples(), 2, 7)
+    before = [own.model.get_weights() for own in replicas]
+    given = ranks.feed_of(examples(), 2, 31)
+    found = evaluate.Evaluation(made, replicas, given.spec).run(given.epoch(0, 0))
+    for own, weights in zip(replicas, before, strict=True):
+        for a, b in zip(own.model.get_weights(), weights, strict=True):
+            np.testing.assert_array_equal(a, b)
+    expected, _ = plain_loop(compiled, regularised, 7)
+    expected.optimizer.finalize_variable_values(expected.trainable_variables)
+    x, y, _ = examples()
+    assert found["loss"] == pytest.approx(
+        expected.evaluate(x, y, batch_size=31, verbose=0), rel=1e-9
+    )
+    assert averages.adopt(replicas[0].model)
+    assert difference(replicas[0], expected) <= 1e-10
+
+
+def test_weights_without_a_step_have_no_averages() -> None:
+    made = ranks.module(regularised, compile_with(use_ema=True))
+    (own,) = ranks.build(made, examples(), 1)
+    before = own.model.get_weights()
+    assert not averages.adopt(own.model)
+    for a, b in zip(own.model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(a, b)

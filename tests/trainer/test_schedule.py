@@ -1,0 +1,73 @@
+"""When checkpoints are due, and that all processes decide alike."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.trainer import ranks
+from tests.trainer.test_finite import compiled, examples, normalised
+from tfparallel_trainer import progress, reporting, stall, termination, training
+from tfparallel_trainer.checkpoint import files, schedule
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.logs import console
+from tfparallel_trainer.step import evaluate, train
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({}, 100),
+        ({"everySteps": 7}, 7),
+        ({"everyMinutes": 2}, None),
+        ({"everySteps": 7, "everyMinutes": 2}, 7),
+    ],
+)
+def test_steps_and_minutes_stand_beside_each_other(
+    given: dict[str, int], steps: int | None
+) -> None:
+    spec = job_file.Checkpoint.model_validate({"claim": "c", **given})
+    now = iter([0.0, 119.0, 120.0, 130.0, 131.0])
+    found = schedule.Schedule(spec, True, lambda: next(now))
+    assert [step for step in range(1, 201) if found.due_after(step)] == [
+        step for step in range(1, 201) if steps is not None and step % steps == 0
+    ]
+    if "everyMinutes" not in given:
+        assert not found.due_by_clock
+        return
+    assert [found.due_by_clock, found.due_by_clock] == [False, True]
+    found.saved()
+    assert not found.due_by_clock
+    assert not schedule.Schedule(spec, False, itertools.count(0, 1000).__next__).due_by_clock
+
+
+def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
+    data = examples()
+    made = ranks.module(normalised, compiled)
+    replicas = ranks.build(made, data, 2)
+    saved: list[int] = []
+    spec = job_file.TrainerSpec.model_validate(
+        {"epochs": 1, "globalBatchSize": 3, "checkpoint": {"claim": "c", "everyMinutes": 1}}
+    )
+    given = ranks.feed_of(data, 2, 3)
+    # 25 s pass from one look to the next; the clock is looked at once a step and after a save.
+    clock: Iterator[int] = itertools.count(0, 25)
+    out = console.Console("test")
+    training.Training(
+        training.Parts(
+            spec=spec,
+            replicas=replicas,
+            training=given,
+            evaluation=None,
+            step=train.TrainStep(made, replicas, given.spec),
+            evaluator=None,
+            report=evaluate.Report(replicas),
+            reporter=reporting.Reporter(out, None, progress.Pusher(None, 1, out.say)),
+            termination=termination.Termination(lambda: None),
+            watch=stall.Watch(),
+            schedule=schedule.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
+            save=lambda at: saved.append(at.step),
+        ),
+        files.Position(step=0, epoch=0, example=0),
+    ).run()
+    assert saved == [3, 6, 9, 10]

@@ -1,0 +1,75 @@
+"""Training that no longer moves is shown and ended."""
+
+import pathlib
+import threading
+import time
+
+import pytest
+
+from tests.trainer import launch
+from tfparallel_trainer import errors, stall
+from tfparallel_trainer.contract import exits
+
+
+def test_what_moves_is_left_alone_and_what_stands_is_shown(tmp_path: pathlib.Path) -> None:
+    told: list[errors.TrainerError] = []
+    ended = threading.Event()
+
+    def give_up(error: errors.TrainerError) -> None:
+        told.append(error)
+        ended.set()
+
+    with (tmp_path / "stacks").open("w+") as stream:
+        with stall.watching(0.4, give_up, stream) as watch:
+            for step in range(8):
+                time.sleep(0.1)
+                watch.moved(f"step {step}")
+            assert not told
+            stuck_here(ended)
+        stream.seek(0)
+        assert "in stuck_here" in stream.read()
+    (error,) = told
+    assert error.exit is exits.Exit.STALLED
+    assert "since step 7" in str(error)
+
+
+def stuck_here(ended: threading.Event) -> None:
+    assert ended.wait(5)
+
+
+def test_a_watch_that_is_over_ends_nothing(tmp_path: pathlib.Path) -> None:
+    told: list[errors.TrainerError] = []
+    with (tmp_path / "stacks").open("w") as stream, stall.watching(0.2, told.append, stream):
+        pass
+    time.sleep(0.4)
+    assert not told
+
+
+MODEL = """
+import time, keras, numpy, tensorflow as tf
+def build_model():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+def compile_model(model):
+    model.compile("sgd", "mse")
+def training_data():
+    def generate():
+        for _ in range(40):
+            yield numpy.ones(2), numpy.ones(1)
+        never_comes()
+    kind = tf.TensorSpec((2,), tf.float64), tf.TensorSpec((1,), tf.float64)
+    return tf.data.Dataset.from_generator(generate, output_signature=kind)
+def never_comes():
+    time.sleep(600)
+"""
+
+
+@pytest.mark.trainer
+def test_a_stuck_run_ends(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 6}
+    environments = launch.environments(tmp_path, tmp_path, trainer, devices=2, strategy="Mirrored")
+    with launch.Group(tmp_path / "logs", environments) as group:
+        (ended,) = group.wait(60)
+    assert ended.code == exits.Exit.STALLED, ended
+    assert "in never_comes" in ended.errors
+    assert "(trainer.stepTimeoutSeconds) since step " in ended.errors

@@ -1,0 +1,71 @@
+"""BatchNormalization(synchronized=True) normalises by the whole batch."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tests.trainer import ranks
+from tfparallel_trainer import errors
+
+TOLERANCE = 1e-8
+
+
+def convolutional(synchronized: bool) -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((6, 6, 2)),
+            keras.layers.Conv2D(4, 3),
+            keras.layers.BatchNormalization(synchronized=synchronized, momentum=0.8),
+            keras.layers.Activation("relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(5),
+            keras.layers.BatchNormalization(synchronized=synchronized, momentum=0.8),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def compiled(model: keras.Model) -> None:
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+
+
+def examples() -> tuple[Any, Any, None]:
+    random = np.random.default_rng(0)
+    return random.normal(1.0, 2.0, size=(61, 6, 6, 2)), random.normal(size=(61, 1)), None
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("count", [2, 3])
+def test_it_equals_one_rank(count: int) -> None:
+    # The last batch has one example: the other ranks take part with none.
+    (one,), _ = ranks.run(
+        ranks.module(lambda: convolutional(False), compiled), examples(), 1, batch=10
+    )
+    many, _ = ranks.run(
+        ranks.module(lambda: convolutional(True), compiled), examples(), count, batch=10
+    )
+    expected = one.model.get_weights()
+    for own in many:
+        for found, wanted in zip(own.model.get_weights(), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, atol=TOLERANCE, rtol=0)
+        assert own.advice == []
+
+
+def test_what_keras_does_not_synchronise_is_refused() -> None:
+    def masked() -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((4, 2)),
+                keras.layers.Masking(),
+                keras.layers.BatchNormalization(synchronized=True),
+                keras.layers.Dense(1),
+            ]
+        )
+
+    random = np.random.default_rng(0)
+    given = random.normal(size=(4, 4, 2)), random.normal(size=(4, 4, 1)), None
+    with pytest.raises(errors.UserCodeError, match="was not synchronised: Keras does not do it"):
+        ranks.run(ranks.module(masked, compiled), given, 2, batch=4)
