@@ -405,3 +405,26 @@ def test_replicas_lost_at_the_same_time_run_again_in_attempts_of_their_own() -> 
     world.settle()
     assert world.status.replica_attempts == {"chief-0": 1, "evaluator-0": 1}
     assert len(set(world.created)) == len(world.created)
+
+
+def test_failures_at_the_same_time_are_counted_one_by_one() -> None:
+    world = a_world(chief=1, worker=2, ps=1, run_policy={"backoffLimit": 1})
+    world.run()
+    world.settle()
+    world.exit("job-worker-0", 1)
+    world.exit("job-worker-1", 1)
+    world.settle()
+    assert world.status.restarts.failure == 1
+    assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+
+
+def test_the_loss_of_an_evaluator_does_not_hide_that_of_a_gang() -> None:
+    world = a_world(chief=1, worker=1, evaluator=1)
+    world.run()
+    world.settle()
+    del world.pods["job-chief-0"]
+    world.update("job-evaluator-0", phase=observation.Phase.FAILED, disrupted=True)
+    world.settle()
+    assert world.status.attempt == 2
+    assert world.status.restarts.disruption == 1
+    assert {pod.attempt for pod in world.pods.values()} == {2}

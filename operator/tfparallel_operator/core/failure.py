@@ -55,8 +55,9 @@ class Loss:
 def losses(sight: view.View, *, all_created: bool) -> tuple[Loss, ...]:
     """List the losses of an attempt, the root cause first.
 
-    When one replica is lost its peers end too, so only the first loss counts: a disruption before
-    a failure, an exit before the exits of peers that say they lost someone, then the earliest.
+    When one replica is lost its peers end too, so only the first loss counts: one of training
+    before the evaluator's, a disruption before a failure, an exit before the exits of peers that
+    say they lost someone, then the earliest.
     A replica without a pod is lost only when the pod has existed (`all_created`).
     """
     found = [_loss(pod) for pod in sight.current.values() if pod.phase is observation.Phase.FAILED]
@@ -75,10 +76,11 @@ def _loss(pod: observation.Pod) -> Loss:
     return Loss(pod.replica, Cause.DISRUPTION if taken else Cause.FAILURE, pod.exit)
 
 
-def _root_first(loss: Loss) -> tuple[bool, bool, datetime.datetime]:
+def _root_first(loss: Loss) -> tuple[bool, bool, bool, datetime.datetime]:
     code = None if loss.exit is None else loss.exit.code
     finished_at = None if loss.exit is None else loss.exit.finished_at
     return (
+        loss.replica.role is types.Role.EVALUATOR,
         loss.cause is not Cause.DISRUPTION,
         code == exits.Exit.PEER_LOST,
         finished_at or _LAST,
@@ -138,7 +140,8 @@ def restart(
 ) -> job_status.JobStatus:
     """Return the status that writes a restart ahead: its attempt is counted before any deletion.
 
-    Replicas that are lost at the same time run again with it, in attempts of their own.
+    Replicas that were taken at the same time run again with it, in attempts of their own: nobody
+    would know later that their pods have existed. Failed pods are still there to be counted.
     """
     counts = status.restarts
     counts = counts.model_copy(update={loss.cause.value: getattr(counts, loss.cause.value) + 1})
@@ -147,7 +150,7 @@ def restart(
     if reach is Scope.GANG:
         return next_attempt(changed)
     again: set[replicas.Replica] = set()
-    for lost in (loss, *(other for other in others if permits_restart(job, other))):
+    for lost in (loss, *(other for other in others if other.cause is Cause.DISRUPTION)):
         again.add(lost.replica)
         if scope(job, lost) is Scope.REPLICA_AND_CHIEF:
             again.add(replicas.coordinator(job))
