@@ -1,19 +1,18 @@
 """The outer loop: epochs and steps, checkpoints, evaluation and reports, in one order everywhere.
 
 Every process runs the same loop and decides alike: from counts, and from flags that are added up in
-each step. Nothing here reads a clock or a signal and acts on it alone.
+each step. Nothing here reads a clock or a signal and acts on it alone. An engine may have steps
+pending; counts are of steps that are given, and nothing is saved or evaluated before they are made.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from tfparallel_trainer import errors, reporting, termination
+from tfparallel_trainer import engine, errors, reporting, termination
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
-from tfparallel_trainer.step import evaluate, replica, train
+from tfparallel_trainer.step import train
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +20,8 @@ class Parts:
     """What the loop works with."""
 
     spec: job_file.TrainerSpec
-    replicas: Sequence[replica.Replica]
     training: feed.Feed
-    evaluation: feed.Feed | None
-    step: train.TrainStep
-    evaluator: evaluate.Evaluation | None
-    report: evaluate.Report
+    engine: engine.Engine
     reporter: reporting.Reporter
     termination: termination.Termination
     save: Callable[[files.Position], None]
@@ -48,7 +43,7 @@ class Training:
 
     @property
     def position(self) -> files.Position:
-        """Where training stands."""
+        """Where training stands once no step is pending."""
         return files.Position(step=self._step, epoch=self._epoch, example=self._example)
 
     @property
@@ -80,7 +75,7 @@ class Training:
         return spec.epochs is not None and self._epoch >= spec.epochs
 
     def _run_epoch(self) -> None:
-        evaluate.reset_metrics(self._parts.replicas)
+        self._parts.engine.reset()
         self._tally = reporting.Tally()
         for batch in self._parts.training.epoch(self._epoch, self._example):
             flags = self._make_step(batch)
@@ -102,20 +97,28 @@ class Training:
             train.Flag.STOP: parts.termination.asked,
             train.Flag.REPORT: parts.reporter.due,
         }
-        outcome = parts.step(
+        made, flags = parts.engine.give(
             self._step, batch, frozenset(flag for flag, wanted in asked.items() if wanted)
         )
         self._step += 1
         self._example += batch.examples
-        self._tally.add({"loss": outcome.loss, **outcome.terms}, batch.examples)
-        parts.reporter.stepped(batch.examples)
-        return outcome.flags
+        self._count(made)
+        return flags
+
+    def _settle(self) -> None:
+        self._count(self._parts.engine.settle())
+
+    def _count(self, made: Sequence[engine.Made]) -> None:
+        for one in made:
+            self._tally.add(one.losses, one.examples)
+            self._parts.reporter.stepped(one.examples)
 
     def _end_epoch(self) -> None:
         if self._example == 0:
             raise errors.UserCodeError(
                 f"training_data gives no examples in epoch {self._epoch}: let it give some in each."
             )
+        self._settle()
         self._length = self._example
         self._epoch, self._example = self._epoch + 1, 0
         self._save()
@@ -128,6 +131,7 @@ class Training:
 
     def _save(self) -> None:
         if self._saved_at != self._step:
+            self._settle()
             self._parts.save(self.position)
             self._saved_at = self._step
 
@@ -136,16 +140,17 @@ class Training:
         if not means:  # resumed where an epoch ends
             return
         parts = self._parts
-        found, _ = parts.report(np.zeros((2, len(parts.replicas[0].terms))))
-        parts.reporter.train({**means, **found}, self._step, self.total_steps, self._epoch)
+        made = self._step - parts.engine.pending
+        values = {**means, **parts.engine.metrics()}
+        parts.reporter.train(values, made, self.total_steps, self._epoch)
 
     def _evaluate(self) -> None:
-        parts = self._parts
-        if parts.evaluation is None or parts.evaluator is None or self._evaluated_at == self._step:
+        if self._evaluated_at == self._step:
             return
-        values = parts.evaluator.run(parts.evaluation.epoch(0, 0))
+        values = self._parts.engine.evaluate()
         self._evaluated_at = self._step
-        parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+        if values is not None:
+            self._parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
 
     def _stop(self) -> None:
         self._save()
