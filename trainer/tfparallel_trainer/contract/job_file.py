@@ -61,6 +61,11 @@ class TrainerSpec(base.Model):
     checkpoint: Checkpoint | None = None
     """Where state is kept; absent: a restart begins at step 0 and the final model is not kept."""
 
+    max_staleness: Annotated[int, pydantic.Field(ge=0)] | None = None
+    """Only for strategy ParameterServer: how many steps of others may come between reading the
+    weights and applying the gradient. An older gradient is dropped and its batch given out again.
+    Absent: no bound."""
+
     start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
     """How long a replica waits for its peers before it ends and names who is missing."""
 

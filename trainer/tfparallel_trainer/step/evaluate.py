@@ -38,27 +38,9 @@ class Evaluation:
                 if part is not None:
                     tensors = nest.convert(tf.convert_to_tensor, part)
                     sums += self._function(place)(tensors).numpy()
-        found, (numerators, denominators) = self._report(sums)
+        found, totals = self._report(sums)
         reset_metrics(self._replicas)
-        if any(
-            term.divided and below == 0 for term, below in zip(terms, denominators, strict=True)
-        ):
-            raise errors.UserCodeError(
-                "evaluation_data gives no examples that count (none, or all masked): "
-                "return some, or leave the function out."
-            )
-        values = [
-            term.weight * (above / below if term.divided else above)
-            for term, above, below in zip(terms, numerators, denominators, strict=True)
-        ]
-        own = self._replicas[0].model
-        penalty = sum(float(v.regularizer(v)) for v in own.trainable_variables if v.regularizer)
-        separate = {f"{term.output}_loss": value for term, value in zip(terms, values, strict=True)}
-        return {
-            "loss": float(sum(values) + penalty),
-            **(separate if len(terms) > 1 else {}),
-            **found,
-        }
+        return {**losses(self._replicas[0], totals), **found}
 
     def _function(self, place: int) -> Any:
         if place not in self._traced:
@@ -66,7 +48,7 @@ class Evaluation:
 
             def run(part: Any) -> tf.Tensor:
                 with tf.device(own.device):
-                    return _sums(own, part)
+                    return sums_of(own, part)
 
             with user.guard(self._module.path, "tracing the evaluation raised"):
                 self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
@@ -112,7 +94,35 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
         own.model.reset_metrics()
 
 
-def _sums(own: replica.Replica, part: Any) -> tf.Tensor:
+def losses(own: replica.Replica, totals: Any) -> dict[str, float]:
+    """The loss over all examples, and with several outputs that of each.
+
+    Args:
+        own: any replica.
+        totals: [2, terms], the sum over all examples of what `sums_of` gives.
+
+    Raises:
+        UserCodeError: no example counts.
+    """
+    terms = own.terms
+    numerators, denominators = totals
+    if any(term.divided and below == 0 for term, below in zip(terms, denominators, strict=True)):
+        raise errors.UserCodeError(
+            "evaluation_data gives no examples that count (none, or all masked): "
+            "return some, or leave the function out."
+        )
+    values = [
+        term.weight * (above / below if term.divided else above)
+        for term, above, below in zip(terms, numerators, denominators, strict=True)
+    ]
+    weights = own.model.trainable_variables
+    penalty = sum(float(v.regularizer(v)) for v in weights if v.regularizer)
+    separate = {f"{term.output}_loss": value for term, value in zip(terms, values, strict=True)}
+    return {"loss": float(sum(values) + penalty), **(separate if len(terms) > 1 else {})}
+
+
+def sums_of(own: replica.Replica, part: Any) -> tf.Tensor:
+    """Numerators and denominators of the loss over some examples: [2, terms]; feeds the metrics."""
     x, y, weight = part
     y_pred = own.model(x, training=False)
     own.model.compute_metrics(x, y, y_pred, weight)

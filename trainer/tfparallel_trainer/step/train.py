@@ -119,6 +119,23 @@ class TrainStep:
         return tf.reduce_sum(values) + tf.cast(penalty, tf.float64), values, sums[-len(Flag) :]
 
 
+def of_batch(
+    own: replica.Replica, part: Any, step: tf.Tensor
+) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
+    """The gradients of a batch that is shared with no other rank.
+
+    Returns:
+        The gradients of the trainable variables, the loss, and the loss of each output.
+    """
+    with tf.GradientTape() as tape:
+        found = _forward(own, part, step)
+        penalty = _penalty(own)
+    scales = _scales(own, _denominators(own, found))
+    computed = _backward(own, tape, found, penalty, scales, own.model.trainable_variables)
+    values = _numerators(own, found) * scales
+    return computed, tf.reduce_sum(values) + tf.cast(penalty, tf.float64), values
+
+
 def _forward(own: replica.Replica, part: Any, step: tf.Tensor) -> list[loss.Fraction]:
     x, y, weight = part
     own.reseed(step)
