@@ -84,8 +84,8 @@ class Asynchronous:
         self._look = look
         self._bounded = bounded
         self._evaluation = evaluation
-        self._train = traced.train(training.spec)
-        self._evaluate = None if evaluation is None else traced.evaluate(evaluation.spec)
+        self._train = traced.training(training.spec)
+        self._evaluate = None if evaluation is None else traced.evaluation(evaluation.spec)
         self._threads = concurrent.futures.ThreadPoolExecutor(self._limit, "results")
         self._given: dict[concurrent.futures.Future[Any], Work] = {}
         self._made: list[engine.Made] = []

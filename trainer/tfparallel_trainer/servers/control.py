@@ -45,6 +45,8 @@ class Control:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # wakes the thread
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def dismiss(self, names: Iterable[str], seconds: float) -> None:

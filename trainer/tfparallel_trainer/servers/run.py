@@ -15,10 +15,6 @@ from tfparallel_trainer.servers import asynchronous, control, steps
 _DISMISS_SECONDS = 10.0
 """How long the others may take to hear that training is done."""
 
-_HELD: list[object] = []
-"""Lives as long as the process: TensorFlow tells the others of each of its functions that goes, and
-says loudly when they have left by then."""
-
 
 def train_to_end(given: settings.Settings, process: run.Process) -> None:
     """Train the user's model on the workers and leave the results in the output directory.
@@ -64,7 +60,6 @@ def _train(given: settings.Settings, process: run.Process, reporter: reporting.R
         _Presence(workers, given.job.trainer.start_timeout_seconds, process.out.say).look,
         bound is not None,
     )
-    _HELD.append((coordinator, made_by))
     outer = run.loop(given, process, ready, reporter, made_by)
     _announce(given, process, ready, outer.total_steps)
     process.stop.allow(run.GRACE_SECONDS)

@@ -13,6 +13,8 @@ from tfparallel_trainer.mesh import devices
 from tfparallel_trainer.servers import control
 
 _ASK_EVERY_SECONDS = 1.0
+_LINGER_SECONDS = 2.0
+"""The chief leaves first: its TensorFlow complains of those that it cannot say goodbye to."""
 
 
 def until_done(
@@ -39,6 +41,7 @@ def until_done(
             raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.met)
         time.sleep(_ASK_EVERY_SECONDS)
     out.say("training is done")
+    time.sleep(_LINGER_SECONDS)
     del held  # TensorFlow's server lives as long as it
 
 

@@ -37,7 +37,7 @@ class Steps:
         self._made = made
         self._bound = max_staleness
 
-    def train(self, spec: Any) -> Any:
+    def training(self, spec: Any) -> Any:
         """Trace the training step for batches of this structure.
 
         Its arguments are the step's number and the leaves of a batch; its results are whether the
@@ -49,7 +49,7 @@ class Steps:
 
         return self._traced(run, [tf.TensorSpec((), tf.int64), nest.leaves(spec)], "a step")
 
-    def evaluate(self, spec: Any) -> Any:
+    def evaluation(self, spec: Any) -> Any:
         """Trace the evaluation of batches of this structure.
 
         Its argument are the leaves of a batch; its results are the sums of the loss, and metrics'
@@ -79,24 +79,23 @@ class Steps:
         own = self._own
         before = self._made.read_value()
         with tf.control_dependencies([before]):
-            apart = metrics.apart(own, lambda: train.of_batch(own, part, step))
-        computed, total, values = apart.result
-        with tf.control_dependencies([total, *_tensors(computed)]):
+            found = train.of_batch(own, part, step)
+        with tf.control_dependencies([found.loss, *_tensors(found.gradients)]):
             staleness = self._made.read_value() - before
         if self._bound is None:
-            applied = self._apply(computed, apart.statistics)
+            applied = self._apply(found)
         else:
             applied = tf.cond(
                 staleness <= self._bound,
-                lambda: self._apply(computed, apart.statistics),
+                lambda: self._apply(found),
                 lambda: tf.constant(False),
             )
-        return applied, staleness, total, values, apart.contributions
+        return applied, staleness, found.loss, found.terms, found.apart.contributions
 
-    def _apply(self, computed: Sequence[Any], statistics: Sequence[tuple[Any, tf.Tensor]]) -> Any:
+    def _apply(self, found: train.Computed) -> tf.Tensor:
         optimizer, variables = self._own.optimizer, self._own.model.trainable_variables
-        self._strategy.run(lambda: optimizer.apply(_placed(computed), variables))
-        for variable, value in statistics:
+        self._strategy.run(lambda: optimizer.apply(_placed(found.gradients), variables))
+        for variable, value in found.apart.statistics:
             variable.assign(value)
         optimizer.iterations.assign(self._made.assign_add(1))
         return tf.constant(True)
@@ -140,7 +139,9 @@ def _packed(spec: Any, leaves: Sequence[tf.Tensor]) -> Any:
 def _placed(computed: Sequence[Any]) -> list[Any]:
     """The same gradients on the worker's device: Keras reduces them to where they are."""
     return [
-        None if gradient is None else tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+        None
+        if gradient is None
+        else tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
         for gradient in computed
     ]
 

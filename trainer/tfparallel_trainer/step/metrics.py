@@ -22,6 +22,8 @@ class Apart:
     """The states of the metrics from nothing, in the order of the model's metrics_variables."""
     statistics: list[tuple[Any, tf.Tensor]]
     """Weights that are not trained, with their new values."""
+    added: list[tf.Tensor]
+    """The losses that layers added."""
 
 
 def apart(own: replica.Replica, call: Callable[[], Any]) -> Apart:
@@ -35,6 +37,7 @@ def apart(own: replica.Replica, call: Callable[[], Any]) -> Apart:
         result=result,
         contributions=[tf.convert_to_tensor(scope.get_current_value(state)) for state in states],
         statistics=[(weight, value) for weight, value in changed if value is not None],
+        added=[tf.reduce_sum(found) for found in scope.losses],
     )
 
 

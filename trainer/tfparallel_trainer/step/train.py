@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import gradients, loss, replica
+from tfparallel_trainer.step import gradients, loss, metrics, replica
 
 
 class Flag(enum.IntEnum):
@@ -119,21 +119,34 @@ class TrainStep:
         return tf.reduce_sum(values) + tf.cast(penalty, tf.float64), values, sums[-len(Flag) :]
 
 
-def of_batch(
-    own: replica.Replica, part: Any, step: tf.Tensor
-) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
-    """The gradients of a batch that is shared with no other rank.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computed:
+    """What a batch that is shared with no other rank leads to; no variable has changed."""
 
-    Returns:
-        The gradients of the trainable variables, the loss, and the loss of each output.
-    """
+    gradients: list[Any]
+    """Of the trainable variables."""
+    loss: tf.Tensor
+    terms: tf.Tensor
+    """The loss of each output."""
+    apart: metrics.Apart
+
+
+def of_batch(own: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
+    """Compute what a batch leads to when it is shared with no other rank."""
     with tf.GradientTape() as tape:
-        found = _forward(own, part, step)
+        apart = metrics.apart(own, lambda: _forward(own, part, step))
         penalty = _penalty(own)
+        for extra in apart.added:
+            penalty += tf.cast(extra, penalty.dtype)
+    found = apart.result
     scales = _scales(own, _denominators(own, found))
-    computed = _backward(own, tape, found, penalty, scales, own.model.trainable_variables)
     values = _numerators(own, found) * scales
-    return computed, tf.reduce_sum(values) + tf.cast(penalty, tf.float64), values
+    return Computed(
+        gradients=_backward(own, tape, found, penalty, scales, own.model.trainable_variables),
+        loss=tf.reduce_sum(values) + tf.cast(penalty, tf.float64),
+        terms=values,
+        apart=apart,
+    )
 
 
 def _forward(own: replica.Replica, part: Any, step: tf.Tensor) -> list[loss.Fraction]:
