@@ -81,7 +81,7 @@ def test_one_worker_equals_one_process(tmp_path: pathlib.Path) -> None:
 def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {
         "module": "slow_stream.py",
-        "steps": 330,
+        "steps": 200,
         "globalBatchSize": 20,
         "startTimeoutSeconds": 60,
         "checkpoint": CHECKPOINT,
@@ -115,7 +115,7 @@ def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
                     ended = [wait(one)[0] for one in (third, server, steady, back)]
     assert [one.code for one in ended] == [0] * 4, ended
     assert "resuming after step" in ended[0].output
-    assert launch.summary(tmp_path).steps == 330
+    assert launch.summary(tmp_path).steps == 200
 
 
 @pytest.mark.trainer

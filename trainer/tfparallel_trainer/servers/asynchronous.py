@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from tfparallel_trainer.step import evaluate, metrics, replica, train
 
 _WAITING_PER_WORKER = 3
 """Batches that are given out at once for each worker: one in work, the others on their way."""
-_LOOK_SECONDS = 1.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,7 +64,6 @@ class Asynchronous:
         traced: steps.Steps,
         training: feed.Feed,
         evaluation: feed.Feed | None,
-        look: Callable[[], None],
         bounded: bool,
     ) -> None:
         """Args:
@@ -75,13 +73,11 @@ class Asynchronous:
         traced: what workers run.
         training: the examples to train on.
         evaluation: those to evaluate on.
-        look: called about once a second while workers are waited for; may raise.
         bounded: whether stale gradients are dropped.
         """
         self._coordinator = coordinator
         self._limit = workers * _WAITING_PER_WORKER
         self._own = own
-        self._look = look
         self._bounded = bounded
         self._evaluation = evaluation
         self._train = traced.training(training.spec)
@@ -139,12 +135,8 @@ class Asynchronous:
             self._fetched(self._coordinator.schedule(self._evaluate, args=(_leaves(batch),)))
             for batch in batches
         ]
-        while waiting:
-            ready, _ = concurrent.futures.wait(waiting[:1], _LOOK_SECONDS)
-            if ready:
-                yield waiting.pop(0).result()
-            else:
-                self._look()
+        for future in waiting:
+            yield future.result()
 
     def _send(self, work: Work) -> None:
         number = tf.constant(work.step, tf.int64)
@@ -154,10 +146,9 @@ class Asynchronous:
     def _fetched(self, value: Any) -> concurrent.futures.Future[Any]:
         return self._threads.submit(value.fetch)
 
-    def _take(self, seconds: float = _LOOK_SECONDS) -> None:
+    def _take(self, seconds: float | None = None) -> None:
+        """Take in what is there, waiting this long for something (None: until it comes)."""
         ready, _ = concurrent.futures.wait(self._given, seconds, concurrent.futures.FIRST_COMPLETED)
-        if not ready and seconds:
-            self._look()
         for future in ready:
             work = self._given.pop(future)
             applied, staleness, total, values, contributions = future.result()

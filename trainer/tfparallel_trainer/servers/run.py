@@ -2,15 +2,14 @@
 
 import contextlib
 import socket
-import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors, reporting, run, settings, setup
 from tfparallel_trainer.mesh import cluster, devices, shape, tasks, watch
-from tfparallel_trainer.servers import asynchronous, control, steps
+from tfparallel_trainer.servers import asynchronous, control, presence, steps
 
 _DISMISS_SECONDS = 10.0
 """How long the others may take to hear that training is done."""
@@ -25,16 +24,32 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     devices.prepare(given.cpu_devices, given.cluster.alone)
     others = given.cluster.peers
     with control.Control(given.cluster.task) as answers:
-        cluster.reach(
-            given.cluster, others, given.job.trainer.start_timeout_seconds, process.out.say
-        )
-        servers = given.cluster.of(tasks.SERVER)
+        limit = given.job.trainer.start_timeout_seconds
+        cluster.reach(given.cluster, others, limit, process.out.say)
+        servers, workers = given.cluster.of(tasks.SERVER), given.cluster.of("worker")
         with (
             watch.these(servers, process.give_up),
+            presence.told(workers, limit, process.out.say, process.give_up),
             run.reporter_of(given, process.out) as reporter,
+            _named(servers),
         ):
             _train(given, process, reporter)
         answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
+
+
+@contextlib.contextmanager
+def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
+    """Say which server is gone when TensorFlow fails for the want of it."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        gone = [server for server in servers if watch.refuses(server)]
+        if not gone:
+            raise
+        names = ", ".join(f"{server.name} ({server.address})" for server in gone)
+        raise errors.PeerLostError(
+            f"A peer was lost: {names} no longer listens, and held a part of the weights."
+        ) from error
 
 
 def _train(given: settings.Settings, process: run.Process, reporter: reporting.Reporter) -> None:
@@ -57,7 +72,6 @@ def _train(given: settings.Settings, process: run.Process, reporter: reporting.R
         steps.Steps(strategy, process.module, own, made, bound),
         ready.training,
         ready.evaluation,
-        _Presence(workers, given.job.trainer.start_timeout_seconds, process.out.say).look,
         bound is not None,
     )
     outer = run.loop(given, process, ready, reporter, made_by)
@@ -82,40 +96,6 @@ def _connect(given: tasks.Cluster) -> Any:
             rpc_layer="grpc",
         )
     )
-
-
-class _Presence:
-    """Tells when workers leave and come back, and gives up when all are gone for long."""
-
-    def __init__(
-        self, workers: tuple[tasks.Task, ...], limit: float, say: Callable[[str], None]
-    ) -> None:
-        self._workers = workers
-        self._limit = limit
-        self._say = say
-        self._absent: set[tasks.Task] = set()
-        self._seen_at = time.monotonic()
-
-    def look(self) -> None:
-        """Look at all workers' ports.
-
-        Raises:
-            PeerLostError: no worker has been there for longer than the start timeout.
-        """
-        absent = {worker for worker in self._workers if watch.refuses(worker)}
-        for worker in self._workers:
-            if worker in absent - self._absent:
-                self._say(f"{worker.name} is gone ({worker.address}); it may come back")
-            if worker in self._absent - absent:
-                self._say(f"{worker.name} is back")
-        self._absent = absent
-        if len(absent) < len(self._workers):
-            self._seen_at = time.monotonic()
-        elif time.monotonic() - self._seen_at > self._limit:
-            raise errors.PeerLostError(
-                f"A peer was lost: no worker has been there for {self._limit:g} s "
-                "(startTimeoutSeconds)."
-            )
 
 
 def _announce(
