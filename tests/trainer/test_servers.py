@@ -5,17 +5,20 @@ import os
 import pathlib
 import signal
 import time
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.trainer import launch, reference
 from tests.trainer.test_equality import largest_difference
-from tfparallel_trainer import errors, preflight, settings
+from tfparallel_trainer import errors, preflight, settings, user
 from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.mesh import tasks
+from tfparallel_trainer.mesh import shape, tasks
 from tfparallel_trainer.servers import asynchronous, control, steps
+from tfparallel_trainer.step import replica, train
 
 EXAMPLE = launch.REPOSITORY / "examples" / "digits-servers"
 CHECKPOINT: dict[str, object] = {"claim": "c", "everySteps": 15, "keep": 2}
@@ -172,6 +175,45 @@ def test_optimizers_that_would_lose_updates_are_refused(
     model.compile(keras.optimizers.SGD(0.1, **arguments), "mse")
     with pytest.raises(errors.UserCodeError, match=said):
         steps.check(model)
+
+
+def test_a_batch_changes_no_variable() -> None:
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, kernel_regularizer="l2", activity_regularizer="l1"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(3),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    module = user.Module(
+        pathlib.Path("model.py"), {"build_model": lambda: model, "training_data": lambda: None}
+    )
+    x = np.random.default_rng(0).normal(size=(10, 6)).astype("float32")
+    part = (x, np.arange(10) % 3, None)
+    own = replica.build(module, shape.Mesh(), 0, "", 0, part)
+    before = [variable.numpy() for variable in model.variables]
+
+    @tf.function(autograph=False)
+    def run(step: tf.Tensor) -> Any:
+        found = train.of_batch(own, part, step)
+        values = [value for _, value in found.apart.statistics]
+        return found.loss, found.gradients, found.apart.contributions, values
+
+    first, again, other = (run(tf.constant(step, tf.int64)) for step in (4, 4, 5))
+    after = [variable.numpy() for variable in model.variables]
+    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+    assert float(first[0]) == float(again[0]) != float(other[0]), "dropout follows from the step"
+    assert len([gradient for gradient in first[1] if gradient is not None]) == 6
+    assert sum(float(tf.reduce_sum(state)) == 10 for state in first[2]) == 1, "examples counted"
+    assert len(first[3]) == 2, "moving mean and variance"
+    own.reseed(tf.constant(4, tf.int64))
+    expected = model.compute_loss(part[0], part[1], model(x, training=True))
+    assert float(first[0]) == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_staleness_is_told() -> None:

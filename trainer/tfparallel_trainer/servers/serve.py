@@ -40,6 +40,7 @@ def until_done(
         elif patience.over:
             raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.met)
         time.sleep(_ASK_EVERY_SECONDS)
+    stop.end()
     out.say("training is done")
     time.sleep(_LINGER_SECONDS)
     del held  # TensorFlow's server lives as long as it
