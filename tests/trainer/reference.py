@@ -76,7 +76,7 @@ def batches(
 ) -> Iterator[tuple[Any, Any, Any]]:
     given = rows(epoch) if rows else module.training_data()
     x, y, weight = given if len(given) == 3 else (*given, None)
-    count = len(x)
+    count = len(keras.tree.flatten(x)[0])
     order = np.arange(count)
     if rows is None:
         order = tf.random.experimental.index_shuffle(
@@ -85,7 +85,7 @@ def batches(
     for first in range(0, count, batch_size):
         chosen = order[first : first + batch_size]
         yield (
-            tf.constant(x[chosen]),
+            keras.tree.map_structure(lambda part, at=chosen: tf.constant(part[at]), x),
             keras.tree.map_structure(lambda part, at=chosen: tf.constant(part[at]), y),
             None if weight is None else tf.constant(weight[chosen]),
         )

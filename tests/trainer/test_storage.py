@@ -92,6 +92,18 @@ def training_data():
 """
 
 
+@pytest.mark.trainer
+def test_an_output_directory_that_cannot_be_one_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "output").write_text("a file")
+    trainer: dict[str, object] = {"steps": 1, "checkpoint": {"claim": "c"}}
+    environments = launch.environments(tmp_path, tmp_path, trainer, strategy="Mirrored")
+    with launch.Group(tmp_path / "logs", environments) as group:
+        (ended,) = group.wait(90)
+    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
+    assert "A file cannot be used" in ended.errors
+
+
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A file system with room for two checkpoints of the model, of 200 kB each."""

@@ -1,7 +1,10 @@
-"""The trained model as one file that plain Keras loads."""
+"""The trained model as files that other programs load."""
 
+import contextlib
 import os
 import pathlib
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 from tfparallel_trainer import errors, user
@@ -11,7 +14,8 @@ from tfparallel_trainer.step import averages
 def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
     """Write `model.keras`, so that readers see all of it or what was there before.
 
-    With an optimizer that keeps averages of the weights (use_ema), those are what is written.
+    With an optimizer that keeps averages of the weights (use_ema), those are what is written, and
+    what the model has from now on.
 
     Args:
         model: the trained model.
@@ -24,17 +28,41 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
     """
     averages.adopt(model)
     draft = path.with_name(f".{os.getpid()}.{path.name}")
+    with _storing(path, module):
+        try:
+            model.save(draft)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> None:
+    """Write a SavedModel into a folder of its own, after `save`.
+
+    Raises:
+        StorageError: the disk does not take it.
+        UserCodeError: Keras cannot export the model.
+    """
+    draft = folder.with_name(f".{os.getpid()}.{folder.name}")
+    with _storing(folder, module):
+        try:
+            model.export(draft, verbose=False)
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _storing(path: pathlib.Path, module: pathlib.Path) -> Iterator[None]:
+    """Tell a disk that does not take the model from a model that cannot be written."""
     try:
         with user.guard(module, f"saving the model as {path.name} raised"):
-            model.save(draft)
-        draft.replace(path)
-    except (OSError, errors.UserCodeError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(cause, OSError):
+            yield
+    except errors.UserCodeError as error:
+        if not isinstance(error.__cause__, OSError):
             raise
         raise errors.StorageError(
-            f"{path} cannot be written ({cause}): see the disk's space; a new run goes on from the "
-            "last checkpoint, where there is one."
+            f"{path} cannot be written ({error.__cause__}): see the disk's space; a new run goes "
+            "on from the last checkpoint, where there is one."
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)

@@ -195,7 +195,11 @@ def write_results(
     position: files.Position,
 ) -> None:
     """Leave the trained model and the summary in the output directory."""
-    export.save(ready.replicas[0].model, given.output_dir / outputs.MODEL, process.module.path)
+    model = ready.replicas[0].model
+    export.save(model, given.output_dir / outputs.MODEL, process.module.path)
+    if given.job.trainer.saved_model:
+        folder = given.output_dir / outputs.SAVED_MODEL
+        export.save_for_serving(model, folder, process.module.path)
     duration = time.monotonic() - process.started
     summary = outputs.Summary(
         done=True,

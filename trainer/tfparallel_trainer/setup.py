@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tfparallel_trainer import settings, user
+from tfparallel_trainer import settings, user, warm
 from tfparallel_trainer.checkpoint import files, keys, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
@@ -62,7 +62,7 @@ def prepare(
 
     Raises:
         UserCodeError: the module's functions raise, or give what cannot be trained.
-        BadConfigurationError: the checkpoints are those of another model.
+        BadConfigurationError: the checkpoints or the initial weights are those of another model.
         PreemptedError: a newer attempt has started.
     """
     saved = _store(given, say)
@@ -84,6 +84,10 @@ def prepare(
     restored = saved.restore(variables) if saved is not None else None
     if restored is not None:
         say(f"resuming after step {restored.step} from {given.output_dir / outputs.CHECKPOINTS}")
+    weights = given.job.trainer.initial_weights
+    if restored is None and weights is not None and given.cluster.is_chief:
+        warm.load(replicas[0].model, weights, given.source_dir)
+        say(f"starting with the weights of {weights}")
     own = restored or files.Position(step=0, epoch=0, example=0)
     step, epoch, example = state.share(replicas, [own.step, own.epoch, own.example])
     return Ready(

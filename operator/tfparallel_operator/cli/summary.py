@@ -17,6 +17,7 @@ from tfparallel_trainer.contract import progress as contract_progress
 
 _KEPT = (
     ("model", outputs.MODEL),
+    ("SavedModel", outputs.SAVED_MODEL),
     ("checkpoints", outputs.CHECKPOINTS),
     ("TensorBoard", outputs.TENSORBOARD),
 )

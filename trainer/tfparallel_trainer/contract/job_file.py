@@ -82,6 +82,14 @@ class TrainerSpec(base.Model):
     seed: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 0
     """Seed of initial weights, order of examples and dropout."""
 
+    initial_weights: Annotated[str, pydantic.Field(min_length=1)] | None = None
+    """A file that Keras wrote (.keras or .weights.h5), relative to the source or absolute, whose
+    weights the first step begins with. A checkpoint goes before it. Absent: build_model's own."""
+
+    saved_model: bool = False
+    """Whether the trained model is exported as a SavedModel too (the folder saved_model), which
+    TensorFlow Serving reads; model.keras is written always."""
+
     checkpoint: Checkpoint | None = None
     """Where state is kept; absent: a restart begins at step 0 and the final model is not kept."""
 

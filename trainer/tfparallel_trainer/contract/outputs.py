@@ -13,6 +13,9 @@ CHECKPOINTS = "checkpoints"
 MODEL = "model.keras"
 """The trained model; plain Keras loads it."""
 
+SAVED_MODEL = "saved_model"
+"""Folder of the trained model as a SavedModel, where the job asks for one."""
+
 SUMMARY = "summary.json"
 """A `Summary`; its presence with `done: true` says that this job has finished."""
 

@@ -1,0 +1,114 @@
+"""What a run starts from and leaves: initial weights, model.keras, SavedModel."""
+
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer import launch
+from tfparallel_trainer import errors, export, warm
+from tfparallel_trainer.contract import outputs
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
+
+
+def network(units: int = 4, layers: int = 2) -> keras.Model:
+    keras.utils.clear_session()
+    dense = [keras.layers.Dense(units) for _ in range(layers)]
+    model = keras.Sequential([keras.Input((3,)), *dense, keras.layers.Dropout(0.5)])
+    model.compile(keras.optimizers.Adam(0.1), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.mark.parametrize("name", ["trained.keras", "trained.weights.h5"])
+def test_weights_are_read_and_the_optimizer_starts_afresh(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    trained = network()
+    trained.train_on_batch(np.ones((4, 3)), np.ones((4, 4)))
+    (trained.save if name.endswith(".keras") else trained.save_weights)(tmp_path / name)
+    model = network()
+    warm.load(model, name, tmp_path)
+    for found, wanted in zip(model.get_weights(), trained.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert int(model.optimizer.iterations) == 0
+    for slot in model.optimizer.variables[2:]:
+        assert not np.any(slot.value.numpy())
+
+
+@pytest.mark.parametrize(
+    ("units", "layers", "said"),
+    [
+        (5, 2, r"dense/vars/0 has the shape \(3, 4\) there and \(3, 5\) here.*; and 1 more"),
+        (4, 1, r"dense_1/vars/0 has the shape \(4, 4\) there and of nothing here"),
+        (4, 3, r"dense_2/vars/1 has the shape of nothing there and \(4,\) here"),
+    ],
+)
+def test_weights_of_another_model_are_refused_by_name(
+    tmp_path: pathlib.Path, units: int, layers: int, said: str
+) -> None:
+    network().save(tmp_path / "other.keras")
+    with pytest.raises(errors.BadConfigurationError, match=said):
+        warm.load(network(units, layers), "other.keras", tmp_path)
+
+
+def test_files_that_are_none_are_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "broken.keras").write_text("nothing")
+    (tmp_path / "broken.weights.h5").write_text("nothing")
+    for name in ("broken.keras", "broken.weights.h5"):
+        with pytest.raises(errors.BadConfigurationError, match="which cannot be read"):
+            warm.load(network(), name, tmp_path)
+    for name in ("absent.keras", "broken.txt"):
+        with pytest.raises(errors.BadConfigurationError, match=r"ends in \.keras or \.weights\.h5"):
+            warm.load(network(), name, tmp_path)
+
+
+def test_a_model_that_cannot_be_exported_is_the_users(tmp_path: pathlib.Path) -> None:
+    class Unknown(keras.Model):
+        pass
+
+    model = Unknown()
+    with pytest.raises(errors.UserCodeError, match="saving the model as saved_model raised"):
+        export.save_for_serving(model, tmp_path / "saved_model", tmp_path / "model.py")
+    assert not list(tmp_path.iterdir())
+
+
+MODEL = """
+import keras, numpy
+def build_model():
+    dense = [keras.layers.Dense(4) for _ in range(2)]
+    return keras.Sequential([keras.Input((3,)), *dense, keras.layers.Dropout(0.5)])
+def compile_model(model):
+    model.compile(keras.optimizers.SGD(1e-30), "mse")
+def training_data():
+    return numpy.ones((8, 3), "float32"), numpy.ones((8, 4), "float32")
+"""
+
+
+@pytest.mark.trainer
+def test_a_run_of_two_starts_from_a_file_and_leaves_both_models(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    first = network()
+    first.save(tmp_path / "first.keras")
+    trainer: dict[str, object] = {
+        "epochs": 1,
+        "globalBatchSize": 4,
+        "initialWeights": "first.keras",
+        "savedModel": True,
+    }
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
+    with launch.Group(tmp_path / "logs", environments) as group:
+        ended = group.wait(90)
+    assert [one.code for one in ended] == [0, 0], ended
+    assert "starting with the weights of first.keras" in ended[0].output
+    wanted = first.predict(np.ones((2, 3)), verbose=0)
+    output = tmp_path / "output"
+    for name in (outputs.MODEL, "first.keras"):
+        folder = output if name == outputs.MODEL else tmp_path
+        loaded = keras.models.load_model(folder / name)
+        np.testing.assert_allclose(loaded.predict(np.ones((2, 3)), verbose=0), wanted, rtol=1e-6)
+    served = tf.saved_model.load(output / outputs.SAVED_MODEL)
+    np.testing.assert_allclose(served.serve(tf.ones((2, 3))), wanted, rtol=1e-6)

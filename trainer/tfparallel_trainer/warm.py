@@ -1,0 +1,86 @@
+"""Initial weights from a file that Keras wrote, instead of random ones."""
+
+import pathlib
+import tempfile
+import zipfile
+from typing import Any
+
+import h5py
+
+from tfparallel_trainer import errors
+
+_MODEL, _WEIGHTS = ".keras", ".weights.h5"
+_INSIDE = "model.weights.h5"
+"""Where a .keras file holds its weights."""
+_SHOWN = 3
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def load(model: Any, given: str, folder: pathlib.Path) -> None:
+    """Assign the weights of a file to a model; the optimizer's state stays as it is.
+
+    Args:
+        model: a built and compiled model.
+        given: `trainer.initialWeights`: a path, relative to `folder` or absolute.
+        folder: the folder of the user's module.
+
+    Raises:
+        BadConfigurationError: the file is not there, or its variables are not the model's.
+    """
+    path = folder / given
+    if not path.name.endswith((_MODEL, _WEIGHTS)) or not path.is_file():
+        raise errors.BadConfigurationError(
+            f"trainer.initialWeights is {given!r}: give a file that ends in {_MODEL} or {_WEIGHTS} "
+            f"and is there; {path} is not."
+        )
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            _compare(path, *_shapes(model, path, pathlib.Path(place)))
+        slots = [(variable, variable.value.numpy()) for variable in model.optimizer.variables]
+        model.load_weights(path)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise errors.BadConfigurationError(
+            f"trainer.initialWeights is {given!r}, which cannot be read: "
+            f"{' '.join(str(error).split())[:300]}."
+        ) from error
+    for variable, value in slots:  # files of a compiled model bring the optimizer's state along
+        variable.assign(value)
+
+
+def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[Shapes, Shapes]:
+    """The variables of a file, and those that Keras would write for the model."""
+    own = place / f"own{_WEIGHTS}"
+    model.save_weights(own)
+    if not path.name.endswith(_MODEL):
+        return _of(path), _of(own)
+    with zipfile.ZipFile(path) as archive:
+        return _of(pathlib.Path(archive.extract(_INSIDE, place))), _of(own)
+
+
+def _of(path: pathlib.Path) -> Shapes:
+    found: Shapes = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and not name.startswith("optimizer/"):
+            found[name] = tuple(item.shape)
+
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+    return found
+
+
+def _compare(path: pathlib.Path, there: Shapes, here: Shapes) -> None:
+    differing = [
+        f"{name} has the shape {there.get(name, 'of nothing')} there and "
+        f"{here.get(name, 'of nothing')} here"
+        for name in sorted({*there, *here})
+        if there.get(name) != here.get(name)
+    ]
+    if differing:
+        more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        raise errors.BadConfigurationError(
+            f"trainer.initialWeights: {path} does not fit the model: "
+            f"{'; '.join(differing[:_SHOWN])}{more}. Give the model the layers it was saved with, "
+            "or leave initialWeights out."
+        )
