@@ -415,3 +415,14 @@ def test_a_lost_peer_does_not_wait_for_ever() -> None:
     world.now = wake_at
     world.settle()
     assert world.status.attempt == 2
+
+
+def test_replicas_lost_at_the_same_time_run_again_in_attempts_of_their_own() -> None:
+    world = a_world(chief=1, worker=2, ps=1, evaluator=1)
+    world.run()
+    world.settle()
+    del world.pods["job-chief-0"]
+    world.update("job-evaluator-0", phase=observation.Phase.FAILED, disrupted=True)
+    world.settle()
+    assert world.status.replica_attempts == {"chief-0": 1, "evaluator-0": 1}
+    assert len(set(world.created)) == len(world.created)

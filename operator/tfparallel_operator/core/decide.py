@@ -144,17 +144,23 @@ class _Case:
         if not status.all_created and not sight.missing and not sight.stale:
             status = status.model_copy(update={"all_created": True})
         wake_at = deadline
-        for loss in failure.losses(sight, all_created=status.all_created):
+        losses = failure.losses(sight, all_created=status.all_created)
+        for loss in losses:
             settles_at = failure.settles_at(loss, sight)
             if settles_at is not None and settles_at > self.now:
                 wake_at = min(settles_at, deadline or settles_at)
                 break
-            answer = self._answer(status, loss)
+            answer = self._answer(status, loss, losses)
             if answer is not None:
                 return answer
         return self._go_on(status, sight, events, wake_at)
 
-    def _answer(self, status: job_status.JobStatus, loss: failure.Loss) -> decision.Decision | None:
+    def _answer(
+        self,
+        status: job_status.JobStatus,
+        loss: failure.Loss,
+        losses: tuple[failure.Loss, ...],
+    ) -> decision.Decision | None:
         """Decide what a loss leads to; None when training goes on as if it had not happened."""
         told = loss.describe(self.job.metadata.name)
         limit = self.job.spec.run_policy.backoff_limit
@@ -168,10 +174,14 @@ class _Case:
         if spent:
             message = f"{told}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
             return self._end(status, failed, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
-        return self._restart(status, loss, told)
+        return self._restart(status, loss, losses, told)
 
     def _restart(
-        self, status: job_status.JobStatus, loss: failure.Loss, told: str
+        self,
+        status: job_status.JobStatus,
+        loss: failure.Loss,
+        losses: tuple[failure.Loss, ...],
+        told: str,
     ) -> decision.Decision:
         failed = loss.cause is failure.Cause.FAILURE
         reason = names.Reason.REPLICA_FAILED if failed else names.Reason.REPLICA_LOST
@@ -180,7 +190,7 @@ class _Case:
         bound = f"failure {nth} of {limit} that lead to a restart" if failed else "a disruption"
         message = f"{told}; {failure.scope(self.job, loss).value} run again ({bound})"
         before = view.build(self.job, status, self.children)
-        status = failure.restart(self.job, counts.count(status, before), loss)
+        status = failure.restart(self.job, counts.count(status, before), loss, losses)
         sight = view.build(self.job, status, self.children)
         status = counts.count(status, sight)
         status = self._condition(status, names.Condition.RESTARTING, True, reason, message)

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import enum
+from collections.abc import Sequence
 
 from tfparallel_operator.api import job_status, types
 from tfparallel_operator.core import observation, replicas, view
@@ -130,18 +131,26 @@ def scope(job: types.TFParallelJob, loss: Loss) -> Scope:
 
 
 def restart(
-    job: types.TFParallelJob, status: job_status.JobStatus, loss: Loss
+    job: types.TFParallelJob,
+    status: job_status.JobStatus,
+    loss: Loss,
+    others: Sequence[Loss] = (),
 ) -> job_status.JobStatus:
-    """Return the status that writes a restart ahead: its attempt is counted before any deletion."""
+    """Return the status that writes a restart ahead: its attempt is counted before any deletion.
+
+    Replicas that are lost at the same time run again with it, in attempts of their own.
+    """
     counts = status.restarts
     counts = counts.model_copy(update={loss.cause.value: getattr(counts, loss.cause.value) + 1})
     changed = status.model_copy(update={"restarts": counts, "all_created": False})
     reach = scope(job, loss)
     if reach is Scope.GANG:
         return next_attempt(changed)
-    again = {loss.replica}
-    if reach is Scope.REPLICA_AND_CHIEF:
-        again.add(replicas.coordinator(job))
+    again: set[replicas.Replica] = set()
+    for lost in (loss, *(other for other in others if permits_restart(job, other))):
+        again.add(lost.replica)
+        if scope(job, lost) is Scope.REPLICA_AND_CHIEF:
+            again.add(replicas.coordinator(job))
     attempts = dict(status.replica_attempts)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
