@@ -80,6 +80,7 @@ class Asynchronous:
         self._limit = workers * _WAITING_PER_WORKER
         self._own = own
         self._bounded = bounded
+        self._steps = traced
         self._evaluation = evaluation
         self._train = traced.training(training.spec)
         self._evaluate = None if evaluation is None else traced.evaluation(evaluation.spec)
@@ -112,6 +113,7 @@ class Asynchronous:
         """Return when no step is pending."""
         while self._given:
             self._take()
+        self._steps.count()
         return self._collected()
 
     def metrics(self) -> dict[str, float]:

@@ -63,6 +63,10 @@ class Steps:
 
         return self._traced(run, [nest.leaves(spec)], "the evaluation")
 
+    def count(self) -> None:
+        """Set the optimizer's counter to the steps made: workers write it in any order."""
+        self._own.optimizer.iterations.assign(self._made.read_value())
+
     def _traced(self, run: Any, signature: list[Any], what: str) -> Any:
         traced = tf.function(run, autograph=False, input_signature=signature)
         logger = tf.get_logger()
