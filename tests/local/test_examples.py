@@ -48,3 +48,15 @@ def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> N
     found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
     assert found["chief-0"] == found["worker-0"]
     assert float(found["chief-0"]) > 0.9
+
+
+@pytest.mark.trainer
+def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path) -> None:
+    shown = _run("digits-servers", tmp_path, "--set", "spec.trainer.epochs=4")
+    written = tmp_path / "out/claims/digits-servers/digits-servers" / outputs.SUMMARY
+    told = outputs.Summary.model_validate_json(written.read_text())
+    assert told.steps == 4 * 45
+    assert float(told.metrics["val_accuracy"]) > 0.9
+    assert float(told.metrics["staleness_mean"]) >= 0
+    for name in ("worker-0", "worker-1", "ps-0"):
+        assert f"[{name}] training is done" in shown

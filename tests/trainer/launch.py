@@ -112,6 +112,35 @@ def environments(
     ]
 
 
+def with_servers(
+    folder: pathlib.Path,
+    source: pathlib.Path,
+    trainer: dict[str, object],
+    *,
+    workers: int = 2,
+    servers: int = 1,
+) -> dict[str, dict[str, str]]:
+    """The environments of an asynchronous job's processes by name, the chief first."""
+    names = [
+        ("chief", 0),
+        *(("worker", index) for index in range(workers)),
+        *(("ps", index) for index in range(servers)),
+    ]
+    cluster: dict[str, list[str]] = {}
+    for (role, _), port in zip(names, free_ports(len(names)), strict=True):
+        cluster.setdefault(role, []).append(f"127.0.0.1:{port}")
+    (common,) = environments(folder, source, trainer, strategy="ParameterServer")
+    return {
+        f"{role}-{index}": {
+            **common,
+            environment.TF_CONFIG: json.dumps(
+                {"cluster": cluster, "task": {"type": role, "index": index}}
+            ),
+        }
+        for role, index in names
+    }
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of the loopback interface that nobody listens on now."""
     sockets = [socket.socket() for _ in range(count)]
@@ -131,11 +160,8 @@ def summary(folder: pathlib.Path) -> outputs.Summary:
 
 
 def _base() -> dict[str, str]:
-    kept = {
-        name: os.environ[name]
-        for name in ("PATH", "HOME", "LANG", "PYTHONPATH")
-        if name in os.environ
-    }
+    names = ("PATH", "HOME", "LANG", "PYTHONPATH")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     return {
         **kept,
         "CUDA_VISIBLE_DEVICES": "-1",

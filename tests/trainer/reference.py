@@ -17,9 +17,9 @@ Rows = Callable[[int], tuple[Any, ...]]
 """The examples of an epoch in their order: (x, y) or (x, y, sample_weight)."""
 
 
-def load(name: str) -> Any:
+def load(name: str, folder: pathlib.Path = MODELS) -> Any:
     """Import one of the models."""
-    spec = importlib.util.spec_from_file_location(f"reference_{name}", MODELS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"reference_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -78,7 +78,7 @@ def test_the_evaluator_is_no_rank() -> None:
         ("nonsense", "TF_CONFIG is 'nonsense': write it as"),
         (json.dumps({"cluster": {"worker": ["a:1"]}}), "write it as"),
         (config("worker", 3, worker=["a:1"]), "this is worker-3, but its cluster has worker-0"),
-        (config("worker", 0, worker=["a:1"], ps=["p:1"]), "the role ps"),
+        (config("worker", 0, worker=["a:1"], master=["p:1"]), "the role master"),
         (config("chief", 0, chief=["a:1", "b:1"]), "2 chiefs"),
         (config("evaluator", 0, worker=["a:1"], evaluator=["e:1"]), "as an evaluator"),
     ],

@@ -7,11 +7,11 @@ import pytest
 
 from tests.trainer import ranks
 from tests.trainer.test_finite import compiled, examples, normalised
-from tfparallel_trainer import progress, reporting, stall, termination, training
+from tfparallel_trainer import engine, progress, reporting, stall, termination, training
 from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.logs import console
-from tfparallel_trainer.step import evaluate, train
+from tfparallel_trainer.step import train
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,10 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
     training.Training(
         training.Parts(
             spec=spec,
-            replicas=replicas,
             training=given,
-            evaluation=None,
-            step=train.TrainStep(made, replicas, given.spec),
-            evaluator=None,
-            report=evaluate.Report(replicas),
+            engine=engine.Synchronous(
+                replicas, train.TrainStep(made, replicas, given.spec), None, None
+            ),
             reporter=reporting.Reporter(out, None, progress.Pusher(None, 1, out.say)),
             termination=termination.Termination(lambda: None),
             watch=stall.Watch(),

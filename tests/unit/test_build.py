@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tests.unit import builders
-from tfparallel_operator.api import load, types
+from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import build, replicas
 from tfparallel_trainer.contract import job_file
 
@@ -120,6 +120,19 @@ def test_devices_are_a_limit_of_the_gpu_resource() -> None:
     document["spec"]["tfReplicaSpecs"]["Worker"]["devices"] = 4
     pod = a_pod(load.parse_job(document))
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+
+
+def test_the_added_chief_is_like_a_worker_without_devices() -> None:
+    worker = {"replicas": 2, "devices": 1, "template": {"spec": {"nodeSelector": {"a": "b"}}}}
+    spec = {"tfReplicaSpecs": {"Worker": worker, "PS": {}}, "trainer": {"epochs": 1}}
+    job = builders.a_job(spec=spec)
+    (chief, first, *_) = [
+        build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)["spec"]
+        for replica in replicas.expand(job)
+    ]
+    assert chief["nodeSelector"] == first["nodeSelector"] == {"a": "b"}
+    assert names.GPU_RESOURCE in first["containers"][0]["resources"]["limits"]
+    assert names.GPU_RESOURCE not in str(chief)
 
 
 def test_every_manifest_is_plain_json() -> None:

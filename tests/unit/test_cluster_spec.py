@@ -58,6 +58,15 @@ def test_a_master_is_the_chief() -> None:
     assert made["worker-0"]["cluster"]["chief"] == ["job-master-0.job:2222"]
 
 
+def test_the_trainer_with_servers_gets_a_chief() -> None:
+    made = configs(trainer=True, worker=2, ps=1)
+    assert list(made) == ["chief-0", "worker-0", "worker-1", "ps-0"]
+    assert made["ps-0"]["cluster"]["chief"] == ["job-chief-0.job:2222"]
+    assert made["chief-0"]["task"] == {"type": "chief", "index": 0}
+    assert next(iter(configs(trainer=True, master=1, worker=1, ps=1))) == "master-0"
+    assert "chief-0" not in configs(worker=2, ps=1), "people's own scripts choose their roles"
+
+
 def test_dynamic_workers_know_themselves_and_the_servers() -> None:
     made = configs(chief=1, worker=3, ps=2, spec={"enableDynamicWorker": True})
     servers = ["job-ps-0.job:2222", "job-ps-1.job:2222"]

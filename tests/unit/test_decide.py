@@ -5,6 +5,7 @@ import pytest
 from tests.unit import builders
 from tfparallel_operator.api import load, names
 from tfparallel_operator.core import conditions, decide, decision, failure, observation
+from tfparallel_trainer.contract import exits
 
 
 def a_world(**job: object) -> builders.World:
@@ -218,6 +219,26 @@ def test_with_parameter_servers_only_what_has_to_is_restarted(lost: str, again: 
     assert {name for name, pod in world.pods.items() if pod.uid != before[name]} == again
     assert world.status.attempt == 1
     assert world.status.restarts.failure == 1
+
+
+def test_the_added_chief_leads_like_a_given_one() -> None:
+    world = a_world(trainer=True, worker=2, ps=1)
+    world.run()
+    world.settle()
+    assert state_of(world) is names.State.RUNNING
+    assert world.status.replicas["Chief"].desired == 1
+    assert world.status.ready == "4/4"
+    world.exit("job-chief-0", exits.Exit.PEER_LOST)
+    world.settle()
+    before = {name: pod.uid for name, pod in world.pods.items()}
+    world.exit("job-ps-0", 137)
+    world.settle()
+    again = {name for name, pod in world.pods.items() if pod.uid != before[name]}
+    assert again == {"job-chief-0", "job-ps-0"}
+    world.run()
+    world.exit("job-chief-0", 0)
+    world.settle()
+    assert state_of(world) is names.State.SUCCEEDED
 
 
 def test_an_evaluator_never_fails_training() -> None:

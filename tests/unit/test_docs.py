@@ -44,6 +44,12 @@ def test_the_job_in_the_readme_is_the_example_that_the_demo_runs() -> None:
     assert block == (ROOT / "examples/digits/job.yaml").read_text()
 
 
+def test_the_job_of_the_page_on_servers_is_the_example() -> None:
+    page = (ROOT / "docs/parameter-servers.md").read_text()
+    [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    assert block == (ROOT / "examples/digits-servers/job.yaml").read_text()
+
+
 def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
     listed = [row[0] for row in rows("status.md", "## State")]
     assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]

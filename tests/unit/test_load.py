@@ -76,9 +76,14 @@ BAD: list[tuple[str, Change, str]] = [
         "give either epochs or steps; neither is given",
     ),
     (
-        "servers for the shipped trainer",
-        lambda d: d["spec"]["tfReplicaSpecs"].update(PS={}),
-        "does not run parameter servers or an evaluator yet",
+        "an evaluator for the shipped trainer",
+        lambda d: d["spec"]["tfReplicaSpecs"].update(Evaluator={}),
+        "runs no evaluator yet: remove Evaluator",
+    ),
+    (
+        "a bound of staleness where nothing is stale",
+        lambda d: d["spec"]["trainer"].update(maxStaleness=2),
+        "trainer.maxStaleness bounds asynchronous training, which needs servers",
     ),
     ("no template", lambda d: d["spec"].pop("trainer"), "a role has no template"),
     (

@@ -58,6 +58,8 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import failures, run, termination, user
     from tfparallel_trainer.mesh import devices
+    from tfparallel_trainer.servers import run as with_servers
+    from tfparallel_trainer.servers import serve
 
     def give_up(error: errors.TrainerError) -> None:
         tell(out, error)
@@ -69,9 +71,13 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
     devices.limit_threads()
     module = None
     try:
+        if given.uses_servers and not given.cluster.is_chief:
+            serve.until_done(given, out, stop)
+            return
         module = user.load(given.source_dir, given.job.trainer.module)
         process = run.Process(module=module, out=out, stop=stop, give_up=give_up, started=started)
-        run.train_to_end(given, process)
+        train_to_end = with_servers.train_to_end if given.uses_servers else run.train_to_end
+        train_to_end(given, process)
     except Exception as error:
         raise failures.translate(error, given.cluster.alone, module) from error
     finally:

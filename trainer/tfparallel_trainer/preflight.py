@@ -3,9 +3,12 @@
 import pydantic
 
 from tfparallel_trainer import errors, settings
-from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.contract import environment, job_file, outputs
+from tfparallel_trainer.mesh import tasks
 
-_STRATEGIES = ("Mirrored", "MultiWorkerMirrored")
+_STRATEGIES = ("Mirrored", "MultiWorkerMirrored", settings.WITH_SERVERS)
+
+_NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}
 
 
 def check(given: settings.Settings) -> None:
@@ -17,12 +20,52 @@ def check(given: settings.Settings) -> None:
     strategy, processes = given.job.strategy, len(given.cluster.tasks)
     if strategy not in _STRATEGIES:
         raise errors.BadConfigurationError(
-            f"strategy is {strategy!r}: this trainer runs {' and '.join(_STRATEGIES)}."
+            f"strategy is {strategy!r}: this trainer runs {', '.join(_STRATEGIES)}."
+        )
+    if given.uses_servers:
+        _check_servers(given)
+        return
+    if given.cluster.of(tasks.SERVER):
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG has the role {tasks.SERVER}, which strategy {strategy!r} does not use: "
+            "remove the servers, or set strategy to ParameterServer."
+        )
+    if given.job.trainer.max_staleness is not None:
+        raise errors.BadConfigurationError(
+            f"trainer.maxStaleness is given, and strategy is {strategy!r}, where no gradient is "
+            "stale: remove it, or set strategy to ParameterServer."
         )
     if strategy == "Mirrored" and processes > 1:
         raise errors.BadConfigurationError(
             f"strategy is 'Mirrored', which is for one process, and TF_CONFIG has {processes}: "
             "use MultiWorkerMirrored, or one replica."
+        )
+
+
+def _check_servers(given: settings.Settings) -> None:
+    missing = [
+        f"{role} ({meaning})" for role, meaning in _NEEDED.items() if not given.cluster.of(role)
+    ]
+    # Where workers come and go, servers are told of no worker.
+    if missing and given.cluster.task.role == "chief":
+        raise errors.BadConfigurationError(
+            f"strategy is 'ParameterServer', and TF_CONFIG has no {' and no '.join(missing)}: "
+            "give the job replicas of each of these roles."
+        )
+    if not given.cluster.of("chief"):
+        raise errors.BadConfigurationError(
+            "strategy is 'ParameterServer', and TF_CONFIG has no chief, which gives out the work: "
+            "add a chief."
+        )
+    if given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE:
+        raise errors.BadConfigurationError(
+            "trainer.onNonFiniteLoss is 'Continue', and with strategy 'ParameterServer' a worker "
+            "applies its gradient before the chief sees the loss: remove it."
+        )
+    if given.cpu_devices > 1:
+        raise errors.BadConfigurationError(
+            f"${environment.CPU_DEVICES} is {given.cpu_devices}, and strategy 'ParameterServer' "
+            "uses one device of each worker: set devices to 1 and use more workers."
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from tfparallel_trainer import (
+    engine,
     errors,
     export,
     progress,
@@ -28,7 +29,7 @@ from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
 
-_GRACE_SECONDS = 15.0
+GRACE_SECONDS = 15.0
 """How long the main thread may take to reach the end of a step after a signal."""
 
 
@@ -57,17 +58,16 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     held = _join(given, process)
     names = devices.names(given.cluster, count)
     _compare(given, process.module, names[0], count)
-    with watch.peers(given.cluster, process.give_up), _reporter(given, process.out) as reporter:
+    with watch.peers(given.cluster, process.give_up), reporter_of(given, process.out) as reporter:
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
-        limit = given.job.trainer.step_timeout_seconds
-        with stall.watching(limit, process.give_up) as moves:
-            loop = _loop(given, process, ready, reporter, moves)
+        with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
+            outer = loop(given, process, ready, reporter, _engine(given, process, ready), moves)
             if given.cluster.is_chief:
-                _announce(given, process.out, ready, loop)
-            process.stop.allow(_GRACE_SECONDS)
-            loop.run()
+                _announce(given, process.out, ready, outer)
+            process.stop.allow(GRACE_SECONDS)
+            outer.run()
         if given.cluster.is_chief:
-            _write_results(given, process, ready, reporter, loop.position)
+            write_results(given, process, ready, reporter, outer.position)
         state.barrier(ready.replicas)  # nobody leaves before the chief has written everything
     _leave(given, ready)
     del held  # the processes are one cluster as long as it lives
@@ -107,7 +107,8 @@ def _number(digest: str) -> int:
 
 
 @contextlib.contextmanager
-def _reporter(given: settings.Settings, out: console.Console) -> Iterator[reporting.Reporter]:
+def reporter_of(given: settings.Settings, out: console.Console) -> Iterator[reporting.Reporter]:
+    """Open the outlets of this process while the body runs."""
     chief = given.cluster.is_chief
     written = records.Records(given.output_dir) if chief else None
     target = given.progress if chief else None
@@ -121,34 +122,24 @@ def _reporter(given: settings.Settings, out: console.Console) -> Iterator[report
             written.close()
 
 
-def _loop(
+def loop(
     given: settings.Settings,
     process: Process,
     ready: setup.Ready,
     reporter: reporting.Reporter,
+    made: engine.Engine,
     moves: stall.Watch,
 ) -> training.Training:
+    """Put together the outer loop around an engine."""
+
     def save(at: files.Position) -> None:
         if ready.save(at):
             reporter.event("checkpoint", at.step)
 
-    evaluator = None
-    if ready.evaluation is not None:
-        spec = ready.evaluation.spec
-        evaluator = evaluate.Evaluation(process.module, ready.replicas, spec)
     parts = training.Parts(
         spec=given.job.trainer,
-        replicas=ready.replicas,
         training=ready.training,
-        evaluation=ready.evaluation,
-        step=train.TrainStep(
-            process.module,
-            ready.replicas,
-            ready.training.spec,
-            leaves_out=given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
-        ),
-        evaluator=evaluator,
-        report=evaluate.Report(ready.replicas),
+        engine=made,
         reporter=reporter,
         termination=process.stop,
         watch=moves,
@@ -158,8 +149,21 @@ def _loop(
     return training.Training(parts, ready.start)
 
 
+def _engine(given: settings.Settings, process: Process, ready: setup.Ready) -> engine.Engine:
+    evaluator = None
+    if ready.evaluation is not None:
+        evaluator = evaluate.Evaluation(process.module, ready.replicas, ready.evaluation.spec)
+    step = train.TrainStep(
+        process.module,
+        ready.replicas,
+        ready.training.spec,
+        leaves_out=given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+    )
+    return engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
+
+
 def _announce(
-    given: settings.Settings, out: console.Console, ready: setup.Ready, loop: training.Training
+    given: settings.Settings, out: console.Console, ready: setup.Ready, outer: training.Training
 ) -> None:
     size, ranks = given.job.trainer.global_batch_size, ready.mesh.data
     parts = [len(part) for part in order.split(size, ranks)]
@@ -170,7 +174,7 @@ def _announce(
     out.say(
         f"{given.job.strategy}: {_count(ranks, 'rank')} = {_count(len(tasks), 'process')} with "
         f"{_count(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …) "
-        f"at {places}{more}; global batch {size} = {shares}; {loop.total_steps or 'unknown'} steps"
+        f"at {places}{more}; global batch {size} = {shares}; {outer.total_steps or 'unknown'} steps"
     )
     for sentence in ready.replicas[0].advice:
         out.say(f"warning: {sentence}")
@@ -183,13 +187,14 @@ def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else ending}"
 
 
-def _write_results(
+def write_results(
     given: settings.Settings,
     process: Process,
     ready: setup.Ready,
     reporter: reporting.Reporter,
     position: files.Position,
 ) -> None:
+    """Leave the trained model and the summary in the output directory."""
     model = ready.replicas[0].model
     export.save(model, given.output_dir / outputs.MODEL, process.module.path)
     if given.job.trainer.saved_model:

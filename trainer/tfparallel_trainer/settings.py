@@ -13,6 +13,9 @@ from tfparallel_trainer.contract import environment, job_file
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.mesh import tasks
 
+WITH_SERVERS = "ParameterServer"
+"""The strategy that trains asynchronously."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgressTarget:
@@ -41,6 +44,11 @@ class Settings:
     """None when nobody counts attempts: the run then takes the next free number."""
     cpu_devices: int
     progress: ProgressTarget | None
+
+    @property
+    def uses_servers(self) -> bool:
+        """Whether servers hold the weights and workers train without waiting for each other."""
+        return self.job.strategy == WITH_SERVERS
 
 
 def read(env: Mapping[str, str] = os.environ) -> Settings:

@@ -1,5 +1,6 @@
 """Brings everything together that training needs, once the processes have found each other."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -47,8 +48,17 @@ def prepare(
     mesh: shape.Mesh,
     devices: list[str],
     say: Callable[[str], None],
+    scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> Ready:
     """Load the data, build a replica on each device and restore the newest checkpoint.
+
+    Args:
+        given: what this process was started with.
+        module: the user's functions.
+        mesh: the mesh of all processes.
+        devices: names of this process's devices.
+        say: writes a line for people.
+        scope: variables are created in what it gives.
 
     Raises:
         UserCodeError: the module's functions raise, or give what cannot be trained.
@@ -65,9 +75,11 @@ def prepare(
     for place, device in enumerate(devices):
         if replicas:
             replica.forget_names()
-        replicas.append(
-            replica.build(module, mesh, first + place, device, given.job.trainer.seed, sample)
-        )
+        with scope():
+            made = replica.build(
+                module, mesh, first + place, device, given.job.trainer.seed, sample
+            )
+        replicas.append(made)
     variables = keys.of(replicas[0].model, replicas[0].optimizer)
     restored = saved.restore(variables) if saved is not None else None
     if restored is not None:

@@ -1,20 +1,19 @@
 """The outer loop: epochs and steps, checkpoints, evaluation and reports, in one order everywhere.
 
 Every process runs the same loop and decides alike: from counts, and from flags that are added up in
-each step. Nothing here reads a clock or a signal and acts on it alone.
+each step. Nothing here reads a clock or a signal and acts on it alone. An engine may have steps
+pending; counts are of steps that are given, and nothing is saved or evaluated before they are made.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
-from tfparallel_trainer import errors, reporting, stall, termination
+from tfparallel_trainer import engine, errors, reporting, stall, termination
 from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
-from tfparallel_trainer.step import evaluate, finite, replica, train
+from tfparallel_trainer.step import train
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +21,8 @@ class Parts:
     """What the loop works with."""
 
     spec: job_file.TrainerSpec
-    replicas: Sequence[replica.Replica]
     training: feed.Feed
-    evaluation: feed.Feed | None
-    step: train.TrainStep
-    evaluator: evaluate.Evaluation | None
-    report: evaluate.Report
+    engine: engine.Engine
     reporter: reporting.Reporter
     termination: termination.Termination
     watch: stall.Watch
@@ -48,12 +43,11 @@ class Training:
         self._evaluated_at = -1
         self._saved_at = start.step
         self._tally = reporting.Tally()
-        self._weights = finite.Weights(parts.replicas[0])
         self._left_out = False
 
     @property
     def position(self) -> files.Position:
-        """Where training stands."""
+        """Where training stands once no step is pending."""
         return files.Position(step=self._step, epoch=self._epoch, example=self._example)
 
     @property
@@ -86,7 +80,7 @@ class Training:
         return spec.epochs is not None and self._epoch >= spec.epochs
 
     def _run_epoch(self) -> None:
-        evaluate.reset_metrics(self._parts.replicas)
+        self._parts.engine.reset()
         self._tally = reporting.Tally()
         self._left_out = False
         parts = self._parts
@@ -111,18 +105,26 @@ class Training:
             train.Flag.REPORT: parts.reporter.due,
             train.Flag.SAVE: parts.schedule.due_by_clock,
         }
-        outcome = parts.step(
+        made, flags = parts.engine.give(
             self._step, batch, frozenset(flag for flag, wanted in asked.items() if wanted)
         )
         self._step += 1
         self._example += batch.examples
-        if outcome.finite:
-            self._tally.add({"loss": outcome.loss, **outcome.terms}, batch.examples)
-        else:
-            self._leave_out(outcome.loss)
-        parts.reporter.stepped(batch.examples)
-        parts.watch.moved(f"step {self._step}")
-        return outcome.flags
+        self._count(made)
+        return flags
+
+    def _settle(self) -> None:
+        self._count(self._parts.engine.settle())
+
+    def _count(self, made: Sequence[engine.Made]) -> None:
+        parts = self._parts
+        for one in made:
+            if one.finite:
+                self._tally.add(one.losses, one.examples)
+            else:
+                self._leave_out(one.losses["loss"])
+            parts.reporter.stepped(one.examples)
+            parts.watch.moved(f"step {self._step - parts.engine.pending}")
 
     def _leave_out(self, loss: float) -> None:
         """Count a step that was not finite, or end training because of it."""
@@ -146,6 +148,7 @@ class Training:
             raise errors.UserCodeError(
                 f"training_data gives no examples in epoch {self._epoch}: let it give some in each."
             )
+        self._settle()
         self._length = self._example
         self._epoch, self._example = self._epoch + 1, 0
         self._save()
@@ -154,7 +157,8 @@ class Training:
 
     def _save(self) -> None:
         if self._saved_at != self._step:
-            if not self._weights.finite():
+            self._settle()
+            if not self._parts.engine.weights_are_finite():
                 raise errors.NonFiniteError(
                     f"After step {self._step} a weight is not finite: training stopped, "
                     f"{self._last_good()} Lower the learning rate or clip gradients."
@@ -169,16 +173,17 @@ class Training:
         if not means:  # resumed where an epoch ends
             return
         parts = self._parts
-        found, _ = parts.report(np.zeros((2, len(parts.replicas[0].terms))))
-        parts.reporter.train({**means, **found}, self._step, self.total_steps, self._epoch)
+        made = self._step - parts.engine.pending
+        values = {**means, **parts.engine.metrics()}
+        parts.reporter.train(values, made, self.total_steps, self._epoch)
 
     def _evaluate(self) -> None:
-        parts = self._parts
-        if parts.evaluation is None or parts.evaluator is None or self._evaluated_at == self._step:
+        if self._evaluated_at == self._step:
             return
-        values = parts.evaluator.run(self._watched(parts.evaluation.epoch(0, 0)))
+        values = self._parts.engine.evaluate(self._watched)
         self._evaluated_at = self._step
-        parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+        if values is not None:
+            self._parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
 
     def _watched(self, batches: Iterator[feed.Batch]) -> Iterator[feed.Batch]:
         for number, batch in enumerate(batches, 1):

@@ -170,7 +170,8 @@ class Spec(base.Model):
     """What a TFParallelJob asks for."""
 
     tf_replica_specs: ReplicaSpecs
-    """The replicas by role: Chief (or Master), Worker, PS, Evaluator."""
+    """The replicas by role: Chief (or Master), Worker, PS, Evaluator. With spec.trainer and PS, a
+    chief that is left out is added: like a worker, without devices."""
 
     strategy: Strategy | None = None
     """How the replicas train together. Absent: ParameterServer with servers, MultiWorkerMirrored
@@ -217,10 +218,14 @@ SPEC_RULES = rules.Rules(
         " run the shipped trainer",
     ),
     rules.Rule(
-        "!has(self.trainer)"
-        " || !('PS' in self.tfReplicaSpecs || 'Evaluator' in self.tfReplicaSpecs)",
-        "the shipped trainer does not run parameter servers or an evaluator yet: remove PS and"
+        "!has(self.trainer) || !('Evaluator' in self.tfReplicaSpecs)",
+        "the shipped trainer evaluates on the replicas that train and runs no evaluator yet: remove"
         " Evaluator, or remove spec.trainer and give the templates your own command",
+    ),
+    rules.Rule(
+        "!has(self.trainer) || !has(self.trainer.maxStaleness) || 'PS' in self.tfReplicaSpecs",
+        "trainer.maxStaleness bounds asynchronous training, which needs servers: add PS, or remove"
+        " maxStaleness",
     ),
     rules.Rule(
         "!has(self.strategy) || self.strategy != 'ParameterServer' || 'PS' in self.tfReplicaSpecs",

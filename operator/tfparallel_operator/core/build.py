@@ -98,7 +98,7 @@ def pod(
     replica_attempt: int,
 ) -> decision.Manifest:
     """Build the pod of one replica from its template, or from the shipped trainer's."""
-    spec = job.spec.tf_replica_specs[replica.role]
+    spec = replicas.by_role(job)[replica.role]
     template = copy.deepcopy(spec.template) or {}
     given = template.get("metadata") or {}
     metadata = _metadata(job, replica.pod_name(job.metadata.name))

@@ -15,7 +15,7 @@ from tfparallel_operator.core import replicas
 def address(job: types.TFParallelJob, replica: replicas.Replica) -> str:
     """Return host:port of a replica; the host is short, for the job's Service is in its own
     namespace and thousands of addresses have to fit one environment variable."""
-    port = replica_port(job.spec.tf_replica_specs[replica.role])
+    port = replica_port(replicas.by_role(job)[replica.role])
     return f"{replica.pod_name(job.metadata.name)}.{service_name(job)}:{port}"
 
 

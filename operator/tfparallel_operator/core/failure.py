@@ -104,7 +104,7 @@ def permits_restart(job: types.TFParallelJob, loss: Loss) -> bool:
     if loss.cause is Cause.DISRUPTION:
         return True
     code = -1 if loss.exit is None else loss.exit.code
-    match job.spec.tf_replica_specs[loss.replica.role].restart_policy:
+    match replicas.by_role(job)[loss.replica.role].restart_policy:
         case types.RestartPolicy.NEVER:
             return False
         case types.RestartPolicy.EXIT_CODE:

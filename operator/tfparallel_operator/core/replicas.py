@@ -1,6 +1,7 @@
 """Which replicas a job has, who leads them, and which strategy they follow."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from tfparallel_operator.api import types
 
@@ -32,13 +33,30 @@ class Replica:
 
 def expand(job: types.TFParallelJob) -> tuple[Replica, ...]:
     """List all replicas of a job, the leading ones first."""
-    specs = job.spec.tf_replica_specs
+    specs = by_role(job)
     return tuple(
         Replica(role, index)
         for role in _ORDER
         if role in specs
         for index in range(specs[role].replicas)
     )
+
+
+def by_role(job: types.TFParallelJob) -> Mapping[types.Role, types.ReplicaSpec]:
+    """Return the replicas of each role, with the chief that the job may go without.
+
+    The shipped trainer gives out the work of servers and workers from a chief. One that is not
+    given is like a worker, without devices of its own: it computes nothing.
+    """
+    specs = job.spec.tf_replica_specs
+    leaders = (types.Role.CHIEF, types.Role.MASTER)
+    if job.spec.trainer is None or types.Role.PS not in specs or any(r in specs for r in leaders):
+        return specs
+    like = specs[types.Role.WORKER]
+    return {
+        types.Role.CHIEF: like.model_copy(update={"replicas": 1, "devices": None}),
+        **specs,
+    }
 
 
 def strategy(job: types.TFParallelJob) -> types.Strategy:
@@ -54,9 +72,9 @@ def strategy(job: types.TFParallelJob) -> types.Strategy:
 
 
 def chief(job: types.TFParallelJob) -> Replica | None:
-    """Return the replica whose end ends the job, when the job names one."""
+    """Return the replica whose end ends the job, when there is one."""
     for role in (types.Role.CHIEF, types.Role.MASTER):
-        if role in job.spec.tf_replica_specs:
+        if role in by_role(job):
             return Replica(role, 0)
     return None
 

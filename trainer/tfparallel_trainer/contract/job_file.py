@@ -93,6 +93,11 @@ class TrainerSpec(base.Model):
     checkpoint: Checkpoint | None = None
     """Where state is kept; absent: a restart begins at step 0 and the final model is not kept."""
 
+    max_staleness: Annotated[int, pydantic.Field(ge=0)] | None = None
+    """Only for strategy ParameterServer: how many steps of others may come between reading the
+    weights and applying the gradient. An older gradient is dropped and its batch given out again.
+    Absent: no bound."""
+
     on_non_finite_loss: OnNonFiniteLoss = OnNonFiniteLoss.STOP
     """What a step whose loss or gradients are NaN or infinite leads to: Stop ends the job and names
     the last checkpoint, Continue leaves the step's update out. With the loss scaling of mixed

@@ -36,26 +36,40 @@ def meet(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], No
         StartTimeoutError: peers are missing at the limit; names them.
         BadConfigurationError: this process's own port is taken.
     """
+    with listen(cluster.task):
+        reach(cluster, cluster.peers, timeout_seconds, say)
+
+
+def reach(
+    cluster: tasks.Cluster,
+    peers: Sequence[tasks.Task],
+    timeout_seconds: float,
+    say: Callable[[str], None],
+) -> None:
+    """Return when each of these peers has been reached at its address.
+
+    Raises:
+        StartTimeoutError: peers are missing at the limit; names them.
+    """
     began = time.monotonic()
     next_say = began + _FIRST_SAY_SECONDS
-    waiting: Sequence[tasks.Task] = cluster.peers
-    with _listen(cluster.task):
-        while True:
-            reasons = {peer: _unreachable(peer) for peer in waiting}
-            waiting = [peer for peer, reason in reasons.items() if reason]
-            if not waiting:
-                return
-            absent = ", ".join(f"{peer.name} ({peer.address}: {reasons[peer]})" for peer in waiting)
-            now = time.monotonic()
-            if now - began >= timeout_seconds:
-                raise errors.StartTimeoutError(
-                    f"{cluster.task.name} waited {timeout_seconds:g} s (startTimeoutSeconds) for "
-                    f"{absent}: see whether those replicas run, and what their logs say."
-                )
-            if now >= next_say:
-                say(f"waiting for {absent}")
-                next_say = now + _SAY_EVERY_SECONDS
-            time.sleep(_PAUSE_SECONDS)
+    waiting = peers
+    while True:
+        reasons = {peer: unreachable(peer) for peer in waiting}
+        waiting = [peer for peer, reason in reasons.items() if reason]
+        if not waiting:
+            return
+        absent = ", ".join(f"{peer.name} ({peer.address}: {reasons[peer]})" for peer in waiting)
+        now = time.monotonic()
+        if now - began >= timeout_seconds:
+            raise errors.StartTimeoutError(
+                f"{cluster.task.name} waited {timeout_seconds:g} s (startTimeoutSeconds) for "
+                f"{absent}: see whether those replicas run, and what their logs say."
+            )
+        if now >= next_say:
+            say(f"waiting for {absent}")
+            next_say = now + _SAY_EVERY_SECONDS
+        time.sleep(_PAUSE_SECONDS)
 
 
 def join(cluster: tasks.Cluster) -> object:
@@ -84,8 +98,12 @@ def join(cluster: tasks.Cluster) -> object:
     return strategy
 
 
-def _listen(task: tasks.Task) -> socket.socket:
-    """Listen at this process's port; the kernel takes connections without our accepting them."""
+def listen(task: tasks.Task) -> socket.socket:
+    """Listen at this process's port; the kernel takes connections without our accepting them.
+
+    Raises:
+        BadConfigurationError: the port is taken.
+    """
     _, _, port = task.address.rpartition(":")
     both = socket.has_dualstack_ipv6()
     try:
@@ -102,11 +120,20 @@ def _listen(task: tasks.Task) -> socket.socket:
         ) from error
 
 
-def _unreachable(peer: tasks.Task) -> str:
-    """Why a peer does not answer now; empty when it does."""
+def endpoint(peer: tasks.Task) -> tuple[str, int]:
+    """Host and port of a process.
+
+    Raises:
+        ValueError: its address has no port.
+    """
     host, _, port = peer.address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def unreachable(peer: tasks.Task) -> str:
+    """Why a peer does not answer now; empty when it does."""
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
+        socket.create_connection(endpoint(peer), _PROBE_SECONDS).close()
     except (OSError, ValueError) as error:
         return str(getattr(error, "strerror", None) or error)
     return ""

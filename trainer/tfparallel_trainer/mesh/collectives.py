@@ -13,7 +13,7 @@ ranks can form a group, in one process or in many. Three rules keep every rank i
 
 import enum
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -52,8 +52,10 @@ class Communicator:
         self._hint = "auto" if ":GPU:" in device else "ring"
         self._program = Program.AGREE
         self._position = 0
-        with tf.device(device):
-            self._token = tf.Variable(0.0, trainable=False, name="ordering_token")
+        self._token: Any = None
+        if size > 1:
+            with tf.device(device):
+                self._token = tf.Variable(0.0, trainable=False, name="ordering_token")
 
     @classmethod
     def of(cls, group: shape.Group, rank: int, device: str) -> Self:

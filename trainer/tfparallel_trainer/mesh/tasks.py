@@ -6,7 +6,10 @@ from typing import Any
 
 from tfparallel_trainer import errors
 
-_ORDER = ("chief", "worker")
+SERVER = "ps"
+"""TensorFlow's name for parameter servers."""
+
+_ORDER = ("chief", "worker", SERVER)
 """Roles whose tasks compute together, in the order of TensorFlow's own ranks."""
 
 _FORMAT = '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}'
@@ -44,6 +47,10 @@ class Cluster:
     def peers(self) -> tuple[Task, ...]:
         """All processes but this one."""
         return self.tasks[: self.me] + self.tasks[self.me + 1 :]
+
+    def of(self, *roles: str) -> tuple[Task, ...]:
+        """The processes of these roles."""
+        return tuple(task for task in self.tasks if task.role in roles)
 
     @property
     def is_chief(self) -> bool:
@@ -85,7 +92,7 @@ def parse(text: str | None) -> Cluster:
     tasks = tuple(
         Task(kind, number, str(address))
         for kind in _ORDER
-        for number, address in enumerate(roles.get(kind) or ())
+        for number, address in _numbered(roles.get(kind))
     )
     for position, task in enumerate(tasks):
         if (task.role, task.index) == (role, index):
@@ -95,6 +102,22 @@ def parse(text: str | None) -> Cluster:
         f"TF_CONFIG says that this is {role}-{index}, but its cluster has {names}: "
         "make task.type and task.index name one of them."
     )
+
+
+def _numbered(addresses: Any) -> list[tuple[int, Any]]:
+    """Addresses with their indices: a list, or a sparse {"1": address} where workers come and go.
+
+    Raises:
+        BadConfigurationError: it is neither.
+    """
+    try:
+        if isinstance(addresses, dict):
+            return sorted((int(index), address) for index, address in addresses.items())
+        return list(enumerate(addresses or ()))
+    except (TypeError, ValueError) as error:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG has the addresses {addresses!r}: write it as {_FORMAT}."
+        ) from error
 
 
 def _single() -> Cluster:
@@ -110,8 +133,8 @@ def _check_roles(roles: dict[str, Any], role: str) -> None:
     unknown = sorted(set(roles) - {*_ORDER, "evaluator"})
     if unknown:
         raise errors.BadConfigurationError(
-            f"TF_CONFIG has the role {unknown[0]}, which synchronous training does not use: "
-            f"give {' and '.join(_ORDER)} only."
+            f"TF_CONFIG has the role {unknown[0]}, which the trainer does not use: "
+            f"give {', '.join(_ORDER)} only."
         )
     if len(roles.get("chief") or ()) > 1:
         raise errors.BadConfigurationError(

@@ -9,7 +9,7 @@ heartbeats.
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import tasks
@@ -20,21 +20,30 @@ _PROBE_SECONDS = 2.0
 
 @contextlib.contextmanager
 def peers(cluster: tasks.Cluster, give_up: Callable[[errors.TrainerError], None]) -> Iterator[None]:
-    """Watch peers while the body runs; `give_up` is called from another thread."""
+    """Watch the peers that `watched` names while the body runs."""
+    with these(watched(cluster), give_up):
+        yield
+
+
+@contextlib.contextmanager
+def these(
+    peers: Sequence[tasks.Task], give_up: Callable[[errors.TrainerError], None]
+) -> Iterator[None]:
+    """Watch some peers while the body runs; `give_up` is called from another thread."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(_INTERVAL_SECONDS):
-            for peer in watched(cluster):
+            for peer in peers:
                 # Twice, because a server that is busy for a moment is no loss.
-                if _refuses(peer) and not over.wait(_INTERVAL_SECONDS / 2) and _refuses(peer):
+                if refuses(peer) and not over.wait(_INTERVAL_SECONDS / 2) and refuses(peer):
                     give_up(
                         errors.PeerLostError(
                             f"A peer was lost: {peer.name} no longer listens at {peer.address}."
                         )
                     )
 
-    if not cluster.alone:
+    if peers:
         threading.Thread(target=look, name="peers", daemon=True).start()
     try:
         yield
@@ -48,7 +57,8 @@ def watched(cluster: tasks.Cluster) -> list[tasks.Task]:
     return [peer for peer in dict.fromkeys((following, cluster.tasks[0])) if peer != cluster.task]
 
 
-def _refuses(peer: tasks.Task) -> bool:
+def refuses(peer: tasks.Task) -> bool:
+    """Whether nobody listens at a peer's port; a node that does not answer is not taken for it."""
     host, _, port = peer.address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()

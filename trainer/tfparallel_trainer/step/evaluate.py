@@ -42,15 +42,9 @@ class Evaluation:
                 if part is not None:
                     tensors = nest.convert(tf.convert_to_tensor, part)
                     sums += self._function(place)(tensors).numpy()
-        found, (numerators, denominators) = self._report(sums)
+        found, totals = self._report(sums)
         reset_metrics(self._replicas)
-        values = [
-            _value(term, above, below)
-            for term, above, below in zip(own.terms, numerators, denominators, strict=True)
-        ]
-        weights = own.model.trainable_variables
-        penalty = sum(float(v.regularizer(v)) for v in weights if v.regularizer)
-        return {"loss": float(sum(values) + penalty), **own.by_output(values), **found}
+        return {**losses(self._replicas[0], totals), **found}
 
     def _function(self, place: int) -> Any:
         if place not in self._traced:
@@ -58,7 +52,7 @@ class Evaluation:
 
             def run(part: Any) -> tf.Tensor:
                 with tf.device(own.device):
-                    return _sums(own, part)
+                    return sums_of(own, part)
 
             with user.guard(self._module.path, "tracing the evaluation raised"):
                 self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
@@ -114,7 +108,26 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
         own.model.reset_metrics()
 
 
-def _sums(own: replica.Replica, part: Any) -> tf.Tensor:
+def losses(own: replica.Replica, totals: Any) -> dict[str, float]:
+    """The loss over all examples, and with several outputs that of each.
+
+    Args:
+        own: any replica.
+        totals: [2, terms], the sum over all examples of what `sums_of` gives.
+
+    Raises:
+        UserCodeError: no example counts.
+    """
+    values = [
+        _value(term, above, below) for term, above, below in zip(own.terms, *totals, strict=True)
+    ]
+    weights = own.model.trainable_variables
+    penalty = sum(float(v.regularizer(v)) for v in weights if v.regularizer)
+    return {"loss": float(sum(values) + penalty), **own.by_output(values)}
+
+
+def sums_of(own: replica.Replica, part: Any) -> tf.Tensor:
+    """Numerators and denominators of the loss over some examples: [2, terms]; feeds the metrics."""
     x, y, weight = part
     y_pred = own.model(x, training=False)
     own.model.compute_metrics(x, y, y_pred, weight)

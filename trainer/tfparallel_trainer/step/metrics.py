@@ -3,13 +3,42 @@
 How a state variable is combined is what the metric itself declares (`keras.Variable.aggregation`).
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfparallel_trainer.step import replica
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Apart:
+    """What a function gave, and what it would have changed."""
+
+    result: Any
+    contributions: list[tf.Tensor]
+    """The states of the metrics from nothing, in the order of the model's metrics_variables."""
+    statistics: list[tuple[Any, tf.Tensor]]
+    """Weights that are not trained, with their new values."""
+
+
+def apart(own: replica.Replica, call: Callable[[], Any]) -> Apart:
+    """Call a function on the model so that it changes no variable."""
+    states = own.model.metrics_variables
+    nothing = [(state, tf.zeros(state.shape, state.dtype)) for state in states]
+    # Asked for its losses, a model takes the regularised weights from the scope.
+    regularised = [weight for weight in own.model.trainable_weights if weight.regularizer]
+    mapping = [*nothing, *((weight, weight.value) for weight in regularised)]
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+        result = call()
+    changed = [(weight, scope.get_current_value(weight)) for weight in own.statistics()]
+    return Apart(
+        result=result,
+        contributions=[tf.convert_to_tensor(scope.get_current_value(state)) for state in states],
+        statistics=[(weight, value) for weight, value in changed if value is not None],
+    )
 
 
 def contributions(own: replica.Replica) -> list[tf.Tensor]:

@@ -81,7 +81,7 @@ def build(
         module: the user's functions.
         mesh: the mesh that the rank stands in.
         rank: which rank.
-        device: where it lives.
+        device: where it lives; empty where a strategy places its variables.
         seed: seed of the initial weights; the same on every rank.
         sample: (x, y, sample_weight) of one example, with a leading axis of 1.
 

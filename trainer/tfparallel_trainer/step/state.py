@@ -22,6 +22,8 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
     Returns:
         The numbers that the process of the first replica gave.
     """
+    if replicas[0].data.size == 1:
+        return list(numbers)
 
     def run(own_numbers: tf.Tensor) -> tf.Tensor:
         outcomes = []

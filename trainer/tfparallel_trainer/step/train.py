@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import finite, gradients, loss, replica, synchrony
+from tfparallel_trainer.step import finite, gradients, loss, metrics, replica, synchrony
 
 
 class Flag(enum.IntEnum):
@@ -148,6 +148,34 @@ def _nothing(spec: Any) -> Any:
     """A part of no examples."""
     return nest.convert(
         lambda leaf: tf.zeros((0, *(size or 1 for size in leaf.shape[1:])), leaf.dtype), spec
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computed:
+    """What a batch that is shared with no other rank leads to; no variable has changed."""
+
+    gradients: list[Any]
+    """Of the trainable variables."""
+    loss: tf.Tensor
+    terms: tf.Tensor
+    """The loss of each output."""
+    apart: metrics.Apart
+
+
+def of_batch(own: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
+    """Compute what a batch leads to when it is shared with no other rank."""
+    with tf.GradientTape() as tape:
+        apart = metrics.apart(own, lambda: _forward(own, part, step))
+        penalty = _penalty(own)
+    found = apart.result
+    scales = _scales(own, _denominators(own, found))
+    values = _numerators(own, found) * scales
+    return Computed(
+        gradients=_backward(own, tape, found, penalty, scales, own.model.trainable_variables),
+        loss=tf.reduce_sum(values) + tf.cast(penalty, tf.float64),
+        terms=values,
+        apart=apart,
     )
 
 

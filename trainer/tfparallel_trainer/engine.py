@@ -1,0 +1,105 @@
+"""What the outer loop asks of an engine, whether its steps are made together or one by one."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tfparallel_trainer.data import feed
+from tfparallel_trainer.step import evaluate, finite, replica, train
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made:
+    """An optimizer step that is made."""
+
+    losses: dict[str, float]
+    """The loss, and with several outputs that of each."""
+    examples: int
+    finite: bool
+    """Whether the loss and, where they are looked at, all gradients are finite numbers."""
+
+
+Watched = Callable[[Iterator[feed.Batch]], Iterator[feed.Batch]]
+"""Goes through batches and tells of each that it is done."""
+
+
+class Engine(Protocol):
+    """Makes steps in any order; each batch that is given leads to one step."""
+
+    @property
+    def pending(self) -> int:
+        """How many steps are given and not made yet."""
+
+    def reset(self) -> None:
+        """Forget what the metrics have seen."""
+
+    def give(
+        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
+    ) -> tuple[Sequence[Made], frozenset[train.Flag]]:
+        """Give the batch of a step: which steps are made since the last call, and all flags."""
+
+    def settle(self) -> Sequence[Made]:
+        """Return when no step is pending, with those that are made since the last call."""
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics over what they have seen, and what else tells how training goes."""
+
+    def evaluate(self, watched: Watched) -> dict[str, float] | None:
+        """Loss and metrics over the examples to evaluate on; None without such examples."""
+
+    def weights_are_finite(self) -> bool:
+        """Whether the weights that are trained are finite numbers; no step may be pending."""
+
+
+class Synchronous:
+    """All ranks make each step together, so a step that is given is made."""
+
+    pending = 0
+
+    def __init__(
+        self,
+        replicas: Sequence[replica.Replica],
+        step: train.TrainStep,
+        evaluator: evaluate.Evaluation | None,
+        examples: feed.Feed | None,
+    ) -> None:
+        """Args: examples: those to evaluate on, given together with their evaluator."""
+        self._replicas = replicas
+        self._step = step
+        self._evaluator = evaluator
+        self._examples = examples
+        self._report = evaluate.Report(replicas)
+        self._weights = finite.Weights(replicas[0])
+
+    def reset(self) -> None:
+        """Forget what the metrics have seen."""
+        evaluate.reset_metrics(self._replicas)
+
+    def give(
+        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
+    ) -> tuple[Sequence[Made], frozenset[train.Flag]]:
+        """Make the step."""
+        outcome = self._step(step, batch, asked)
+        losses = {"loss": outcome.loss, **outcome.terms}
+        return [Made(losses, batch.examples, outcome.finite)], outcome.flags
+
+    def settle(self) -> Sequence[Made]:
+        """Nothing is ever pending."""
+        return []
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics over all ranks."""
+        found, _ = self._report(np.zeros((2, len(self._replicas[0].terms))))
+        return found
+
+    def evaluate(self, watched: Watched) -> dict[str, float] | None:
+        """Evaluate on all ranks."""
+        if self._evaluator is None or self._examples is None:
+            return None
+        return self._evaluator.run(watched(self._examples.epoch(0, 0)))
+
+    def weights_are_finite(self) -> bool:
+        """The same on every process, because all replicas have the same weights."""
+        return self._weights.finite()

@@ -1,0 +1,1 @@
+"""Asynchronous training: servers hold the weights, workers take batches from the chief."""

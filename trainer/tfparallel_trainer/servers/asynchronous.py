@@ -1,0 +1,188 @@
+"""The chief's engine: gives batches to workers, takes what their steps return, and adds it up."""
+
+import concurrent.futures
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import engine
+from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.servers import steps
+from tfparallel_trainer.step import evaluate, metrics, replica, train
+
+_WAITING_PER_WORKER = 3
+"""Batches that are given out at once for each worker: one in work, the others on their way."""
+
+
+@dataclasses.dataclass(slots=True)
+class Staleness:
+    """How many steps of others came between reading the weights and applying a gradient."""
+
+    total: int = 0
+    steps: int = 0
+    largest: int = 0
+    dropped: int = 0
+    """Gradients that were older than the bound."""
+
+    def add(self, staleness: int, applied: bool) -> None:
+        """Take in a step."""
+        if not applied:
+            self.dropped += 1
+            return
+        self.total += staleness
+        self.steps += 1
+        self.largest = max(self.largest, staleness)
+
+    def values(self, bounded: bool) -> dict[str, float]:
+        """As metrics."""
+        found = {
+            "staleness_mean": self.total / max(self.steps, 1),
+            "staleness_max": float(self.largest),
+        }
+        return {**found, "dropped": float(self.dropped)} if bounded else found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """A batch that is given out."""
+
+    step: int
+    batch: feed.Batch
+
+
+class Asynchronous:
+    """Steps of workers that do not wait for each other; an `engine.Engine`."""
+
+    def __init__(
+        self,
+        coordinator: Any,
+        workers: int,
+        own: replica.Replica,
+        traced: steps.Steps,
+        training: feed.Feed,
+        evaluation: feed.Feed | None,
+        bounded: bool,
+    ) -> None:
+        """Args:
+        coordinator: TensorFlow's, which gives closures to workers.
+        workers: how many there are.
+        own: the model, its variables on the servers.
+        traced: what workers run.
+        training: the examples to train on.
+        evaluation: those to evaluate on.
+        bounded: whether stale gradients are dropped.
+        """
+        self._coordinator = coordinator
+        self._limit = workers * _WAITING_PER_WORKER
+        self._own = own
+        self._bounded = bounded
+        self._steps = traced
+        self._evaluation = evaluation
+        self._train = traced.training(training.spec)
+        self._evaluate = None if evaluation is None else traced.evaluation(evaluation.spec)
+        self._threads = concurrent.futures.ThreadPoolExecutor(self._limit, "results")
+        self._given: dict[concurrent.futures.Future[Any], Work] = {}
+        self._made: list[engine.Made] = []
+        self._states = self._nothing()
+        self.staleness = Staleness()
+
+    @property
+    def pending(self) -> int:
+        """How many steps are given and not made yet."""
+        return len(self._given)
+
+    def reset(self) -> None:
+        """Forget what the metrics have seen."""
+        self._states = self._nothing()
+
+    def give(
+        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
+    ) -> tuple[Sequence[engine.Made], frozenset[train.Flag]]:
+        """Give a batch to the next worker that is free."""
+        self._send(Work(step, batch))
+        while len(self._given) >= self._limit:
+            self._take()
+        self._take(seconds=0.0)
+        return self._collected(), asked
+
+    def settle(self) -> Sequence[engine.Made]:
+        """Return when no step is pending."""
+        while self._given:
+            self._take()
+        self._steps.count()
+        return self._collected()
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics over all steps since they were reset, and staleness over all steps."""
+        found = metrics.results(self._own, [tf.constant(state) for state in self._states])
+        return {**found, **self.staleness.values(self._bounded)}
+
+    def evaluate(self, watched: engine.Watched) -> dict[str, float] | None:
+        """Evaluate on all workers; no step may be pending."""
+        if self._evaluation is None:
+            return None
+        totals = np.zeros((2, len(self._own.terms)))
+        states = self._nothing()
+        for sums, contributions in self._evaluated(watched(self._evaluation.epoch(0, 0))):
+            totals += sums
+            states = _sum(states, contributions)
+        found = metrics.results(self._own, [tf.constant(state) for state in states])
+        return {**evaluate.losses(self._own, totals), **found}
+
+    def weights_are_finite(self) -> bool:
+        """Read the weights from the servers and look."""
+        weights = self._own.model.trainable_variables
+        return all(bool(np.isfinite(np.asarray(weight)).all()) for weight in weights)
+
+    def _evaluated(self, batches: Iterable[feed.Batch]) -> Iterable[Any]:
+        waiting = [
+            self._fetched(self._coordinator.schedule(self._evaluate, args=(_leaves(batch),)))
+            for batch in batches
+        ]
+        for future in waiting:
+            yield future.result()
+
+    def _send(self, work: Work) -> None:
+        number = tf.constant(work.step, tf.int64)
+        value = self._coordinator.schedule(self._train, args=(number, _leaves(work.batch)))
+        self._given[self._fetched(value)] = work
+
+    def _fetched(self, value: Any) -> concurrent.futures.Future[Any]:
+        return self._threads.submit(value.fetch)
+
+    def _take(self, seconds: float | None = None) -> None:
+        """Take in what is there, waiting this long for something (None: until it comes)."""
+        ready, _ = concurrent.futures.wait(self._given, seconds, concurrent.futures.FIRST_COMPLETED)
+        for future in ready:
+            work = self._given.pop(future)
+            applied, staleness, total, values, contributions = future.result()
+            self.staleness.add(int(staleness), bool(applied))
+            if not applied:
+                self._send(work)
+                continue
+            self._states = _sum(self._states, contributions)
+            losses = {"loss": float(total), **self._own.by_output(values)}
+            finite = math.isfinite(losses["loss"])
+            self._made.append(engine.Made(losses, work.batch.examples, finite))
+
+    def _collected(self) -> Sequence[engine.Made]:
+        made, self._made = self._made, []
+        return made
+
+    def _nothing(self) -> list[Any]:
+        return [
+            np.zeros(variable.shape, variable.dtype)
+            for variable in self._own.model.metrics_variables
+        ]
+
+
+def _sum(states: Sequence[Any], contributions: Sequence[Any]) -> list[Any]:
+    return [state + np.asarray(more) for state, more in zip(states, contributions, strict=True)]
+
+
+def _leaves(batch: feed.Batch) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(leaf) for leaf in nest.leaves(batch.parts[0])]

@@ -1,0 +1,116 @@
+"""One asynchronous run as the chief sees it: find the others, train, leave the results."""
+
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, reporting, run, settings, setup, stall
+from tfparallel_trainer.mesh import cluster, devices, shape, tasks, watch
+from tfparallel_trainer.servers import asynchronous, control, presence, steps
+
+_DISMISS_SECONDS = 10.0
+"""How long the others may take to hear that training is done."""
+
+
+def train_to_end(given: settings.Settings, process: run.Process) -> None:
+    """Train the user's model on the workers and leave the results in the output directory.
+
+    Raises:
+        TrainerError: the run ends early; TensorFlow's own errors are not translated here.
+    """
+    devices.prepare(given.cpu_devices, given.cluster.alone)
+    others = given.cluster.peers
+    with control.Control(given.cluster.task) as answers:
+        limit = given.job.trainer.start_timeout_seconds
+        cluster.reach(given.cluster, others, limit, process.out.say)
+        servers, workers = given.cluster.of(tasks.SERVER), given.cluster.of("worker")
+        with (
+            watch.these(servers, process.give_up),
+            presence.told(workers, limit, process.out.say, process.give_up),
+            run.reporter_of(given, process.out) as reporter,
+            _named(servers),
+        ):
+            _train(given, process, reporter)
+        answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
+
+
+@contextlib.contextmanager
+def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
+    """Say which server is gone when TensorFlow fails for the want of it."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        gone = [server for server in servers if watch.refuses(server)]
+        if not gone:
+            raise
+        names = ", ".join(f"{server.name} ({server.address})" for server in gone)
+        raise errors.PeerLostError(
+            f"A peer was lost: {names} no longer listens, and held a part of the weights."
+        ) from error
+
+
+def _train(given: settings.Settings, process: run.Process, reporter: reporting.Reporter) -> None:
+    strategy = _connect(given.cluster)
+    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    ready = setup.prepare(
+        given, process.module, shape.Mesh(), [""], process.out.say, strategy.scope
+    )
+    own = ready.replicas[0]
+    steps.check(own.model)
+    bound = given.job.trainer.max_staleness
+    with strategy.scope():
+        made = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
+    workers = given.cluster.of("worker")
+    made_by = asynchronous.Asynchronous(
+        coordinator,
+        len(workers),
+        own,
+        steps.Steps(strategy, process.module, own, made, bound),
+        ready.training,
+        ready.evaluation,
+        bound is not None,
+    )
+    with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
+        outer = run.loop(given, process, ready, reporter, made_by, moves)
+        _announce(given, process, ready, outer.total_steps)
+        process.stop.allow(run.GRACE_SECONDS)
+        outer.run()
+    run.write_results(given, process, ready, reporter, outer.position)
+
+
+def _connect(given: tasks.Cluster) -> Any:
+    """Connect to all others; the chief's own server takes any port that is free."""
+    host, _, _ = given.task.address.rpartition(":")
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    addresses = {**given.addresses(), given.task.role: [f"{host}:{port}"]}
+    return tf.distribute.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(addresses),
+            task_type=given.task.role,
+            task_id=given.task.index,
+            rpc_layer="grpc",
+        )
+    )
+
+
+def _announce(
+    given: settings.Settings, process: run.Process, ready: setup.Ready, total: int | None
+) -> None:
+    servers, workers = given.cluster.of(tasks.SERVER), given.cluster.of("worker")
+    bound = given.job.trainer.max_staleness
+    process.out.say(
+        f"{given.job.strategy}: {len(workers)} workers and {len(servers)} servers; each step is "
+        f"one worker's batch of {given.job.trainer.global_batch_size}; "
+        f"{'no bound of staleness' if bound is None else f'staleness up to {bound}'}; "
+        f"{total or 'unknown'} steps"
+    )
+    for sentence in ready.replicas[0].advice:
+        process.out.say(f"warning: {sentence}")
+    if given.job.trainer.checkpoint is None:
+        process.out.say("warning: without trainer.checkpoint a restart begins at step 0")

@@ -1,0 +1,74 @@
+"""What workers and servers do: they run what the chief sends, and leave when it says so.
+
+They load no module of the user: the chief traces its functions and TensorFlow sends the graphs.
+"""
+
+import time
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, settings, termination
+from tfparallel_trainer.logs import console
+from tfparallel_trainer.mesh import devices
+from tfparallel_trainer.servers import control
+
+_ASK_EVERY_SECONDS = 1.0
+_LINGER_SECONDS = 2.0
+"""The chief leaves first: its TensorFlow complains of those that it cannot say goodbye to."""
+
+
+def until_done(
+    given: settings.Settings, out: console.Console, stop: termination.Termination
+) -> None:
+    """Serve until the chief says that training is done.
+
+    Raises:
+        StartTimeoutError: the chief has never answered.
+        PeerLostError: the chief has been gone for longer than the start timeout.
+        BadConfigurationError: this process's own port is taken.
+    """
+    devices.prepare(given.cpu_devices, given.cluster.alone)
+    held = _start(given)
+    stop.install()  # TensorFlow takes SIGTERM when it starts a server
+    task, chief = given.cluster.task, given.cluster.tasks[0]
+    limit = given.job.trainer.start_timeout_seconds
+    out.say(f"{task.name} serves at {task.address} for {chief.name} at {chief.address}")
+    patience = control.Patience(limit)
+    while (answer := control.ask(chief, task.name)) is not control.Answer.DONE:
+        if answer is control.Answer.RUN:
+            patience.heard()
+        elif patience.over:
+            raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.met)
+        time.sleep(_ASK_EVERY_SECONDS)
+    stop.end()
+    out.say("training is done")
+    time.sleep(_LINGER_SECONDS)
+    del held  # TensorFlow's server lives as long as it
+
+
+def _start(given: settings.Settings) -> object:
+    task = given.cluster.task
+    peers = {
+        role: {one.index: one.address for one in given.cluster.of(role)}
+        for role in {one.role for one in given.cluster.tasks[1:]}
+    }
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(peers), job_name=task.role, task_index=task.index, protocol="grpc"
+        )
+    except (tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG gives {task.name} the address {task.address}, where it cannot listen "
+            f"({error.message}): give it a free port."
+        ) from error
+
+
+def _gone(name: str, chief: str, limit: float, met: bool) -> errors.TrainerError:
+    if met:
+        return errors.PeerLostError(
+            f"A peer was lost: {chief} has been gone for {limit:g} s (startTimeoutSeconds)."
+        )
+    return errors.StartTimeoutError(
+        f"{name} waited {limit:g} s (startTimeoutSeconds) for {chief}: see whether that replica "
+        "runs, and what its log says."
+    )

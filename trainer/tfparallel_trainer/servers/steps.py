@@ -1,0 +1,158 @@
+"""What workers run, traced once by the chief: a training step, and a part of an evaluation.
+
+The variables live on the servers. A step reads them, computes the gradient of its own batch, and
+applies it, while others do the same; nothing is locked. Three things follow:
+
+* Counters are TensorFlow's own: Keras' add reads and then writes, so additions would be lost. The
+  optimizer's counter, which learning-rate schedules read, is set from ours.
+* Metrics are computed apart for each batch, and the chief adds their states up.
+* Staleness is the number of steps that others applied between reading and applying.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.step import evaluate, metrics, replica, train
+
+
+class Steps:
+    """The traced functions of a model whose variables live on servers."""
+
+    def __init__(
+        self,
+        strategy: Any,
+        module: user.Module,
+        own: replica.Replica,
+        made: Any,
+        max_staleness: int | None,
+    ) -> None:
+        """Args: made: variable that counts the steps that are applied."""
+        self._strategy = strategy
+        self._module = module
+        self._own = own
+        self._made = made
+        self._bound = max_staleness
+
+    def training(self, spec: Any) -> Any:
+        """Trace the training step for batches of this structure.
+
+        Its arguments are the step's number and the leaves of a batch; its results are whether the
+        gradient was applied, its staleness, the loss, that of each output, and metrics' states.
+        """
+
+        def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
+            return self._step(step, _packed(spec, leaves))
+
+        return self._traced(run, [tf.TensorSpec((), tf.int64), nest.leaves(spec)], "a step")
+
+    def evaluation(self, spec: Any) -> Any:
+        """Trace the evaluation of batches of this structure.
+
+        Its argument are the leaves of a batch; its results are the sums of the loss, and metrics'
+        states.
+        """
+
+        def run(leaves: Sequence[tf.Tensor]) -> Any:
+            part = _packed(spec, leaves)
+            apart = metrics.apart(self._own, lambda: evaluate.sums_of(self._own, part))
+            return apart.result, apart.contributions
+
+        return self._traced(run, [nest.leaves(spec)], "the evaluation")
+
+    def count(self) -> None:
+        """Set the optimizer's counter to the steps made: workers write it in any order."""
+        self._own.optimizer.iterations.assign(self._made.read_value())
+
+    def _traced(self, run: Any, signature: list[Any], what: str) -> Any:
+        traced = tf.function(run, autograph=False, input_signature=signature)
+        logger = tf.get_logger()
+        before = logger.level
+        logger.setLevel("ERROR")  # it warns of what is only traced here, and run by workers
+        try:
+            with user.guard(self._module.path, f"tracing {what} raised"), self._strategy.scope():
+                traced.get_concrete_function()
+        finally:
+            logger.setLevel(before)
+        return traced
+
+    def _step(self, step: tf.Tensor, part: Any) -> Any:
+        own = self._own
+        before = self._made.read_value()
+        with tf.control_dependencies([before]):
+            found = train.of_batch(own, part, step)
+        with tf.control_dependencies([found.loss, *_tensors(found.gradients)]):
+            staleness = self._made.read_value() - before
+        if self._bound is None:
+            applied = self._apply(found)
+        else:
+            applied = tf.cond(
+                staleness <= self._bound,
+                lambda: self._apply(found),
+                lambda: tf.constant(False),
+            )
+        return applied, staleness, found.loss, found.terms, found.apart.contributions
+
+    def _apply(self, found: train.Computed) -> tf.Tensor:
+        optimizer, variables = self._own.optimizer, self._own.model.trainable_variables
+        self._strategy.run(lambda: optimizer.apply(_placed(found.gradients), variables))
+        for variable, value in found.apart.statistics:
+            variable.assign(value)
+        optimizer.iterations.assign(self._made.assign_add(1))
+        return tf.constant(True)
+
+
+def check(model: Any) -> None:
+    """Refuse what cannot be done while several workers write at once.
+
+    Raises:
+        UserCodeError: says what, and what to change.
+    """
+    optimizer = model.optimizer
+    if getattr(optimizer, "inner_optimizer", None) is not None:
+        raise errors.UserCodeError(
+            f"{type(optimizer).__name__} scales the loss (mixed_float16), and with parameter "
+            'servers each worker would change the scale of the others: use "mixed_bfloat16".'
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise errors.UserCodeError(
+            f"The optimizer has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}"
+            ", and with parameter servers workers would mix their gradients: remove it."
+        )
+    if optimizer.use_ema:
+        raise errors.UserCodeError(
+            "The optimizer has use_ema=True, and with parameter servers averages of the weights "
+            "would lose updates: remove it."
+        )
+    for variable in model.metrics_variables:
+        if variable.aggregation != "sum":
+            raise errors.UserCodeError(
+                f"The metric variable {variable.path} is combined by {variable.aggregation!r}; "
+                "with parameter servers the chief can only add metrics up: remove this metric."
+            )
+
+
+def _packed(spec: Any, leaves: Sequence[tf.Tensor]) -> Any:
+    waiting = iter(leaves)
+    return nest.convert(lambda _: next(waiting), spec)
+
+
+def _placed(computed: Sequence[Any]) -> list[Any]:
+    """The same gradients on the worker's device: Keras reduces them to where they are."""
+    return [
+        None
+        if gradient is None
+        else tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+        for gradient in computed
+    ]
+
+
+def _tensors(computed: Sequence[Any]) -> list[tf.Tensor]:
+    return [
+        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        for gradient in computed
+        if gradient is not None
+    ]
