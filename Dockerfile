@@ -82,11 +82,13 @@ ENTRYPOINT ["tfparallel-operator"]
 # Headers, libclang (only TensorFlow's own build uses it) and tests are a third of the size.
 FROM builder AS trainer-requirements
 ARG TRAINER_REQUIREMENTS=requirements/trainer.txt
-COPY ${TRAINER_REQUIREMENTS} requirements/
+COPY ${TRAINER_REQUIREMENTS} requirements/examples.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     --mount=type=secret,id=ca.crt,target=/run/secrets/ca.crt \
     /opt/pip/bin/pip --python /opt/tfparallel/bin/python \
         install --require-hashes --only-binary :all: -r ${TRAINER_REQUIREMENTS} \
+ && /opt/pip/bin/pip --python /opt/tfparallel/bin/python \
+        install --require-hashes --only-binary :all: --no-deps -r requirements/examples.txt \
  && cd /opt/tfparallel/lib/python3*/site-packages \
  && rm -rf tensorflow/include clang libclang* numpy/_core/include \
  && find sklearn scipy numpy -type d -name tests -prune -exec rm -rf {} + \

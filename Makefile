@@ -76,9 +76,10 @@ clean: ## Remove what was generated here
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: requirements/demo.txt $(PROJECTS) | $(VENV)/bin/python
+$(VENV)/.demo: requirements/demo.txt requirements/examples.txt $(PROJECTS) | $(VENV)/bin/python
 	@echo "Installing TensorFlow and the rest into $(VENV): about a minute, once"
 	$(PIP) install --require-hashes -r requirements/demo.txt
+	$(PIP) install --require-hashes --no-deps -r requirements/examples.txt
 	$(PIP) install --no-deps --no-build-isolation -e trainer -e operator
 	@touch $@
 

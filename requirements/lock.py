@@ -30,6 +30,7 @@ def main() -> None:
     lock("dev")
     for part in ("build", "demo", "operator", "trainer", "trainer-cuda"):
         lock(part, "-c", str(EVERYTHING))
+    lock("examples", "--no-deps")
 
 
 if __name__ == "__main__":

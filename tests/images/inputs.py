@@ -55,5 +55,5 @@ class Target:
 
 
 OPERATOR = Target("operator", ("requirements/operator.txt", "operator", "trainer"))
-TRAINER = Target("trainer", ("requirements/trainer.txt", "trainer"))
+TRAINER = Target("trainer", ("requirements/trainer.txt", "requirements/examples.txt", "trainer"))
 TARGETS = {target.name: target for target in (OPERATOR, TRAINER)}
