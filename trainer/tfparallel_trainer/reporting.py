@@ -32,17 +32,24 @@ class Reporter:
     """The chief's outlets; other processes keep time and stay silent.
 
     Args:
-        out: where lines for people go.
-        written: where records go; None on processes other than the chief.
+        out: where lines for people go; None: nowhere.
+        written: where records go; None: nowhere.
         pusher: where progress goes.
+        chief: whether this process is the one that reports.
     """
 
     def __init__(
-        self, out: console.Console, written: records.Records | None, pusher: pushing.Pusher
+        self,
+        out: console.Console | None,
+        written: records.Records | None,
+        pusher: pushing.Pusher,
+        *,
+        chief: bool,
     ) -> None:
         self._out = out
         self._records = written
         self._pusher = pusher
+        self._chief = chief
         self._last = time.monotonic()
         self._examples = 0
         self._timed_steps = -1
@@ -57,7 +64,7 @@ class Reporter:
     @property
     def due(self) -> bool:
         """Whether it is time for the chief to report."""
-        return self._records is not None and time.monotonic() - self._last >= INTERVAL_SECONDS
+        return self._chief and time.monotonic() - self._last >= INTERVAL_SECONDS
 
     def stepped(self, examples: int) -> None:
         """Count a step."""
@@ -72,14 +79,15 @@ class Reporter:
         rate = self._examples / max(now - self._last, 1e-9)
         self._last, self._examples = now, 0
         self._metrics.update(values)
-        if self._records is None:
+        if not self._chief:
             return
         of_total = f"/{total}" if total else ""
-        self._out.say(
+        self._say(
             f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
             f"{progress.format_number(rate)} examples/s"
         )
-        self._records.metrics("train", step, values, epoch=epoch, examplesPerSecond=round(rate, 3))
+        facts = {"epoch": epoch, "examplesPerSecond": round(rate, 3)}
+        self._record("train", step, values, facts)
         self._pusher.put(self._progress(step, total, epoch, rate))
 
     def evaluation(
@@ -88,19 +96,18 @@ class Reporter:
         """Report an evaluation; it does not count as training time."""
         self._metrics.update({f"val_{name}": value for name, value in values.items()})
         self._last = time.monotonic()
-        if self._records is None:
+        if not self._chief:
             return
-        self._out.say(f"step {step}  evaluation  {console.metrics(values)}")
-        self._records.metrics("evaluation", step, values, epoch=epoch)
+        self._say(f"step {step}  evaluation  {console.metrics(values)}")
+        self._record("evaluation", step, values, {"epoch": epoch})
         self._pusher.put(self._progress(step, total, epoch, None))
 
     def left_out(self, step: int, why: str, *, first: bool) -> None:
         """Tell of a step whose update was left out; as a line only of an epoch's first."""
-        if self._records is None:
-            return
-        self._records.event("leftOut", step, reason=why)
-        if first:
-            self._out.say(
+        if self._records is not None:
+            self._records.event("leftOut", step, reason=why)
+        if self._chief and first:
+            self._say(
                 f"warning: in step {step} {why}: its update is left out; more of this epoch are "
                 f"only told in {outputs.TRAIN_LOG}"
             )
@@ -109,6 +116,16 @@ class Reporter:
         """Record that something happened, such as a checkpoint."""
         if self._records is not None:
             self._records.event(kind, step)
+
+    def _say(self, sentence: str) -> None:
+        if self._out is not None:
+            self._out.say(sentence)
+
+    def _record(
+        self, kind: str, step: int, values: dict[str, float], facts: dict[str, float]
+    ) -> None:
+        if self._records is not None:
+            self._records.metrics(kind, step, values, **facts)
 
     def _progress(
         self, step: int, total: int | None, epoch: int, rate: float | None

@@ -44,6 +44,8 @@ class Settings:
     """None when nobody counts attempts: the run then takes the next free number."""
     cpu_devices: int
     progress: ProgressTarget | None
+    first_epoch: int = 0
+    """The epoch that training begins with, where no checkpoint says otherwise."""
 
     @property
     def uses_servers(self) -> bool:
@@ -67,9 +69,9 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         source_dir=source,
         output_dir=output,
         job_uid=env.get(environment.JOB_UID, ""),
-        attempt=_positive(env, environment.ATTEMPT),
-        cpu_devices=_positive(env, environment.CPU_DEVICES) or 1,
-        progress=_progress(env),
+        attempt=positive(env, environment.ATTEMPT),
+        cpu_devices=positive(env, environment.CPU_DEVICES) or 1,
+        progress=progress_target(env),
     )
 
 
@@ -80,7 +82,12 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     return value
 
 
-def _positive(env: Mapping[str, str], name: str) -> int | None:
+def positive(env: Mapping[str, str], name: str) -> int | None:
+    """Read a number from 1; None where the variable is not set.
+
+    Raises:
+        BadConfigurationError: it is something else.
+    """
     value = env.get(name)
     if value is None:
         return None
@@ -108,7 +115,12 @@ def _job(path: str) -> job_file.JobFile:
         ) from error
 
 
-def _progress(env: Mapping[str, str]) -> ProgressTarget | None:
+def progress_target(env: Mapping[str, str]) -> ProgressTarget | None:
+    """Where the environment says that progress goes.
+
+    Raises:
+        BadConfigurationError: the interval is no number.
+    """
     url = env.get(environment.PROGRESS_URL)
     if not url:
         return None
@@ -118,6 +130,6 @@ def _progress(env: Mapping[str, str]) -> ProgressTarget | None:
         url=url,
         token_file=pathlib.Path(token) if token else None,
         ca_file=pathlib.Path(authorities) if authorities else None,
-        interval_seconds=_positive(env, environment.PROGRESS_SECONDS)
+        interval_seconds=positive(env, environment.PROGRESS_SECONDS)
         or protocol.MIN_INTERVAL_SECONDS,
     )

@@ -59,6 +59,8 @@ def _feed(
     seed: int | None,
 ) -> feed.Feed:
     given = _seeded(call, request, 0)
+    if isinstance(given, feed.Source):
+        return given.divided(request.division)
     if not isinstance(given, tf.data.Dataset):
         return arrays.ArrayFeed(arrays.checked(given, name), request.division, seed)
 

@@ -6,18 +6,25 @@ from tfparallel_trainer.contract import progress
 
 
 class Console:
-    """Writes one line at a time on the standard output, each with the replica's name."""
+    """Writes one line at a time on the standard output, each with the replica's name.
 
-    def __init__(self, replica: str) -> None:
-        self._replica = replica
+    Args:
+        replica: the name; empty where there is only one.
+        quiet: whether only errors are written.
+    """
+
+    def __init__(self, replica: str, *, quiet: bool = False) -> None:
+        self._begin = f"[{replica}] " if replica else ""
+        self._quiet = quiet
 
     def say(self, sentence: str) -> None:
         """Write a line at once."""
-        print(f"[{self._replica}] {sentence}", flush=True)
+        if not self._quiet:
+            print(f"{self._begin}{sentence}", flush=True)
 
     def fail(self, sentence: str, trace: str = "") -> None:
         """Write an error, with a traceback before it, on the standard error."""
-        print(f"{trace}[{self._replica}] error: {sentence}", file=sys.stderr, flush=True)
+        print(f"{trace}{self._begin}error: {sentence}", file=sys.stderr, flush=True)
 
 
 def metrics(values: dict[str, float]) -> str:

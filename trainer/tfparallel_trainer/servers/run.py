@@ -30,7 +30,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         with (
             watch.these(servers, process.give_up),
             presence.told(workers, limit, process.out.say, process.give_up),
-            run.reporter_of(given, process.out) as reporter,
+            run.reporter_of(given, process) as reporter,
             _named(servers),
         ):
             _train(given, process, reporter)
@@ -79,7 +79,8 @@ def _train(given: settings.Settings, process: run.Process, reporter: reporting.R
         _announce(given, process, ready, outer.total_steps)
         process.stop.allow(run.GRACE_SECONDS)
         outer.run()
-    run.write_results(given, process, ready, reporter, outer.position)
+    if not process.script:
+        run.write_results(given, process, ready, reporter, outer.position)
 
 
 def _connect(given: tasks.Cluster) -> Any:
