@@ -50,6 +50,11 @@ class Settings:
         """Whether servers hold the weights and workers train without waiting for each other."""
         return self.job.strategy == WITH_SERVERS
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether this process is the evaluator, which trains nothing."""
+        return self.cluster.task.role == tasks.EVALUATOR
+
 
 def read(env: Mapping[str, str] = os.environ) -> Settings:
     """Read the environment that `contract.environment` names.

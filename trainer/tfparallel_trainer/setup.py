@@ -68,7 +68,8 @@ def prepare(
     saved = _store(given, say)
     request = _request(given, mesh, len(devices))
     training = source.training(module, request)
-    evaluation = source.evaluation(module, request) if module.evaluates else None
+    evaluates = module.evaluates and not given.job.evaluator
+    evaluation = source.evaluation(module, request) if evaluates else None
     first = given.cluster.me * len(devices)
     sample = training.sample()
     replicas: list[replica.Replica] = []
