@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 
 from tfparallel_trainer import errors, preflight, settings
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.logs import console
 
@@ -23,10 +23,11 @@ def main() -> None:
 
 def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
     """Make one attempt at the job that the environment describes, and say how it ended."""
-    out = console.Console("trainer")
+    failure_file = env.get(environment.FAILURE_FILE, "")
+    out = console.Console("trainer", failure_file)
     try:
         given = settings.read(env)
-        out = console.Console(given.cluster.task.name)
+        out = console.Console(given.cluster.task.name, failure_file)
         preflight.check(given)
         if preflight.finished(given) and not results.owed(given):
             out.say(f"this job has already finished; its results are in {given.output_dir}")
