@@ -57,6 +57,7 @@ def end(code: exits.Exit) -> None:
 def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import failures, run, termination, user
+    from tfparallel_trainer.distributed import run as under_strategy
     from tfparallel_trainer.mesh import devices
     from tfparallel_trainer.servers import run as with_servers
     from tfparallel_trainer.servers import serve
@@ -76,7 +77,11 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
             return
         module = user.load(given.source_dir, given.job.trainer.module)
         process = run.Process(module=module, out=out, stop=stop, give_up=give_up, started=started)
-        train_to_end = with_servers.train_to_end if given.uses_servers else run.train_to_end
+        train_to_end = run.train_to_end
+        if given.uses_servers:
+            train_to_end = with_servers.train_to_end
+        elif given.under_strategy:
+            train_to_end = under_strategy.train_to_end
         train_to_end(given, process)
     except Exception as error:
         raise failures.translate(error, given.cluster.alone, module) from error
