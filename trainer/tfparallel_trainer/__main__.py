@@ -59,6 +59,7 @@ def end(code: exits.Exit) -> None:
 def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import failures, run, termination, user
+    from tfparallel_trainer.distributed import run as under_strategy
     from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.mesh import devices
     from tfparallel_trainer.servers import run as with_servers
@@ -83,7 +84,11 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
         if given.evaluates:
             evaluator.until_done(given, process)
             return
-        train_to_end = with_servers.train_to_end if given.uses_servers else run.train_to_end
+        train_to_end = run.train_to_end
+        if given.uses_servers:
+            train_to_end = with_servers.train_to_end
+        elif given.under_strategy:
+            train_to_end = under_strategy.train_to_end
         train_to_end(given, process)
     except Exception as error:
         raise failures.translate(error, given.cluster.alone, module) from error

@@ -58,7 +58,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     _check_batch(given, mesh, count)
     held = _join(given, process)
     names = devices.names(given.cluster, count)
-    _compare(given, process.module, names[0], count)
+    compare(given, process.module, names[0], count)
     with watch.peers(given.cluster, process.give_up), reporter_of(given, process.out) as reporter:
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
@@ -93,7 +93,12 @@ def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None
         )
 
 
-def _compare(given: settings.Settings, module: user.Module, device: str, count: int) -> None:
+def compare(given: settings.Settings, module: user.Module, device: str, count: int) -> None:
+    """See that all processes are started alike.
+
+    Raises:
+        BadConfigurationError: one differs from the first.
+    """
     source = hashlib.sha256(module.path.read_bytes()).hexdigest()
     facts = {
         "the number of devices": count,
