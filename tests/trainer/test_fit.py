@@ -1,5 +1,6 @@
 """Our fit against Keras' own: the same arguments, the same weights, the same history."""
 
+import functools
 import json
 import pathlib
 import warnings
@@ -20,9 +21,26 @@ pytestmark = [
 
 TOLERANCE = 1e-10
 SCRIPT = pathlib.Path(__file__).parent / "models" / "fit_script.py"
+TOGETHER = (
+    "class_weight",
+    "sample_weight",
+    "validation_data",
+    "steps_per_epoch",
+    "EarlyStopping",
+    "LearningRateScheduler",
+    "ReduceLROnPlateau",
+    "Callback",
+    "two_inputs_two_outputs",
+    "custom_loss",
+    "gradient_accumulation",
+    "averages",
+)
+"""The cases that several processes run."""
+
 Result = tuple[list[Any], dict[str, Any]]
 
 
+@functools.cache
 def by_keras(name: str) -> Result:
     """What Keras' own fit gives in one process."""
     case = fitted.CASES[name]
@@ -65,13 +83,14 @@ def test_alone_it_gives_what_keras_gives(name: str) -> None:
     assert model.history is history
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("float64")
 def test_two_processes_give_what_keras_gives_in_one(tmp_path: pathlib.Path) -> None:
     environments = launch.environments(tmp_path, SCRIPT.parent, {}, processes=2)
-    arguments = (str(SCRIPT), str(tmp_path), *fitted.CASES)
+    arguments = (str(SCRIPT), str(tmp_path), *TOGETHER)
     with launch.Group(tmp_path / "logs", environments, arguments) as group:
-        expected = {name: by_keras(name) for name in fitted.CASES}
-        ended = group.wait()
+        expected = {name: by_keras(name) for name in TOGETHER}
+        ended = group.wait(600)
     assert [one.code for one in ended] == [0, 0], ended
     for name, wanted in expected.items():
         for task in ("chief-0", "worker-0"):

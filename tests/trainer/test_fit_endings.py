@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.trainer import launch
-from tests.trainer.models import fitted
+from tests.trainer.test_fit import by_keras
 from tfparallel_trainer.contract import exits
 
 pytestmark = pytest.mark.trainer
@@ -34,10 +34,9 @@ def test_a_script_that_is_asked_to_end_goes_on_where_it_was(tmp_path: pathlib.Pa
         code = exits.Exit.PREEMPTED if attempt == "first" else exits.Exit.DONE
         assert [one.code for one in ended] == [code, code], ended
     assert "resuming after step" in ended[0].output
-    model = fitted.classifier()
-    model.fit(**fitted.numbers(), batch_size=15, epochs=EPOCHS, shuffle=False, verbose=0)
+    weights, _ = by_keras("epochs")
     with np.load(tmp_path / "output" / "weights.npz") as arrays:
-        for key, wanted in zip(arrays.files, model.get_weights(), strict=True):
+        for key, wanted in zip(arrays.files, weights, strict=True):
             assert float(np.abs(arrays[key] - wanted).max()) <= 1e-10
 
 

@@ -1,9 +1,11 @@
 """Tells how training goes: a line for people, records, and progress for the operator."""
 
 import time
+from collections.abc import Callable
 
 from tfparallel_trainer import progress as pushing
 from tfparallel_trainer.contract import outputs, progress
+from tfparallel_trainer.data import waiting
 from tfparallel_trainer.logs import console, records
 
 INTERVAL_SECONDS = 1.0
@@ -32,21 +34,27 @@ class Reporter:
     """The chief's outlets; other processes keep time and stay silent.
 
     Args:
-        out: where lines for people go; None: nowhere.
+        out: where lines for people go.
         written: where records go; None: nowhere.
         pusher: where progress goes.
         chief: whether this process is the one that reports.
+        beside: gives metrics that another process has found meanwhile.
+        lines: whether each report is a line; warnings are in any case.
     """
 
     def __init__(
         self,
-        out: console.Console | None,
+        out: console.Console,
         written: records.Records | None,
         pusher: pushing.Pusher,
+        beside: Callable[[], dict[str, float]] = dict,
         *,
         chief: bool,
+        lines: bool = True,
     ) -> None:
         self._out = out
+        self._lines = lines
+        self._beside = beside
         self._records = written
         self._pusher = pusher
         self._chief = chief
@@ -55,6 +63,8 @@ class Reporter:
         self._timed_steps = -1
         self._timed_from = self._last
         self._metrics: dict[str, float] = {}
+        self.wait = waiting.Wait()
+        """How long this process waits for its input."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -79,15 +89,20 @@ class Reporter:
         rate = self._examples / max(now - self._last, 1e-9)
         self._last, self._examples = now, 0
         self._metrics.update(values)
+        waited = self.wait.recent()
+        warning = self.wait.warning()
+        if warning is not None:
+            self._out.say(f"warning: {warning}")
         if not self._chief:
             return
         of_total = f"/{total}" if total else ""
         self._say(
             f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
-            f"{progress.format_number(rate)} examples/s"
+            f"{progress.format_number(rate)} examples/s  input wait {waited.share:.0%}"
         )
         facts = {"epoch": epoch, "examplesPerSecond": round(rate, 3)}
-        self._record("train", step, values, facts)
+        self._record("train", step, {**values, "input_wait": waited.share}, facts)
+        self._metrics.update(self._beside())
         self._pusher.put(self._progress(step, total, epoch, rate))
 
     def evaluation(
@@ -102,12 +117,17 @@ class Reporter:
         self._record("evaluation", step, values, {"epoch": epoch})
         self._pusher.put(self._progress(step, total, epoch, None))
 
+    def evaluated(self, step: int, epoch: int) -> None:
+        """Report at the end of training what another process has found; it has its own records."""
+        self._metrics.update(self._beside())
+        self._pusher.put(self._progress(step, step, epoch, None))
+
     def left_out(self, step: int, why: str, *, first: bool) -> None:
         """Tell of a step whose update was left out; as a line only of an epoch's first."""
         if self._records is not None:
             self._records.event("leftOut", step, reason=why)
         if self._chief and first:
-            self._say(
+            self._out.say(
                 f"warning: in step {step} {why}: its update is left out; more of this epoch are "
                 f"only told in {outputs.TRAIN_LOG}"
             )
@@ -118,7 +138,7 @@ class Reporter:
             self._records.event(kind, step)
 
     def _say(self, sentence: str) -> None:
-        if self._out is not None:
+        if self._lines:
             self._out.say(sentence)
 
     def _record(

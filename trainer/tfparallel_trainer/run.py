@@ -27,6 +27,7 @@ from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import order
+from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
@@ -74,7 +75,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     held = None if process.devices else join(given, process.out.say)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
-    _compare(given, process, names[0], count)
+    compare(given, process, names[0], count)
     with watch.peers(given.cluster, process.give_up), reporter_of(given, process) as reporter:
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
@@ -112,7 +113,12 @@ def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None
         )
 
 
-def _compare(given: settings.Settings, process: Process, device: str, count: int) -> None:
+def compare(given: settings.Settings, process: Process, device: str, count: int) -> None:
+    """See that all processes are started alike.
+
+    Raises:
+        BadConfigurationError: one differs from the first.
+    """
     path = process.module.path
     source = hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
     facts = {
@@ -137,9 +143,15 @@ def reporter_of(given: settings.Settings, process: Process) -> Iterator[reportin
     target = given.progress if chief else None
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
     pusher = progress.Pusher(target, interval, process.out.say)
-    out = None if process.script else process.out  # its callbacks write for people
     try:
-        yield reporting.Reporter(out, written, pusher, chief=chief)
+        yield reporting.Reporter(
+            process.out,
+            written,
+            pusher,
+            lambda: results.metrics(given),
+            chief=chief,
+            lines=not process.script,  # its callbacks write for people
+        )
     finally:
         pusher.close()
         if written is not None:
@@ -228,6 +240,9 @@ def write_results(
     if given.job.trainer.saved_model:
         folder = given.output_dir / outputs.SAVED_MODEL
         export.save_for_serving(model, folder, process.module.path)
+    if given.job.evaluator:
+        results.wait_for(position.step, given, process.out.say)
+        reporter.evaluated(position.step, position.epoch)
     duration = time.monotonic() - process.started
     summary = outputs.Summary(
         done=True,

@@ -113,7 +113,7 @@ def simple(**arguments):
 CASES = {
     "batch_size": Case(classifier, numbers, simple()),
     "default_batch_size": Case(classifier, numbers, lambda: {"epochs": 2}),
-    "epochs": Case(classifier, numbers, simple(epochs=5)),
+    "epochs": Case(classifier, numbers, simple(epochs=12)),
     "initial_epoch": Case(classifier, numbers, simple(initial_epoch=1)),
     "class_weight": Case(classifier, numbers, simple(class_weight={0: 1.0, 1: 3.0})),
     "sample_weight": Case(

@@ -3,7 +3,7 @@
 import itertools
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import keras
@@ -167,13 +167,13 @@ class Windows:
         """The first example."""
         return self._whole.sample()
 
-    def epoch(self, number: int, start: int) -> Iterator[feed.Batch]:
+    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from its example `start` on."""
         passed, window = divmod(number - self._first, self._windows)
         done = order.steps(start, self._batch_size)
         first = window * self._steps * self._batch_size
         rest = self._whole.epoch(passed, first + start)
-        return itertools.islice(rest, self._steps - done)
+        yield from itertools.islice(rest, self._steps - done)
 
 
 def _array(value: Any) -> npt.NDArray[Any]:

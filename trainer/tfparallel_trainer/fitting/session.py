@@ -63,6 +63,7 @@ class Session:
         with _folder(self._asked.output_dir) as folder:
             given = self._settings(data, folder)
             preflight.check(given)
+            _check_role(given)
             listens = self._in_job or self._asked.output_dir is not None
             with signals.listening(listens, self._late) as stop:
                 self._train(given, data, stop)
@@ -162,6 +163,14 @@ def _check_surroundings() -> None:
     if tf.distribute.has_strategy():
         raise errors.UserCodeError(
             "fit was called inside strategy.scope(): build the model there, and call fit after it."
+        )
+
+
+def _check_role(given: settings.Settings) -> None:
+    if given.evaluates:
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, and fit evaluates on the replicas that "
+            "train: remove the role Evaluator."
         )
 
 

@@ -1,5 +1,7 @@
 """Lines for people."""
 
+import contextlib
+import pathlib
 import sys
 
 from tfparallel_trainer.contract import progress
@@ -10,11 +12,13 @@ class Console:
 
     Args:
         replica: the name; empty where there is only one.
+        failure_file: takes the sentence of an error besides; empty: the log alone has it.
         quiet: whether only errors are written.
     """
 
-    def __init__(self, replica: str, *, quiet: bool = False) -> None:
+    def __init__(self, replica: str, failure_file: str = "", *, quiet: bool = False) -> None:
         self._begin = f"[{replica}] " if replica else ""
+        self._failure_file = failure_file
         self._quiet = quiet
 
     def say(self, sentence: str) -> None:
@@ -25,6 +29,9 @@ class Console:
     def fail(self, sentence: str, trace: str = "") -> None:
         """Write an error, with a traceback before it, on the standard error."""
         print(f"{trace}{self._begin}error: {sentence}", file=sys.stderr, flush=True)
+        if self._failure_file:
+            with contextlib.suppress(OSError):  # it is in the log
+                pathlib.Path(self._failure_file).write_text(sentence, encoding="utf-8")
 
 
 def metrics(values: dict[str, float]) -> str:
