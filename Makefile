@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-trainer truth test-control-plane test-e2e lint format \
-	manifests verify lock images cluster-up cluster-down clean
+	benchmarks manifests verify lock images cluster-up cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -38,13 +38,16 @@ test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 	$(PYTEST) -m e2e
 
+benchmarks: $(VENV)/.dev ## Measure the trainer's speed and write docs/benchmarks.md: half an hour
+	$(BIN)/python -m benchmarks
+
 ##@ Develop
 setup: $(VENV)/.dev ## Install everything for development into .venv
 
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy operator trainer tests manifests
+	$(BIN)/mypy operator trainer tests manifests benchmarks
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## Rewrite the code in the common style

@@ -133,8 +133,9 @@ def loop(
     """Put together the outer loop around an engine."""
 
     def save(at: files.Position) -> None:
+        began = time.monotonic()
         if ready.save(at):
-            reporter.event("checkpoint", at.step)
+            reporter.event("checkpoint", at.step, seconds=round(time.monotonic() - began, 3))
 
     parts = training.Parts(
         spec=given.job.trainer,
