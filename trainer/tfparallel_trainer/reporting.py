@@ -1,6 +1,7 @@
 """Tells how training goes: a line for people, records, and progress for the operator."""
 
 import time
+from collections.abc import Callable
 
 from tfparallel_trainer import progress as pushing
 from tfparallel_trainer.contract import outputs, progress
@@ -36,12 +37,18 @@ class Reporter:
         out: where lines for people go.
         written: where records go; None on processes other than the chief.
         pusher: where progress goes.
+        beside: gives metrics that another process has found meanwhile.
     """
 
     def __init__(
-        self, out: console.Console, written: records.Records | None, pusher: pushing.Pusher
+        self,
+        out: console.Console,
+        written: records.Records | None,
+        pusher: pushing.Pusher,
+        beside: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._out = out
+        self._beside = beside
         self._records = written
         self._pusher = pusher
         self._last = time.monotonic()
@@ -88,6 +95,7 @@ class Reporter:
         )
         told = {**values, "input_wait": waited.share}
         self._records.metrics("train", step, told, epoch=epoch, examplesPerSecond=round(rate, 3))
+        self._metrics.update(self._beside())
         self._pusher.put(self._progress(step, total, epoch, rate))
 
     def evaluation(
@@ -101,6 +109,11 @@ class Reporter:
         self._out.say(f"step {step}  evaluation  {console.metrics(values)}")
         self._records.metrics("evaluation", step, values, epoch=epoch)
         self._pusher.put(self._progress(step, total, epoch, None))
+
+    def evaluated(self, step: int, epoch: int) -> None:
+        """Report at the end of training what another process has found; it has its own records."""
+        self._metrics.update(self._beside())
+        self._pusher.put(self._progress(step, step, epoch, None))
 
     def left_out(self, step: int, why: str, *, first: bool) -> None:
         """Tell of a step whose update was left out; as a line only of an epoch's first."""
