@@ -194,6 +194,7 @@ def write_results(
     ready: setup.Ready,
     reporter: reporting.Reporter,
     position: files.Position,
+    steps_by_worker: dict[str, int] | None = None,
 ) -> None:
     """Leave the trained model and the summary in the output directory."""
     model = ready.replicas[0].model
@@ -213,6 +214,7 @@ def write_results(
         attempt=ready.attempt,
         duration_seconds=round(duration, 3),
         metrics={name: outputs.number(value) for name, value in reporter.metrics.items()},
+        steps_by_worker=steps_by_worker,
     )
     reporter.event("done", position.step)
     files.write_text(given.output_dir / outputs.SUMMARY, summary.model_dump_json(by_alias=True))

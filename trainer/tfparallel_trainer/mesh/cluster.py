@@ -6,10 +6,11 @@ its own address and goes on when it has reached every peer, which then is listen
 already is TensorFlow's server.
 """
 
+import contextlib
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -45,8 +46,16 @@ def reach(
     peers: Sequence[tasks.Task],
     timeout_seconds: float,
     say: Callable[[str], None],
+    why: Callable[[tasks.Task], str] | None = None,
 ) -> None:
     """Return when each of these peers has been reached at its address.
+
+    Args:
+        cluster: the processes.
+        peers: whom to wait for.
+        timeout_seconds: how long that may take.
+        say: writes a line for people, about whom this process waits for.
+        why: tells why a peer is not there now, empty when it is; by default `unreachable`.
 
     Raises:
         StartTimeoutError: peers are missing at the limit; names them.
@@ -55,7 +64,7 @@ def reach(
     next_say = began + _FIRST_SAY_SECONDS
     waiting = peers
     while True:
-        reasons = {peer: unreachable(peer) for peer in waiting}
+        reasons = {peer: (why or unreachable)(peer) for peer in waiting}
         waiting = [peer for peer, reason in reasons.items() if reason]
         if not waiting:
             return
@@ -75,16 +84,10 @@ def reach(
 def join(cluster: tasks.Cluster) -> object:
     """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
 
-    A peer that dies between `meet` and here would block this for ever, out of Python's reach; the
-    kernel's alarm then ends the process, and so does SIGTERM.
-
     Returns:
         What holds the cluster: keep it as long as ranks work together.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_JOIN_SECONDS)
-    try:
+    with limited():
         strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(cluster.addresses()),
@@ -93,9 +96,23 @@ def join(cluster: tasks.Cluster) -> object:
                 rpc_layer="grpc",
             )
         )
+    return strategy
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Let TensorFlow connect to peers in the body, but not for ever.
+
+    One that dies just before would block it out of Python's reach; the kernel's alarm then ends the
+    process, and so does SIGTERM.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_JOIN_SECONDS)
+    try:
+        yield
     finally:
         signal.alarm(0)
-    return strategy
 
 
 def listen(task: tasks.Task) -> socket.socket:
