@@ -97,6 +97,7 @@ def test_without_a_template_the_shipped_trainer_runs_restricted() -> None:
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert environment(pod)["TFPARALLEL_JOB_FILE"] == "/etc/tfparallel/job/job.json"
+    assert environment(pod)["TFPARALLEL_FAILURE_FILE"] == "/dev/termination-log"
 
 
 def test_source_and_checkpoint_are_mounted() -> None:

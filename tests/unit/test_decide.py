@@ -99,12 +99,13 @@ def test_a_completed_worker_stays_completed_when_its_pod_vanishes() -> None:
 def test_a_permanent_exit_of_the_trainer_fails_the_job_with_replica_code_and_reason() -> None:
     world = a_world(trainer=True, chief=1, worker=1)
     world.run()
-    world.exit("job-worker-0", 65)
+    world.exit("job-worker-0", 65, "model.py: build_model raised\nKeyError: 'why'.")
     world.settle()
     failed = conditions.find(world.status, names.Condition.FAILED)
     assert failed is not None
     assert failed.message == (
-        "job-worker-0 exited with code 65 (the user's module, model or data raised an error)"
+        "job-worker-0 exited with code 65 (the user's module, model or data raised an error): "
+        "model.py: build_model raised KeyError: 'why'"
     )
     assert world.status.replicas["Worker"].last_exit is not None
     assert world.status.replicas["Worker"].last_exit.code == 65

@@ -1,12 +1,21 @@
 """What can be known before TensorFlow is imported: refusals, and that there is nothing to do."""
 
+import os
+
 import pydantic
 
 from tfparallel_trainer import errors, settings
 from tfparallel_trainer.contract import environment, job_file, outputs
+from tfparallel_trainer.distributed import tpu_name
 from tfparallel_trainer.mesh import tasks
 
-_STRATEGIES = ("Mirrored", "MultiWorkerMirrored", settings.WITH_SERVERS)
+_STRATEGIES = (
+    "Mirrored",
+    "MultiWorkerMirrored",
+    settings.WITH_SERVERS,
+    settings.CUSTOM,
+    settings.TPU,
+)
 
 _NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}
 
@@ -43,6 +52,24 @@ def check(given: settings.Settings) -> None:
             f"strategy is 'Mirrored', which is for one process, and TF_CONFIG has {processes}: "
             "use MultiWorkerMirrored, or one replica."
         )
+    if given.under_strategy:
+        _check_under_strategy(given)
+
+
+def _check_under_strategy(given: settings.Settings) -> None:
+    strategy, processes = given.job.strategy, len(given.cluster.tasks)
+    if given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE:
+        raise errors.BadConfigurationError(
+            f"trainer.onNonFiniteLoss is 'Continue', and strategy {strategy!r} cannot leave out an "
+            "update: remove it, or set strategy to Mirrored or MultiWorkerMirrored."
+        )
+    if strategy == settings.TPU:
+        tpu_name.find(os.environ)
+        if processes > 1:
+            raise errors.BadConfigurationError(
+                f"strategy is 'TPU', which drives a whole TPU from one process, and TF_CONFIG has "
+                f"{processes}: use one replica."
+            )
 
 
 def _check_evaluator(given: settings.Settings) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tfparallel_trainer import progress as pushing
 from tfparallel_trainer.contract import outputs, progress
+from tfparallel_trainer.data import waiting
 from tfparallel_trainer.logs import console, records
 
 INTERVAL_SECONDS = 1.0
@@ -55,6 +56,8 @@ class Reporter:
         self._timed_steps = -1
         self._timed_from = self._last
         self._metrics: dict[str, float] = {}
+        self.wait = waiting.Wait()
+        """How long this process waits for its input."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -79,14 +82,19 @@ class Reporter:
         rate = self._examples / max(now - self._last, 1e-9)
         self._last, self._examples = now, 0
         self._metrics.update(values)
+        waited = self.wait.recent()
+        warning = self.wait.warning()
+        if warning is not None:
+            self._out.say(f"warning: {warning}")
         if self._records is None:
             return
         of_total = f"/{total}" if total else ""
         self._out.say(
             f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
-            f"{progress.format_number(rate)} examples/s"
+            f"{progress.format_number(rate)} examples/s  input wait {waited.share:.0%}"
         )
-        self._records.metrics("train", step, values, epoch=epoch, examplesPerSecond=round(rate, 3))
+        told = {**values, "input_wait": waited.share}
+        self._records.metrics("train", step, told, epoch=epoch, examplesPerSecond=round(rate, 3))
         self._metrics.update(self._beside())
         self._pusher.put(self._progress(step, total, epoch, rate))
 

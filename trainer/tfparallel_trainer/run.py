@@ -58,7 +58,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     _check_batch(given, mesh, count)
     held = _join(given, process)
     names = devices.names(given.cluster, count)
-    _compare(given, process.module, names[0], count)
+    compare(given, process.module, names[0], count)
     with watch.peers(given.cluster, process.give_up), reporter_of(given, process.out) as reporter:
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
@@ -93,7 +93,12 @@ def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None
         )
 
 
-def _compare(given: settings.Settings, module: user.Module, device: str, count: int) -> None:
+def compare(given: settings.Settings, module: user.Module, device: str, count: int) -> None:
+    """See that all processes are started alike.
+
+    Raises:
+        BadConfigurationError: one differs from the first.
+    """
     source = hashlib.sha256(module.path.read_bytes()).hexdigest()
     facts = {
         "the number of devices": count,
@@ -217,7 +222,8 @@ def write_results(
         steps_by_worker=steps_by_worker,
     )
     reporter.event("done", position.step)
-    files.write_text(given.output_dir / outputs.SUMMARY, summary.model_dump_json(by_alias=True))
+    content = summary.model_dump_json(by_alias=True, exclude_none=True)
+    files.write_text(given.output_dir / outputs.SUMMARY, content)
     process.out.say(
         f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, owner
+from tfparallel_trainer.checkpoint import files, keys, owner
 
 _STEP = re.compile(r"step-(\d{10})")
 
@@ -134,13 +134,16 @@ def check(folder: pathlib.Path, index: files.Index, variables: Mapping[str, Any]
     Raises:
         BadConfigurationError: it is one of another model.
     """
+
+    def shown(key: str) -> str:
+        label = index.arrays[key].label if key in index.arrays else variables[key].path
+        return f"{key} ({label})"
+
     here = {key: tuple(variable.shape) for key, variable in variables.items()}
     there = {key: entry.shape for key, entry in index.arrays.items()}
-    for key in sorted({*here, *there}):
-        if here.get(key) != there.get(key):
-            label = index.arrays[key].label if key in there else variables[key].path
-            raise errors.BadConfigurationError(
-                f"{folder} is a checkpoint of another model: {key} ({label}) has the shape "
-                f"{there.get(key, 'of nothing')} there and {here.get(key, 'of nothing')} here. "
-                "Give the changed model another claim or remove the checkpoints."
-            )
+    differing = keys.differences(there, here, shown)
+    if differing:
+        raise errors.BadConfigurationError(
+            f"{folder} is a checkpoint of another model: {differing}. "
+            "Give the changed model another claim or remove the checkpoints."
+        )

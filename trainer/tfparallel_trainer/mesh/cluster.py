@@ -100,15 +100,15 @@ def join(cluster: tasks.Cluster) -> object:
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """Let TensorFlow connect to peers in the body, but not for ever.
+def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
+    """Let TensorFlow start a cluster in the body, and end the process when that takes too long.
 
-    One that dies just before would block it out of Python's reach; the kernel's alarm then ends the
-    process, and so does SIGTERM.
+    A peer that dies between `meet` and here would block it for ever, out of Python's reach; the
+    kernel's alarm then ends the process, and so does SIGTERM.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_JOIN_SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:

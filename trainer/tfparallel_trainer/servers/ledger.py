@@ -1,9 +1,7 @@
 """Work that is given to workers: all of it comes back, whoever is lost or frozen meanwhile.
 
-TensorFlow gives the work of a lost worker to another. Two cases are left to us: a worker that
-ends between the end of its work and the way of the result to the chief, and one that is frozen, for
-which TensorFlow waits without limit. In both the same work is given out again, and so may be done
-twice.
+TensorFlow gives the work of a worker that is lost to another. For one that is frozen it waits
+without limit, so what such a worker holds is given out again here, and may then be done twice.
 """
 
 import concurrent.futures
@@ -15,7 +13,8 @@ from typing import Any, Generic, TypeVar
 import tensorflow as tf
 
 _LOOK_EVERY_SECONDS = 1.0
-_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+_LOOK_AGAIN_SECONDS = 0.2
+"""After how long results that could not be brought here are looked for again."""
 
 Label = TypeVar("Label")
 """What the giver calls a piece of work by."""
@@ -56,7 +55,7 @@ class Ledger(Generic[Label]):
         """
         value = self._coordinator.schedule(function, args=arguments)
         piece = _Piece(label, function, arguments, time.monotonic())
-        self._pieces[self._threads.submit(value.fetch)] = piece
+        self._pieces[self._threads.submit(fetch, value)] = piece
 
     def take(self) -> list[tuple[Label, Any]]:
         """What has come back; waits for something where nothing has."""
@@ -77,7 +76,7 @@ class Ledger(Generic[Label]):
             piece = self._pieces.pop(future)
             try:
                 found.append((piece.label, future.result()))
-            except _LOST:  # raises where it was no worker that was lost
+            except tf.errors.CancelledError:  # another piece has failed, and this raises its error
                 self.send(piece.label, piece.function, piece.arguments)
         return found
 
@@ -93,3 +92,21 @@ class Ledger(Generic[Label]):
             if piece.sent_at < max(known):
                 del self._pieces[future]  # its result is never taken, should it ever come
                 self.send(piece.label, piece.function, piece.arguments)
+
+
+def fetch(value: Any) -> Any:
+    """Bring the results of a step here, which may be a step that is made again.
+
+    Results wait on the worker that made them. When it is lost first, bringing them here fails; the
+    coordinator notices by itself and gives the step to another. An error that the step itself
+    ended with is the same object at every look.
+    """
+    before: tf.errors.OpError | None = None
+    while True:
+        try:
+            return value.fetch()
+        except tf.errors.OpError as error:
+            if error is before or isinstance(error, tf.errors.CancelledError):
+                raise
+            before = error
+            time.sleep(_LOOK_AGAIN_SECONDS)
