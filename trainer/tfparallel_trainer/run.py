@@ -200,6 +200,7 @@ def write_results(
     ready: setup.Ready,
     reporter: reporting.Reporter,
     position: files.Position,
+    steps_by_worker: dict[str, int] | None = None,
 ) -> None:
     """Leave the trained model and the summary in the output directory."""
     model = ready.replicas[0].model
@@ -219,9 +220,11 @@ def write_results(
         attempt=ready.attempt,
         duration_seconds=round(duration, 3),
         metrics={name: outputs.number(value) for name, value in reporter.metrics.items()},
+        steps_by_worker=steps_by_worker,
     )
     reporter.event("done", position.step)
-    files.write_text(given.output_dir / outputs.SUMMARY, summary.model_dump_json(by_alias=True))
+    content = summary.model_dump_json(by_alias=True, exclude_none=True)
+    files.write_text(given.output_dir / outputs.SUMMARY, content)
     process.out.say(
         f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
     )
