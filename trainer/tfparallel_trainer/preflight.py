@@ -31,6 +31,9 @@ def check(given: settings.Settings) -> None:
         raise errors.BadConfigurationError(
             f"strategy is {strategy!r}: this trainer runs {', '.join(_STRATEGIES)}."
         )
+    _check_evaluator(given)
+    if given.evaluates:
+        return
     if given.uses_servers:
         _check_servers(given)
         return
@@ -69,6 +72,19 @@ def _check_under_strategy(given: settings.Settings) -> None:
             )
 
 
+def _check_evaluator(given: settings.Settings) -> None:
+    if given.evaluates and not given.job.evaluator:
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, and the job file says evaluator: false,"
+            " so that the replicas that train evaluate too: set it to true."
+        )
+    if given.job.evaluator and given.job.trainer.checkpoint is None:
+        raise errors.BadConfigurationError(
+            "The job has an evaluator, which reads checkpoints, and trainer.checkpoint is not "
+            "given: give it, or remove the evaluator."
+        )
+
+
 def _check_servers(given: settings.Settings) -> None:
     missing = [
         f"{role} ({meaning})" for role, meaning in _NEEDED.items() if not given.cluster.of(role)
@@ -98,9 +114,14 @@ def _check_servers(given: settings.Settings) -> None:
 
 def finished(given: settings.Settings) -> bool:
     """Whether this very job has already been run to its end in this output directory."""
+    return end_of(given) is not None
+
+
+def end_of(given: settings.Settings) -> outputs.Summary | None:
+    """How this very job ended in this output directory; None when it has not."""
     try:
         text = (given.output_dir / outputs.SUMMARY).read_text(encoding="utf-8")
         summary = outputs.Summary.model_validate_json(text)
     except (OSError, pydantic.ValidationError):
-        return False
-    return summary.done and summary.job_digest == given.digest
+        return None
+    return summary if summary.done and summary.job_digest == given.digest else None

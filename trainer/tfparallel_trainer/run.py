@@ -25,6 +25,7 @@ from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import order
+from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
@@ -120,7 +121,7 @@ def reporter_of(given: settings.Settings, out: console.Console) -> Iterator[repo
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
     pusher = progress.Pusher(target, interval, out.say)
     try:
-        yield reporting.Reporter(out, written, pusher)
+        yield reporting.Reporter(out, written, pusher, lambda: results.metrics(given))
     finally:
         pusher.close()
         if written is not None:
@@ -205,6 +206,9 @@ def write_results(
     if given.job.trainer.saved_model:
         folder = given.output_dir / outputs.SAVED_MODEL
         export.save_for_serving(model, folder, process.module.path)
+    if given.job.evaluator:
+        results.wait_for(position.step, given, process.out.say)
+        reporter.evaluated(position.step, position.epoch)
     duration = time.monotonic() - process.started
     summary = outputs.Summary(
         done=True,

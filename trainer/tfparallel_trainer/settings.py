@@ -57,6 +57,11 @@ class Settings:
         return self.job.strategy == WITH_SERVERS
 
     @property
+    def evaluates(self) -> bool:
+        """Whether this process is the evaluator, which trains nothing."""
+        return self.cluster.task.role == tasks.EVALUATOR
+
+    @property
     def under_strategy(self) -> bool:
         """Whether steps run by `tf.distribute.Strategy.run` instead of on the mesh."""
         return self.job.strategy in (CUSTOM, TPU)

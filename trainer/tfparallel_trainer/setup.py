@@ -70,7 +70,8 @@ def prepare(
     saved = _store(given, say)
     request = _request(given, division or _over(mesh, given, len(devices)))
     training = source.training(module, request)
-    evaluation = source.evaluation(module, request) if module.evaluates else None
+    evaluates = module.evaluates and not given.job.evaluator
+    evaluation = source.evaluation(module, request) if evaluates else None
     first = given.cluster.me * len(devices) if division is None else 0
     sample = training.sample()
     replicas: list[replica.Replica] = []

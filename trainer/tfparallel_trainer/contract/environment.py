@@ -31,5 +31,8 @@ PROGRESS_SECONDS = "TFPARALLEL_PROGRESS_SECONDS"
 """Shortest time between two reports, in whole seconds; absent: `progress.MIN_INTERVAL_SECONDS`.
 One machine that runs one job takes them more often than a cluster's operator."""
 
+FAILURE_FILE = "TFPARALLEL_FAILURE_FILE"
+"""File that takes the sentence of the error that a replica ends with; absent: its log tells it."""
+
 CPU_DEVICES = "TFPARALLEL_CPU_DEVICES"
 """On a machine without GPUs: how many devices the CPU is divided into, to try Mirrored out (1)."""
