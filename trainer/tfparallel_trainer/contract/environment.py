@@ -31,5 +31,8 @@ PROGRESS_SECONDS = "TFPARALLEL_PROGRESS_SECONDS"
 """Shortest time between two reports, in whole seconds; absent: `progress.MIN_INTERVAL_SECONDS`.
 One machine that runs one job takes them more often than a cluster's operator."""
 
+STEP_LOG = "TFPARALLEL_STEP_LOG"
+"""1: the chief writes a line for each step into `outputs.STEP_LOG`; absent: it does not."""
+
 CPU_DEVICES = "TFPARALLEL_CPU_DEVICES"
 """On a machine without GPUs: how many devices the CPU is divided into, to try Mirrored out (1)."""
