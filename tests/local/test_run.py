@@ -64,6 +64,17 @@ async def test_a_permanent_failure_names_replica_code_and_reason(tmp_path: pathl
     )
 
 
+async def test_what_a_replica_says_of_its_end_is_told(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").touch()
+    command = jobs.shell('echo "a weight is lost." > $TFPARALLEL_FAILURE_FILE; exit 66')
+    outcome, _ = await jobs.finish(tmp_path, jobs.job({"Worker": command}, trainer={"epochs": 1}))
+    assert _failure(outcome) == (
+        "ReplicaFailed: job-worker-0 exited with code 66 (the loss, a gradient or a weight became "
+        "NaN or infinite): a weight is lost"
+    )
+    assert not pathlib.Path("/dev/termination-log").exists()
+
+
 async def test_a_failure_runs_the_gang_again_at_the_same_addresses(tmp_path: pathlib.Path) -> None:
     worker = jobs.shell(
         'echo "$TFPARALLEL_ATTEMPT $TF_CONFIG"; test $TFPARALLEL_ATTEMPT -gt 1 || exit 1; sleep 60'

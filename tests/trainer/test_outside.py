@@ -148,6 +148,18 @@ def test_an_error_of_the_user_shows_the_users_lines(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.trainer
+def test_the_sentence_of_an_error_is_left_in_a_file(tmp_path: pathlib.Path) -> None:
+    failure = tmp_path / "failure"
+    environments = launch.environments(
+        tmp_path, tmp_path, {"epochs": 1}, more={environment.FAILURE_FILE: str(failure)}
+    )
+    with launch.Group(tmp_path / "logs", environments) as group:
+        (ended,) = group.wait(60)
+    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
+    assert failure.read_text().startswith("trainer.module is 'model.py', but")
+
+
+@pytest.mark.trainer
 def test_labels_outside_the_classes_are_the_users_error(tmp_path: pathlib.Path) -> None:
     ended = run(tmp_path, MODEL.replace("LABEL", "9"))
     assert ended.code == exits.Exit.USER_ERROR, ended

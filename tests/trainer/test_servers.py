@@ -216,6 +216,30 @@ def test_a_batch_changes_no_variable() -> None:
     assert float(first[0]) == pytest.approx(float(expected), rel=1e-6)
 
 
+class LostTwice:
+    """A result on a worker that is lost before it is fetched; the step is made again."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.looks = 0
+        self._error = error
+
+    def fetch(self) -> int:
+        self.looks += 1
+        if self._error is not None:
+            raise self._error
+        if self.looks < 3:
+            raise tf.errors.UnavailableError(None, None, "/job:worker: Connection refused")
+        return 7
+
+
+def test_results_that_are_lost_with_a_worker_are_waited_for() -> None:
+    assert asynchronous.fetch(LostTwice()) == 7
+    own = LostTwice(tf.errors.InvalidArgumentError(None, None, "a label of 9"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a label of 9"):
+        asynchronous.fetch(own)
+    assert own.looks == 2
+
+
 def test_staleness_is_told() -> None:
     found = asynchronous.Staleness()
     for staleness, applied in ((0, True), (3, True), (5, False), (0, True)):

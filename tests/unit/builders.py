@@ -55,9 +55,9 @@ def a_job(
     return load.parse_job(document)
 
 
-def an_exit(code: int, at: datetime.datetime = START) -> observation.Exit:
+def an_exit(code: int, at: datetime.datetime = START, said: str = "") -> observation.Exit:
     """Return the exit of a container."""
-    return observation.Exit(code, "Completed" if code == 0 else "Error", "", at)
+    return observation.Exit(code, "Completed" if code == 0 else "Error", said, at)
 
 
 @dataclasses.dataclass
@@ -123,10 +123,10 @@ class World:
             if name in pod_names or (not pod_names and pod.phase is observation.Phase.PENDING):
                 self.update(name, phase=observation.Phase.RUNNING)
 
-    def exit(self, name: str, code: int) -> None:
-        """Let a pod's container exit."""
+    def exit(self, name: str, code: int, said: str = "") -> None:
+        """Let a pod's container exit, with what it leaves as its termination message."""
         phase = observation.Phase.SUCCEEDED if code == 0 else observation.Phase.FAILED
-        self.update(name, phase=phase, exit=an_exit(code, self.now))
+        self.update(name, phase=phase, exit=an_exit(code, self.now, said))
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""

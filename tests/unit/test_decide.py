@@ -99,12 +99,13 @@ def test_a_completed_worker_stays_completed_when_its_pod_vanishes() -> None:
 def test_a_permanent_exit_of_the_trainer_fails_the_job_with_replica_code_and_reason() -> None:
     world = a_world(trainer=True, chief=1, worker=1)
     world.run()
-    world.exit("job-worker-0", 65)
+    world.exit("job-worker-0", 65, "model.py: build_model raised\nKeyError: 'why'.")
     world.settle()
     failed = conditions.find(world.status, names.Condition.FAILED)
     assert failed is not None
     assert failed.message == (
-        "job-worker-0 exited with code 65 (the user's module, model or data raised an error)"
+        "job-worker-0 exited with code 65 (the user's module, model or data raised an error): "
+        "model.py: build_model raised KeyError: 'why'"
     )
     assert world.status.replicas["Worker"].last_exit is not None
     assert world.status.replicas["Worker"].last_exit.code == 65
@@ -218,7 +219,7 @@ def test_with_parameter_servers_only_what_has_to_is_restarted(lost: str, again: 
     world.settle()
     assert {name for name, pod in world.pods.items() if pod.uid != before[name]} == again
     assert world.status.attempt == 1
-    assert world.status.restarts.failure == 1
+    assert world.status.restarts.failure == (0 if "evaluator" in lost else 1)
 
 
 def test_the_added_chief_leads_like_a_given_one() -> None:
@@ -251,6 +252,10 @@ def test_an_evaluator_never_fails_training() -> None:
         world.settle()
     assert state_of(world) is names.State.RUNNING
     assert world.status.replicas["Evaluator"].failed == 1
+    world.exit("job-worker-0", 1)
+    world.settle()
+    assert world.status.attempt == 2, "the evaluator has not used up the budget of training"
+    assert world.status.restarts.failure == 1
 
 
 def test_servers_end_with_the_job() -> None:

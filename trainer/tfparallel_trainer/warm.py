@@ -8,13 +8,11 @@ from typing import Any
 import h5py
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import keys
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _INSIDE = "model.weights.h5"
 """Where a .keras file holds its weights."""
-_SHOWN = 3
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 def load(model: Any, given: str, folder: pathlib.Path) -> None:
@@ -48,7 +46,7 @@ def load(model: Any, given: str, folder: pathlib.Path) -> None:
         variable.assign(value)
 
 
-def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[Shapes, Shapes]:
+def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[keys.Shapes, keys.Shapes]:
     """The variables of a file, and those that Keras would write for the model."""
     own = place / f"own{_WEIGHTS}"
     model.save_weights(own)
@@ -58,8 +56,8 @@ def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[Shapes
         return _of(pathlib.Path(archive.extract(_INSIDE, place))), _of(own)
 
 
-def _of(path: pathlib.Path) -> Shapes:
-    found: Shapes = {}
+def _of(path: pathlib.Path) -> keys.Shapes:
+    found: dict[str, tuple[int, ...]] = {}
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not name.startswith("optimizer/"):
@@ -70,17 +68,11 @@ def _of(path: pathlib.Path) -> Shapes:
     return found
 
 
-def _compare(path: pathlib.Path, there: Shapes, here: Shapes) -> None:
-    differing = [
-        f"{name} has the shape {there.get(name, 'of nothing')} there and "
-        f"{here.get(name, 'of nothing')} here"
-        for name in sorted({*there, *here})
-        if there.get(name) != here.get(name)
-    ]
+def _compare(path: pathlib.Path, there: keys.Shapes, here: keys.Shapes) -> None:
+    differing = keys.differences(there, here, str)
     if differing:
-        more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         raise errors.BadConfigurationError(
             f"trainer.initialWeights: {path} does not fit the model: "
-            f"{'; '.join(differing[:_SHOWN])}{more}. Give the model the layers it was saved with, "
+            f"{differing}. Give the model the layers it was saved with, "
             "or leave initialWeights out."
         )

@@ -16,6 +16,8 @@ TOKEN_FILE = "token"  # noqa: S105
 WORKSPACE_DIR = "/workspace"
 SOURCE_DIR = f"{WORKSPACE_DIR}/source"
 OUTPUT_DIR = "/output"
+FAILURE_FILE = "/dev/termination-log"
+"""Where the kubelet looks for what a container says of its end, unless the template says where."""
 TRAINER_COMMAND = ("python", "-m", "tfparallel_trainer")
 TOKEN_SECONDS = 3600
 USER_ID = 65532
@@ -77,6 +79,7 @@ def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
             name=job.metadata.name,
             strategy=replicas.strategy(job).value,
             trainer=job.spec.trainer,
+            evaluator=types.Role.EVALUATOR in job.spec.tf_replica_specs,
         )
         data[JOB_FILE_KEY] = content.model_dump_json(by_alias=True, exclude_none=True, indent=2)
     if settings.progress_ca is not None:
@@ -180,6 +183,8 @@ def _fill_trainer(
         volume = {"persistentVolumeClaim": {"claimName": trainer.checkpoint.claim}}
     _mount(pod_spec, container, "tfparallel-output", OUTPUT_DIR, volume, read_only=False)
     _set_env(container, environment.OUTPUT_DIR, f"{OUTPUT_DIR}/{job.metadata.name}")
+    words = container.get("terminationMessagePath", FAILURE_FILE)
+    _set_env(container, environment.FAILURE_FILE, words)
 
 
 def _fill_container(

@@ -9,6 +9,7 @@ from tfparallel_operator.api import job_status, types
 from tfparallel_operator.core import observation, replicas, view
 from tfparallel_trainer.contract import exits
 
+_LONGEST_MESSAGE = 600
 _FIRST_SIGNAL_CODE = 128
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
@@ -41,7 +42,7 @@ class Loss:
     exit: observation.Exit | None
 
     def describe(self, job_name: str) -> str:
-        """Say which replica was lost, and how."""
+        """Say which replica was lost, and how, with what it said itself of its end."""
         name = self.replica.pod_name(job_name)
         if self.exit is None:
             return f"{name} vanished"
@@ -49,7 +50,9 @@ class Loss:
             return f"{name} ended: {self.exit.reason} {self.exit.message}".rstrip()
         meaning = exits.describe(self.exit.code)
         reason = f", {self.exit.reason}" if self.exit.reason not in ("", "Error") else ""
-        return f"{name} exited with code {self.exit.code} ({meaning}{reason})"
+        told = f"{name} exited with code {self.exit.code} ({meaning}{reason})"
+        said = " ".join(self.exit.message.split()).rstrip(".")[:_LONGEST_MESSAGE]
+        return f"{told}: {said}" if said else told
 
 
 def losses(sight: view.View, *, all_created: bool) -> tuple[Loss, ...]:
@@ -132,6 +135,16 @@ def scope(job: types.TFParallelJob, loss: Loss) -> Scope:
     return Scope.REPLICA_AND_CHIEF if loss.replica.role is types.Role.PS else Scope.REPLICA
 
 
+def counted(status: job_status.JobStatus, loss: Loss) -> int:
+    """Return how many restarts are held against the budget that a loss is paid from.
+
+    The evaluator has one of its own in each attempt, so that it can never use up that of training.
+    """
+    if loss.replica.role is types.Role.EVALUATOR:
+        return status.replica_attempts.get(loss.replica.name, 0)
+    return status.restarts.failure
+
+
 def restart(
     job: types.TFParallelJob,
     status: job_status.JobStatus,
@@ -144,7 +157,8 @@ def restart(
     would know later that their pods have existed. Failed pods are still there to be counted.
     """
     counts = status.restarts
-    counts = counts.model_copy(update={loss.cause.value: getattr(counts, loss.cause.value) + 1})
+    if loss.replica.role is not types.Role.EVALUATOR or loss.cause is Cause.DISRUPTION:
+        counts = counts.model_copy(update={loss.cause.value: getattr(counts, loss.cause.value) + 1})
     changed = status.model_copy(update={"restarts": counts, "all_created": False})
     reach = scope(job, loss)
     if reach is Scope.GANG:

@@ -165,6 +165,7 @@ class LocalCluster:
             self._told.line(pod.replica.name, line)
 
         try:
+            folders.empty(self._layout.failure(name))
             for folder in translation.needed:
                 folder.prepare()
             translation.launch.folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +180,8 @@ class LocalCluster:
     async def _follow(self, name: str, pod: _Pod, running: process.Process) -> None:
         code = await running.wait()
         reason = "Error" if code else "Completed"
-        self._end(name, pod, observation.Exit(code, reason, "", self._clock()))
+        said = self._layout.failure(name).read_text(encoding="utf-8", errors="replace")
+        self._end(name, pod, observation.Exit(code, reason, said, self._clock()))
 
     def _end(self, name: str, pod: _Pod, how: observation.Exit) -> None:
         pod.log.close()

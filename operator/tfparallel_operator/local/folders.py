@@ -46,6 +46,10 @@ class Folders:
         """A volume of a pod whose files are made for it alone."""
         return self.root / "made" / pod / name
 
+    def failure(self, pod: str) -> pathlib.Path:
+        """What a pod's process said of its end."""
+        return self.root / "failures" / pod
+
     def config_map(self, name: str) -> pathlib.Path:
         """The files of a ConfigMap."""
         return self.root / "config" / name
@@ -86,6 +90,12 @@ def _write(file: pathlib.Path, content: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch(mode=0o600)
     file.write_text(content, encoding="utf-8")
+
+
+def empty(file: pathlib.Path) -> None:
+    """Make an empty file, or empty the one that is there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"")
 
 
 def write_whole(file: pathlib.Path, content: str) -> None:

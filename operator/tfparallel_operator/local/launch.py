@@ -70,8 +70,11 @@ class Launcher:
         paths = {path: str(folder.target) for path, folder in mounts}
         if _runs_trainer(container):
             paths.setdefault(build.WORKSPACE_DIR, str(self.disk.job_folder))
-        local = text.Substitution(paths)
         given = _variables(container)
+        if environment.FAILURE_FILE in given:
+            failure = self.disk.layout.failure(manifest["metadata"]["name"])
+            paths[given[environment.FAILURE_FILE]] = str(failure)
+        local = text.Substitution(paths)
         own = {name: self.addresses.apply(local.apply(value)) for name, value in given.items()}
         command = [
             self.addresses.apply(local.apply(text.expand(word, given)))

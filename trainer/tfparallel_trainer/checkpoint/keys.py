@@ -5,10 +5,15 @@ position of a layer among the model's layers, nested ones included, and the posi
 in it: model/2.0/1 is the second weight of the first layer of the third layer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfparallel_trainer import errors
+
+_SHOWN = 3
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""The shapes of variables by their keys, or by their names in a file."""
 
 
 def of(model: Any, optimizer: Any) -> dict[str, Any]:
@@ -36,6 +41,21 @@ def of(model: Any, optimizer: Any) -> dict[str, Any]:
             "its layer to an attribute of the model."
         )
     return found
+
+
+def differences(there: Shapes, here: Shapes, shown: Callable[[str], str]) -> str:
+    """Tell in which variables a file and a model differ; empty when they have the same ones.
+
+    `shown` gives a variable's name for people.
+    """
+    differing = [
+        f"{shown(name)} has the shape {there.get(name, 'of nothing')} there and "
+        f"{here.get(name, 'of nothing')} here"
+        for name in sorted({*there, *here})
+        if there.get(name) != here.get(name)
+    ]
+    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    return "; ".join(differing[:_SHOWN]) + more
 
 
 def _weights(layer: Any, place: tuple[int, ...]) -> Iterator[tuple[str, Any]]:

@@ -34,5 +34,8 @@ One machine that runs one job takes them more often than a cluster's operator.""
 STEP_LOG = "TFPARALLEL_STEP_LOG"
 """1: the chief writes a line for each step into `outputs.STEP_LOG`; absent: it does not."""
 
+FAILURE_FILE = "TFPARALLEL_FAILURE_FILE"
+"""File that takes the sentence of the error that a replica ends with; absent: its log tells it."""
+
 CPU_DEVICES = "TFPARALLEL_CPU_DEVICES"
 """On a machine without GPUs: how many devices the CPU is divided into, to try Mirrored out (1)."""

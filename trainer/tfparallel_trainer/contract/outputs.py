@@ -27,6 +27,12 @@ STEP_LOG = "logs/steps.jsonl"
 """One JSON object a line for each step, where that is asked for (`environment.STEP_LOG`): `time` in
 seconds since 1970, `event` as in `StepEvent`, and what there is to say of it."""
 
+EVALUATION_LOG = "logs/evaluation.jsonl"
+"""The same of an evaluator."""
+
+EVALUATION = "evaluation.json"
+"""How far an evaluator has come: an `Evaluated`."""
+
 TENSORBOARD = "logs/tensorboard"
 """Folder of TensorBoard's event files: `train` and `evaluation`."""
 
@@ -71,6 +77,25 @@ class Summary(base.Model):
 
     metrics: dict[str, Number]
     """The last loss and metrics; those of the evaluation begin with val_."""
+
+
+class Evaluated(base.Model):
+    """How far the evaluator of a job has come."""
+
+    job_digest: str
+    """SHA-256 of the job file's content."""
+
+    job_uid: str
+    """The job's uid; empty when nobody names jobs."""
+
+    beat: Annotated[int, pydantic.Field(ge=0)]
+    """Grows while the evaluator has work under way: who waits for it sees that it lives."""
+
+    step: Annotated[int, pydantic.Field(ge=0)] | None = None
+    """The step of the checkpoint that was evaluated last; absent before the first."""
+
+    metrics: dict[str, Number] = pydantic.Field(default_factory=dict)
+    """Loss and metrics of that checkpoint."""
 
 
 def number(value: float) -> Number:

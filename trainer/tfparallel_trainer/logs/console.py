@@ -1,15 +1,23 @@
 """Lines for people."""
 
+import contextlib
+import pathlib
 import sys
 
 from tfparallel_trainer.contract import progress
 
 
 class Console:
-    """Writes one line at a time on the standard output, each with the replica's name."""
+    """Writes one line at a time on the standard output, each with the replica's name.
 
-    def __init__(self, replica: str) -> None:
+    Args:
+        replica: that name.
+        failure_file: takes the sentence of an error besides; empty: the log alone has it.
+    """
+
+    def __init__(self, replica: str, failure_file: str = "") -> None:
         self._replica = replica
+        self._failure_file = failure_file
 
     def say(self, sentence: str) -> None:
         """Write a line at once."""
@@ -18,6 +26,9 @@ class Console:
     def fail(self, sentence: str, trace: str = "") -> None:
         """Write an error, with a traceback before it, on the standard error."""
         print(f"{trace}[{self._replica}] error: {sentence}", file=sys.stderr, flush=True)
+        if self._failure_file:
+            with contextlib.suppress(OSError):  # it is in the log
+                pathlib.Path(self._failure_file).write_text(sentence, encoding="utf-8")
 
 
 def metrics(values: dict[str, float]) -> str:

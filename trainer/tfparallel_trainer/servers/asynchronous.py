@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import math
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from tfparallel_trainer import engine
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.servers import steps
 from tfparallel_trainer.step import evaluate, metrics, replica, train
+
+_LOOK_AGAIN_SECONDS = 0.2
+"""After how long results that could not be brought here are looked for again."""
 
 _WAITING_PER_WORKER = 3
 """Batches that are given out at once for each worker: one in work, the others on their way."""
@@ -152,7 +156,7 @@ class Asynchronous:
         self._given[self._fetched(value)] = work
 
     def _fetched(self, value: Any) -> concurrent.futures.Future[Any]:
-        return self._threads.submit(value.fetch)
+        return self._threads.submit(fetch, value)
 
     def _take(self, seconds: float | None = None) -> None:
         """Take in what is there, waiting this long for something (None: until it comes)."""
@@ -179,6 +183,24 @@ class Asynchronous:
             np.zeros(variable.shape, variable.dtype)
             for variable in self._own.model.metrics_variables
         ]
+
+
+def fetch(value: Any) -> Any:
+    """Bring the results of a step here, which may be a step that is made again.
+
+    Results wait on the worker that made them. When it is lost first, bringing them here fails; the
+    coordinator notices by itself and gives the step to another. An error that the step itself
+    ended with is the same object at every look.
+    """
+    before: tf.errors.OpError | None = None
+    while True:
+        try:
+            return value.fetch()
+        except tf.errors.OpError as error:
+            if error is before or isinstance(error, tf.errors.CancelledError):
+                raise
+            before = error
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
 
 def _sum(states: Sequence[Any], contributions: Sequence[Any]) -> list[Any]:
