@@ -17,6 +17,7 @@ from tfparallel_trainer import (
     settings,
     setup,
     stall,
+    step_log,
     termination,
     training,
     user,
@@ -143,6 +144,8 @@ def loop(
         if ready.save(at):
             reporter.event("checkpoint", at.step, seconds=round(time.monotonic() - began, 3))
 
+    if given.logs_steps and given.cluster.is_chief:
+        made = step_log.Recorded(made, ready.replicas[0], given.output_dir)
     parts = training.Parts(
         spec=given.job.trainer,
         training=ready.training,
