@@ -52,7 +52,9 @@ def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> N
 
 @pytest.mark.trainer
 def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path) -> None:
-    shown = _run("digits-servers", tmp_path, "--set", "spec.trainer.epochs=4")
+    beside = ("--set", "spec.tfReplicaSpecs.Evaluator.replicas=1")
+    shown = _run("digits-servers", tmp_path, "--set", "spec.trainer.epochs=4", *beside)
+    assert "[evaluator-0] step 180  evaluation  loss" in shown
     written = tmp_path / "out/claims/digits-servers/digits-servers" / outputs.SUMMARY
     told = outputs.Summary.model_validate_json(written.read_text())
     assert told.steps == 4 * 45

@@ -141,6 +141,16 @@ def with_servers(
     }
 
 
+def evaluator_of(given: dict[str, str]) -> dict[str, str]:
+    """The environment of an evaluator for a process's job, whose file then says that it has one."""
+    job = pathlib.Path(given[environment.JOB_FILE])
+    job.write_text(json.dumps({**json.loads(job.read_text()), "evaluator": True}))
+    config = json.loads(given[environment.TF_CONFIG])
+    cluster = {**config["cluster"], "evaluator": [f"127.0.0.1:{free_ports(1)[0]}"]}
+    task = {"type": "evaluator", "index": 0}
+    return {**given, environment.TF_CONFIG: json.dumps({"cluster": cluster, "task": task})}
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of the loopback interface that nobody listens on now."""
     sockets = [socket.socket() for _ in range(count)]

@@ -70,6 +70,11 @@ def test_no_cluster_is_one_process(text: str | None) -> None:
 def test_the_evaluator_is_no_rank() -> None:
     found = tasks.parse(config("worker", 0, worker=["a:1"], evaluator=["e:1"]))
     assert found.alone
+    for addresses in ({"evaluator": ["e:1"]}, {}):
+        found = tasks.parse(config("evaluator", 0, worker=["a:1", "b:1"], **addresses))
+        assert found.alone
+        assert found.task.name == "evaluator-0"
+        assert not found.is_chief
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,6 @@ def test_the_evaluator_is_no_rank() -> None:
         (config("worker", 3, worker=["a:1"]), "this is worker-3, but its cluster has worker-0"),
         (config("worker", 0, worker=["a:1"], master=["p:1"]), "the role master"),
         (config("chief", 0, chief=["a:1", "b:1"]), "2 chiefs"),
-        (config("evaluator", 0, worker=["a:1"], evaluator=["e:1"]), "as an evaluator"),
     ],
 )
 def test_wrong_clusters_are_refused(text: str, said: str) -> None:

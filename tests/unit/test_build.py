@@ -48,6 +48,28 @@ def test_a_pod_is_named_and_labelled_by_role_index_and_attempt() -> None:
     assert environment(pod)["TFPARALLEL_ATTEMPT"] == "2"
 
 
+def test_the_job_file_says_whether_there_is_an_evaluator() -> None:
+    trainer = {"trainer": {"epochs": 1, "checkpoint": {"claim": "c"}}}
+    without = builders.a_job(trainer=True, spec=trainer, worker=1)
+    beside = builders.a_job(trainer=True, spec=trainer, worker=1, evaluator=1)
+    for job, expected in ((without, False), (beside, True)):
+        content = build.config(job, builders.SETTINGS)["data"]["job.json"]
+        assert job_file.JobFile.model_validate_json(content).evaluator is expected
+
+
+def test_an_evaluator_reads_what_training_writes() -> None:
+    trainer = {"trainer": {"epochs": 1, "checkpoint": {"claim": "c"}}}
+    job = builders.a_job(trainer=True, spec=trainer, chief=1, evaluator=1)
+    chief, evaluator = (
+        a_pod(job, replicas.Replica(role, 0)) for role in (types.Role.CHIEF, types.Role.EVALUATOR)
+    )
+    assert evaluator["spec"]["volumes"] == [
+        volume for volume in chief["spec"]["volumes"] if volume["name"] != "tfparallel-token"
+    ]
+    assert "TFPARALLEL_PROGRESS_URL" not in environment(evaluator)
+    assert environment(evaluator)["TFPARALLEL_OUTPUT_DIR"] == "/output/job"
+
+
 def test_a_template_is_kept_and_never_changed() -> None:
     document = builders.manifest(chief=1, worker=2)
     template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]

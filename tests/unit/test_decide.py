@@ -219,7 +219,7 @@ def test_with_parameter_servers_only_what_has_to_is_restarted(lost: str, again: 
     world.settle()
     assert {name for name, pod in world.pods.items() if pod.uid != before[name]} == again
     assert world.status.attempt == 1
-    assert world.status.restarts.failure == 1
+    assert world.status.restarts.failure == (0 if "evaluator" in lost else 1)
 
 
 def test_the_added_chief_leads_like_a_given_one() -> None:
@@ -252,6 +252,10 @@ def test_an_evaluator_never_fails_training() -> None:
         world.settle()
     assert state_of(world) is names.State.RUNNING
     assert world.status.replicas["Evaluator"].failed == 1
+    world.exit("job-worker-0", 1)
+    world.settle()
+    assert world.status.attempt == 2, "the evaluator has not used up the budget of training"
+    assert world.status.restarts.failure == 1
 
 
 def test_servers_end_with_the_job() -> None:

@@ -76,9 +76,9 @@ BAD: list[tuple[str, Change, str]] = [
         "give either epochs or steps; neither is given",
     ),
     (
-        "an evaluator for the shipped trainer",
+        "an evaluator without anything to read",
         lambda d: d["spec"]["tfReplicaSpecs"].update(Evaluator={}),
-        "runs no evaluator yet: remove Evaluator",
+        "the evaluator reads checkpoints: give trainer.checkpoint, or remove Evaluator",
     ),
     (
         "a bound of staleness where nothing is stale",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from tfparallel_trainer import errors, preflight, settings
 from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.logs import console
 
 
@@ -28,7 +29,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         given = settings.read(env)
         out = console.Console(given.cluster.task.name, failure_file)
         preflight.check(given)
-        if preflight.finished(given):
+        if preflight.finished(given) and not results.owed(given):
             out.say(f"this job has already finished; its results are in {given.output_dir}")
         else:
             _attempt(given, out, started)
@@ -58,6 +59,8 @@ def end(code: exits.Exit) -> None:
 def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import failures, run, termination, user
+    from tfparallel_trainer.distributed import run as under_strategy
+    from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.mesh import devices
     from tfparallel_trainer.servers import run as with_servers
     from tfparallel_trainer.servers import serve
@@ -72,12 +75,20 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
     devices.limit_threads()
     module = None
     try:
-        if given.uses_servers and not given.cluster.is_chief:
+        if given.uses_servers and not given.cluster.is_chief and not given.evaluates:
             serve.until_done(given, out, stop)
             return
         module = user.load(given.source_dir, given.job.trainer.module)
         process = run.Process(module=module, out=out, stop=stop, give_up=give_up, started=started)
-        train_to_end = with_servers.train_to_end if given.uses_servers else run.train_to_end
+        evaluator.check(given, module)
+        if given.evaluates:
+            evaluator.until_done(given, process)
+            return
+        train_to_end = run.train_to_end
+        if given.uses_servers:
+            train_to_end = with_servers.train_to_end
+        elif given.under_strategy:
+            train_to_end = under_strategy.train_to_end
         train_to_end(given, process)
     except Exception as error:
         raise failures.translate(error, given.cluster.alone, module) from error

@@ -1,10 +1,8 @@
 """What the outer loop asks of an engine, whether its steps are made together or one by one."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
-
-import numpy as np
 
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.step import evaluate, finite, replica, train
@@ -20,6 +18,9 @@ class Made:
     finite: bool
     """Whether the loss and, where they are looked at, all gradients are finite numbers."""
 
+
+Step = Callable[[int, feed.Batch, frozenset[train.Flag]], train.Outcome]
+"""Makes a step, of which it takes the number (from 0), the batch and what this process asks for."""
 
 Watched = Callable[[Iterator[feed.Batch]], Iterator[feed.Batch]]
 """Goes through batches and tells of each that it is done."""
@@ -53,6 +54,13 @@ class Engine(Protocol):
         """Whether the weights that are trained are finite numbers; no step may be pending."""
 
 
+class Evaluator(Protocol):
+    """Evaluates on all ranks."""
+
+    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        """Give loss and metrics over all examples; the same on every process."""
+
+
 class Synchronous:
     """All ranks make each step together, so a step that is given is made."""
 
@@ -61,16 +69,23 @@ class Synchronous:
     def __init__(
         self,
         replicas: Sequence[replica.Replica],
-        step: train.TrainStep,
-        evaluator: evaluate.Evaluation | None,
+        step: Step,
+        evaluator: Evaluator | None,
         examples: feed.Feed | None,
+        report: Callable[[], dict[str, float]] | None = None,
     ) -> None:
-        """Args: examples: those to evaluate on, given together with their evaluator."""
+        """Args:
+        replicas: those of this process.
+        step: makes a step.
+        evaluator: None without examples.
+        examples: those to evaluate on.
+        report: gives the metrics over all ranks; absent: by the mesh's own collectives.
+        """
         self._replicas = replicas
         self._step = step
         self._evaluator = evaluator
         self._examples = examples
-        self._report = evaluate.Report(replicas)
+        self._report = report or evaluate.Report(replicas).metrics
         self._weights = finite.Weights(replicas[0])
 
     def reset(self) -> None:
@@ -91,8 +106,7 @@ class Synchronous:
 
     def metrics(self) -> dict[str, float]:
         """The metrics over all ranks."""
-        found, _ = self._report(np.zeros((2, len(self._replicas[0].terms))))
-        return found
+        return self._report()
 
     def evaluate(self, watched: Watched) -> dict[str, float] | None:
         """Evaluate on all ranks."""

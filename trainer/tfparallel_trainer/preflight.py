@@ -1,12 +1,21 @@
 """What can be known before TensorFlow is imported: refusals, and that there is nothing to do."""
 
+import os
+
 import pydantic
 
 from tfparallel_trainer import errors, settings
 from tfparallel_trainer.contract import environment, job_file, outputs
+from tfparallel_trainer.distributed import tpu_name
 from tfparallel_trainer.mesh import tasks
 
-_STRATEGIES = ("Mirrored", "MultiWorkerMirrored", settings.WITH_SERVERS)
+_STRATEGIES = (
+    "Mirrored",
+    "MultiWorkerMirrored",
+    settings.WITH_SERVERS,
+    settings.CUSTOM,
+    settings.TPU,
+)
 
 _NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}
 
@@ -22,6 +31,9 @@ def check(given: settings.Settings) -> None:
         raise errors.BadConfigurationError(
             f"strategy is {strategy!r}: this trainer runs {', '.join(_STRATEGIES)}."
         )
+    _check_evaluator(given)
+    if given.evaluates:
+        return
     if given.uses_servers:
         _check_servers(given)
         return
@@ -39,6 +51,37 @@ def check(given: settings.Settings) -> None:
         raise errors.BadConfigurationError(
             f"strategy is 'Mirrored', which is for one process, and TF_CONFIG has {processes}: "
             "use MultiWorkerMirrored, or one replica."
+        )
+    if given.under_strategy:
+        _check_under_strategy(given)
+
+
+def _check_under_strategy(given: settings.Settings) -> None:
+    strategy, processes = given.job.strategy, len(given.cluster.tasks)
+    if given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE:
+        raise errors.BadConfigurationError(
+            f"trainer.onNonFiniteLoss is 'Continue', and strategy {strategy!r} cannot leave out an "
+            "update: remove it, or set strategy to Mirrored or MultiWorkerMirrored."
+        )
+    if strategy == settings.TPU:
+        tpu_name.find(os.environ)
+        if processes > 1:
+            raise errors.BadConfigurationError(
+                f"strategy is 'TPU', which drives a whole TPU from one process, and TF_CONFIG has "
+                f"{processes}: use one replica."
+            )
+
+
+def _check_evaluator(given: settings.Settings) -> None:
+    if given.evaluates and not given.job.evaluator:
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, and the job file says evaluator: false,"
+            " so that the replicas that train evaluate too: set it to true."
+        )
+    if given.job.evaluator and given.job.trainer.checkpoint is None:
+        raise errors.BadConfigurationError(
+            "The job has an evaluator, which reads checkpoints, and trainer.checkpoint is not "
+            "given: give it, or remove the evaluator."
         )
 
 
@@ -71,9 +114,14 @@ def _check_servers(given: settings.Settings) -> None:
 
 def finished(given: settings.Settings) -> bool:
     """Whether this very job has already been run to its end in this output directory."""
+    return end_of(given) is not None
+
+
+def end_of(given: settings.Settings) -> outputs.Summary | None:
+    """How this very job ended in this output directory; None when it has not."""
     try:
         text = (given.output_dir / outputs.SUMMARY).read_text(encoding="utf-8")
         summary = outputs.Summary.model_validate_json(text)
     except (OSError, pydantic.ValidationError):
-        return False
-    return summary.done and summary.job_digest == given.digest
+        return None
+    return summary if summary.done and summary.job_digest == given.digest else None

@@ -1,9 +1,11 @@
 """Tells how training goes: a line for people, records, and progress for the operator."""
 
 import time
+from collections.abc import Callable
 
 from tfparallel_trainer import progress as pushing
 from tfparallel_trainer.contract import outputs, progress
+from tfparallel_trainer.data import waiting
 from tfparallel_trainer.logs import console, records
 
 INTERVAL_SECONDS = 1.0
@@ -35,12 +37,18 @@ class Reporter:
         out: where lines for people go.
         written: where records go; None on processes other than the chief.
         pusher: where progress goes.
+        beside: gives metrics that another process has found meanwhile.
     """
 
     def __init__(
-        self, out: console.Console, written: records.Records | None, pusher: pushing.Pusher
+        self,
+        out: console.Console,
+        written: records.Records | None,
+        pusher: pushing.Pusher,
+        beside: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._out = out
+        self._beside = beside
         self._records = written
         self._pusher = pusher
         self._last = time.monotonic()
@@ -48,6 +56,8 @@ class Reporter:
         self._timed_steps = -1
         self._timed_from = self._last
         self._metrics: dict[str, float] = {}
+        self.wait = waiting.Wait()
+        """How long this process waits for its input."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -72,14 +82,20 @@ class Reporter:
         rate = self._examples / max(now - self._last, 1e-9)
         self._last, self._examples = now, 0
         self._metrics.update(values)
+        waited = self.wait.recent()
+        warning = self.wait.warning()
+        if warning is not None:
+            self._out.say(f"warning: {warning}")
         if self._records is None:
             return
         of_total = f"/{total}" if total else ""
         self._out.say(
             f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
-            f"{progress.format_number(rate)} examples/s"
+            f"{progress.format_number(rate)} examples/s  input wait {waited.share:.0%}"
         )
-        self._records.metrics("train", step, values, epoch=epoch, examplesPerSecond=round(rate, 3))
+        told = {**values, "input_wait": waited.share}
+        self._records.metrics("train", step, told, epoch=epoch, examplesPerSecond=round(rate, 3))
+        self._metrics.update(self._beside())
         self._pusher.put(self._progress(step, total, epoch, rate))
 
     def evaluation(
@@ -93,6 +109,11 @@ class Reporter:
         self._out.say(f"step {step}  evaluation  {console.metrics(values)}")
         self._records.metrics("evaluation", step, values, epoch=epoch)
         self._pusher.put(self._progress(step, total, epoch, None))
+
+    def evaluated(self, step: int, epoch: int) -> None:
+        """Report at the end of training what another process has found; it has its own records."""
+        self._metrics.update(self._beside())
+        self._pusher.put(self._progress(step, step, epoch, None))
 
     def left_out(self, step: int, why: str, *, first: bool) -> None:
         """Tell of a step whose update was left out; as a line only of an epoch's first."""

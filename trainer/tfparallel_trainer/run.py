@@ -25,6 +25,7 @@ from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import order
+from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
@@ -54,7 +55,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     _check_batch(given, mesh, count)
     held = _join(given, process)
     names = devices.names(given.cluster, count)
-    _compare(given, process.module, names[0], count)
+    compare(given, process.module, names[0], count)
     with watch.peers(given.cluster, process.give_up), reporter_of(given, process.out) as reporter:
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
@@ -89,7 +90,12 @@ def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None
         )
 
 
-def _compare(given: settings.Settings, module: user.Module, device: str, count: int) -> None:
+def compare(given: settings.Settings, module: user.Module, device: str, count: int) -> None:
+    """See that all processes are started alike.
+
+    Raises:
+        BadConfigurationError: one differs from the first.
+    """
     source = hashlib.sha256(module.path.read_bytes()).hexdigest()
     facts = {
         "the number of devices": count,
@@ -112,7 +118,7 @@ def reporter_of(given: settings.Settings, out: console.Console) -> Iterator[repo
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
     pusher = progress.Pusher(target, interval, out.say)
     try:
-        yield reporting.Reporter(out, written, pusher)
+        yield reporting.Reporter(out, written, pusher, lambda: results.metrics(given))
     finally:
         pusher.close()
         if written is not None:
@@ -197,6 +203,9 @@ def write_results(
     if given.job.trainer.saved_model:
         folder = given.output_dir / outputs.SAVED_MODEL
         export.save_for_serving(model, folder, process.module.path)
+    if given.job.evaluator:
+        results.wait_for(position.step, given, process.out.say)
+        reporter.evaluated(position.step, position.epoch)
     duration = time.monotonic() - process.started
     summary = outputs.Summary(
         done=True,

@@ -16,6 +16,12 @@ from tfparallel_trainer.mesh import tasks
 WITH_SERVERS = "ParameterServer"
 """The strategy that trains asynchronously."""
 
+CUSTOM = "Custom"
+"""A tf.distribute.Strategy that the user's module builds."""
+
+TPU = "TPU"
+"""TensorFlow's strategy for TPUs."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgressTarget:
@@ -49,6 +55,16 @@ class Settings:
     def uses_servers(self) -> bool:
         """Whether servers hold the weights and workers train without waiting for each other."""
         return self.job.strategy == WITH_SERVERS
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this process is the evaluator, which trains nothing."""
+        return self.cluster.task.role == tasks.EVALUATOR
+
+    @property
+    def under_strategy(self) -> bool:
+        """Whether steps run by `tf.distribute.Strategy.run` instead of on the mesh."""
+        return self.job.strategy in (CUSTOM, TPU)
 
 
 def read(env: Mapping[str, str] = os.environ) -> Settings:

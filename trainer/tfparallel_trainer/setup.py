@@ -49,6 +49,7 @@ def prepare(
     devices: list[str],
     say: Callable[[str], None],
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    division: feed.Division | None = None,
 ) -> Ready:
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
@@ -59,6 +60,7 @@ def prepare(
         devices: names of this process's devices.
         say: writes a line for people.
         scope: variables are created in what it gives.
+        division: how batches are cut when the mesh has but one rank; absent: over its data axis.
 
     Raises:
         UserCodeError: the module's functions raise, or give what cannot be trained.
@@ -66,10 +68,11 @@ def prepare(
         PreemptedError: a newer attempt has started.
     """
     saved = _store(given, say)
-    request = _request(given, mesh, len(devices))
+    request = _request(given, division or _over(mesh, given, len(devices)))
     training = source.training(module, request)
-    evaluation = source.evaluation(module, request) if module.evaluates else None
-    first = given.cluster.me * len(devices)
+    evaluates = module.evaluates and not given.job.evaluator
+    evaluation = source.evaluation(module, request) if evaluates else None
+    first = given.cluster.me * len(devices) if division is None else 0
     sample = training.sample()
     replicas: list[replica.Replica] = []
     for place, device in enumerate(devices):
@@ -110,15 +113,19 @@ def _store(given: settings.Settings, say: Callable[[str], None]) -> store.Store 
     return store.Store(folder, checkpoint.keep, given.job_uid, given.attempt, say)
 
 
-def _request(given: settings.Settings, mesh: shape.Mesh, devices: int) -> source.Request:
+def _over(mesh: shape.Mesh, given: settings.Settings, devices: int) -> feed.Division:
     first = given.cluster.me * devices
     places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
+    return feed.Division(
+        batch_size=given.job.trainer.global_batch_size, ranks=mesh.data, own=tuple(places)
+    )
+
+
+def _request(given: settings.Settings, division: feed.Division) -> source.Request:
     return source.Request(
         seed=given.job.trainer.seed,
         source_dir=given.source_dir,
         output_dir=given.output_dir,
-        division=feed.Division(
-            batch_size=given.job.trainer.global_batch_size, ranks=mesh.data, own=tuple(places)
-        ),
+        division=division,
         endless_allowed=given.job.trainer.steps is not None,
     )

@@ -5,6 +5,7 @@ each step. Nothing here reads a clock or a signal and acts on it alone. An engin
 pending; counts are of steps that are given, and nothing is saved or evaluated before they are made.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -84,19 +85,28 @@ class Training:
         self._tally = reporting.Tally()
         self._left_out = False
         parts = self._parts
-        for batch in parts.training.epoch(self._epoch, self._example):
+        examples = parts.training.epoch(self._epoch, self._example)
+        with contextlib.closing(parts.reporter.wait.timed(examples)) as batches:
+            whole = self._go_through(batches)
+        if whole:
+            self._end_epoch()
+
+    def _go_through(self, batches: Iterator[feed.Batch]) -> bool:
+        """Make a step of each batch; whether the epoch ended before training did."""
+        parts = self._parts
+        for batch in batches:
             flags = self._make_step(batch)
             if train.Flag.STOP in flags:
                 self._stop()
             if self._finished() and self._example != self._length:
                 self._save()
                 self._report()
-                return
+                return False
             if train.Flag.SAVE in flags or parts.schedule.due_after(self._step):
                 self._save()
             if train.Flag.REPORT in flags:
                 self._report()
-        self._end_epoch()
+        return True
 
     def _make_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
         parts = self._parts

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 
 _REQUIRED = ("build_model", "training_data")
-_OPTIONAL = ("compile_model", "evaluation_data")
+_OPTIONAL = ("compile_model", "evaluation_data", "build_strategy")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,15 @@ class Module:
     def evaluation_data(self, context: Context) -> Any:
         """Call the user's evaluation_data."""
         return self._call_with("evaluation_data", context)
+
+    @property
+    def builds_strategy(self) -> bool:
+        """Whether the module brings a strategy of its own."""
+        return "build_strategy" in self._functions
+
+    def build_strategy(self) -> Any:
+        """Call the user's build_strategy: gives whatever it returns."""
+        return self._call("build_strategy")
 
     def _call_with(self, name: str, context: Context) -> Any:
         wanted = inspect.signature(self._functions[name]).parameters

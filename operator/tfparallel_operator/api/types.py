@@ -218,9 +218,9 @@ SPEC_RULES = rules.Rules(
         " run the shipped trainer",
     ),
     rules.Rule(
-        "!has(self.trainer) || !('Evaluator' in self.tfReplicaSpecs)",
-        "the shipped trainer evaluates on the replicas that train and runs no evaluator yet: remove"
-        " Evaluator, or remove spec.trainer and give the templates your own command",
+        "!has(self.trainer) || !('Evaluator' in self.tfReplicaSpecs)"
+        " || has(self.trainer.checkpoint)",
+        "the evaluator reads checkpoints: give trainer.checkpoint, or remove Evaluator",
     ),
     rules.Rule(
         "!has(self.trainer) || !has(self.trainer.maxStaleness) || 'PS' in self.tfReplicaSpecs",

@@ -164,7 +164,7 @@ class _Case:
         """Decide what a loss leads to; None when training goes on as if it had not happened."""
         told = loss.describe(self.job.metadata.name)
         limit = self.job.spec.run_policy.backoff_limit
-        spent = loss.cause is failure.Cause.FAILURE and status.restarts.failure >= limit
+        spent = loss.cause is failure.Cause.FAILURE and failure.counted(status, loss) >= limit
         permitted = failure.permits_restart(self.job, loss)
         if loss.replica.role is types.Role.EVALUATOR and (spent or not permitted):
             return None
@@ -186,7 +186,7 @@ class _Case:
         failed = loss.cause is failure.Cause.FAILURE
         reason = names.Reason.REPLICA_FAILED if failed else names.Reason.REPLICA_LOST
         limit = self.job.spec.run_policy.backoff_limit
-        nth = status.restarts.failure + 1
+        nth = failure.counted(status, loss) + 1
         bound = f"failure {nth} of {limit} that lead to a restart" if failed else "a disruption"
         message = f"{told}; {failure.scope(self.job, loss).value} run again ({bound})"
         before = view.build(self.job, status, self.children)

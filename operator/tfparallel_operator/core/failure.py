@@ -135,6 +135,16 @@ def scope(job: types.TFParallelJob, loss: Loss) -> Scope:
     return Scope.REPLICA_AND_CHIEF if loss.replica.role is types.Role.PS else Scope.REPLICA
 
 
+def counted(status: job_status.JobStatus, loss: Loss) -> int:
+    """Return how many restarts are held against the budget that a loss is paid from.
+
+    The evaluator has one of its own in each attempt, so that it can never use up that of training.
+    """
+    if loss.replica.role is types.Role.EVALUATOR:
+        return status.replica_attempts.get(loss.replica.name, 0)
+    return status.restarts.failure
+
+
 def restart(
     job: types.TFParallelJob,
     status: job_status.JobStatus,
@@ -147,7 +157,8 @@ def restart(
     would know later that their pods have existed. Failed pods are still there to be counted.
     """
     counts = status.restarts
-    counts = counts.model_copy(update={loss.cause.value: getattr(counts, loss.cause.value) + 1})
+    if loss.replica.role is not types.Role.EVALUATOR or loss.cause is Cause.DISRUPTION:
+        counts = counts.model_copy(update={loss.cause.value: getattr(counts, loss.cause.value) + 1})
     changed = status.model_copy(update={"restarts": counts, "all_created": False})
     reach = scope(job, loss)
     if reach is Scope.GANG:

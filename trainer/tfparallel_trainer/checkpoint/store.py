@@ -63,7 +63,7 @@ class Store:
             self._write(final, variables, at)
         except (OSError, files.DamagedError) as error:
             self._remove_drafts()  # they may be what fills the disk
-            kept = self._checkpoints()
+            kept = checkpoints(self._folder)
             raise errors.StorageError(
                 f"The checkpoint of step {at.step} cannot be written ({error}). "
                 + (f"{kept[-1].name} is the last good one" if kept else "There is none before")
@@ -81,7 +81,7 @@ class Store:
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
         files.sync_folder(self._folder)
-        for folder in self._checkpoints()[: -self._keep]:
+        for folder in checkpoints(self._folder)[: -self._keep]:
             shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self, variables: Mapping[str, Any]) -> files.Position | None:
@@ -90,10 +90,10 @@ class Store:
         Raises:
             BadConfigurationError: it is one of another model.
         """
-        for folder in reversed(self._checkpoints()):
+        for folder in reversed(checkpoints(self._folder)):
             try:
                 index = files.read_index(folder)
-                _check(folder, index, variables)
+                check(folder, index, variables)
                 for _ in files.read(folder, index):
                     pass
                 for key, array in files.read(folder, index):
@@ -103,9 +103,6 @@ class Store:
                 continue
             return index.position
         return None
-
-    def _checkpoints(self) -> list[pathlib.Path]:
-        return sorted(path for path in self._folder.iterdir() if _STEP.fullmatch(path.name))
 
     def _intact(self, folder: pathlib.Path) -> bool:
         try:
@@ -121,8 +118,22 @@ class Store:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def _check(folder: pathlib.Path, index: files.Index, variables: Mapping[str, Any]) -> None:
-    """Compare the keys and shapes of a checkpoint with those of the model."""
+def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The checkpoints in a folder, the oldest first."""
+    return sorted(path for path in folder.iterdir() if _STEP.fullmatch(path.name))
+
+
+def step_of(checkpoint: pathlib.Path) -> int:
+    """The step that a checkpoint was saved after."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def check(folder: pathlib.Path, index: files.Index, variables: Mapping[str, Any]) -> None:
+    """Compare the keys and shapes of a checkpoint with those of the model.
+
+    Raises:
+        BadConfigurationError: it is one of another model.
+    """
 
     def shown(key: str) -> str:
         label = index.arrays[key].label if key in index.arrays else variables[key].path

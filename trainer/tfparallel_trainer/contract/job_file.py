@@ -129,3 +129,6 @@ class JobFile(base.Model):
     """One of the strategies of `spec.strategy`."""
 
     trainer: TrainerSpec
+
+    evaluator: bool = False
+    """Whether a replica of its own evaluates; those that train then leave evaluation to it."""

@@ -22,6 +22,12 @@ SUMMARY = "summary.json"
 TRAIN_LOG = "logs/train.jsonl"
 """One JSON object a line: what happened during training."""
 
+EVALUATION_LOG = "logs/evaluation.jsonl"
+"""The same of an evaluator."""
+
+EVALUATION = "evaluation.json"
+"""How far an evaluator has come: an `Evaluated`."""
+
 TENSORBOARD = "logs/tensorboard"
 """Folder of TensorBoard's event files: `train` and `evaluation`."""
 
@@ -52,6 +58,25 @@ class Summary(base.Model):
 
     metrics: dict[str, Number]
     """The last loss and metrics; those of the evaluation begin with val_."""
+
+
+class Evaluated(base.Model):
+    """How far the evaluator of a job has come."""
+
+    job_digest: str
+    """SHA-256 of the job file's content."""
+
+    job_uid: str
+    """The job's uid; empty when nobody names jobs."""
+
+    beat: Annotated[int, pydantic.Field(ge=0)]
+    """Grows while the evaluator has work under way: who waits for it sees that it lives."""
+
+    step: Annotated[int, pydantic.Field(ge=0)] | None = None
+    """The step of the checkpoint that was evaluated last; absent before the first."""
+
+    metrics: dict[str, Number] = pydantic.Field(default_factory=dict)
+    """Loss and metrics of that checkpoint."""
 
 
 def number(value: float) -> Number:

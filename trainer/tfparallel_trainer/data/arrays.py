@@ -1,6 +1,6 @@
 """Examples that are held in arrays: the order is ours and exact for any number of ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class ArrayFeed:
         """The first example, with a leading axis of 1."""
         return self._take(np.arange(1))
 
-    def epoch(self, number: int, start: int) -> Iterator[feed.Batch]:
+    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
         for positions in order.batches(self._length, self._division.batch_size, start):
             parts = order.split(len(positions), self._division.ranks)

@@ -1,7 +1,7 @@
 """Batches that are divided over ranks: what the step takes, and what a source of them offers."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Protocol
 
 
@@ -42,5 +42,5 @@ class Feed(Protocol):
     def sample(self) -> Any:
         """One example as (x, y, sample_weight), each with a leading axis of 1."""
 
-    def epoch(self, number: int, start: int) -> Iterator[Batch]:
+    def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""

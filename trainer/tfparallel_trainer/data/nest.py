@@ -1,6 +1,6 @@
 """Structures of arrays or tensors in which None stands for a part that is not given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -16,3 +16,9 @@ def convert(function: Callable[[Any], Any], structure: Any) -> Any:
 def leaves(structure: Any) -> list[Any]:
     """Every leaf but None."""
     return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
+
+
+def packed(structure: Any, given: Sequence[Any]) -> Any:
+    """The structure with other leaves, in the order of `leaves`."""
+    waiting = iter(given)
+    return convert(lambda _: next(waiting), structure)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.data import arrays, feed, stream
+from tfparallel_trainer.data import ahead, arrays, feed, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def training(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: the function raises, or returns what the interface does not know.
     """
-    return _feed(module.training_data, "training_data", request, request.seed)
+    return ahead.AheadFeed(_feed(module.training_data, "training_data", request, request.seed))
 
 
 def evaluation(module: user.Module, request: Request) -> feed.Feed:
@@ -49,7 +49,7 @@ def evaluation(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: as `training`.
     """
-    return _feed(module.evaluation_data, "evaluation_data", request, None)
+    return ahead.AheadFeed(_feed(module.evaluation_data, "evaluation_data", request, None))
 
 
 def _feed(

@@ -4,7 +4,7 @@ That costs each process the reading of the whole data set, and it is exact: each
 once an epoch, whatever the number of ranks, and a restart finds its place by skipping.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import tensorflow as tf
@@ -59,12 +59,14 @@ class StreamFeed:
             f"{self._function} returns a data set without examples: return some."
         )
 
-    def epoch(self, number: int, start: int) -> Iterator[feed.Batch]:
+    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
         options = tf.data.Options()
         options.deterministic = True
-        examples = self._make(number).with_options(options).skip(start)
-        for elements in examples.batch(self._division.batch_size).prefetch(2):
+        return self._cut(self._make(number).with_options(options).skip(start))
+
+    def _cut(self, examples: tf.data.Dataset) -> Generator[feed.Batch, None, None]:
+        for elements in examples.batch(self._division.batch_size):
             whole = _triple(elements)
             count = int(nest.leaves(whole)[0].shape[0])
             parts = order.split(count, self._division.ranks)

@@ -11,10 +11,10 @@ from tfparallel_trainer.contract import outputs
 
 
 class Records:
-    """Writes what happens in a run; only the chief has one. Later attempts append."""
+    """Writes what happens in a run; only chief and evaluator have one. Later attempts append."""
 
-    def __init__(self, output_dir: pathlib.Path) -> None:
-        path = output_dir / outputs.TRAIN_LOG
+    def __init__(self, output_dir: pathlib.Path, log: str = outputs.TRAIN_LOG) -> None:
+        path = output_dir / log
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lines = path.open("a", encoding="utf-8", buffering=1)
         self._folder = output_dir / outputs.TENSORBOARD
@@ -35,6 +35,11 @@ class Records:
         with self._writers[kind].as_default(), tf.device("CPU:0"):
             for name, value in values.items():
                 tf.summary.scalar(name, value, step=step)
+
+    def flush(self) -> None:
+        """Let readers see everything that is written."""
+        for writer in self._writers.values():
+            writer.flush()
 
     def close(self) -> None:
         """Bring everything to the disk."""

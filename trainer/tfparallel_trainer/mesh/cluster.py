@@ -6,10 +6,11 @@ its own address and goes on when it has reached every peer, which then is listen
 already is TensorFlow's server.
 """
 
+import contextlib
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -75,16 +76,10 @@ def reach(
 def join(cluster: tasks.Cluster) -> object:
     """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
 
-    A peer that dies between `meet` and here would block this for ever, out of Python's reach; the
-    kernel's alarm then ends the process, and so does SIGTERM.
-
     Returns:
         What holds the cluster: keep it as long as ranks work together.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_JOIN_SECONDS)
-    try:
+    with limited():
         strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(cluster.addresses()),
@@ -93,9 +88,23 @@ def join(cluster: tasks.Cluster) -> object:
                 rpc_layer="grpc",
             )
         )
+    return strategy
+
+
+@contextlib.contextmanager
+def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
+    """Let TensorFlow start a cluster in the body, and end the process when that takes too long.
+
+    A peer that dies between `meet` and here would block it for ever, out of Python's reach; the
+    kernel's alarm then ends the process, and so does SIGTERM.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)
+    try:
+        yield
     finally:
         signal.alarm(0)
-    return strategy
 
 
 def listen(task: tasks.Task) -> socket.socket:

@@ -78,6 +78,10 @@ class Communicator:
             **self._arguments(),
         )
 
+    def of_first(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor on the first member, zeros on the others: what a sum takes from one alone."""
+        return tensor if self.index == 0 else tf.zeros_like(tensor)
+
     def gather(self, tensor: tf.Tensor) -> tf.Tensor:
         """Stack a tensor of static shape over the group: [members, …] in the group's order."""
         if self.size == 1:

@@ -9,6 +9,9 @@ from tfparallel_trainer import errors
 SERVER = "ps"
 """TensorFlow's name for parameter servers."""
 
+EVALUATOR = "evaluator"
+"""TensorFlow's name for the process that evaluates beside those that train."""
+
 _ORDER = ("chief", "worker", SERVER)
 """Roles whose tasks compute together, in the order of TensorFlow's own ranks."""
 
@@ -55,7 +58,7 @@ class Cluster:
     @property
     def is_chief(self) -> bool:
         """Whether this process writes files and reports: the chief, or worker 0 without one."""
-        return self.me == 0
+        return self.me == 0 and self.task.role != EVALUATOR
 
     @property
     def alone(self) -> bool:
@@ -73,6 +76,8 @@ class Cluster:
 def parse(text: str | None) -> Cluster:
     """Read the value of TF_CONFIG; absent or without a cluster it means one process.
 
+    An evaluator computes with nobody, so it is a cluster of its own.
+
     Raises:
         BadConfigurationError: it is not JSON, has no such task, or a role that does not fit.
     """
@@ -88,7 +93,9 @@ def parse(text: str | None) -> Cluster:
         raise errors.BadConfigurationError(
             f"TF_CONFIG is {text!r}: write it as {_FORMAT}."
         ) from error
-    _check_roles(roles, role)
+    _check_roles(roles)
+    if role == EVALUATOR:
+        return Cluster((Task(role, index, _address(roles.get(role), index)),), 0)
     tasks = tuple(
         Task(kind, number, str(address))
         for kind in _ORDER
@@ -124,13 +131,13 @@ def _single() -> Cluster:
     return Cluster((Task("worker", 0, "localhost:0"),), 0)
 
 
-def _check_roles(roles: dict[str, Any], role: str) -> None:
-    if role == "evaluator":
-        raise errors.BadConfigurationError(
-            "TF_CONFIG starts this process as an evaluator, which this strategy does not use: it "
-            "evaluates at the end of each epoch on all replicas. Remove the role Evaluator."
-        )
-    unknown = sorted(set(roles) - {*_ORDER, "evaluator"})
+def _address(addresses: Any, index: int) -> str:
+    """The evaluator's own address: nobody connects to it, so it may be missing."""
+    return str(dict(_numbered(addresses)).get(index, "localhost:0"))
+
+
+def _check_roles(roles: dict[str, Any]) -> None:
+    unknown = sorted(set(roles) - {*_ORDER, EVALUATOR})
     if unknown:
         raise errors.BadConfigurationError(
             f"TF_CONFIG has the role {unknown[0]}, which the trainer does not use: "

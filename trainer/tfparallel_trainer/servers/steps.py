@@ -45,7 +45,7 @@ class Steps:
         """
 
         def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
-            return self._step(step, _packed(spec, leaves))
+            return self._step(step, nest.packed(spec, leaves))
 
         return self._traced(run, [tf.TensorSpec((), tf.int64), nest.leaves(spec)], "a step")
 
@@ -57,7 +57,7 @@ class Steps:
         """
 
         def run(leaves: Sequence[tf.Tensor]) -> Any:
-            part = _packed(spec, leaves)
+            part = nest.packed(spec, leaves)
             apart = metrics.apart(self._own, lambda: evaluate.sums_of(self._own, part))
             return apart.result, apart.contributions
 
@@ -133,11 +133,6 @@ def check(model: Any) -> None:
                 f"The metric variable {variable.path} is combined by {variable.aggregation!r}; "
                 "with parameter servers the chief can only add metrics up: remove this metric."
             )
-
-
-def _packed(spec: Any, leaves: Sequence[tf.Tensor]) -> Any:
-    waiting = iter(leaves)
-    return nest.convert(lambda _: next(waiting), spec)
 
 
 def _placed(computed: Sequence[Any]) -> list[Any]:

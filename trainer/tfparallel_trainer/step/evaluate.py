@@ -92,6 +92,11 @@ class Report:
         total, *states = self._traced(tf.constant(numbers, tf.float64))
         return metrics.results(self._replicas[0], states), total.numpy()
 
+    def metrics(self) -> dict[str, float]:
+        """The metrics over all ranks."""
+        found, _ = self(np.zeros((2, len(self._replicas[0].terms))))
+        return found
+
     def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
         outcomes = []
         for own in self._replicas:

@@ -54,14 +54,18 @@ class Memory:
 
     def apply_if(self, condition: tf.Tensor, gradients: Sequence[Any], variables: Any) -> None:
         """Apply the gradients if the condition holds, else put everything back."""
-        for variable, value in self._before:
-            variable.assign(tf.where(condition, variable.value, value))
+        self.put_back_unless(condition)
 
         def apply() -> tf.Tensor:
             self._own.optimizer.apply(gradients, variables)
             return tf.constant(True)
 
         tf.cond(condition, apply, lambda: tf.constant(False))
+
+    def put_back_unless(self, condition: tf.Tensor) -> None:
+        """Put everything back unless the condition holds."""
+        for variable, value in self._before:
+            variable.assign(tf.where(condition, variable.value, value))
 
 
 def _values(gradient: Any) -> tf.Tensor:

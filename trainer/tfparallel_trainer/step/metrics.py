@@ -69,7 +69,7 @@ def _contribution(variable: Any, own: replica.Replica) -> tf.Tensor:
         return value
     if variable.aggregation == "mean":
         return value / tf.cast(own.data.size, value.dtype)
-    return value if own.data.index == 0 else tf.zeros_like(value)
+    return own.data.of_first(value)
 
 
 def _numbers(name: str, value: Any) -> dict[str, float]:

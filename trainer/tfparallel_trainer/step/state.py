@@ -30,7 +30,7 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
         for own in replicas:
             with tf.device(own.device):
                 own.data.begin(collectives.Program.SHARE_STATE)
-                outcomes.append(_spread(own, own.state(), own_numbers))
+                outcomes.append(spread(own, own.state(), own_numbers))
         return outcomes[0]
 
     shared = tf.function(run, autograph=False)(tf.constant(list(numbers), tf.int64))
@@ -61,7 +61,7 @@ class Statistics:
         for own in self._replicas:
             with tf.device(own.device):
                 own.data.begin(collectives.Program.SHARE_STATISTICS)
-                _spread(own, own.statistics(), tf.zeros((1,), tf.int64))
+                spread(own, own.statistics(), tf.zeros((1,), tf.int64))
 
 
 def barrier(replicas: Sequence[replica.Replica]) -> None:
@@ -78,13 +78,11 @@ def barrier(replicas: Sequence[replica.Replica]) -> None:
     tf.function(run, autograph=False)()
 
 
-def _spread(own: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
+def spread(own: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
     """Assign the first replica's values of the variables; give its numbers."""
     carried = [variable for variable in variables if tf.as_dtype(variable.dtype) in _CARRIED]
     values = [numbers, *(tf.convert_to_tensor(variable) for variable in carried)]
-    if own.data.index != 0:
-        values = [tf.zeros_like(value) for value in values]
-    shared, *rest = own.data.sum_all(values)
+    shared, *rest = own.data.sum_all([own.data.of_first(value) for value in values])
     for variable, value in zip(carried, rest, strict=True):
         variable.assign(value)
     return shared

@@ -73,7 +73,7 @@ class TrainStep:
         """Make step number `step` (from 0) on this process's parts of a batch."""
         given = batch.parts
         if self._all_take_part:  # in the sums within the forward pass
-            given = [_nothing(self._spec) if part is None else part for part in given]
+            given = [nothing(self._spec) if part is None else part for part in given]
         pattern = tuple(part is not None for part in given)
         flags = np.array([flag in asked for flag in Flag], np.float64)
         parts = [part for part in given if part is not None]
@@ -120,31 +120,73 @@ class TrainStep:
     def _rank_step(
         self, own: replica.Replica, part: Any, step: tf.Tensor, flags: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        own.data.begin(collectives.Program.TRAIN)
         before = finite.Memory(own) if self._leaves_out else None
+        found = of_rank(own, part, step, flags, self._kinds)
+        self._kinds = gradients.kinds(found.gradients)
         variables = own.model.trainable_variables
-        with tf.GradientTape() as tape:
-            found = [] if part is None else _forward(own, part, step)
-            penalty = _penalty(own)
-        sums = own.data.sum(tf.concat([_denominators(own, found), flags], 0))
-        scales = _scales(own, sums[: len(own.terms)])
-        if part is None:
-            computed = gradients.zeros(self._kinds or [], variables)
-        else:
-            computed = _backward(own, tape, found, penalty, scales, variables)
-            self._kinds = gradients.kinds(computed)
-        totals, values = gradients.add_up(own.data, computed, variables, _numerators(own, found))
-        values = values * scales
-        total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
-        is_finite = finite.of_step(own, total, totals)
         if before is None:
-            own.optimizer.apply(totals, variables)
+            own.optimizer.apply(found.gradients, variables)
         else:
-            before.apply_if(is_finite, totals, variables)
-        return total, values, sums[-len(Flag) :], is_finite
+            before.apply_if(found.finite, found.gradients, variables)
+        return found.loss, found.terms, found.flags, found.finite
 
 
-def _nothing(spec: Any) -> Any:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shared:
+    """What a batch that is divided over ranks leads to, the same on all of them.
+
+    No weight that is trained has changed.
+    """
+
+    gradients: list[Any]
+    """Of the trainable variables, over all ranks."""
+    loss: tf.Tensor
+    terms: tf.Tensor
+    """The loss of each output."""
+    flags: tf.Tensor
+    finite: tf.Tensor
+
+
+def of_rank(
+    own: replica.Replica,
+    part: Any,
+    step: tf.Tensor,
+    flags: tf.Tensor,
+    kinds: Sequence[gradients.Kind] | None = None,
+) -> Shared:
+    """Compute a batch together with the other ranks.
+
+    Args:
+        own: this rank's replica.
+        part: its examples; None when it has none.
+        step: number of the step.
+        flags: what this rank asks for, float64 in the order of `Flag`.
+        kinds: of the gradients, which a rank without examples cannot know.
+    """
+    own.data.begin(collectives.Program.TRAIN)
+    variables = own.model.trainable_variables
+    with tf.GradientTape() as tape:
+        found = [] if part is None else _forward(own, part, step)
+        penalty = _penalty(own)
+    sums = own.data.sum(tf.concat([_denominators(own, found), flags], 0))
+    scales = _scales(own, sums[: len(own.terms)])
+    if part is None:
+        computed = gradients.zeros(kinds or [], variables)
+    else:
+        computed = _backward(own, tape, found, penalty, scales, variables)
+    totals, values = gradients.add_up(own.data, computed, variables, _numerators(own, found))
+    values = values * scales
+    total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
+    return Shared(
+        gradients=totals,
+        loss=total,
+        terms=values,
+        flags=sums[-len(Flag) :],
+        finite=finite.of_step(own, total, totals),
+    )
+
+
+def nothing(spec: Any) -> Any:
     """A part of no examples."""
     return nest.convert(
         lambda leaf: tf.zeros((0, *(size or 1 for size in leaf.shape[1:])), leaf.dtype), spec
@@ -221,9 +263,8 @@ def _backward(
         tf.cast(scale, target.dtype) * tf.cast(factor, target.dtype)
         for scale, target in zip(tf.unstack(scales, len(found)), targets, strict=True)
     ]
-    if own.data.index == 0:  # once, not once for each rank
-        targets.append(penalty)
-        seeds.append(tf.cast(factor, penalty.dtype))
+    targets.append(penalty)
+    seeds.append(own.data.of_first(tf.cast(factor, penalty.dtype)))  # once, not for each rank
     sources = [variable.value for variable in variables]
     return list(tape.gradient(targets, sources, output_gradients=seeds))
 

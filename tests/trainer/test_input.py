@@ -1,0 +1,169 @@
+"""Batches are prepared ahead of the steps, and what training waits for them is measured."""
+
+import json
+import pathlib
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer import launch, reference
+from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.data import ahead, feed, waiting
+
+Batches = Generator[feed.Batch, None, None]
+
+
+def batch(number: int) -> feed.Batch:
+    return feed.Batch(number, [])
+
+
+def input_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "input"]
+
+
+@given(st.integers(0, 30))
+def test_the_order_stays(count: int) -> None:
+    made = ahead.prepared(batch(number) for number in range(count))
+    assert [one.examples for one in made] == list(range(count))
+    assert input_threads() == []
+
+
+def test_only_so_many_are_ready() -> None:
+    made: list[int] = []
+
+    def numbers() -> Batches:
+        for number in range(100):
+            made.append(number)
+            yield batch(number)
+
+    found = ahead.prepared(numbers())
+    next(found)
+    wait_until(lambda: len(made) == 1 + ahead.BATCHES)
+    time.sleep(0.05)
+    assert len(made) == 1 + ahead.BATCHES
+    found.close()
+    assert input_threads() == []
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def failing() -> Batches:
+    yield batch(0)
+    raise ValueError("no such picture")
+
+
+def test_an_error_comes_in_its_place_with_its_frames() -> None:
+    found = ahead.prepared(failing())
+    assert next(found).examples == 0
+    with pytest.raises(ValueError, match="no such picture") as caught:
+        next(found)
+    assert "failing" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert input_threads() == []
+
+
+def test_what_is_not_wanted_any_more_is_closed() -> None:
+    closed = threading.Event()
+
+    def endless() -> Batches:
+        try:
+            while True:
+                yield batch(1)
+        finally:
+            closed.set()
+
+    found = ahead.prepared(endless())
+    next(found)
+    found.close()
+    assert closed.is_set()
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def timed(clock: Clock, wait: waiting.Wait, waits: list[float], step: float) -> None:
+    def batches() -> Batches:
+        for seconds in waits:
+            clock.now += seconds
+            yield batch(1)
+
+    for _ in wait.timed(batches()):
+        clock.now += step
+
+
+def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
+    clock = Clock()
+    wait = waiting.Wait(clock)
+    timed(clock, wait, [50.0, 1.0, 1.0], step=3.0)
+    found = wait.recent()
+    assert (found.waited, found.total, found.steps) == (2.0, 8.0, 2)
+    assert found.share == 0.25
+    assert wait.recent().share == 0.0
+
+
+def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
+    clock = Clock()
+    wait = waiting.Wait(clock)
+    timed(clock, wait, [0.0, 1.0, 1.0], step=3.0)
+    said = wait.warning()
+    assert said is not None
+    assert "for 25% of the time (1000.0 of 4000.0 ms a step)" in said
+    assert wait.warning() is None
+    timed(clock, wait, [1.0], step=1.0)
+    assert "50%" in (wait.warning() or "")
+
+
+def test_short_epochs_are_looked_at_together() -> None:
+    clock = Clock()
+    wait = waiting.Wait(clock)
+    found = []
+    for _ in range(4):
+        timed(clock, wait, [0.4], step=0.4)
+        found.append(wait.warning() is None)
+    assert found == [True, True, True, False]
+
+
+@pytest.mark.parametrize("waits", [[0.0, 0.3, 0.3], [0.0, 1.0, *[0.0] * 20]])
+def test_short_or_rare_waiting_is_no_warning(waits: list[float]) -> None:
+    clock = Clock()
+    wait = waiting.Wait(clock)
+    timed(clock, wait, waits, step=1.0)
+    assert wait.warning() is None
+
+
+def records(folder: pathlib.Path) -> Iterator[dict[str, dict[str, float]]]:
+    for line in (folder / "output" / outputs.TRAIN_LOG).read_text().splitlines():
+        record = json.loads(line)
+        if record["event"] == "train":
+            yield record
+
+
+@pytest.mark.trainer
+def test_a_run_whose_input_is_slow_says_so(tmp_path: pathlib.Path) -> None:
+    """The data set of slow_stream sleeps for each example, and a step takes no time."""
+    (given_to,) = launch.environments(
+        tmp_path,
+        reference.MODELS,
+        {"module": "slow_stream.py", "epochs": 5, "globalBatchSize": 4},
+    )
+    with launch.Group(tmp_path, [given_to]) as group:
+        (ended,) = group.wait()
+    assert ended.code == exits.Exit.DONE.value, ended.errors
+    assert ended.output.count("warning: input keeps the devices waiting for ") == 1
+    shares = [record["metrics"]["input_wait"] for record in records(tmp_path)]
+    assert shares[-1] > 0.5

@@ -1,0 +1,173 @@
+"""The sharded embedding is Keras' embedding with its table in several weights."""
+
+import pathlib
+import re
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer import launch, reference
+from tests.trainer.test_servers import CHECKPOINT, wait
+from tfparallel_trainer import layers
+from tfparallel_trainer.contract import outputs
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
+
+ROWS, COLUMNS = 11, 3
+
+
+def models(
+    shards: int | None, mask_zero: bool = False, regularizer: str | None = None
+) -> tuple[Any, Any, Any]:
+    """The sharded layer in a model, Keras' in an equal one, and ids that leave out some rows."""
+    made = []
+    more: dict[str, Any] = {"mask_zero": mask_zero, "embeddings_regularizer": regularizer}
+    for first in (
+        layers.ShardedEmbedding(ROWS, COLUMNS, shards, **more),
+        keras.layers.Embedding(ROWS, COLUMNS, **more),
+    ):
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential(
+            [
+                keras.Input((4,), dtype="int32"),
+                first,
+                keras.layers.GRU(5),
+                keras.layers.Dense(2),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+        model.optimizer.build(model.trainable_variables)
+        made.append(model)
+    own, other = made
+    own.layers[0].assign_table(other.layers[0].get_weights()[0])
+    for one, two in zip(own.layers[1:], other.layers[1:], strict=True):
+        one.set_weights(two.get_weights())
+    ids = np.random.default_rng(2).choice([0, 1, 2, 5, 6, 7, 10], size=(6, 4))
+    return own, other, ids
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4, ROWS, None])
+@pytest.mark.parametrize("mask_zero", [False, True])
+def test_it_equals_the_embedding_of_keras(shards: int | None, mask_zero: bool) -> None:
+    with reference.floatx():
+        keras.config.set_floatx("float64")
+        own, other, ids = models(shards, mask_zero, "l2")
+        y = np.random.default_rng(3).normal(size=(6, 2))
+        losses = []
+        for model in (own, other):
+            for _ in range(3):
+                with tf.GradientTape() as tape:
+                    loss = model.compute_loss(ids, y, model(ids, training=True))
+                found = tape.gradient(loss, model.trainable_variables)
+                model.optimizer.apply(found, model.trainable_variables)
+                losses.append(float(loss))
+        assert losses[:3] == pytest.approx(losses[3:], abs=1e-12)
+        table, expected = own.layers[0].table(), other.layers[0].get_weights()[0]
+        assert np.abs(table - expected).max() <= 1e-12
+        assert own(ids).numpy() == pytest.approx(other(ids).numpy(), abs=1e-12)
+        assert own.layers[0].shards == (shards or 8)
+        assert own.layers[0].compute_output_shape((None, 4)) == (None, 4, COLUMNS)
+
+
+def test_only_used_rows_are_read_and_have_gradients() -> None:
+    own, _, ids = models(4)
+
+    @tf.function(autograph=False)
+    def run(given: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(own(given))
+        return tape.gradient(total, own.trainable_variables[:4])
+
+    made = run.get_concrete_function(tf.TensorSpec((None, 4), tf.int32))
+    inside = {id(outside): placeholder for outside, placeholder in made.graph.captures}
+    for part in own.trainable_variables[:4]:
+        readers = {one.type for one in inside[id(part.value.handle)].consumers()}
+        assert "ResourceGather" in readers
+        assert readers <= {"ResourceGather", "VariableShape"}
+    found = made(tf.constant(ids, tf.int32))
+    assert all(isinstance(one, tf.IndexedSlices) for one in found)
+    for shard, one in enumerate(found):
+        expected = [number // 4 for number in ids.flatten() if number % 4 == shard]
+        assert one.indices.numpy().tolist() == expected
+
+
+def test_shards_begin_with_values_of_their_own_and_alike_for_a_seed() -> None:
+    tables: list[list[Any]] = []
+    for _ in range(2):
+        keras.utils.set_random_seed(1)
+        tables.append([])
+        for initializer in ("uniform", keras.initializers.RandomNormal(seed=3), "ones"):
+            layer = layers.ShardedEmbedding(8, 4, 4, embeddings_initializer=initializer)
+            layer(np.zeros((1, 1), "int32"))
+            tables[-1].append(layer.table())
+    for one, two in zip(*tables, strict=True):
+        assert np.array_equal(one, two)
+    assert [len(np.unique(table, axis=0)) for table in tables[0]] == [8, 8, 1]
+
+
+def test_sizes_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="shards is 12: give 1 to 11"):
+        layers.ShardedEmbedding(ROWS, COLUMNS, 12)
+    with pytest.raises(ValueError, match="output_dim is 0"):
+        layers.ShardedEmbedding(ROWS, 0)
+    layer = layers.ShardedEmbedding(ROWS, COLUMNS)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        layer(np.array([[ROWS]]))
+
+
+def test_mixed_precision_computes_in_the_policys_type() -> None:
+    layer = layers.ShardedEmbedding(ROWS, COLUMNS, 2, dtype="mixed_bfloat16")
+    assert layer(np.array([[1.0, 2.0]])).dtype == tf.bfloat16
+    assert layer.table().dtype == np.float32
+
+
+def test_a_saved_model_is_loaded(tmp_path: pathlib.Path) -> None:
+    own, _, ids = models(3, True)
+    path = tmp_path / "model.keras"
+    own.save(path)
+    again = keras.models.load_model(path)
+    assert np.array_equal(again(ids).numpy(), own(ids).numpy())
+    assert again.layers[0].get_config() == own.layers[0].get_config()
+
+
+def test_the_example_of_the_page_is_a_model() -> None:
+    page = (launch.REPOSITORY / "docs" / "parameter-servers.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "parameter-servers.md", "exec"), names)  # noqa: S102
+    model = names["build_model"]()
+    ids = np.array([[0, 999_999]])
+    assert model(ids).shape == (1, 1)
+    assert [weight.shape[0] for weight in model.layers[0].weights] == [250_000] * 4
+
+
+@pytest.mark.trainer
+def test_shards_lie_on_different_servers_and_any_number_resumes(tmp_path: pathlib.Path) -> None:
+    trainer: dict[str, object] = {
+        "module": "sharded.py",
+        "steps": 6,
+        "globalBatchSize": 8,
+        "seed": 3,
+        "checkpoint": CHECKPOINT,
+    }
+    first = launch.with_servers(tmp_path, reference.MODELS, trainer, workers=1, servers=2)
+    with launch.Group(tmp_path / "logs", list(first.values())) as group:
+        ended = wait(group)
+    assert [one.code for one in ended] == [0] * 4, ended
+    for number in range(4):
+        assert f"shard_{number} lies at /job:ps/replica:0/task:{number % 2}/" in ended[0].output
+    with reference.floatx():
+        expected, _ = reference.train(reference.load("sharded"), 12, 8, 3)
+    second = launch.with_servers(
+        tmp_path, reference.MODELS, {**trainer, "steps": 12}, workers=1, servers=1
+    )
+    with launch.Group(tmp_path / "logs", list(second.values())) as group:
+        ended = wait(group)
+    assert "resuming after step 6" in ended[0].output
+    with reference.floatx():
+        model = keras.models.load_model(tmp_path / "output" / outputs.MODEL)
+    pairs = zip(model.get_weights(), expected, strict=True)
+    assert max(np.abs(one - two).max() for one, two in pairs) <= 1e-12

@@ -1,0 +1,102 @@
+"""One run under a strategy from start to end: build it, prepare, train, leave the results."""
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import engine, reporting, run, settings, setup, stall, training
+from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.data import feed
+from tfparallel_trainer.distributed import evaluation, places, steps, strategies
+from tfparallel_trainer.mesh import cluster, devices, shape, watch
+from tfparallel_trainer.step import checks
+
+
+def train_to_end(given: settings.Settings, process: run.Process) -> None:
+    """Train the user's model under the strategy and leave the results in the output directory.
+
+    Raises:
+        TrainerError: the run ends early; TensorFlow's own errors are not translated here.
+    """
+    count = devices.prepare(given.cpu_devices, given.cluster.alone)
+    if not given.cluster.alone:
+        limit = given.job.trainer.start_timeout_seconds
+        cluster.meet(given.cluster, limit, process.out.say)
+    strategy = strategies.build(given, process.module, process.out.say)
+    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+    own = places.of_process(strategy)
+    strategies.check_places(given, strategy, own)
+    run.compare(given, process.module, devices.names(given.cluster, count)[0], count)
+    with (
+        watch.peers(given.cluster, process.give_up),
+        run.reporter_of(given, process.out) as reporter,
+    ):
+        ready, traced = _prepare(given, process, strategy, own)
+        outer = _train(given, process, ready, traced, reporter, strategy)
+        if given.cluster.is_chief:
+            run.write_results(given, process, ready, reporter, outer.position)
+        traced.barrier()  # nobody leaves before the chief has written everything
+    if not given.cluster.alone:
+        # A peer that leaves first breaks this wait, and has seen the end of all work before.
+        with contextlib.suppress(tf.errors.OpError):
+            traced.barrier()
+
+
+def _prepare(
+    given: settings.Settings, process: run.Process, strategy: Any, own: tuple[int, ...]
+) -> tuple[setup.Ready, steps.Steps]:
+    size, ranks = given.job.trainer.global_batch_size, strategy.num_replicas_in_sync
+    division = feed.Division(batch_size=size, ranks=ranks, own=own)
+    ready = setup.prepare(
+        given, process.module, shape.Mesh(), [""], process.out.say, strategy.scope, division
+    )
+    (built,) = ready.replicas
+    strategies.check_model(built.model)
+    advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
+    traced = steps.Steps(strategy, process.module, advised)
+    start = ready.start
+    step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
+    position = files.Position(step=step, epoch=epoch, example=example)
+    return dataclasses.replace(ready, replicas=[advised], start=position), traced
+
+
+def _train(
+    given: settings.Settings,
+    process: run.Process,
+    ready: setup.Ready,
+    traced: steps.Steps,
+    reporter: reporting.Reporter,
+    strategy: Any,
+) -> training.Training:
+    evaluator = None
+    if ready.evaluation is not None:
+        evaluator = evaluation.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
+    step = traced.train(ready.training.spec)
+    made = engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation, traced.report)
+    with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
+        outer = run.loop(given, process, ready, reporter, made, moves)
+        if given.cluster.is_chief:
+            _announce(given, process, ready, strategy, outer.total_steps)
+        process.stop.allow(run.GRACE_SECONDS)
+        outer.run()
+    return outer
+
+
+def _announce(
+    given: settings.Settings,
+    process: run.Process,
+    ready: setup.Ready,
+    strategy: Any,
+    total: int | None,
+) -> None:
+    process.out.say(
+        f"{given.job.strategy}: {type(strategy).__name__} with {strategy.num_replicas_in_sync} "
+        f"replicas in {len(given.cluster.tasks)} processes; global batch "
+        f"{given.job.trainer.global_batch_size}; {total or 'unknown'} steps"
+    )
+    for sentence in ready.replicas[0].advice:
+        process.out.say(f"warning: {sentence}")
+    if given.job.trainer.checkpoint is None:
+        process.out.say("warning: without trainer.checkpoint a restart begins at step 0")

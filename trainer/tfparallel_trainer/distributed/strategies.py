@@ -1,0 +1,102 @@
+"""The strategy of a run: what the user's module builds, or TensorFlow's for TPUs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, settings, user
+from tfparallel_trainer.distributed import tpus
+from tfparallel_trainer.mesh import cluster
+
+_TPU_START_SECONDS = 600
+"""How long a TPU may take to be initialised."""
+
+
+def build(given: settings.Settings, module: user.Module, say: Callable[[str], None]) -> Any:
+    """Build the strategy; it must be the first thing that TensorFlow does.
+
+    Raises:
+        UserCodeError: the user's function raises, is missing, or gives what cannot be used.
+        BadConfigurationError: there is no TPU.
+        StartTimeoutError: the TPU's hosts do not answer.
+    """
+    if given.job.strategy == settings.TPU:
+        with cluster.limited(given.job.trainer.start_timeout_seconds + _TPU_START_SECONDS):
+            return tpus.connect(given, say)
+    if not module.builds_strategy:
+        raise errors.UserCodeError(
+            f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
+            "return a tf.distribute.Strategy."
+        )
+    with cluster.limited():
+        found = module.build_strategy()
+    _check_kind(found, module)
+    return found
+
+
+def check_places(given: settings.Settings, strategy: Any, own: tuple[int, ...]) -> None:
+    """See that the strategy has joined all processes of the job, and that the batch suffices.
+
+    Args:
+        given: what this process was started with.
+        strategy: the strategy.
+        own: which of its replicas are those of this process.
+
+    Raises:
+        BadConfigurationError: a process would train alone, or a replica without examples.
+    """
+    processes, replicas = len(given.cluster.tasks), strategy.num_replicas_in_sync
+    kind = type(strategy).__name__
+    first = given.cluster.me * len(own)
+    if own != tuple(range(first, first + len(own))) or replicas != processes * len(own):
+        raise errors.BadConfigurationError(
+            f"{given.cluster.task.name} has {len(own)} of the {replicas} replicas of {kind}, and "
+            f"the job has {processes} processes: let build_strategy return a strategy that joins "
+            "them in the order of TF_CONFIG, each with as many replicas, such as "
+            "tf.distribute.MultiWorkerMirroredStrategy; or use one process."
+        )
+    size = given.job.trainer.global_batch_size
+    if size < replicas:
+        raise errors.BadConfigurationError(
+            f"trainer.globalBatchSize is {size}, less than the {replicas} replicas of {kind} that "
+            f"share it: give at least {replicas}."
+        )
+
+
+def check_model(model: Any) -> None:
+    """Refuse what an optimizer cannot do within a strategy's replicas.
+
+    Raises:
+        UserCodeError: says what, and what to change.
+    """
+    optimizer = model.optimizer
+    if getattr(optimizer, "inner_optimizer", None) is not None:
+        raise errors.UserCodeError(
+            f"{type(optimizer).__name__} scales the loss (mixed_float16), and under a strategy "
+            'Keras adds its gradients up twice: use "mixed_bfloat16".'
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise errors.UserCodeError(
+            f"The optimizer has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}"
+            ", which Keras cannot do under a strategy: remove it, or set strategy to Mirrored or "
+            "MultiWorkerMirrored."
+        )
+    if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+        raise errors.UserCodeError(
+            f"The optimizer has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}, which "
+            "Keras cannot do under a strategy: remove it; averages are used at the end anyhow."
+        )
+
+
+def _check_kind(found: Any, module: user.Module) -> None:
+    kind = type(found).__name__
+    if not isinstance(found, tf.distribute.Strategy):
+        raise errors.UserCodeError(
+            f"{module.path}: build_strategy returns {kind}: let it return a tf.distribute.Strategy."
+        )
+    if isinstance(found, tf.distribute.ParameterServerStrategy):
+        raise errors.UserCodeError(
+            f"{module.path}: build_strategy returns {kind}, whose workers do not wait for each "
+            "other: set strategy to ParameterServer, which trains so, and remove build_strategy."
+        )

@@ -1,0 +1,1 @@
+"""The evaluator: a process of its own that evaluates each new checkpoint beside training."""

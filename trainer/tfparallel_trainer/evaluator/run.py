@@ -1,0 +1,154 @@
+"""Evaluates each newest checkpoint until the run is done and its last checkpoint is evaluated.
+
+It reads checkpoints and writes files of its own; training knows of it only that it need not
+evaluate. A checkpoint may be removed while it is read, because training keeps only the newest.
+"""
+
+import contextlib
+import pathlib
+import time
+from collections.abc import Iterator
+
+from tfparallel_trainer import errors, preflight, run, settings, stall, user
+from tfparallel_trainer.checkpoint import files, keys, store
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.evaluator import board
+from tfparallel_trainer.logs import console, records
+from tfparallel_trainer.mesh import devices, shape
+from tfparallel_trainer.step import evaluate, replica
+
+_LOOK_EVERY_SECONDS = 1.0
+
+
+def until_done(given: settings.Settings, process: run.Process) -> None:
+    """Evaluate beside training, to its end.
+
+    Raises:
+        TrainerError: nothing can be evaluated; training is not touched by it.
+    """
+    devices.prepare(1, alone=True)
+    told = board.Board(given)
+    written = records.Records(given.output_dir, outputs.EVALUATION_LOG)
+    limit = given.job.trainer.step_timeout_seconds
+    with contextlib.closing(written), stall.watching(limit, process.give_up) as moves:
+        made = Evaluator(given, process, told, written, moves)
+        process.out.say(f"evaluates the checkpoints of {given.output_dir / outputs.CHECKPOINTS}")
+        while made.look():
+            time.sleep(_LOOK_EVERY_SECONDS)
+    process.out.say(f"training is done, and step {made.evaluated} was evaluated last")
+
+
+def check(given: settings.Settings, module: user.Module) -> None:
+    """Refuse a job with an evaluator and without anything to evaluate.
+
+    Raises:
+        UserCodeError: the module brings no data.
+    """
+    if given.job.evaluator and not module.evaluates:
+        raise errors.UserCodeError(
+            f"{module.path} has no evaluation_data, and the job has an evaluator: define it, or "
+            "remove the evaluator."
+        )
+
+
+class Evaluator:
+    """A model whose weights are those of one checkpoint after the other."""
+
+    def __init__(
+        self,
+        given: settings.Settings,
+        process: run.Process,
+        told: board.Board,
+        written: records.Records,
+        moves: stall.Watch,
+    ) -> None:
+        """Build the model on this process's first device, from the examples to evaluate on.
+
+        Raises:
+            UserCodeError: the module's functions raise, or give what cannot be evaluated.
+        """
+        self._given = given
+        self._out = process.out
+        self._board = told
+        self._records = written
+        self._moves = moves
+        self._folder = given.output_dir / outputs.CHECKPOINTS
+        self._skipped: set[tuple[str, int]] = set()
+        self._examples = source.evaluation(process.module, _request(given))
+        sample, seed = self._examples.sample(), given.job.trainer.seed
+        own = replica.build(process.module, shape.Mesh(), 0, "", seed, sample)
+        self._variables = keys.of(own.model, own.optimizer)
+        self._evaluation = evaluate.Evaluation(process.module, [own], self._examples.spec)
+        self.evaluated = 0
+        """The step of the checkpoint that was evaluated last."""
+
+    def look(self) -> bool:
+        """Evaluate the newest checkpoint if it is new; gives whether there may be more."""
+        done = preflight.finished(self._given)  # before looking: the newest is then the last
+        self._moves.moved("a look for checkpoints")
+        for folder in reversed(self._new()):
+            at = self._load(folder)
+            if at is not None:
+                self._evaluate(at)
+                return True
+        return not done
+
+    def _new(self) -> list[pathlib.Path]:
+        """Checkpoints that are newer than the last one, the oldest first."""
+        try:
+            found = store.checkpoints(self._folder)
+        except OSError:  # training has not begun, or the disk does not answer for a moment
+            return []
+        return [folder for folder in found if store.step_of(folder) > self.evaluated]
+
+    def _load(self, folder: pathlib.Path) -> files.Position | None:
+        """Give the model a checkpoint's weights; None when it is not whole, or gone."""
+        try:
+            identity = folder.name, folder.stat().st_mtime_ns
+        except OSError:
+            return None
+        if identity in self._skipped:
+            return None
+        try:
+            index = files.read_index(folder)
+            store.check(folder, index, self._variables)
+            for key, array in files.read(folder, index):
+                self._variables[key].assign(array)
+                self._moved(f"reading {key} of {folder.name}")
+        except files.DamagedError as error:
+            self._skipped.add(identity)
+            if folder.exists():  # one that training has removed is no loss
+                self._out.say(f"skipping a checkpoint: {error}")
+            return None
+        return index.position
+
+    def _evaluate(self, at: files.Position) -> None:
+        began = time.monotonic()
+        values = self._evaluation.run(self._watched(self._examples.epoch(0, 0), at.step))
+        seconds = round(time.monotonic() - began, 3)
+        self._records.metrics("evaluation", at.step, values, epoch=at.epoch, seconds=seconds)
+        self._records.flush()
+        self._board.post(at.step, values)
+        self._out.say(f"step {at.step}  evaluation  {console.metrics(values)}  in {seconds:.1f} s")
+        self.evaluated = at.step
+
+    def _watched(self, batches: Iterator[feed.Batch], step: int) -> Iterator[feed.Batch]:
+        for number, batch in enumerate(batches, 1):
+            yield batch
+            self._moved(f"batch {number} of the evaluation of step {step}")
+
+    def _moved(self, what: str) -> None:
+        self._moves.moved(what)
+        self._board.work()
+
+
+def _request(given: settings.Settings) -> source.Request:
+    size = given.job.trainer.global_batch_size
+    return source.Request(
+        seed=given.job.trainer.seed,
+        source_dir=given.source_dir,
+        output_dir=given.output_dir,
+        division=feed.Division(batch_size=size, ranks=1, own=(0,)),
+        endless_allowed=False,
+    )
