@@ -15,7 +15,7 @@ STEP_SECONDS = 7.0
 only then that this process is gone end within ten seconds of it too."""
 
 SAVE_SECONDS = 25.0
-"""How long after the signal it may take to save: Kubernetes kills after 30, if not told otherwise."""
+"""How long after the signal it may take to save; Kubernetes kills after 30."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS = 0.2
@@ -48,7 +48,7 @@ class Termination:
             signal.signal(number, lambda *_: None)
 
     def allow(self, seconds: float) -> None:
-        """Give the main thread this long to end in order after a signal, also after one that came."""
+        """Give the main thread this long to end in order after a signal, even one that came."""
         self._grace = seconds
 
     def end(self) -> None:
