@@ -31,9 +31,6 @@ from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
 
-GRACE_SECONDS = 15.0
-"""How long the main thread may take to reach the end of a step after a signal."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
@@ -66,7 +63,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
             outer = loop(given, process, ready, reporter, _engine(given, process, ready), moves)
             if given.cluster.is_chief:
                 _announce(given, process.out, ready, outer)
-            process.stop.allow(GRACE_SECONDS)
+            process.stop.allow(termination.STEP_SECONDS)
             outer.run()
         if given.cluster.is_chief:
             write_results(given, process, ready, reporter, outer.position)
