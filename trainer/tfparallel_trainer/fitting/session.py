@@ -83,6 +83,7 @@ class Session:
             job_uid=os.environ.get(environment.JOB_UID, ""),
             attempt=settings.positive(os.environ, environment.ATTEMPT),
             cpu_devices=settings.positive(os.environ, environment.CPU_DEVICES) or 1,
+            logs_steps=False,
             progress=settings.progress_target(os.environ),
             first_epoch=self._asked.initial_epoch,
         )
