@@ -34,6 +34,10 @@ TOGETHER = (
     "custom_loss",
     "gradient_accumulation",
     "averages",
+    "data_set",
+    "endless_data_set",
+    "generator",
+    "PyDataset",
 )
 """The cases that several processes run."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,41 @@ def peculiar(y_true, y_pred):
     return keras.ops.mean(keras.ops.square(truth - y_pred), -1) ** 1.5
 
 
+def data_set():
+    x, y = rows()
+    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(15)}
+
+
+def endless():
+    x, y = rows()
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    return {"x": data.shuffle(20, seed=4, reshuffle_each_iteration=False).repeat().batch(15)}
+
+
+def generator():
+    x, y = rows()
+
+    def go():
+        while True:
+            for first in range(0, 52, 15):
+                yield x[first : first + 15], y[first : first + 15]
+
+    return {"x": go()}
+
+
+class Parts(keras.utils.PyDataset):
+    def __init__(self):
+        super().__init__()
+        self.x, self.y = rows()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, place):
+        part = slice(15 * place, 15 * place + 15)
+        return self.x[part], self.y[part], np.linspace(0.5, 2.0, len(self.y[part]))
+
+
 class Decay(keras.callbacks.Callback):
     """A callback of one's own that changes the learning rate and the weights within an epoch."""
 
@@ -130,6 +166,19 @@ CASES = {
         simple(validation_split=0.5, validation_batch_size=4, validation_steps=3),
     ),
     "steps_per_epoch": Case(classifier, numbers, simple(epochs=5, steps_per_epoch=3)),
+    "data_set": Case(
+        classifier,
+        data_set,
+        lambda: {
+            "epochs": 3,
+            "class_weight": {0: 1.0, 2: 3.0},
+            "validation_data": data_set()["x"],
+            "validation_steps": 2,
+        },
+    ),
+    "endless_data_set": Case(classifier, endless, lambda: {"epochs": 3, "steps_per_epoch": 5}),
+    "generator": Case(classifier, generator, lambda: {"epochs": 3, "steps_per_epoch": 6}),
+    "PyDataset": Case(classifier, lambda: {"x": Parts()}, lambda: {"epochs": 2}),
     "EarlyStopping": Case(
         lambda: classifier(keras.optimizers.SGD(3.0)),
         numbers,
