@@ -12,6 +12,7 @@ from tfparallel_operator.api import load, names, types
 from tfparallel_operator.cli import app
 from tfparallel_operator.core import failure, observation, replicas
 from tfparallel_trainer.contract import exits
+from tfparallel_trainer.fitting import support
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tests/cluster/README.md"])
@@ -70,6 +71,12 @@ def test_the_exit_codes_are_those_of_the_contract() -> None:
         for code in exits.Exit
     ]
     assert listed == expected
+
+
+def test_the_page_on_fit_shows_what_fit_supports() -> None:
+    page = (ROOT / "docs/fit.md").read_text()
+    assert support.table(support.ARGUMENTS, "argument") in page
+    assert support.table(support.CALLBACKS, "callback") in page
 
 
 SCOPES = {

@@ -1,6 +1,8 @@
 """Calls of fit, each with its model: what Keras' fit and ours are given alike."""
 
 import dataclasses
+import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -142,6 +144,25 @@ class Decay(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+def swapped():
+    return classifier(keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8))
+
+
+def spoilt():
+    x, y = rows()
+    x[40] = np.nan
+    return {"x": x, "y": y}
+
+
+def calls(*made, **more):
+    """Arguments with new callbacks each time."""
+    return lambda: simple(validation_data=validation(), callbacks=[one() for one in made], **more)()
+
+
+def place(name=""):
+    return os.path.join(tempfile.mkdtemp(prefix="fitted-"), name)
+
+
 def simple(**arguments):
     return lambda: {"batch_size": 15, "epochs": 3, **arguments}
 
@@ -226,9 +247,28 @@ CASES = {
         numbers,
         simple(),
     ),
-    "averages": Case(
-        lambda: classifier(keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8)),
+    "averages": Case(swapped, numbers, calls()),
+    "SwapEMAWeights": Case(swapped, numbers, calls(keras.callbacks.SwapEMAWeights)),
+    "CSVLogger": Case(
+        classifier, numbers, calls(lambda: keras.callbacks.CSVLogger(place("log.csv")))
+    ),
+    "History": Case(classifier, numbers, calls(keras.callbacks.History)),
+    "LambdaCallback": Case(
+        classifier,
         numbers,
-        simple(),
+        calls(lambda: keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)),
+    ),
+    "ModelCheckpoint": Case(
+        classifier, numbers, calls(lambda: keras.callbacks.ModelCheckpoint(place("model.keras")))
+    ),
+    "ProgbarLogger": Case(classifier, numbers, calls(keras.callbacks.ProgbarLogger)),
+    "RemoteMonitor": Case(
+        classifier, numbers, calls(lambda: keras.callbacks.RemoteMonitor("http://127.0.0.1:9"))
+    ),
+    "TensorBoard": Case(
+        classifier, numbers, calls(lambda: keras.callbacks.TensorBoard(place(), update_freq=1))
+    ),
+    "TerminateOnNaN": Case(
+        classifier, spoilt, lambda: simple(callbacks=[keras.callbacks.TerminateOnNaN()])()
     ),
 }

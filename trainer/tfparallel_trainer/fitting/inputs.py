@@ -29,6 +29,10 @@ def of(asked: arguments.Arguments) -> Inputs:
     Raises:
         UserCodeError: they are not what Keras' fit takes, or cannot be divided.
     """
+    if isinstance(asked.shuffle, str):
+        raise errors.UserCodeError(
+            f"shuffle is {asked.shuffle!r}: give True, which shuffles all examples, or False."
+        )
     seed = asked.seed if asked.shuffle else None
     found = batches.opened(asked.x, "x", seed)
     return _of_arrays(asked, seed) if found is None else _of_batches(asked, found)

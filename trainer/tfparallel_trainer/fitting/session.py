@@ -48,7 +48,7 @@ class Session:
         )
         servers = bool(self._cluster.of(tasks.SERVER))
         self._models = models.Models(asked.model, remote=servers)
-        self._callbacks = asked.callback_list()
+        self._callbacks = asked.callback_list(_strategy(self._cluster))
         self._made: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:
