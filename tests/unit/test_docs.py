@@ -85,9 +85,14 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     roles = {
         "Mirrored": {"chief": 1, "evaluator": 1},
         "MultiWorkerMirrored": {"chief": 1, "worker": 1, "evaluator": 1},
+        "Custom": {"chief": 1, "worker": 1, "evaluator": 1},
+        "TPU": {"chief": 1, "evaluator": 1},
         "ParameterServer": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1},
     }[strategy]
-    job = load.parse_job(builders.manifest(trainer=False, **roles))
+    given = builders.manifest(trainer=False, **roles)
+    if strategy in ("Custom", "TPU"):  # which are never inferred
+        given["spec"]["strategy"] = strategy
+    job = load.parse_job(given)
     assert replicas.strategy(job) == strategy
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
     for role in roles:

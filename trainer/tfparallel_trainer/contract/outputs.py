@@ -78,6 +78,9 @@ class Summary(base.Model):
     metrics: dict[str, Number]
     """The last loss and metrics; those of the evaluation begin with val_."""
 
+    steps_by_worker: dict[str, Annotated[int, pydantic.Field(ge=0)]] | None = None
+    """With parameter servers: how many steps of this attempt each worker has made."""
+
 
 class Evaluated(base.Model):
     """How far the evaluator of a job has come."""
