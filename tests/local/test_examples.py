@@ -13,10 +13,10 @@ from tfparallel_trainer.contract import outputs
 _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
-def _run(example: str, folder: pathlib.Path, *arguments: str) -> str:
+def _run(example: str, folder: pathlib.Path, *arguments: str, file: str = "job.yaml") -> str:
     """Run an example in a folder of its own; return what it wrote to standard output."""
-    file = str(_EXAMPLES / example / "job.yaml")
-    command = (sys.executable, "-m", "tfparallel_operator.cli", "run", file, "--output", "out")
+    job = str(_EXAMPLES / example / file)
+    command = (sys.executable, "-m", "tfparallel_operator.cli", "run", job, "--output", "out")
     done = subprocess.run(
         (*command, *arguments), cwd=folder, check=False, capture_output=True, text=True, timeout=240
     )
@@ -40,6 +40,20 @@ def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -
     assert model.count_params() > 0
     again = _run("digits", tmp_path)  # what is done is not trained again
     assert f"step {steps}/" not in again
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize(
+    ("name", "file"), [("mnist", "job.yaml"), ("mnist-servers", "servers.yaml")]
+)
+def test_mnist_is_learned_from_images_that_are_shifted(
+    name: str, file: str, tmp_path: pathlib.Path
+) -> None:
+    _run("mnist", tmp_path, "--set", "spec.trainer.epochs=3", file=file)
+    written = tmp_path / "out/claims" / name / name / outputs.SUMMARY
+    told = outputs.Summary.model_validate_json(written.read_text())
+    assert told.epochs == 3
+    assert float(told.metrics["val_accuracy"]) >= 0.95
 
 
 @pytest.mark.trainer
