@@ -126,10 +126,10 @@ class Reporter:
                 f"only told in {outputs.TRAIN_LOG}"
             )
 
-    def event(self, kind: str, step: int) -> None:
-        """Record that something happened, such as a checkpoint."""
+    def event(self, kind: str, step: int, **facts: float) -> None:
+        """Record that something happened, such as a checkpoint, and facts about it."""
         if self._records is not None:
-            self._records.event(kind, step)
+            self._records.event(kind, step, **facts)
 
     def _progress(
         self, step: int, total: int | None, epoch: int, rate: float | None

@@ -17,6 +17,7 @@ from tfparallel_trainer import (
     settings,
     setup,
     stall,
+    step_log,
     termination,
     training,
     user,
@@ -29,9 +30,6 @@ from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
-
-GRACE_SECONDS = 15.0
-"""How long the main thread may take to reach the end of a step after a signal."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
             outer = loop(given, process, ready, reporter, _engine(given, process, ready), moves)
             if given.cluster.is_chief:
                 _announce(given, process.out, ready, outer)
-            process.stop.allow(GRACE_SECONDS)
+            process.stop.allow(termination.STEP_SECONDS)
             outer.run()
         if given.cluster.is_chief:
             write_results(given, process, ready, reporter, outer.position)
@@ -139,9 +137,12 @@ def loop(
     """Put together the outer loop around an engine."""
 
     def save(at: files.Position) -> None:
+        began = time.monotonic()
         if ready.save(at):
-            reporter.event("checkpoint", at.step)
+            reporter.event("checkpoint", at.step, seconds=round(time.monotonic() - began, 3))
 
+    if given.logs_steps and given.cluster.is_chief:
+        made = step_log.Recorded(made, ready.replicas[0], given.output_dir)
     parts = training.Parts(
         spec=given.job.trainer,
         training=ready.training,

@@ -158,7 +158,8 @@ class Asynchronous:
             self._states = _sum(self._states, contributions)
             losses = {"loss": float(total), **self._own.by_output(values)}
             finite = math.isfinite(losses["loss"])
-            self._made.append(engine.Made(losses, work.batch.examples, finite))
+            made = engine.Made(losses, work.batch.examples, finite, int(staleness))
+            self._made.append(made)
 
     def _collected(self) -> Sequence[engine.Made]:
         made, self._made = self._made, []

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, reporting, run, settings, setup, stall
+from tfparallel_trainer import errors, reporting, run, settings, setup, stall, termination
 from tfparallel_trainer.mesh import cluster, devices, shape, tasks, watch
 from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
 
@@ -82,7 +82,7 @@ def _train(
     with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
         outer = run.loop(given, process, ready, reporter, made_by, moves)
         _announce(given, process, ready, outer.total_steps)
-        process.stop.allow(run.GRACE_SECONDS)
+        process.stop.allow(termination.STEP_SECONDS)
         outer.run()
     run.write_results(given, process, ready, reporter, outer.position, workers.steps)
 
