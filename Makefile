@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-trainer truth test-control-plane test-e2e lint format \
-	benchmarks manifests verify lock images cluster-up cluster-down clean
+.PHONY: help setup demo test test-unit test-trainer test-control-plane test-e2e truth compare \
+	benchmarks lint format manifests verify lock images cluster-up cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -31,6 +31,9 @@ test-trainer: $(VENV)/.dev ## Run the tests that start TensorFlow processes
 
 truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes
 	$(BIN)/python -m tests.trainer.truth
+
+compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
+	$(BIN)/python -m tests.local.comparisons
 
 test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
 	$(PYTEST) -m control_plane

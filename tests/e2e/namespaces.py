@@ -63,6 +63,28 @@ class Namespace:
         """The job, once it has succeeded or failed."""
         return self.wait(name, lambda s: s.get("state") in {"Succeeded", "Failed"}, limit)
 
+    def lose(self, pod: str) -> None:
+        """Delete a pod as the loss of its node does: without a chance to end in order."""
+        self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+
+    def evict(self, pod: str) -> None:
+        """Ask a pod to leave as the drain of its node does."""
+        document = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": self.name},
+        }
+        path = f"/api/v1/namespaces/{self.name}/pods/{pod}/eviction"
+        self.kubectl("create", f"--raw={path}", "--filename=-", input=json.dumps(document))
+
+    def crash(self, pod: str) -> None:
+        """Kill the process of a pod from outside; the pod stays."""
+        found = json.loads(self.kubectl("get", "pod", pod, "--output=json"))
+        [container] = found["status"]["containerStatuses"]
+        identity = container["containerID"].removeprefix("containerd://")
+        kill = ("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", identity)
+        subprocess.run(self.cluster.inside(*kill), check=True, capture_output=True)
+
     def wait_gone(self, job: str) -> None:
         """Wait until nothing of a deleted job is left."""
         deadline = time.monotonic() + GONE_SECONDS
@@ -84,6 +106,24 @@ class Namespace:
             with contextlib.suppress(Exception):
                 parts.append(f"--- {pod}\n{self.kubectl('logs', pod, '--tail=40')}")
         return "\n".join(parts)
+
+    @contextlib.contextmanager
+    def following(self, pod: str, file: Path) -> Iterator[None]:
+        """Write the log of a pod to the file, to the end of the pod, which may be deleted."""
+        command = [
+            str(self.cluster.kubectl),
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            f"--namespace={self.name}",
+            *("logs", pod, "--follow"),
+        ]
+        with file.open("w", encoding="utf-8") as output:
+            logs = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+        try:
+            yield
+            logs.wait(GONE_SECONDS)
+        finally:
+            logs.terminate()
+            logs.wait()
 
     @contextlib.contextmanager
     def watching(self, columns: str, file: Path) -> Iterator[None]:

@@ -1,50 +1,83 @@
 """Pods are lost during training: the gang starts again from its checkpoint and finishes."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import jobs, namespaces, operator, volumes
+from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 SLOW = Path(__file__).parent / "models/slow.py"
-STEPS = 600
-STEPS_BEFORE_THE_LOSS = 60
+STEPS = 400
+STEPS_BEFORE_THE_LOSS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A slow job with checkpoints that is under way."""
+
+    namespace: namespaces.Namespace
+    volume: volumes.Volume
+
+    def finish(self) -> namespaces.Object:
+        """The job, once it has ended; from now on without waits."""
+        self.volume.touch("slow/hurry")
+        return self.namespace.wait_ended("slow")
+
+    def saved_steps(self, folder: Path) -> list[int]:
+        """The steps of all checkpoints that were ever saved."""
+        log = self.volume.fetch("slow/logs/train.jsonl", folder / "train.jsonl")
+        records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        return [record["step"] for record in records if record["event"] == "checkpoint"]
+
+    def resumed_after(self, attempt: int) -> int:
+        """The step that this attempt began after; waits until it has begun."""
+        found: list[str] = []
+
+        def resumed(_: namespaces.Object) -> bool:
+            chief = self.namespace.pods("slow").get("slow-chief-0")
+            if chief is None or chief["status"]["phase"] != "Running":
+                return False
+            if chief["metadata"]["labels"]["tfparallel.dev/attempt"] != str(attempt):
+                return False
+            found[:] = self.namespace.kubectl("logs", "slow-chief-0").split("resuming after step ")
+            return len(found) == 2
+
+        self.namespace.wait("slow", resumed)
+        return int(found[1].split()[0])
 
 
 @pytest.fixture
-def training(
-    namespace: namespaces.Namespace,
-) -> Iterator[Callable[[], namespaces.Object]]:
+def training(namespace: namespaces.Namespace) -> Iterator[Training]:
     """Starts a slow job with checkpoints; returns it once it has come some way."""
     volume = volumes.make(namespace, "slow")
-
-    def start() -> namespaces.Object:
-        namespace.kubectl("create", "configmap", "slow", f"--from-file=model.py={SLOW}")
-        checkpoint = {"claim": "slow", "everySteps": 20}
-        namespace.apply(jobs.trained("slow", steps=STEPS, globalBatchSize=8, checkpoint=checkpoint))
-        return namespace.wait("slow", _has_come_some_way)
-
-    yield start
+    namespace.kubectl("create", "configmap", "slow", f"--from-file=model.py={SLOW}")
+    checkpoint = {"claim": "slow", "everySteps": 20}
+    namespace.apply(jobs.trained("slow", steps=STEPS, globalBatchSize=8, checkpoint=checkpoint))
+    namespace.wait("slow", _moves)
+    yield Training(namespace, volume)
     volume.remove()
 
 
-def _has_come_some_way(status: namespaces.Object) -> bool:
+def _moves(status: namespaces.Object) -> bool:
     assert status.get("state") not in {"Succeeded", "Failed"}, status
-    return bool(status.get("progress", {}).get("step", 0) >= STEPS_BEFORE_THE_LOSS)
+    reported = status.get("progress", {}).get("step", 0)
+    return bool(status["state"] == "Running" and reported >= STEPS_BEFORE_THE_LOSS)
 
 
-def test_lost_worker_restarts_the_gang_from_its_checkpoint(
-    namespace: namespaces.Namespace, training: Callable[[], namespaces.Object]
-) -> None:
-    before = training()
+def test_lost_worker_restarts_the_gang_from_its_checkpoint(training: Training) -> None:
+    namespace = training.namespace
+    before = namespace.job("slow")
     first = namespace.pods("slow")
-    namespace.kubectl("delete", "pod", "slow-worker-0", "--grace-period=0", "--force")
+    namespace.lose("slow-worker-0")
     restarted = namespace.wait("slow", lambda status: status.get("attempt", 0) >= 2)
     assert restarted["status"]["restarts"] == {"failure": 0, "disruption": 1}
-    job = namespace.wait_ended("slow")
+    job = training.finish()
     assert job["status"]["state"] == "Succeeded", namespace.describe("slow")
     assert job["status"]["attempt"] == 2
     assert job["status"]["progress"]["step"] == STEPS
@@ -59,17 +92,45 @@ def test_lost_worker_restarts_the_gang_from_its_checkpoint(
     assert resumed % 20 == 0 or resumed >= before["status"]["progress"]["step"]
 
 
-def test_operator_that_is_restarted_changes_nothing_for_the_job(
-    namespace: namespaces.Namespace, training: Callable[[], namespaces.Object]
+def test_evicted_worker_and_crashed_chief_cost_no_more_than_a_restart(
+    training: Training, tmp_path: Path
 ) -> None:
-    training()
+    namespace = training.namespace
+    before = namespace.job("slow")
+    log = tmp_path / "log"
+    with namespace.following("slow-worker-0", log):
+        namespace.evict("slow-worker-0")
+    told = log.read_text(encoding="utf-8")
+    assert "asked to end: training stopped after step" in told, told
+    stopped = int(told.rpartition("after step ")[2].split(",")[0])
+    assert stopped >= before["status"]["progress"]["step"]
+    assert training.resumed_after(attempt=2) == stopped, "an eviction loses no step"
+    status = namespace.job("slow")["status"]
+    assert status["restarts"] == {"failure": 0, "disruption": 1}
+    ended = {role["lastExit"]["code"] for role in status["replicas"].values() if "lastExit" in role}
+    assert ended <= {exits.Exit.PREEMPTED}
+
+    namespace.crash("slow-chief-0")
+    crashed = training.resumed_after(attempt=3)
+    assert stopped <= crashed < STEPS
+    status = namespace.job("slow")["status"]
+    assert status["restarts"] == {"failure": 1, "disruption": 1}
+    assert status["replicas"]["Chief"]["lastExit"]["code"] == 128 + 9
+    job = training.finish()
+    assert job["status"]["state"] == "Succeeded", namespace.describe("slow")
+    assert job["status"]["progress"]["step"] == STEPS
+    assert {stopped, crashed, STEPS} <= set(training.saved_steps(tmp_path))
+
+
+def test_operator_that_is_restarted_changes_nothing_for_the_job(training: Training) -> None:
+    namespace = training.namespace
     first = namespace.pods("slow")
     cluster = namespace.cluster
     selector = "--selector=app.kubernetes.io/name=tfparallel-operator"
     cluster.run_kubectl("delete", "pod", operator.WHERE, selector, "--grace-period=0", "--force")
     rollout = ("rollout", "status", "deployment/tfparallel-operator", operator.WHERE)
     cluster.run_kubectl(*rollout, "--timeout=120s")
-    job = namespace.wait_ended("slow")
+    job = training.finish()
     assert job["status"]["state"] == "Succeeded", namespace.describe("slow")
     assert job["status"]["attempt"] == 1
     assert job["status"]["progress"]["step"] == STEPS

@@ -30,6 +30,10 @@ class Volume:
         self._in_keeper("cp", f"{self.keeper}:{MOUNT}/{file}", str(to))
         return to
 
+    def touch(self, file: str) -> None:
+        """Make an empty file on the volume."""
+        self._in_keeper("exec", self.keeper, "--", "touch", f"{MOUNT}/{file}")
+
     def remove(self) -> None:
         """Empty the volume and end its keeper."""
         command = ("find", MOUNT, "-mindepth", "1", "-delete")

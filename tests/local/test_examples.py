@@ -76,3 +76,12 @@ def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path)
     assert float(told.metrics["staleness_mean"]) >= 0
     for name in ("worker-0", "worker-1", "ps-0"):
         assert f"[{name}] training is done" in shown
+
+
+@pytest.mark.trainer
+def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+    shown = _run("custom-strategy", tmp_path, "--set", "spec.trainer.epochs=5")
+    written = tmp_path / "out/claims/custom-strategy/custom-strategy" / outputs.SUMMARY
+    told = outputs.Summary.model_validate_json(written.read_text())
+    assert float(told.metrics["val_accuracy"]) > 0.9
+    assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in shown

@@ -6,8 +6,10 @@ import re
 import pytest
 import yaml
 
+from tests.local import comparisons
 from tests.unit import builders
 from tfparallel_operator.api import load, names, types
+from tfparallel_operator.cli import app
 from tfparallel_operator.core import failure, observation, replicas
 from tfparallel_trainer.contract import exits
 
@@ -83,12 +85,41 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     roles = {
         "Mirrored": {"chief": 1, "evaluator": 1},
         "MultiWorkerMirrored": {"chief": 1, "worker": 1, "evaluator": 1},
+        "Custom": {"chief": 1, "worker": 1, "evaluator": 1},
+        "TPU": {"chief": 1, "evaluator": 1},
         "ParameterServer": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1},
     }[strategy]
-    job = load.parse_job(builders.manifest(trainer=False, **roles))
+    given = builders.manifest(trainer=False, **roles)
+    if strategy in ("Custom", "TPU"):  # which are never inferred
+        given["spec"]["strategy"] = strategy
+    job = load.parse_job(given)
     assert replicas.strategy(job) == strategy
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
     for role in roles:
         lost = replicas.Replica(types.Role(builders.ROLES[role]), 0)
         loss = failure.Loss(lost, failure.Cause.FAILURE, observation.Exit(1, "Error", "", None))
         assert columns[role] in SCOPES[failure.scope(job, loss)]
+
+
+COMPARED = ("digits",)
+
+
+@pytest.mark.parametrize("example", COMPARED)
+def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
+    part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
+    assert "| | sync | async | sync, slow worker | async, slow worker |" in part
+    listed = [row[0] for row in rows("compare.md", "## What the figures mean")]
+    for line in re.findall(r"^\| ([^|*]+?) \|", part, flags=re.MULTILINE):
+        assert any(line.startswith(name.removesuffix(" …")) for name in listed), line
+    for picture in comparisons.PICTURES:
+        file = comparisons.image(example, picture)
+        assert f"]({file.relative_to(ROOT / 'docs')})" in part
+        assert 1000 < file.stat().st_size < 200_000
+
+
+def test_every_option_of_compare_is_listed() -> None:
+    listed = {
+        row[0] for row in rows("compare.md", "# Sync or async: comparing them with your model")
+    }
+    options = {option for one in app.compare.params for option in one.opts if option != "job"}
+    assert listed == options

@@ -17,6 +17,7 @@ from tfparallel_trainer import (
     settings,
     setup,
     stall,
+    step_log,
     termination,
     training,
     user,
@@ -29,9 +30,6 @@ from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
-
-GRACE_SECONDS = 15.0
-"""How long the main thread may take to reach the end of a step after a signal."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
             outer = loop(given, process, ready, reporter, _engine(given, process, ready), moves)
             if given.cluster.is_chief:
                 _announce(given, process.out, ready, outer)
-            process.stop.allow(GRACE_SECONDS)
+            process.stop.allow(termination.STEP_SECONDS)
             outer.run()
         if given.cluster.is_chief:
             write_results(given, process, ready, reporter, outer.position)
@@ -143,6 +141,8 @@ def loop(
         if ready.save(at):
             reporter.event("checkpoint", at.step, seconds=round(time.monotonic() - began, 3))
 
+    if given.logs_steps and given.cluster.is_chief:
+        made = step_log.Recorded(made, ready.replicas[0], given.output_dir)
     parts = training.Parts(
         spec=given.job.trainer,
         training=ready.training,
@@ -200,6 +200,7 @@ def write_results(
     ready: setup.Ready,
     reporter: reporting.Reporter,
     position: files.Position,
+    steps_by_worker: dict[str, int] | None = None,
 ) -> None:
     """Leave the trained model and the summary in the output directory."""
     model = ready.replicas[0].model
@@ -219,9 +220,11 @@ def write_results(
         attempt=ready.attempt,
         duration_seconds=round(duration, 3),
         metrics={name: outputs.number(value) for name, value in reporter.metrics.items()},
+        steps_by_worker=steps_by_worker,
     )
     reporter.event("done", position.step)
-    files.write_text(given.output_dir / outputs.SUMMARY, summary.model_dump_json(by_alias=True))
+    content = summary.model_dump_json(by_alias=True, exclude_none=True)
+    files.write_text(given.output_dir / outputs.SUMMARY, content)
     process.out.say(
         f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
     )

@@ -49,6 +49,8 @@ class Settings:
     attempt: int | None
     """None when nobody counts attempts: the run then takes the next free number."""
     cpu_devices: int
+    logs_steps: bool
+    """Whether the chief writes a line for each step."""
     progress: ProgressTarget | None
 
     @property
@@ -85,6 +87,7 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         job_uid=env.get(environment.JOB_UID, ""),
         attempt=_positive(env, environment.ATTEMPT),
         cpu_devices=_positive(env, environment.CPU_DEVICES) or 1,
+        logs_steps=_switch(env, environment.STEP_LOG),
         progress=_progress(env),
     )
 
@@ -103,6 +106,13 @@ def _positive(env: Mapping[str, str], name: str) -> int | None:
     if not value.isdecimal() or int(value) < 1:
         raise errors.BadConfigurationError(f"${name} is {value!r}: give a number from 1.")
     return int(value)
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "0")
+    if value not in ("0", "1"):
+        raise errors.BadConfigurationError(f"${name} is {value!r}: give 1, or 0 for not.")
+    return value == "1"
 
 
 def _job(path: str) -> job_file.JobFile:

@@ -7,9 +7,18 @@ thread is told of the signal through a pipe and ends the process when the main t
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
+STEP_SECONDS = 7.0
+"""How long the main thread may take to reach the end of a step after a signal: peers that notice
+only then that this process is gone end within ten seconds of it too."""
+
+SAVE_SECONDS = 25.0
+"""How long after the signal it may take to save; Kubernetes kills after 30."""
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_SECONDS = 0.2
 
 
 class Termination:
@@ -39,7 +48,7 @@ class Termination:
             signal.signal(number, lambda *_: None)
 
     def allow(self, seconds: float) -> None:
-        """From now on give the main thread this long to end in order after a signal."""
+        """Give the main thread this long to end in order after a signal, even one that came."""
         self._grace = seconds
 
     def end(self) -> None:
@@ -50,6 +59,10 @@ class Termination:
         if self._pipe is None:
             return
         os.read(self._pipe[0], 1)
+        asked_at = time.monotonic()
         self._asked.set()
-        if not self._ended.wait(self._grace):
+        while time.monotonic() - asked_at < self._grace:
+            if self._ended.wait(_LOOK_SECONDS):
+                return
+        if not self._ended.is_set():
             self._give_up()

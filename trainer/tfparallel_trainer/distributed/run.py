@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import engine, reporting, run, settings, setup, stall, training
+from tfparallel_trainer import engine, reporting, run, settings, setup, stall, termination, training
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.distributed import evaluation, places, steps, strategies
@@ -79,7 +79,7 @@ def _train(
         outer = run.loop(given, process, ready, reporter, made, moves)
         if given.cluster.is_chief:
             _announce(given, process, ready, strategy, outer.total_steps)
-        process.stop.allow(run.GRACE_SECONDS)
+        process.stop.allow(termination.STEP_SECONDS)
         outer.run()
     return outer
 

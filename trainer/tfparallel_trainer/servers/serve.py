@@ -24,6 +24,7 @@ def until_done(
 
     Raises:
         StartTimeoutError: the chief has never answered.
+        PreemptedError: asked to end, and the chief has ended as well.
         PeerLostError: the chief has been gone for longer than the start timeout.
         BadConfigurationError: this process's own port is taken.
     """
@@ -33,10 +34,13 @@ def until_done(
     task, chief = given.cluster.task, given.cluster.tasks[0]
     limit = given.job.trainer.start_timeout_seconds
     out.say(f"{task.name} serves at {task.address} for {chief.name} at {chief.address}")
+    stop.allow(termination.STEP_SECONDS)  # when all are asked at once, the chief saves first
     patience = control.Patience(limit)
     while (answer := control.ask(chief, task.name)) is not control.Answer.DONE:
         if answer is control.Answer.RUN:
             patience.heard()
+        elif stop.asked:
+            raise errors.PreemptedError(f"{task.name} was asked to end, and {chief.name} has left.")
         elif patience.over:
             raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.met)
         time.sleep(_ASK_EVERY_SECONDS)

@@ -40,8 +40,9 @@ class Steps:
     def training(self, spec: Any) -> Any:
         """Trace the training step for batches of this structure.
 
-        Its arguments are the step's number and the leaves of a batch; its results are whether the
-        gradient was applied, its staleness, the loss, that of each output, and metrics' states.
+        Its arguments are the step's number and the leaves of a batch; its results are the worker's
+        index, whether the gradient was applied, its staleness, the loss, that of each output, and
+        metrics' states.
         """
 
         def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
@@ -94,7 +95,8 @@ class Steps:
                 lambda: self._apply(found),
                 lambda: tf.constant(False),
             )
-        return applied, staleness, found.loss, found.terms, found.apart.contributions
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        return worker, applied, staleness, found.loss, found.terms, found.apart.contributions
 
     def _apply(self, found: train.Computed) -> tf.Tensor:
         optimizer, variables = self._own.optimizer, self._own.model.trainable_variables

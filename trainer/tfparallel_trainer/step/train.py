@@ -126,7 +126,7 @@ class TrainStep:
         self, own: replica.Replica, part: Any, step: tf.Tensor, flags: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         before = finite.Memory(own) if self._leaves_out else None
-        found = of_rank(own, part, step, flags, self._kinds)
+        found = of_rank(own, part, step, flags, kinds=self._kinds, maybe_empty=self._all_take_part)
         self._kinds = gradients.kinds(found.gradients)
         variables = own.model.trainable_variables
         if before is None:
@@ -157,7 +157,9 @@ def of_rank(
     part: Any,
     step: tf.Tensor,
     flags: tf.Tensor,
+    *,
     kinds: Sequence[gradients.Kind] | None = None,
+    maybe_empty: bool = False,
 ) -> Shared:
     """Compute a batch together with the other ranks.
 
@@ -167,6 +169,7 @@ def of_rank(
         step: number of the step.
         flags: what this rank asks for, float64 in the order of `Flag`, and further numbers.
         kinds: of the gradients, which a rank without examples cannot know.
+        maybe_empty: whether the part may hold no examples, not being None.
     """
     own.data.begin(collectives.Program.TRAIN)
     variables = own.model.trainable_variables
@@ -179,6 +182,9 @@ def of_rank(
         computed = gradients.zeros(kinds or [], variables)
     else:
         computed = _backward(own, tape, found, penalty, scales, variables)
+        if maybe_empty:
+            empty = tf.equal(tf.shape(nest.leaves(part)[0])[0], 0)
+            computed = gradients.nothing_if(empty, computed, variables)
     totals, values = gradients.add_up(own.data, computed, variables, _numerators(own, found))
     values = values * scales
     total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)

@@ -1,0 +1,131 @@
+"""The other strategies as pods: parameter servers with losses, one pod with several devices."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import jobs, namespaces, volumes
+from tfparallel_trainer.contract import environment, exits
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+MODELS = Path(__file__).parent / "models"
+STEPS = 400
+STEPS_BEFORE_A_LOSS = 24
+
+
+@pytest.fixture
+def servers(namespace: namespaces.Namespace) -> Iterator[volumes.Volume]:
+    """An asynchronous job; gives its volume."""
+    volume = volumes.make(namespace, "servers")
+    source = f"--from-file=model.py={MODELS / 'slow.py'}"
+    namespace.kubectl("create", "configmap", "servers", source)
+    trainer = {
+        "source": {"configMap": {"name": "servers"}},
+        "steps": STEPS,
+        "globalBatchSize": 8,
+        "checkpoint": {"claim": "servers", "everySteps": 20},
+    }
+    namespace.apply(
+        jobs.job(
+            "servers",
+            strategy="ParameterServer",
+            trainer=trainer,
+            tfReplicaSpecs={"Worker": {"replicas": 2}, "PS": {"replicas": 1}},
+        )
+    )
+    yield volume
+    volume.remove()
+
+
+def _reached(step: int) -> Callable[[namespaces.Object], bool]:
+    def reached(status: namespaces.Object) -> bool:
+        assert status.get("state") not in {"Succeeded", "Failed"}, status
+        return bool(status.get("progress", {}).get("step", 0) >= step)
+
+    return reached
+
+
+def _uids(namespace: namespaces.Namespace) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in namespace.pods("servers").items()}
+
+
+def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
+    namespace: namespaces.Namespace, servers: volumes.Volume
+) -> None:
+    job = namespace.wait("servers", _reached(STEPS_BEFORE_A_LOSS))
+    metrics = job["status"]["progress"]["metrics"]
+    assert {"loss", "staleness_mean", "staleness_max"} <= metrics.keys()
+    first = _uids(namespace)
+    assert sorted(first) == [
+        f"servers-{name}" for name in ("chief-0", "ps-0", "worker-0", "worker-1")
+    ]
+
+    namespace.lose("servers-worker-1")
+    job = namespace.wait("servers", _reached(job["status"]["progress"]["step"] + 16))
+    namespace.wait("servers", lambda _: "worker-1 is back" in _log(namespace))
+    second = _uids(namespace)
+    assert {name for name in first if first[name] != second[name]} == {"servers-worker-1"}
+    assert job["status"]["restarts"] == {"failure": 0, "disruption": 1}
+
+    namespace.crash("servers-ps-0")
+    namespace.wait("servers", lambda s: s["restarts"]["failure"] == 1)
+    namespace.wait("servers", lambda _: "resuming after step" in _log(namespace))
+    third = _uids(namespace)
+    replaced = {name for name in second if second[name] != third[name]}
+    assert replaced == {"servers-chief-0", "servers-ps-0"}
+
+    servers.touch("servers/hurry")
+    ended = namespace.wait_ended("servers")
+    status = ended["status"]
+    assert status["state"] == "Succeeded", namespace.describe("servers")
+    assert status["restarts"] == {"failure": 1, "disruption": 1}
+    assert status["progress"]["step"] == STEPS
+    assert float(status["progress"]["metrics"]["loss"]) < 0.1
+    namespace.wait("servers", lambda _: not _running(namespace))
+
+
+def _log(namespace: namespaces.Namespace) -> str:
+    """The chief's log; empty while its pod is made anew."""
+    if "servers-chief-0" not in namespace.pods("servers"):
+        return ""
+    return namespace.kubectl("logs", "servers-chief-0", "--ignore-errors")
+
+
+def _running(namespace: namespaces.Namespace) -> list[str]:
+    pods = namespace.pods("servers").items()
+    return [name for name, pod in pods if pod["status"]["phase"] == "Running"]
+
+
+def _alone(name: str, **trainer: object) -> namespaces.Object:
+    """A job of one pod with two devices."""
+    devices = {"name": environment.CPU_DEVICES, "value": "2"}
+    container = {"name": "tensorflow", "env": [devices]}
+    return jobs.job(
+        name,
+        strategy="Mirrored",
+        trainer={"source": {"configMap": {"name": name}}, **trainer},
+        tfReplicaSpecs={"Worker": {"template": {"spec": {"containers": [container]}}}},
+    )
+
+
+def test_one_pod_with_two_devices_trains_and_says_when_the_loss_is_no_number(
+    namespace: namespaces.Namespace,
+) -> None:
+    for name in ("slow", "diverging"):
+        source = f"--from-file=model.py={MODELS / f'{name}.py'}"
+        namespace.kubectl("create", "configmap", name, source)
+    namespace.apply(_alone("slow", steps=16, globalBatchSize=8), _alone("diverging", epochs=1))
+
+    status = namespace.wait_ended("slow")["status"]
+    assert status["state"] == "Succeeded", namespace.describe("slow")
+    assert status["progress"]["step"] == 16
+    assert "2 ranks = 1 process with 2 devices each" in namespace.kubectl("logs", "slow-worker-0")
+
+    status = namespace.wait_ended("diverging")["status"]
+    assert status["state"] == "Failed", namespace.describe("diverging")
+    assert status["restarts"] == {"failure": 0, "disruption": 0}
+    assert status["replicas"]["Worker"]["lastExit"]["code"] == exits.Exit.NON_FINITE
+    [failed] = [c for c in status["conditions"] if c["type"] == "Failed"]
+    assert "In step 3 the loss is nan: training stopped" in failed["message"]

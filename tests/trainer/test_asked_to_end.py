@@ -1,0 +1,134 @@
+"""SIGTERM at any moment: a documented exit code within ten seconds, and no step is lost."""
+
+import pathlib
+import signal
+import time
+
+import pytest
+
+from tests.trainer import launch, reference
+from tests.trainer.test_kills import LARGE, half_written, saved, wait_for
+from tfparallel_trainer import termination
+from tfparallel_trainer.contract import exits
+
+pytestmark = pytest.mark.trainer
+
+LIMIT_SECONDS = 10.0
+
+
+def ask(group: launch.Group, numbers: list[int], until: list[int]) -> list[launch.Ended]:
+    """Ask processes to end; gives how those of `until` ended, which they do in time."""
+    asked = time.monotonic()
+    for number in numbers:
+        group.processes[number].send_signal(signal.SIGTERM)
+    for number in until:
+        group.processes[number].wait(2 * LIMIT_SECONDS)
+    took = time.monotonic() - asked
+    print(f"{numbers} asked to end: {until} ended after {took:.1f} s")
+    assert took < LIMIT_SECONDS
+    return [group.result(number) for number in until]
+
+
+MODEL = """
+import time, keras, numpy, tensorflow as tf
+
+class Slow(keras.layers.Layer):
+    def call(self, x, training=False):
+        if training and SLOW_TRACE and not tf.executing_eagerly():
+            print("tracing", flush=True)
+            time.sleep(60)
+        return x
+
+def build_model():
+    return keras.Sequential([keras.Input((1,)), Slow(), keras.layers.Dense(1)])
+
+def compile_model(model):
+    model.compile("sgd", "mse")
+
+def training_data():
+    return numpy.ones((8, 1)), numpy.ones((8, 1))
+
+def evaluation_data():
+    def generate():
+        for number in range(1000):
+            if number > 2:
+                print("evaluating", flush=True)
+                time.sleep(0.5)
+            yield numpy.ones(1), numpy.ones(1)
+    kind = tf.TensorSpec((1,), tf.float64)
+    return tf.data.Dataset.from_generator(generate, output_signature=(kind, kind))
+"""
+
+
+@pytest.mark.parametrize("moment", ["tracing", "evaluating"])
+def test_where_no_step_ends(tmp_path: pathlib.Path, moment: str) -> None:
+    text = MODEL.replace("SLOW_TRACE", str(moment == "tracing"))
+    (tmp_path / "model.py").write_text(text)
+    trainer: dict[str, object] = {
+        "epochs": 3,
+        "globalBatchSize": 4,
+        "checkpoint": {"claim": "c"},
+    }
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
+    with launch.Group(tmp_path / "logs", environments) as group:
+        group.wait_for_output(1, moment)
+        chief, worker = ask(group, [1], until=[0, 1])
+    assert worker.code == exits.Exit.PREEMPTED, worker
+    assert chief.code in (exits.Exit.PREEMPTED, exits.Exit.PEER_LOST), chief
+    if moment == "evaluating":
+        saved(tmp_path, 2)  # the evaluation is of the step that was saved
+
+
+def test_during_a_save(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(LARGE)
+    checkpoint = {"claim": "c", "everySteps": 1, "keep": 2}
+    trainer: dict[str, object] = {"steps": 100, "globalBatchSize": 4, "checkpoint": checkpoint}
+    environments = launch.environments(tmp_path, tmp_path, trainer, strategy="Mirrored")
+    checkpoints = tmp_path / "output" / "checkpoints"
+    with launch.Group(tmp_path / "logs", environments) as group:
+        wait_for(lambda: (checkpoints / "step-0000000002").exists() and half_written(checkpoints))
+        (ended,) = ask(group, [0], until=[0])
+    assert ended.code == exits.Exit.PREEMPTED, ended
+    stopped = int(ended.errors.rsplit("after step ", 1)[1].split(",")[0])
+    assert len(saved(tmp_path, stopped)) == 10 + 2
+
+
+def test_asynchronous_replicas(tmp_path: pathlib.Path) -> None:
+    checkpoint = {"claim": "c", "everySteps": 1000}
+    trainer: dict[str, object] = {
+        "module": "slow_stream.py",
+        "steps": 2000,
+        "globalBatchSize": 10,
+        "checkpoint": checkpoint,
+    }
+    started = launch.with_servers(tmp_path, reference.MODELS, trainer)
+    with launch.Group(tmp_path / "logs", list(started.values())) as group:
+        group.wait_for_output(0, "] step ")
+        (worker,) = ask(group, [2], until=[2])
+        assert worker.code == exits.Exit.PREEMPTED, worker
+        group.wait_for_output(0, "worker-1 is gone")
+        ended = ask(group, [0, 1, 3], until=[0, 1, 3])
+    assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 3, ended
+    assert "which is saved" in ended[0].errors
+    stopped = int(ended[0].errors.rsplit("after step ", 1)[1].split(",")[0])
+    assert stopped % 1000
+    assert saved(tmp_path, stopped)
+
+
+def test_time_that_is_given_later_counts() -> None:
+    given_up: list[float] = []
+    stop = termination.Termination(lambda: given_up.append(time.monotonic()))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        stop.install()
+        stop.allow(0.3)
+        began = time.monotonic()
+        signal.raise_signal(signal.SIGTERM)
+        wait_for(lambda: stop.asked)
+        stop.allow(1.0)
+        wait_for(lambda: given_up, 5)
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert given_up[0] - began >= 1.0

@@ -1,0 +1,195 @@
+"""Runs whose processes are killed, and what is left when they are run again."""
+
+import pathlib
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainer import launch, reference
+from tests.trainer.test_equality import largest_difference
+from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.contract import environment, exits
+
+pytestmark = pytest.mark.trainer
+
+STEPS = 80
+TRAINER: dict[str, object] = {
+    "module": "paced.py",
+    "steps": STEPS,
+    "globalBatchSize": 20,
+    "seed": 5,
+    "checkpoint": {"claim": "c", "everySteps": 7, "keep": 2},
+}
+
+
+def saved(folder: pathlib.Path, step: int) -> dict[str, Any]:
+    """The variables of a checkpoint, checked."""
+    checkpoint = folder / "output" / "checkpoints" / f"step-{step:010}"
+    return dict(files.read(checkpoint, files.read_index(checkpoint)))
+
+
+def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert list(one) == list(other)
+    for key, array in one.items():
+        assert array.tobytes() == other[key].tobytes(), key
+
+
+@pytest.mark.timeout(600)
+def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path: pathlib.Path) -> None:
+    def start(name: str, attempt: int = 1) -> launch.Group:
+        more = {environment.ATTEMPT: str(attempt)}
+        folder = tmp_path / name
+        environments = launch.environments(
+            folder, reference.MODELS, TRAINER, processes=2, more=more
+        )
+        return launch.Group(folder / "logs", environments)
+
+    with start("whole") as group:
+        ended = group.wait()
+        assert [one.code for one in ended] == [0, 0], ended
+
+    # The chief; the worker, before a checkpoint came; both at once.
+    cases = (("  epoch 2  ", [0]), ("resuming after step", [1]), ("] step ", [0, 1]))
+    for attempt, (seen, victims) in enumerate(cases, 1):
+        with start("killed", attempt) as group:
+            group.wait_for_output(0, seen)
+            for victim in victims:
+                group.processes[victim].send_signal(signal.SIGKILL)
+            killed = time.monotonic()
+            ended = group.wait(60)
+            print(f"{victims} killed: the others ended after {time.monotonic() - killed:.1f} s")
+            assert time.monotonic() - killed < 10
+        for number, one in enumerate(ended):
+            expected = -signal.SIGKILL if number in victims else exits.Exit.PEER_LOST
+            assert one.code == expected, one
+        assert attempt == 1 or "resuming after step" in ended[0].output
+
+    with start("killed", 4) as group:
+        ended = group.wait()
+        assert [one.code for one in ended] == [0, 0], ended
+    assert_same_bits(saved(tmp_path / "killed", STEPS), saved(tmp_path / "whole", STEPS))
+
+
+LARGE = """
+import keras, numpy
+keras.config.set_floatx("float64")
+def build_model():
+    layers = [keras.layers.Dense(1000, use_bias=False) for _ in range(8)]
+    return keras.Sequential([keras.Input((1000,)), *layers, keras.layers.Dense(1)])
+def compile_model(model):
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+def training_data():
+    return numpy.eye(8, 1000), numpy.ones((8, 1))
+"""
+LARGE_BYTES = 8 * 8_000_000
+
+
+def drafts(checkpoints: pathlib.Path) -> list[pathlib.Path]:
+    return list(checkpoints.glob(".writing-*"))
+
+
+def half_written(checkpoints: pathlib.Path) -> bool:
+    return any(0 < size(draft / "data.bin") < LARGE_BYTES // 2 for draft in drafts(checkpoints))
+
+
+def nearly_written(checkpoints: pathlib.Path) -> bool:
+    return any(size(draft / "data.bin") > LARGE_BYTES // 2 for draft in drafts(checkpoints))
+
+
+def indexed(checkpoints: pathlib.Path) -> bool:
+    return any(size(draft / "index.json") for draft in drafts(checkpoints))
+
+
+def size(file: pathlib.Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def wait_for(condition: Callable[[], object], limit: float = 60.0) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+
+
+def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(LARGE)
+    checkpoint = {"claim": "c", "everySteps": 1, "keep": 2}
+    trainer: dict[str, object] = {"steps": 12, "globalBatchSize": 4, "checkpoint": checkpoint}
+
+    def start(name: str) -> launch.Group:
+        folder = tmp_path / name
+        environments = launch.environments(folder, tmp_path, trainer, strategy="Mirrored")
+        return launch.Group(folder / "logs", environments)
+
+    with start("whole") as group:
+        assert group.wait()[0].code == 0
+
+    checkpoints = tmp_path / "killed" / "output" / "checkpoints"
+    newest = 0
+    for moment in (half_written, nearly_written, indexed):
+        with start("killed") as group:
+            # Two more first, so that something is there to be lost.
+            wait_for(lambda: (checkpoints / f"step-{newest + 2:010}").exists())  # noqa: B023
+            wait_for(lambda: moment(checkpoints))  # noqa: B023
+            group.processes[0].send_signal(signal.SIGKILL)
+            ended = group.wait()[0]
+        assert ended.code == -signal.SIGKILL
+        if newest:
+            assert f"resuming after step {newest} " in ended.output
+        assert drafts(checkpoints), f"killed too late to be in a save: {moment.__name__}"
+        steps = sorted(int(path.name[-10:]) for path in checkpoints.glob("step-*"))
+        for step in steps:
+            assert len(saved(tmp_path / "killed", step)) == 10 + 2
+        newest = steps[-1]
+        print(f"{moment.__name__}: step {newest} is the newest that is whole")
+
+    with start("killed") as group:
+        ended = group.wait()[0]
+    assert ended.code == 0, ended
+    assert f"resuming after step {newest} " in ended.output
+    assert not drafts(checkpoints)
+    for one, other in zip(
+        saved(tmp_path / "killed", 12).values(), saved(tmp_path / "whole", 12).values(), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.timeout(400)
+def test_it_goes_on_with_other_numbers_and_strategies(tmp_path: pathlib.Path) -> None:
+    with reference.floatx():
+        expected, _ = reference.train(reference.load("mlp"), 48, 20, 3)
+
+    def trainer(steps: int) -> dict[str, object]:
+        checkpoint = {"claim": "c", "everySteps": 5, "keep": 2}
+        common = {"module": "mlp.py", "globalBatchSize": 20, "seed": 3}
+        return {**common, "steps": steps, "checkpoint": checkpoint}
+
+    def train(steps: int, **arguments: Any) -> None:
+        environments = launch.environments(tmp_path, reference.MODELS, trainer(steps), **arguments)
+        finish(steps, environments)
+
+    def finish(steps: int, environments: list[dict[str, str]]) -> None:
+        with launch.Group(tmp_path / "logs", environments) as group:
+            assert group.processes[0].wait(120) == 0, group.result(0)
+            ended = group.wait(20)
+        assert [one.code for one in ended] == [0] * len(ended), ended
+        if steps > 8:
+            assert f"resuming after step {steps - 8} " in ended[0].output
+
+    train(8, processes=2)
+    train(16, processes=3)
+    train(24, processes=1)
+    servers = launch.with_servers(tmp_path, reference.MODELS, trainer(32), workers=1, servers=2)
+    finish(32, list(servers.values()))
+    train(40, processes=1, devices=2, strategy="Mirrored")
+    train(48, processes=2)
+    difference = largest_difference(tmp_path, expected)
+    print(f"on six meshes one after the other: largest difference of a weight {difference:.1e}")
+    assert difference <= 1e-10
