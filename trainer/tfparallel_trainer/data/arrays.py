@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.data import feed, marks, nest, order
 
 
 class ArrayFeed:
@@ -21,6 +21,7 @@ class ArrayFeed:
         self._division = division
         self._seed = seed
         self._length = count(examples)
+        self._mark = marks.spread(examples, self._length)
 
     @property
     def examples(self) -> int | None:
@@ -45,6 +46,7 @@ class ArrayFeed:
             yield feed.Batch(
                 examples=len(positions),
                 parts=[self._part(positions, parts[rank], number) for rank in self._division.own],
+                mark=self._mark,
             )
 
     def _part(self, positions: range, part: range, epoch: int) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.data import marks
 
 _HEAD = struct.Struct("<QI")
 _TAIL = 4
@@ -39,6 +40,8 @@ class Index:
                 "files that have some."
             )
         self._places = np.array(found, np.int64)
+        self.mark = marks.spread(self._places, len(found))
+        """The same in every process whose files have records of the same lengths."""
 
     def __len__(self) -> int:
         return len(self._places)
