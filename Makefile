@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-trainer truth test-control-plane test-e2e lint format \
-	manifests verify lock images cluster-up cluster-down clean
+.PHONY: help setup demo test test-unit test-trainer test-control-plane test-e2e truth compare \
+	benchmarks lint format manifests verify lock images cluster-up cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -31,6 +31,10 @@ test-trainer: $(VENV)/.dev ## Run the tests that start TensorFlow processes
 
 truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes
 	$(BIN)/python -m tests.trainer.truth
+	$(BIN)/python -m tests.trainer.truth_servers
+
+compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
+	$(BIN)/python -m tests.local.comparisons
 
 test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
 	$(PYTEST) -m control_plane
@@ -38,13 +42,16 @@ test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 	$(PYTEST) -m e2e
 
+benchmarks: $(VENV)/.dev ## Measure the trainer's speed and write docs/benchmarks.md: half an hour
+	$(BIN)/python -m benchmarks
+
 ##@ Develop
 setup: $(VENV)/.dev ## Install everything for development into .venv
 
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy operator trainer tests manifests
+	$(BIN)/mypy operator trainer tests manifests benchmarks
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## Rewrite the code in the common style

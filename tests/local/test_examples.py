@@ -13,10 +13,10 @@ from tfparallel_trainer.contract import outputs
 _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
-def _run(example: str, folder: pathlib.Path, *arguments: str) -> str:
+def _run(example: str, folder: pathlib.Path, *arguments: str, file: str = "job.yaml") -> str:
     """Run an example in a folder of its own; return what it wrote to standard output."""
-    file = str(_EXAMPLES / example / "job.yaml")
-    command = (sys.executable, "-m", "tfparallel_operator.cli", "run", file, "--output", "out")
+    job = str(_EXAMPLES / example / file)
+    command = (sys.executable, "-m", "tfparallel_operator.cli", "run", job, "--output", "out")
     done = subprocess.run(
         (*command, *arguments), cwd=folder, check=False, capture_output=True, text=True, timeout=240
     )
@@ -43,6 +43,20 @@ def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.trainer
+@pytest.mark.parametrize(
+    ("name", "file"), [("mnist", "job.yaml"), ("mnist-servers", "servers.yaml")]
+)
+def test_mnist_is_learned_from_images_that_are_shifted(
+    name: str, file: str, tmp_path: pathlib.Path
+) -> None:
+    _run("mnist", tmp_path, "--set", "spec.trainer.epochs=3", file=file)
+    written = tmp_path / "out/claims" / name / name / outputs.SUMMARY
+    told = outputs.Summary.model_validate_json(written.read_text())
+    assert told.epochs == 3
+    assert float(told.metrics["val_accuracy"]) >= 0.95
+
+
+@pytest.mark.trainer
 def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run("tf-config", tmp_path)
     found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
@@ -62,3 +76,12 @@ def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path)
     assert float(told.metrics["staleness_mean"]) >= 0
     for name in ("worker-0", "worker-1", "ps-0"):
         assert f"[{name}] training is done" in shown
+
+
+@pytest.mark.trainer
+def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+    shown = _run("custom-strategy", tmp_path, "--set", "spec.trainer.epochs=5")
+    written = tmp_path / "out/claims/custom-strategy/custom-strategy" / outputs.SUMMARY
+    told = outputs.Summary.model_validate_json(written.read_text())
+    assert float(told.metrics["val_accuracy"]) > 0.9
+    assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in shown

@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,9 +16,10 @@ import tensorflow as tf
 from tests.trainer import launch, reference
 from tests.trainer.test_equality import largest_difference
 from tfparallel_trainer import errors, preflight, settings, user
-from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.checkpoint import store
+from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.mesh import shape, tasks
-from tfparallel_trainer.servers import asynchronous, control, steps
+from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.step import replica, train
 
 EXAMPLE = launch.REPOSITORY / "examples" / "digits-servers"
@@ -101,6 +103,7 @@ def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
             first.wait_for_output(0, "worker-1 is gone", 20)
         with start("worker-1") as back:
             first.wait_for_output(0, "worker-1 is back", 40)
+            first.wait_for_output(0, "worker-1 makes steps again", 40)
 
             first.processes[1].send_signal(signal.SIGKILL)
             killed = time.monotonic()
@@ -118,7 +121,122 @@ def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
                     ended = [wait(one)[0] for one in (third, server, steady, back)]
     assert [one.code for one in ended] == [0] * 4, ended
     assert "resuming after step" in ended[0].output
-    assert launch.summary(tmp_path).steps == 200
+    told = launch.summary(tmp_path)
+    assert told.steps == 200
+    assert told.steps_by_worker is not None
+    assert set(told.steps_by_worker) == {"worker-0", "worker-1"}
+    assert 0 < sum(told.steps_by_worker.values()) < 200, "those of this attempt"
+
+
+@pytest.mark.trainer
+def test_whoever_is_frozen(tmp_path: pathlib.Path) -> None:
+    trainer: dict[str, object] = {"steps": 100_000, "checkpoint": CHECKPOINT}
+    started = launch.with_servers(tmp_path, EXAMPLE, trainer)
+    environments = [started[name] for name in ("chief-0", "ps-0", "worker-0", "worker-1")]
+    with launch.Group(tmp_path / "logs", environments) as group:
+        chief, server, _, worker = group.processes
+        group.wait_for_output(0, "] step ")
+        worker.send_signal(signal.SIGSTOP)
+        group.wait_for_output(0, "worker-1 has not asked for 30 s", 60)
+        saved = newest_checkpoint(tmp_path)
+        until(lambda: newest_checkpoint(tmp_path) > saved, "training goes on without it")
+        worker.send_signal(signal.SIGCONT)
+        group.wait_for_output(0, "worker-1 asks again", 10)
+        group.wait_for_output(0, "worker-1 makes steps again", 10)
+
+        server.send_signal(signal.SIGSTOP)
+        frozen = time.monotonic()
+        assert chief.wait(60) == exits.Exit.PEER_LOST, group.result(0)
+        print(f"a frozen server ended the chief after {time.monotonic() - frozen:.1f} s")
+        assert time.monotonic() - frozen < presence.SILENCE_SECONDS + 10
+        assert "ps-0" in group.result(0).errors
+        with launch.Group(tmp_path / "second", [started["chief-0"]]) as second:
+            second.wait_for_output(0, "waiting for ps-0")
+            server.send_signal(signal.SIGCONT)
+            second.wait_for_output(0, "resuming after step")
+
+
+@pytest.mark.trainer
+def test_a_slow_worker_holds_up_nobody(tmp_path: pathlib.Path) -> None:
+    trainer: dict[str, object] = {"epochs": 10, "globalBatchSize": 32}
+    started = launch.with_servers(tmp_path, EXAMPLE, trainer)
+    slow, *others = (started[name] for name in ("worker-1", "chief-0", "worker-0", "ps-0"))
+    with (
+        launch.Group(tmp_path / "slow", [slow]) as one,
+        launch.Group(tmp_path / "logs", others) as group,
+    ):
+        group.wait_for_output(0, "] step ")
+        (worker,) = one.processes
+        while group.processes[0].poll() is None:
+            worker.send_signal(signal.SIGSTOP)
+            time.sleep(0.4)
+            worker.send_signal(signal.SIGCONT)
+            time.sleep(0.1)
+        ended = group.wait(20)
+        assert one.wait(20)[0].code == 0
+    assert [end.code for end in ended] == [0] * 3, ended
+    steps_by_worker = launch.summary(tmp_path).steps_by_worker
+    assert steps_by_worker is not None
+    print(f"one of two workers stands still for four fifths of the time: {steps_by_worker}")
+    assert sum(steps_by_worker.values()) == 450
+    assert 0 < 2 * steps_by_worker["worker-1"] < steps_by_worker["worker-0"]
+
+
+@pytest.mark.trainer
+def test_workers_are_added_by_a_restart_of_the_chief_alone(tmp_path: pathlib.Path) -> None:
+    trainer: dict[str, object] = {
+        "module": "slow_stream.py",
+        "steps": 150,
+        "globalBatchSize": 20,
+        "checkpoint": CHECKPOINT,
+    }
+    more = launch.with_servers(tmp_path, reference.MODELS, trainer, workers=3)
+    fewer = {name: without(more[name], "worker", 2) for name in more}
+    old = [fewer[name] for name in ("worker-0", "worker-1", "ps-0")]
+    with launch.Group(tmp_path / "others", old) as others:
+        with launch.Group(tmp_path / "first", [fewer["chief-0"]]) as first:
+            first.wait_for_output(0, "2 workers and 1 servers")
+            first.wait_for_output(0, "] step ")
+            until(lambda: newest_checkpoint(tmp_path) > 0, "a checkpoint")
+            first.processes[0].send_signal(signal.SIGTERM)
+            assert first.wait(30)[0].code == exits.Exit.PREEMPTED
+        with (
+            launch.Group(tmp_path / "new", [more["worker-2"]]) as new,
+            launch.Group(tmp_path / "second", [more["chief-0"]]) as second,
+        ):
+            ended = [*wait(second), *new.wait(20), *others.wait(20)]
+    assert [one.code for one in ended] == [0] * 5, ended
+    assert "3 workers and 1 servers" in ended[0].output
+    assert "resuming after step" in ended[0].output
+    told = launch.summary(tmp_path)
+    assert told.steps == 150
+    assert told.steps_by_worker is not None
+    print(f"steps after a third worker was added: {told.steps_by_worker}")
+    assert min(told.steps_by_worker.values()) > 0
+    assert len(told.steps_by_worker) == 3
+
+
+def without(given: dict[str, str], role: str, index: int) -> dict[str, str]:
+    """An environment whose cluster lacks the tasks of a role from an index on."""
+    config = json.loads(given[environment.TF_CONFIG])
+    config["cluster"][role] = config["cluster"][role][:index]
+    return {**given, environment.TF_CONFIG: json.dumps(config)}
+
+
+def newest_checkpoint(folder: pathlib.Path) -> int:
+    """The step of the newest checkpoint; 0 before the first."""
+    found = folder / "output" / outputs.CHECKPOINTS
+    if not found.is_dir():
+        return 0
+    return max((store.step_of(one) for one in store.checkpoints(found)), default=0)
+
+
+def until(condition: Callable[[], bool], what: str, limit: float = 90) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 @pytest.mark.trainer
@@ -233,11 +351,17 @@ class LostTwice:
 
 
 def test_results_that_are_lost_with_a_worker_are_waited_for() -> None:
-    assert asynchronous.fetch(LostTwice()) == 7
+    assert ledger.fetch(LostTwice()) == 7
     own = LostTwice(tf.errors.InvalidArgumentError(None, None, "a label of 9"))
     with pytest.raises(tf.errors.InvalidArgumentError, match="a label of 9"):
-        asynchronous.fetch(own)
+        ledger.fetch(own)
     assert own.looks == 2
+
+
+def test_a_step_tells_which_worker_made_it() -> None:
+    assert steps.worker_of(b"\n-/job:worker/replica:0/task:12/device:CPU:0\x12") == 12
+    with pytest.raises(ValueError, match="names no worker"):
+        steps.worker_of(b"/job:localhost/replica:0/task:0/device:CPU:0")
 
 
 def test_staleness_is_told() -> None:

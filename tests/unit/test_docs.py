@@ -6,8 +6,10 @@ import re
 import pytest
 import yaml
 
+from tests.local import comparisons
 from tests.unit import builders
 from tfparallel_operator.api import load, names, types
+from tfparallel_operator.cli import app
 from tfparallel_operator.core import failure, observation, replicas
 from tfparallel_trainer.contract import exits
 
@@ -50,6 +52,16 @@ def test_the_job_of_the_page_on_servers_is_the_example() -> None:
     assert block == (ROOT / "examples/digits-servers/job.yaml").read_text()
 
 
+def test_the_page_on_strategies_shows_its_example_and_every_strategy() -> None:
+    page = (ROOT / "docs/strategies.md").read_text()
+    [job] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    assert job == (ROOT / "examples/custom-strategy/job.yaml").read_text()
+    [function] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert function in (ROOT / "examples/custom-strategy/model.py").read_text()
+    listed = [row[0] for row in rows("strategies.md", "# Strategies: how replicas train together")]
+    assert listed == list(types.Strategy)
+
+
 def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
     listed = [row[0] for row in rows("status.md", "## State")]
     assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]
@@ -83,12 +95,41 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     roles = {
         "Mirrored": {"chief": 1, "evaluator": 1},
         "MultiWorkerMirrored": {"chief": 1, "worker": 1, "evaluator": 1},
+        "Custom": {"chief": 1, "worker": 1, "evaluator": 1},
+        "TPU": {"chief": 1, "evaluator": 1},
         "ParameterServer": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1},
     }[strategy]
-    job = load.parse_job(builders.manifest(trainer=False, **roles))
+    given = builders.manifest(trainer=False, **roles)
+    if strategy in ("Custom", "TPU"):  # which are never inferred
+        given["spec"]["strategy"] = strategy
+    job = load.parse_job(given)
     assert replicas.strategy(job) == strategy
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
     for role in roles:
         lost = replicas.Replica(types.Role(builders.ROLES[role]), 0)
         loss = failure.Loss(lost, failure.Cause.FAILURE, observation.Exit(1, "Error", "", None))
         assert columns[role] in SCOPES[failure.scope(job, loss)]
+
+
+COMPARED = ("digits",)
+
+
+@pytest.mark.parametrize("example", COMPARED)
+def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
+    part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
+    assert "| | sync | async | sync, slow worker | async, slow worker |" in part
+    listed = [row[0] for row in rows("compare.md", "## What the figures mean")]
+    for line in re.findall(r"^\| ([^|*]+?) \|", part, flags=re.MULTILINE):
+        assert any(line.startswith(name.removesuffix(" …")) for name in listed), line
+    for picture in comparisons.PICTURES:
+        file = comparisons.image(example, picture)
+        assert f"]({file.relative_to(ROOT / 'docs')})" in part
+        assert 1000 < file.stat().st_size < 200_000
+
+
+def test_every_option_of_compare_is_listed() -> None:
+    listed = {
+        row[0] for row in rows("compare.md", "# Sync or async: comparing them with your model")
+    }
+    options = {option for one in app.compare.params for option in one.opts if option != "job"}
+    assert listed == options

@@ -92,6 +92,11 @@ BAD: list[tuple[str, Change, str]] = [
         "strategy Mirrored trains on the devices of one replica",
     ),
     (
+        "a TPU over many",
+        lambda d: d["spec"].update(strategy="TPU"),
+        "strategy TPU drives a whole TPU from one replica",
+    ),
+    (
         "servers' strategy without servers",
         lambda d: d["spec"].update(strategy="ParameterServer"),
         "strategy ParameterServer needs servers",
@@ -186,3 +191,11 @@ def test_a_template_of_wrong_types_is_refused_with_or_without_the_trainer(
         with pytest.raises(load.SpecError) as refused:
             load.parse_job(document)
         assert any(sentence in problem for problem in refused.value.problems), refused.value
+
+
+@pytest.mark.parametrize("strategy", ["Custom", "TPU"])
+def test_servers_belong_to_their_own_strategy(strategy: str) -> None:
+    document = builders.manifest(trainer=True, worker=1, ps=1)
+    document["spec"]["strategy"] = strategy
+    with pytest.raises(load.SpecError, match="only strategy ParameterServer uses servers"):
+        load.parse_job(document)

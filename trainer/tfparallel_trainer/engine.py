@@ -17,6 +17,9 @@ class Made:
     examples: int
     finite: bool
     """Whether the loss and, where they are looked at, all gradients are finite numbers."""
+    staleness: int | None = None
+    """How many steps of others came between reading the weights and applying the gradient; None
+    where all make each step together."""
 
 
 Step = Callable[[int, feed.Batch, frozenset[train.Flag]], train.Outcome]

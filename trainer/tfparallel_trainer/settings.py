@@ -49,7 +49,11 @@ class Settings:
     attempt: int | None
     """None when nobody counts attempts: the run then takes the next free number."""
     cpu_devices: int
+    logs_steps: bool
+    """Whether the chief writes a line for each step."""
     progress: ProgressTarget | None
+    first_epoch: int = 0
+    """The epoch that training begins with, where no checkpoint says otherwise."""
 
     @property
     def uses_servers(self) -> bool:
@@ -83,9 +87,10 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         source_dir=source,
         output_dir=output,
         job_uid=env.get(environment.JOB_UID, ""),
-        attempt=_positive(env, environment.ATTEMPT),
-        cpu_devices=_positive(env, environment.CPU_DEVICES) or 1,
-        progress=_progress(env),
+        attempt=positive(env, environment.ATTEMPT),
+        cpu_devices=positive(env, environment.CPU_DEVICES) or 1,
+        logs_steps=_switch(env, environment.STEP_LOG),
+        progress=progress_target(env),
     )
 
 
@@ -96,13 +101,25 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     return value
 
 
-def _positive(env: Mapping[str, str], name: str) -> int | None:
+def positive(env: Mapping[str, str], name: str) -> int | None:
+    """Read a number from 1; None where the variable is not set.
+
+    Raises:
+        BadConfigurationError: it is something else.
+    """
     value = env.get(name)
     if value is None:
         return None
     if not value.isdecimal() or int(value) < 1:
         raise errors.BadConfigurationError(f"${name} is {value!r}: give a number from 1.")
     return int(value)
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "0")
+    if value not in ("0", "1"):
+        raise errors.BadConfigurationError(f"${name} is {value!r}: give 1, or 0 for not.")
+    return value == "1"
 
 
 def _job(path: str) -> job_file.JobFile:
@@ -124,7 +141,12 @@ def _job(path: str) -> job_file.JobFile:
         ) from error
 
 
-def _progress(env: Mapping[str, str]) -> ProgressTarget | None:
+def progress_target(env: Mapping[str, str]) -> ProgressTarget | None:
+    """Where the environment says that progress goes.
+
+    Raises:
+        BadConfigurationError: the interval is no number.
+    """
     url = env.get(environment.PROGRESS_URL)
     if not url:
         return None
@@ -134,6 +156,6 @@ def _progress(env: Mapping[str, str]) -> ProgressTarget | None:
         url=url,
         token_file=pathlib.Path(token) if token else None,
         ca_file=pathlib.Path(authorities) if authorities else None,
-        interval_seconds=_positive(env, environment.PROGRESS_SECONDS)
+        interval_seconds=positive(env, environment.PROGRESS_SECONDS)
         or protocol.MIN_INTERVAL_SECONDS,
     )

@@ -42,6 +42,8 @@ class Strategy(enum.StrEnum):
     MIRRORED = "Mirrored"
     MULTI_WORKER_MIRRORED = "MultiWorkerMirrored"
     PARAMETER_SERVER = "ParameterServer"
+    CUSTOM = "Custom"
+    TPU = "TPU"
 
 
 class RestartPolicy(enum.StrEnum):
@@ -175,7 +177,8 @@ class Spec(base.Model):
 
     strategy: Strategy | None = None
     """How the replicas train together. Absent: ParameterServer with servers, MultiWorkerMirrored
-    with several training replicas, else Mirrored."""
+    with several training replicas, else Mirrored. Custom: under the tf.distribute.Strategy that the
+    module's build_strategy returns; TPU: on the TPU of one replica."""
 
     trainer: Annotated[
         job_file.TrainerSpec | None,
@@ -243,6 +246,13 @@ SPEC_RULES = rules.Rules(
         " && !('Chief' in self.tfReplicaSpecs) && !('Master' in self.tfReplicaSpecs))",
         "strategy Mirrored trains on the devices of one replica: give one Chief or one Worker, or"
         " set strategy to MultiWorkerMirrored",
+    ),
+    rules.Rule(
+        "!has(self.trainer) || !has(self.strategy) || self.strategy != 'TPU'"
+        " || !('Worker' in self.tfReplicaSpecs)"
+        " || (self.tfReplicaSpecs['Worker'].replicas == 1"
+        " && !('Chief' in self.tfReplicaSpecs) && !('Master' in self.tfReplicaSpecs))",
+        "strategy TPU drives a whole TPU from one replica: give one Chief or one Worker",
     ),
     rules.Rule(
         "has(self.strategy) == has(oldSelf.strategy)"

@@ -11,6 +11,7 @@ import click
 
 from tfparallel_operator.api import load, names
 from tfparallel_operator.cli import display, summary
+from tfparallel_operator.cli.compare import command, execute, plan
 from tfparallel_operator.local import run as local_run
 from tfparallel_operator.local import source
 
@@ -20,6 +21,14 @@ EXIT_SIGNAL = 128
 """Plus the number of the signal that ended the run: 130 after Ctrl-C."""
 
 _FILE = click.Path(path_type=pathlib.Path)
+
+_OVERRIDES = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Change a field of the job, such as spec.trainer.epochs=3; null removes it. Repeatable.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,13 +45,7 @@ def tfparallel() -> None:
     help="Where results, checkpoints and logs go; a folder of an earlier run is gone on with."
     "  [default: a new folder runs/<job>/<time>]",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Change a field of the job, such as spec.trainer.epochs=3; null removes it. Repeatable.",
-)
+@_OVERRIDES
 @click.option(
     "--timeout",
     type=click.IntRange(min=1),
@@ -75,6 +78,88 @@ def run(
         sys.exit(EXIT_SIGNAL + outcome.stopped_by)
     if outcome.job.status.state is not names.State.SUCCEEDED:
         sys.exit(EXIT_FAILED)
+
+
+@tfparallel.command()
+@click.argument("job", type=_FILE, metavar="JOB.yaml")
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option(
+    "--servers", type=click.IntRange(min=1), default=1, show_default=True, help="Of async."
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How often each run is made, with spec.trainer.seed and those that follow.",
+)
+@click.option(
+    "--slow-worker",
+    type=click.FloatRange(min=1, min_open=True),
+    metavar="FACTOR",
+    help="Make each run also with the last worker this many times slower.",
+)
+@click.option(
+    "--equal-batch",
+    type=click.Choice([one.value for one in plan.Equal]),
+    default=plan.Equal.UPDATE.value,
+    show_default=True,
+    help="What has globalBatchSize examples in async too: an update of the weights, or all workers"
+    " together.",
+)
+@click.option(
+    "--target",
+    metavar="METRIC=VALUE",
+    help="Tell how long it takes to a value, such as val_accuracy=0.95."
+    "  [default: the loss that every run reaches]",
+)
+@click.option("--epochs", type=click.IntRange(min=1), help="Short for --set spec.trainer.epochs.")
+@click.option(
+    "--output",
+    type=_FILE,
+    metavar="DIR",
+    help="Where report, pictures and runs go: a new folder.  [default: runs/<job>/<time>]",
+)
+@_OVERRIDES
+def compare(
+    job: pathlib.Path,
+    workers: int,
+    servers: int,
+    seeds: int,
+    slow_worker: float | None,
+    equal_batch: str,
+    target: str | None,
+    epochs: int | None,
+    output: pathlib.Path | None,
+    overrides: Sequence[str],
+) -> None:
+    """Train a job synchronously and asynchronously on this machine, and compare the two.
+
+    Exit status: 0 all runs succeeded, 1 one failed, 2 bad input, 130 ended by Ctrl-C.
+    """
+    wanted = plan.Wanted(
+        workers=workers,
+        servers=servers,
+        seeds=seeds,
+        slow_worker=slow_worker,
+        equal=plan.Equal(equal_batch),
+    )
+    if epochs is not None:
+        overrides = (*overrides, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
+    try:
+        aim = None if target is None else command.target(target)
+        given = source.read(job, overrides)
+        folder = output or _new_folder(given.job.metadata.name)
+        command.compare(given, wanted, aim, folder)
+    except load.SpecError as error:
+        _refuse(error)
+    except execute.RunFailedError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except execute.StoppedError as error:
+        sys.exit(EXIT_SIGNAL + error.number)
+    except KeyboardInterrupt:  # between two runs: nothing runs
+        sys.exit(EXIT_SIGNAL + 2)
 
 
 @tfparallel.command()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator.api import load, names, pods
 from tfparallel_operator.core import build, decision
-from tfparallel_operator.local import folders, ports, process, text, volumes
+from tfparallel_operator.local import folders, ports, process, slowly, text, volumes
 from tfparallel_trainer.contract import environment
 
 GRACE_SECONDS = 10.0
@@ -53,6 +53,8 @@ class Launcher:
     """How many processes share the machine."""
     inherited: Mapping[str, str]
     """The runner's own environment."""
+    slowed: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """By the names of pods: how many times slower they run."""
 
     def translate(
         self, manifest: decision.Manifest, config_maps: volumes.ConfigMaps
@@ -78,11 +80,12 @@ class Launcher:
             self.addresses.apply(local.apply(text.expand(word, given)))
             for word in _command(container)
         ]
+        factor = self.slowed.get(manifest["metadata"]["name"])
         grace = spec.termination_grace_period_seconds
         output = own.get(environment.OUTPUT_DIR)
         return Translation(
             launch=process.Launch(
-                command=_with_this_python(command),
+                command=_slowed(_with_this_python(command), factor),
                 environment={**self._environment(own, container), **own},
                 folder=self._folder(container, local),
                 grace_seconds=GRACE_SECONDS if grace is None else float(grace),
@@ -163,6 +166,12 @@ def _variables(container: pods.Container) -> dict[str, str]:
 
 def _with_this_python(command: list[str]) -> list[str]:
     return [sys.executable, *command[1:]] if command[0] in _PYTHONS else command
+
+
+def _slowed(command: list[str], factor: float | None) -> list[str]:
+    if factor is None:
+        return command
+    return [sys.executable, "-I", "-S", slowly.__file__, str(factor), *command]
 
 
 def _cores() -> int:

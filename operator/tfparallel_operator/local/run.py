@@ -56,8 +56,16 @@ async def run(
     output: pathlib.Path,
     told: watcher.Watcher,
     clock: cluster.Clock = utc_now,
+    slowed: Mapping[str, float] | None = None,
 ) -> Outcome:
     """Run a job to its end in an output folder, which may be that of an earlier run.
+
+    Args:
+        source: the job and what belongs to it.
+        output: the folder.
+        told: receives what happens.
+        clock: gives the time.
+        slowed: by the names of replicas, such as worker-1: how many times slower they run.
 
     Raises:
         SpecError: the job asks for what only a cluster can give, or the folder is in use.
@@ -74,6 +82,11 @@ async def run(
             ),
             replicas=len(addresses),
             inherited=os.environ,
+            slowed={
+                replica.pod_name(job.metadata.name): factor
+                for replica in addresses
+                if (factor := (slowed or {}).get(replica.name)) is not None
+            },
         )
         translations = _translations(job, launcher, source.config_maps)
         told.placed(_placements(translations, addresses))

@@ -7,6 +7,7 @@ from typing import Any
 
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.local import config_map, overrides
+from tfparallel_trainer.contract import job_file
 
 _UNUSED_KINDS = ("PersistentVolumeClaim", "Namespace")
 """Kinds that a job's file may bring for the cluster and that a folder makes up for here."""
@@ -45,6 +46,19 @@ def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:
     if problems:
         raise load.SpecError(*problems)
     return source
+
+
+def module_text(source: Source, trainer: job_file.TrainerSpec) -> str:
+    """Read the user's module.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    reference = trainer.source
+    name = None if reference is None else reference.config_map.name
+    if name is not None and name in source.config_maps:
+        return source.config_maps[name][trainer.module]
+    return read_text(source.folder / trainer.module)
 
 
 def read_text(path: pathlib.Path) -> str:

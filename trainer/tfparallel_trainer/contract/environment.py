@@ -31,6 +31,9 @@ PROGRESS_SECONDS = "TFPARALLEL_PROGRESS_SECONDS"
 """Shortest time between two reports, in whole seconds; absent: `progress.MIN_INTERVAL_SECONDS`.
 One machine that runs one job takes them more often than a cluster's operator."""
 
+STEP_LOG = "TFPARALLEL_STEP_LOG"
+"""1: the chief writes a line for each step into `outputs.STEP_LOG`; absent: it does not."""
+
 FAILURE_FILE = "TFPARALLEL_FAILURE_FILE"
 """File that takes the sentence of the error that a replica ends with; absent: its log tells it."""
 

@@ -1,5 +1,6 @@
 """What a finished run leaves in the output directory."""
 
+import enum
 import math
 from typing import Annotated
 
@@ -22,6 +23,10 @@ SUMMARY = "summary.json"
 TRAIN_LOG = "logs/train.jsonl"
 """One JSON object a line: what happened during training."""
 
+STEP_LOG = "logs/steps.jsonl"
+"""One JSON object a line for each step, where that is asked for (`environment.STEP_LOG`): `time` in
+seconds since 1970, `event` as in `StepEvent`, and what there is to say of it."""
+
 EVALUATION_LOG = "logs/evaluation.jsonl"
 """The same of an evaluator."""
 
@@ -30,6 +35,20 @@ EVALUATION = "evaluation.json"
 
 TENSORBOARD = "logs/tensorboard"
 """Folder of TensorBoard's event files: `train` and `evaluation`."""
+
+
+class StepEvent(enum.StrEnum):
+    """What a line of the step log tells."""
+
+    MODEL = "model"
+    """The process is ready to train: `variables` and `bytes` of the weights that are trained."""
+    EPOCH = "epoch"
+    """An epoch begins, or goes on after a restart."""
+    STEP = "step"
+    """A step is made: `examples`, `loss`, and with parameter servers `staleness`."""
+    EVALUATION = "evaluation"
+    """An evaluation has ended: `metrics`."""
+
 
 Number = float | str
 """A JSON number; those that JSON cannot write are the strings NaN, Infinity and -Infinity."""
@@ -58,6 +77,9 @@ class Summary(base.Model):
 
     metrics: dict[str, Number]
     """The last loss and metrics; those of the evaluation begin with val_."""
+
+    steps_by_worker: dict[str, Annotated[int, pydantic.Field(ge=0)]] | None = None
+    """With parameter servers: how many steps of this attempt each worker has made."""
 
 
 class Evaluated(base.Model):

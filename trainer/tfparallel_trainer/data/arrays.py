@@ -1,13 +1,13 @@
 """Examples that are held in arrays: the order is ours and exact for any number of ranks."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.data import feed, marks, nest, order
 
 
 class ArrayFeed:
@@ -20,7 +20,8 @@ class ArrayFeed:
         self._arrays = examples
         self._division = division
         self._seed = seed
-        self._length = len(nest.leaves(examples)[0])
+        self._length = count(examples)
+        self._mark = marks.spread(examples, self._length)
 
     @property
     def examples(self) -> int | None:
@@ -45,6 +46,7 @@ class ArrayFeed:
             yield feed.Batch(
                 examples=len(positions),
                 parts=[self._part(positions, parts[rank], number) for rank in self._division.own],
+                mark=self._mark,
             )
 
     def _part(self, positions: range, part: range, epoch: int) -> Any:
@@ -57,6 +59,24 @@ class ArrayFeed:
 
     def _take(self, indices: Any) -> Any:
         return nest.convert(lambda array: array[indices], self._arrays)
+
+
+def count(examples: Any) -> int:
+    """How many examples arrays hold."""
+    return len(nest.leaves(examples)[0])
+
+
+def fetch(examples: Any) -> Callable[[tf.Tensor], tuple[Any, ...]]:
+    """A function that gives the example of a number, as (x, y) or (x, y, sample_weight)."""
+    given = examples if examples[2] is not None else examples[:2]
+    with tf.device("CPU:0"):
+        held = nest.convert(tf.convert_to_tensor, given)
+
+    def example(number: tf.Tensor) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = nest.convert(lambda tensor: tf.gather(tensor, number), held)
+        return found
+
+    return example
 
 
 def checked(given: Any, function: str) -> Any:

@@ -38,9 +38,19 @@ def shuffled(positions: range, examples: int, seed: int, epoch: int) -> npt.NDAr
     if not positions:
         return np.zeros((0,), np.int64)
     with tf.device("CPU:0"):
-        found = tf.random.experimental.index_shuffle(
+        found = numbers(
             tf.range(positions.start, positions.stop, dtype=tf.int64),
-            seed=tf.constant([seed, epoch], tf.int64),
-            max_index=tf.constant(examples - 1, tf.int64),
+            examples,
+            seed,
+            tf.constant(epoch, tf.int64),
         )
     return np.asarray(found.numpy(), np.int64)
+
+
+def numbers(positions: tf.Tensor, examples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
+    """As `shuffled`, for tensors (int64), so that it can be traced."""
+    return tf.random.experimental.index_shuffle(
+        positions,
+        seed=tf.stack([tf.constant(seed, tf.int64), epoch]),
+        max_index=tf.constant(examples - 1, tf.int64),
+    )

@@ -2,14 +2,14 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
-from tfparallel_trainer.data import ahead, arrays, feed, stream
+from tfparallel_trainer import errors, inputs, user
+from tfparallel_trainer.data import ahead, arrays, feed, generated, marks, records, rows, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,47 +35,101 @@ class Request:
 
 
 def training(module: user.Module, request: Request) -> feed.Feed:
-    """The training examples; arrays are shuffled anew for each epoch, data sets are as they are.
+    """The training examples, prepared ahead.
+
+    What is found by its number is shuffled anew for each epoch; data sets and generators are as
+    they are.
 
     Raises:
         UserCodeError: the function raises, or returns what the interface does not know.
     """
-    return ahead.AheadFeed(_feed(module.training_data, "training_data", request, request.seed))
+    return ahead.AheadFeed(_Source(module, "training_data", request, shuffled=True).opened())
 
 
 def evaluation(module: user.Module, request: Request) -> feed.Feed:
-    """The examples to evaluate on, in their own order.
+    """The examples to evaluate on, in their own order, prepared ahead.
 
     Raises:
         UserCodeError: as `training`.
     """
-    return ahead.AheadFeed(_feed(module.evaluation_data, "evaluation_data", request, None))
+    return ahead.AheadFeed(_Source(module, "evaluation_data", request, shuffled=False).opened())
 
 
-def _feed(
-    call: Callable[[user.Context], Any],
-    name: str,
-    request: Request,
-    seed: int | None,
-) -> feed.Feed:
-    given = _seeded(call, request, 0)
-    if not isinstance(given, tf.data.Dataset):
-        return arrays.ArrayFeed(arrays.checked(given, name), request.division, seed)
+class _Source:
+    """A data function of the user's."""
 
-    def make(number: int) -> tf.data.Dataset:
-        # Anew each time: a data set that shuffles gives another order when it is iterated again.
-        return _seeded(call, request, number)
+    def __init__(self, module: user.Module, name: str, request: Request, *, shuffled: bool) -> None:
+        self._module = module
+        self._name = name
+        self._request = request
+        self._shuffled = shuffled
 
-    found = stream.StreamFeed(given, make, request.division, name)
-    if found.endless and not (request.endless_allowed and seed is not None):
-        raise errors.UserCodeError(
-            f"{name} returns a data set that never ends: remove .repeat()"
-            + (", or give trainer.steps instead of trainer.epochs." if seed is not None else ".")
+    def opened(self) -> feed.Feed:
+        """Make a feed of what it returns for epoch 0."""
+        given = self._call(0)
+        division = self._request.division
+        if isinstance(given, feed.Source):
+            return given.divided(division)
+        if isinstance(given, tf.data.Dataset):
+            return self._stream(given)
+        if isinstance(given, Iterator):
+            return generated.GeneratedFeed(self._generator, division, self._name)
+        if isinstance(given, inputs.Records):
+            index = records.Index(given.paths, self._name)
+            return self._rows(len(index), index.fetch, given.functions, index.mark)
+        if isinstance(given, inputs.Arrays):
+            examples = arrays.checked(given.given, self._name)
+            if given.functions:
+                length = arrays.count(examples)
+                mark = marks.spread(examples, length)
+                return self._rows(length, arrays.fetch(examples), given.functions, mark)
+        else:
+            examples = arrays.checked(given, self._name)
+        return arrays.ArrayFeed(examples, division, self._request.seed if self._shuffled else None)
+
+    def _rows(
+        self,
+        length: int,
+        fetch: Callable[[tf.Tensor], tuple[Any, ...]],
+        functions: tuple[inputs.Function, ...],
+        mark: float,
+    ) -> feed.Feed:
+        found = rows.Rows(
+            length=length,
+            fetch=fetch,
+            functions=functions,
+            seed=self._request.seed,
+            shuffled=self._shuffled,
+            mark=mark,
+            function=self._name,
         )
-    return found
+        with user.guard(self._module.path, f"what examples of {self._name} go through raised"):
+            return rows.RowsFeed(found, self._request.division)
 
+    def _stream(self, given: tf.data.Dataset) -> feed.Feed:
+        found = stream.StreamFeed(given, self._call, self._request.division, self._name)
+        if found.endless and not (self._request.endless_allowed and self._shuffled):
+            raise errors.UserCodeError(
+                f"{self._name} returns a data set that never ends: remove .repeat()"
+                + (", or give trainer.steps instead of trainer.epochs." if self._shuffled else ".")
+            )
+        return found
 
-def _seeded(call: Callable[[user.Context], Any], request: Request, epoch: int) -> Any:
-    """Call a data function with TensorFlow's and NumPy's seeds set, the same on every process."""
-    keras.utils.set_random_seed((request.seed + epoch) % 2**31)
-    return call(request.context(epoch))
+    def _generator(self, epoch: int) -> Iterator[Any]:
+        return self._guarded(self._call(epoch))
+
+    def _guarded(self, given: Iterator[Any]) -> Generator[Any, None, None]:
+        with user.guard(self._module.path, f"{self._name} raised"):
+            yield from given
+
+    def _call(self, epoch: int) -> Any:
+        """Call the function with all seeds set, the same on every process.
+
+        Anew for each epoch: a data set that shuffles gives another order when it is gone through
+        again.
+        """
+        keras.utils.set_random_seed((self._request.seed + epoch) % 2**31)
+        context = self._request.context(epoch)
+        if self._name == "training_data":
+            return self._module.training_data(context)
+        return self._module.evaluation_data(context)

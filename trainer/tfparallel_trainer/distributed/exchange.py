@@ -5,12 +5,13 @@ that of one process. So gradients are added up here first, and the optimizer the
 that has nothing left to add: it clips and applies the sum, on every replica alike.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer.mesh import collectives
+from tfparallel_trainer.step import synchrony
 
 
 class Exchange(collectives.Communicator):
@@ -20,7 +21,7 @@ class Exchange(collectives.Communicator):
         """Args: context: the replica context that is current."""
         super().__init__(0, 1, 0, "")
         self.size = context.num_replicas_in_sync
-        self.index = _number(context)
+        self.index = synchrony.number(context)
         self._context = context
 
     def begin(self, program: collectives.Program) -> None:
@@ -45,26 +46,9 @@ class Exchange(collectives.Communicator):
             return [self._context.all_gather(tensor, axis=0) for tensor in tensors]
 
 
-class Summed(tf.distribute.ReplicaContext):  # type: ignore[misc]  # TensorFlow has no types
+class Summed(synchrony.Within):
     """A replica's context in which gradients are sums already; enter it around `apply`."""
-
-    def __init__(self, context: Any) -> None:
-        """Args: context: the replica context that is current."""
-        super().__init__(context.strategy, _number(context))
-        self._context = context
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Give the value back: it is the same on all replicas."""
         return value
-
-    def merge_call(self, merge_fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
-        """Merge in the strategy's own context."""
-        with self._context:
-            return self._context.merge_call(merge_fn, args, kwargs)
-
-
-def _number(context: Any) -> Any:
-    """The replica's place among all: a number where TensorFlow knows it while tracing."""
-    place = context.replica_id_in_sync_group
-    known = tf.get_static_value(place)
-    return place if known is None else int(known)

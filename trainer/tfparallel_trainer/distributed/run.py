@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import engine, reporting, run, settings, setup, stall, training
+from tfparallel_trainer import engine, reporting, run, settings, setup, stall, termination, training
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.distributed import evaluation, places, steps, strategies
@@ -28,10 +28,10 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     own = places.of_process(strategy)
     strategies.check_places(given, strategy, own)
-    run.compare(given, process.module, devices.names(given.cluster, count)[0], count)
+    run.compare(given, process, devices.names(given.cluster, count)[0], count)
     with (
         watch.peers(given.cluster, process.give_up),
-        run.reporter_of(given, process.out) as reporter,
+        run.reporter_of(given, process) as reporter,
     ):
         ready, traced = _prepare(given, process, strategy, own)
         outer = _train(given, process, ready, traced, reporter, strategy)
@@ -79,7 +79,7 @@ def _train(
         outer = run.loop(given, process, ready, reporter, made, moves)
         if given.cluster.is_chief:
             _announce(given, process, ready, strategy, outer.total_steps)
-        process.stop.allow(run.GRACE_SECONDS)
+        process.stop.allow(termination.STEP_SECONDS)
         outer.run()
     return outer
 

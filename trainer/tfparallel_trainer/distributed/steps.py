@@ -145,8 +145,8 @@ def _step(
     own: replica.Replica, part: Any, number: tf.Tensor, flags: tf.Tensor, everywhere: bool
 ) -> list[tf.Tensor]:
     with _kept(own, part, everywhere):
-        found = train.of_rank(own, part, number, flags)
-    with exchange.Summed(tf.distribute.get_replica_context()):
+        found = train.of_rank(own, part, number, flags, maybe_empty=not everywhere)
+    with exchange.Summed():
         own.optimizer.apply(found.gradients, own.model.trainable_variables)
     return [found.loss, found.terms, found.flags, found.finite]
 

@@ -31,7 +31,7 @@ def build(given: settings.Settings, module: user.Module, say: Callable[[str], No
         )
     with cluster.limited():
         found = module.build_strategy()
-    _check_kind(found, module)
+    check_kind(found, module)
     return found
 
 
@@ -89,7 +89,12 @@ def check_model(model: Any) -> None:
         )
 
 
-def _check_kind(found: Any, module: user.Module) -> None:
+def check_kind(found: Any, module: user.Module) -> None:
+    """See that what build_strategy returns trains all replicas together.
+
+    Raises:
+        UserCodeError: it does not.
+    """
     kind = type(found).__name__
     if not isinstance(found, tf.distribute.Strategy):
         raise errors.UserCodeError(

@@ -46,8 +46,16 @@ def reach(
     peers: Sequence[tasks.Task],
     timeout_seconds: float,
     say: Callable[[str], None],
+    why: Callable[[tasks.Task], str] | None = None,
 ) -> None:
     """Return when each of these peers has been reached at its address.
+
+    Args:
+        cluster: the processes.
+        peers: whom to wait for.
+        timeout_seconds: how long that may take.
+        say: writes a line for people, about whom this process waits for.
+        why: tells why a peer is not there now, empty when it is; by default `unreachable`.
 
     Raises:
         StartTimeoutError: peers are missing at the limit; names them.
@@ -56,7 +64,7 @@ def reach(
     next_say = began + _FIRST_SAY_SECONDS
     waiting = peers
     while True:
-        reasons = {peer: unreachable(peer) for peer in waiting}
+        reasons = {peer: (why or unreachable)(peer) for peer in waiting}
         waiting = [peer for peer, reason in reasons.items() if reason]
         if not waiting:
             return

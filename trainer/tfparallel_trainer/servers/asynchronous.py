@@ -1,10 +1,8 @@
 """The chief's engine: gives batches to workers, takes what their steps return, and adds it up."""
 
-import concurrent.futures
 import dataclasses
 import math
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +10,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import engine
 from tfparallel_trainer.data import feed, nest
-from tfparallel_trainer.servers import steps
+from tfparallel_trainer.servers import ledger, presence, steps
 from tfparallel_trainer.step import evaluate, metrics, replica, train
-
-_LOOK_AGAIN_SECONDS = 0.2
-"""After how long results that could not be brought here are looked for again."""
 
 _WAITING_PER_WORKER = 3
 """Batches that are given out at once for each worker: one in work, the others on their way."""
@@ -63,8 +58,8 @@ class Asynchronous:
 
     def __init__(
         self,
-        coordinator: Any,
-        workers: int,
+        given: ledger.Ledger[Work],
+        workers: presence.Workers,
         own: replica.Replica,
         traced: steps.Steps,
         training: feed.Feed,
@@ -72,24 +67,23 @@ class Asynchronous:
         bounded: bool,
     ) -> None:
         """Args:
-        coordinator: TensorFlow's, which gives closures to workers.
-        workers: how many there are.
+        given: gives work to workers; nothing is in it.
+        workers: those that make the steps.
         own: the model, its variables on the servers.
         traced: what workers run.
         training: the examples to train on.
         evaluation: those to evaluate on.
         bounded: whether stale gradients are dropped.
         """
-        self._coordinator = coordinator
-        self._limit = workers * _WAITING_PER_WORKER
+        self._given = given
+        self._workers = workers
+        self._limit = waiting(len(workers.steps))
         self._own = own
         self._bounded = bounded
         self._steps = traced
         self._evaluation = evaluation
         self._train = traced.training(training.spec)
         self._evaluate = None if evaluation is None else traced.evaluation(evaluation.spec)
-        self._threads = concurrent.futures.ThreadPoolExecutor(self._limit, "results")
-        self._given: dict[concurrent.futures.Future[Any], Work] = {}
         self._made: list[engine.Made] = []
         self._states = self._nothing()
         self.staleness = Staleness()
@@ -109,14 +103,14 @@ class Asynchronous:
         """Give a batch to the next worker that is free."""
         self._send(Work(step, batch))
         while len(self._given) >= self._limit:
-            self._take()
-        self._take(seconds=0.0)
+            self._take_in(self._given.take())
+        self._take_in(self._given.ready())
         return self._collected(), asked
 
     def settle(self) -> Sequence[engine.Made]:
         """Return when no step is pending."""
         while self._given:
-            self._take()
+            self._take_in(self._given.take())
         self._steps.count()
         return self._collected()
 
@@ -142,36 +136,30 @@ class Asynchronous:
         weights = self._own.model.trainable_variables
         return all(bool(np.isfinite(np.asarray(weight)).all()) for weight in weights)
 
-    def _evaluated(self, batches: Iterable[feed.Batch]) -> Iterable[Any]:
-        waiting = [
-            self._fetched(self._coordinator.schedule(self._evaluate, args=(_leaves(batch),)))
-            for batch in batches
-        ]
-        for future in waiting:
-            yield future.result()
+    def _evaluated(self, batches: Iterable[feed.Batch]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            self._given.send(Work(number, batch), self._evaluate, (_leaves(batch),))
+            while len(self._given) >= self._limit:
+                yield from (result for _, result in self._given.take())
+        while self._given:
+            yield from (result for _, result in self._given.take())
 
     def _send(self, work: Work) -> None:
         number = tf.constant(work.step, tf.int64)
-        value = self._coordinator.schedule(self._train, args=(number, _leaves(work.batch)))
-        self._given[self._fetched(value)] = work
+        self._given.send(work, self._train, (number, _leaves(work.batch)))
 
-    def _fetched(self, value: Any) -> concurrent.futures.Future[Any]:
-        return self._threads.submit(fetch, value)
-
-    def _take(self, seconds: float | None = None) -> None:
-        """Take in what is there, waiting this long for something (None: until it comes)."""
-        ready, _ = concurrent.futures.wait(self._given, seconds, concurrent.futures.FIRST_COMPLETED)
-        for future in ready:
-            work = self._given.pop(future)
-            applied, staleness, total, values, contributions = future.result()
+    def _take_in(self, results: Iterable[tuple[Work, Any]]) -> None:
+        for work, (place, applied, staleness, total, values, contributions) in results:
             self.staleness.add(int(staleness), bool(applied))
             if not applied:
                 self._send(work)
                 continue
+            self._workers.made(steps.worker_of(bytes(place)))
             self._states = _sum(self._states, contributions)
             losses = {"loss": float(total), **self._own.by_output(values)}
             finite = math.isfinite(losses["loss"])
-            self._made.append(engine.Made(losses, work.batch.examples, finite))
+            made = engine.Made(losses, work.batch.examples, finite, int(staleness))
+            self._made.append(made)
 
     def _collected(self) -> Sequence[engine.Made]:
         made, self._made = self._made, []
@@ -184,22 +172,9 @@ class Asynchronous:
         ]
 
 
-def fetch(value: Any) -> Any:
-    """Bring the results of a step here, which may be a step that is made again.
-
-    Results wait on the worker that made them. When it is lost first, bringing them here fails; the
-    coordinator notices by itself and gives the step to another. An error that the step itself
-    ended with is the same object at every look.
-    """
-    before: tf.errors.OpError | None = None
-    while True:
-        try:
-            return value.fetch()
-        except tf.errors.OpError as error:
-            if error is before or isinstance(error, tf.errors.CancelledError):
-                raise
-            before = error
-            time.sleep(_LOOK_AGAIN_SECONDS)
+def waiting(workers: int) -> int:
+    """How many batches are given out at once to so many workers."""
+    return workers * _WAITING_PER_WORKER
 
 
 def _sum(states: Sequence[Any], contributions: Sequence[Any]) -> list[Any]:

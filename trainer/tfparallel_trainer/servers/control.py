@@ -37,7 +37,9 @@ class Control:
     def __init__(self, chief: tasks.Task) -> None:
         self._socket = cluster.listen(chief)
         self._answer = Answer.RUN
-        self._heard: set[str] = set()
+        self._opened_at = time.monotonic()
+        self._heard_at: dict[str, float] = {}
+        self._dismissed: set[str] = set()
         self._changed = threading.Condition()
 
     def __enter__(self) -> Self:
@@ -54,7 +56,18 @@ class Control:
         wanted = set(names)
         with self._changed:
             self._answer = Answer.DONE
-            self._changed.wait_for(lambda: wanted <= self._heard, seconds)
+            self._changed.wait_for(lambda: wanted <= self._dismissed, seconds)
+
+    def silence(self, name: str) -> float:
+        """For how many seconds a process has not asked."""
+        with self._changed:
+            return time.monotonic() - self._heard_at.get(name, self._opened_at)
+
+    def absent(self, peer: tasks.Task) -> str:
+        """Why a process cannot be worked with; empty when it listens and has asked."""
+        with self._changed:
+            heard = peer.name in self._heard_at
+        return cluster.unreachable(peer) or ("" if heard else "it has not asked the chief")
 
     def _serve(self) -> None:
         while True:
@@ -72,10 +85,11 @@ class Control:
             return
         with self._changed:
             answer = self._answer
+            self._heard_at[name] = time.monotonic()
         connection.sendall(answer.encode())
         if answer is Answer.DONE:
             with self._changed:
-                self._heard.add(name)
+                self._dismissed.add(name)
                 self._changed.notify()
 
 

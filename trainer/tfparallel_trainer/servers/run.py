@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, reporting, run, settings, setup, stall, termination
 from tfparallel_trainer.mesh import cluster, devices, shape, tasks, watch
-from tfparallel_trainer.servers import asynchronous, control, presence, steps
+from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
 
 _DISMISS_SECONDS = 10.0
 """How long the others may take to hear that training is done."""
@@ -25,15 +25,15 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     others = given.cluster.peers
     with control.Control(given.cluster.task) as answers:
         limit = given.job.trainer.start_timeout_seconds
-        cluster.reach(given.cluster, others, limit, process.out.say)
-        servers, workers = given.cluster.of(tasks.SERVER), given.cluster.of("worker")
+        cluster.reach(given.cluster, others, limit, process.out.say, answers.absent)
+        servers = given.cluster.of(tasks.SERVER)
+        workers = presence.Workers(given.cluster.of("worker"), answers, process.out.say)
         with (
-            watch.these(servers, process.give_up),
-            presence.told(workers, limit, process.out.say, process.give_up),
-            run.reporter_of(given, process.out) as reporter,
+            presence.watching(workers, servers, answers, limit, process.give_up),
+            run.reporter_of(given, process) as reporter,
             _named(servers),
         ):
-            _train(given, process, reporter)
+            _train(given, process, reporter, workers)
         answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
 
 
@@ -52,7 +52,12 @@ def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
         ) from error
 
 
-def _train(given: settings.Settings, process: run.Process, reporter: reporting.Reporter) -> None:
+def _train(
+    given: settings.Settings,
+    process: run.Process,
+    reporter: reporting.Reporter,
+    workers: presence.Workers,
+) -> None:
     strategy = _connect(given.cluster)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -64,10 +69,10 @@ def _train(given: settings.Settings, process: run.Process, reporter: reporting.R
     bound = given.job.trainer.max_staleness
     with strategy.scope():
         made = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
-    workers = given.cluster.of("worker")
+    most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
     made_by = asynchronous.Asynchronous(
-        coordinator,
-        len(workers),
+        ledger.Ledger(coordinator, most, workers.frozen),
+        workers,
         own,
         steps.Steps(strategy, process.module, own, made, bound),
         ready.training,
@@ -79,7 +84,8 @@ def _train(given: settings.Settings, process: run.Process, reporter: reporting.R
         _announce(given, process, ready, outer.total_steps)
         process.stop.allow(termination.STEP_SECONDS)
         outer.run()
-    run.write_results(given, process, ready, reporter, outer.position)
+    if not process.script:
+        run.write_results(given, process, ready, reporter, outer.position, workers.steps)
 
 
 def _connect(given: tasks.Cluster) -> Any:
@@ -89,14 +95,16 @@ def _connect(given: tasks.Cluster) -> Any:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     addresses = {**given.addresses(), given.task.role: [f"{host}:{port}"]}
-    return tf.distribute.ParameterServerStrategy(
-        tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(addresses),
-            task_type=given.task.role,
-            task_id=given.task.index,
-            rpc_layer="grpc",
+    with cluster.limited():
+        strategy: object = tf.distribute.ParameterServerStrategy(
+            tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec(addresses),
+                task_type=given.task.role,
+                task_id=given.task.index,
+                rpc_layer="grpc",
+            )
         )
-    )
+    return strategy
 
 
 def _announce(

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfparallel_trainer.step import replica
@@ -14,7 +13,7 @@ def adopt(model: Any) -> bool:
     """Overwrite the weights by their averages; gives whether there are any."""
     optimizer = model.optimizer
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # that of a loss scale
-    if not inner.use_ema or int(keras.ops.convert_to_numpy(inner.iterations)) == 0:
+    if not inner.use_ema or int(tf.convert_to_tensor(inner.iterations)) == 0:
         return False
     optimizer.finalize_variable_values(model.trainable_variables)
     return True

@@ -35,6 +35,19 @@ def zeros(found: Sequence[Kind], variables: Sequence[Any]) -> list[Any]:
     return [_zero(kind, variable) for kind, variable in zip(found, variables, strict=True)]
 
 
+def nothing_if(empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """The gradients, or zeros where a rank computed them from no examples.
+
+    A mean over no examples is NaN, and so may be a gradient that goes through it.
+    """
+    return [
+        tf.where(empty, tf.zeros(variable.shape, gradient.dtype), gradient)
+        if _kind(gradient) is Kind.DENSE
+        else gradient  # slices of no examples are no slices
+        for gradient, variable in zip(gradients, variables, strict=True)
+    ]
+
+
 def add_up(
     data: collectives.Communicator,
     gradients: Sequence[Any],

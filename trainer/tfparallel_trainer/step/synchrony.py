@@ -5,6 +5,7 @@ context's `all_reduce`. So each rank runs its forward pass in a context of its o
 `all_reduce` is the mesh's. Counts are added up as sums are, so parts may differ in size.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -26,11 +27,31 @@ def layers(model: Any) -> list[Any]:
     ]
 
 
-class Context(tf.distribute.ReplicaContext):  # type: ignore[misc]  # TensorFlow has no types
+class Within(tf.distribute.ReplicaContext):  # type: ignore[misc]  # TensorFlow has no types
+    """A replica context within the current one, whose place and variables it has."""
+
+    def __init__(self) -> None:
+        self._outer = tf.distribute.get_replica_context()
+        super().__init__(self._outer.strategy, number(self._outer))
+
+    def merge_call(self, merge_fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
+        """Merge in the outer context."""
+        with self._outer:
+            return self._outer.merge_call(merge_fn, args, kwargs)
+
+
+def number(context: Any) -> Any:
+    """A replica's place among all: a number where TensorFlow knows it while tracing."""
+    place = context.replica_id_in_sync_group
+    known = tf.get_static_value(place)
+    return place if known is None else int(known)
+
+
+class Context(Within):
     """A rank's place among those that a batch is divided over; enter it around a forward pass."""
 
     def __init__(self, data: collectives.Communicator) -> None:
-        super().__init__(tf.distribute.get_strategy(), replica_id_in_sync_group=0)
+        super().__init__()
         self._data = data
         self.sums = 0
         """How many sums were asked for."""

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import user
-from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import feed, marks, nest
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.step import finite, gradients, loss, metrics, replica, synchrony
 
@@ -75,14 +74,20 @@ class TrainStep:
         if self._all_take_part:  # in the sums within the forward pass
             given = [nothing(self._spec) if part is None else part for part in given]
         pattern = tuple(part is not None for part in given)
-        flags = np.array([flag in asked for flag in Flag], np.float64)
+        told = [*(float(flag in asked) for flag in Flag), *marks.summands(batch.mark)]
         parts = [part for part in given if part is not None]
         outcome = self._function(pattern)(
             tf.constant(step, tf.int64),
-            tf.constant(flags),
+            tf.constant(told, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
         total, values, heard, is_finite = (tensor.numpy() for tensor in outcome)
+        if not marks.alike(heard[len(Flag) :]):
+            raise errors.UserCodeError(
+                f"training_data gives other examples on some replicas than on others, which shows "
+                f"in step {step + 1}: let it give the same in the same order everywhere. Sort "
+                "lists of files, and let what is random follow from context.seed and context.epoch."
+            )
         return Outcome(
             loss=float(total),
             terms=self._replicas[0].by_output(values),
@@ -113,7 +118,7 @@ class TrainStep:
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(Flag),), tf.float64),
+                tf.TensorSpec((len(Flag) + len(marks.summands(0)),), tf.float64),
                 [self._spec for has_part in pattern if has_part],
             )
 
@@ -121,7 +126,7 @@ class TrainStep:
         self, own: replica.Replica, part: Any, step: tf.Tensor, flags: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         before = finite.Memory(own) if self._leaves_out else None
-        found = of_rank(own, part, step, flags, self._kinds)
+        found = of_rank(own, part, step, flags, kinds=self._kinds, maybe_empty=self._all_take_part)
         self._kinds = gradients.kinds(found.gradients)
         variables = own.model.trainable_variables
         if before is None:
@@ -152,7 +157,9 @@ def of_rank(
     part: Any,
     step: tf.Tensor,
     flags: tf.Tensor,
+    *,
     kinds: Sequence[gradients.Kind] | None = None,
+    maybe_empty: bool = False,
 ) -> Shared:
     """Compute a batch together with the other ranks.
 
@@ -160,8 +167,9 @@ def of_rank(
         own: this rank's replica.
         part: its examples; None when it has none.
         step: number of the step.
-        flags: what this rank asks for, float64 in the order of `Flag`.
+        flags: what this rank asks for, float64 in the order of `Flag`, and further numbers.
         kinds: of the gradients, which a rank without examples cannot know.
+        maybe_empty: whether the part may hold no examples, not being None.
     """
     own.data.begin(collectives.Program.TRAIN)
     variables = own.model.trainable_variables
@@ -174,6 +182,9 @@ def of_rank(
         computed = gradients.zeros(kinds or [], variables)
     else:
         computed = _backward(own, tape, found, penalty, scales, variables)
+        if maybe_empty:
+            empty = tf.equal(tf.shape(nest.leaves(part)[0])[0], 0)
+            computed = gradients.nothing_if(empty, computed, variables)
     totals, values = gradients.add_up(own.data, computed, variables, _numerators(own, found))
     values = values * scales
     total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
@@ -181,7 +192,7 @@ def of_rank(
         gradients=totals,
         loss=total,
         terms=values,
-        flags=sums[-len(Flag) :],
+        flags=sums[len(own.terms) :],
         finite=finite.of_step(own, total, totals),
     )
 

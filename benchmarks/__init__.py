@@ -1,0 +1,1 @@
+"""Measures the trainer against what one would write without it; `python -m benchmarks`."""

@@ -1,0 +1,176 @@
+"""Starts what is measured as processes of this machine, and reads when what happened."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import results
+from tests.trainer import launch
+from tfparallel_trainer.contract import environment, outputs
+
+ROOT = launch.REPOSITORY
+MODELS = ROOT / "benchmarks" / "models"
+_LIMIT_SECONDS = 600.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened."""
+
+    kind: str
+    time: float
+    """Seconds since 1970."""
+    facts: dict[str, Any]
+
+    def number(self, name: str) -> float:
+        """A fact that is a number."""
+        return float(self.facts[name])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What a run of several processes told."""
+
+    started: float
+    """Seconds since 1970, just before the first process was started."""
+    events: list[Event]
+
+    def of(self, kind: str) -> list[Event]:
+        """The events of one kind."""
+        return [event for event in self.events if event.kind == kind]
+
+
+def script(name: str, arguments: Sequence[object], size: results.Size, processes: int = 1) -> Run:
+    """Run a script of `benchmarks.scripts`; gives what its first process told."""
+    command = [sys.executable, "-m", f"benchmarks.scripts.{name}", *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as folder:
+        given = launch.environments(pathlib.Path(folder), MODELS, {}, processes=processes)
+        if processes == 1:
+            given[0].pop(environment.TF_CONFIG)
+        started, out = _finish(command, given, size, pathlib.Path(folder))
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return Run(started, [Event(line.pop("event"), line.pop("time"), line) for line in lines])
+
+
+def trainer(
+    settings: dict[str, object],
+    size: results.Size,
+    *,
+    processes: int = 1,
+    devices: int = 1,
+    source: pathlib.Path = MODELS,
+    more: dict[str, str] | None = None,
+) -> Run:
+    """Run the trainer; gives what its chief recorded."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        given = launch.environments(
+            folder, source, settings, processes=processes, devices=devices, more=more or {}
+        )
+        started, _ = _finish([sys.executable, "-m", "tfparallel_trainer"], given, size, folder)
+        return Run(started, read(folder / "output"))
+
+
+def read(output: pathlib.Path) -> list[Event]:
+    """What a run recorded in its output directory."""
+    found = []
+    for line in (output / outputs.TRAIN_LOG).read_text().splitlines():
+        record = json.loads(line)
+        moment = datetime.datetime.fromisoformat(record.pop("time")).timestamp()
+        found.append(Event(record.pop("event"), moment, record))
+    return found
+
+
+@contextlib.contextmanager
+def group(
+    command: Sequence[str],
+    environments: Sequence[dict[str, str]],
+    size: results.Size,
+    folder: pathlib.Path,
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start processes, and end those that are left; they write to 0.out, 0.err, …"""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, variables in enumerate(environments):
+            with (
+                (folder / f"{number}.out").open("wb") as out,
+                (folder / f"{number}.err").open("wb") as err,
+            ):
+                running.append(
+                    subprocess.Popen(
+                        command, cwd=ROOT, env={**_base(size), **variables}, stdout=out, stderr=err
+                    )
+                )
+        yield running
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def finished(running: Sequence[subprocess.Popen[bytes]], folder: pathlib.Path) -> None:
+    """Wait for processes to end well."""
+    for number, process in enumerate(running):
+        if process.wait(_LIMIT_SECONDS):
+            said = (folder / f"{number}.err").read_text()[-2000:]
+            raise RuntimeError(f"process {number} ended with {process.returncode}: {said}")
+
+
+@contextlib.contextmanager
+def slowed(process: subprocess.Popen[bytes], factor: int) -> Iterator[None]:
+    """Let a process run only one part of `factor` of the time, by stopping it again and again."""
+    over = threading.Event()
+    quantum = 0.01
+
+    def stop_and_go() -> None:
+        while process.poll() is None:
+            process.send_signal(signal.SIGSTOP)
+            done = over.wait(quantum * (factor - 1))
+            process.send_signal(signal.SIGCONT)
+            if done or over.wait(quantum):
+                return
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _finish(
+    command: Sequence[str],
+    environments: Sequence[dict[str, str]],
+    size: results.Size,
+    folder: pathlib.Path,
+) -> tuple[float, str]:
+    started = time.time()
+    with group(command, environments, size, folder) as running:
+        finished(running, folder)
+    return started, (folder / "0.out").read_text()
+
+
+def _base(size: results.Size) -> dict[str, str]:
+    kept = ("PATH", "HOME", "LANG")
+    return {
+        **{name: os.environ[name] for name in kept if name in os.environ},
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "BENCHMARK_EXAMPLES": str(size.examples),
+    }

@@ -1,0 +1,71 @@
+"""The time of a step, against a minimal loop under the same strategy and against Keras' fit."""
+
+import functools
+from collections.abc import Callable
+
+from benchmarks import processes, results
+
+Sample = Callable[[], list[float]]
+
+
+def measure(size: results.Size) -> list[results.Result]:
+    """Run the trainer and each other one in turns."""
+    loop = functools.partial(processes.script, "strategy_loop")
+    rest = (size.epochs, size.batch)
+    compared = (
+        (
+            "step, Mirrored, 1 process with 2 devices",
+            1.03,
+            lambda: _trained(size, devices=2),
+            lambda: _seconds(loop(("Mirrored", *rest), size), "epoch", size),
+            "a minimal loop",
+        ),
+        (
+            "step, MultiWorkerMirrored, 2 processes",
+            1.03,
+            lambda: _trained(size, count=2),
+            lambda: _seconds(loop(("MultiWorkerMirrored", *rest), size, 2), "epoch", size),
+            "a minimal loop",
+        ),
+        (
+            "step, 1 process",
+            1.05,
+            lambda: _trained(size),
+            lambda: _seconds(processes.script("keras_fit", rest, size), "epoch", size),
+            "Keras' fit",
+        ),
+    )
+    return [
+        results.ratio(what, target, *in_turns(ours, theirs, size.repeats), other)
+        for what, target, ours, theirs, other in compared
+    ]
+
+
+def in_turns(ours: Sample, theirs: Sample, repeats: int) -> tuple[list[float], list[float]]:
+    """Take samples of two sides by turns, so that both meet the same state of the machine."""
+    first: list[float] = []
+    second: list[float] = []
+    for _ in range(repeats):
+        first += ours()
+        second += theirs()
+    return first, second
+
+
+def _trained(size: results.Size, *, count: int = 1, devices: int = 1) -> list[float]:
+    settings: dict[str, object] = {
+        "module": "cnn.py",
+        "epochs": size.epochs,
+        "globalBatchSize": size.batch,
+    }
+    run = processes.trainer(settings, size, processes=count, devices=devices)
+    return _seconds(run, "train", size)
+
+
+def _seconds(run: processes.Run, kind: str, size: results.Size) -> list[float]:
+    """Seconds of a step, as a mean over each epoch but the first."""
+    ends = {
+        int(event.number("epoch")): event.time
+        for event in run.of(kind)
+        if "step" not in event.facts or event.number("step") == event.number("epoch") * size.steps
+    }
+    return [(ends[epoch] - ends[epoch - 1]) / size.steps for epoch in sorted(ends) if epoch > 1]

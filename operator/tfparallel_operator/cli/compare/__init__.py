@@ -1,0 +1,1 @@
+"""`tfparallel compare`: one model trained synchronously and asynchronously, and what that shows."""

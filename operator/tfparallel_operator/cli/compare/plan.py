@@ -1,0 +1,174 @@
+"""Which runs a comparison is made of: jobs that follow from the one that is given. Pure."""
+
+import copy
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfparallel_operator.api import load, names, types
+from tfparallel_operator.local import source
+from tfparallel_trainer.contract import environment
+
+
+class Mode(enum.StrEnum):
+    """How the workers train together."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class Equal(enum.StrEnum):
+    """What is equal in both modes."""
+
+    UPDATE = "update"
+    """The examples of an update of the weights: both make the same number of them."""
+    WORKER = "worker"
+    """The examples of a worker's step: with N workers async makes N times as many updates."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """A column of the comparison."""
+
+    mode: Mode
+    slow: bool
+    """Whether one worker is slowed."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and pictures."""
+        return f"{self.mode}, slow worker" if self.slow else str(self.mode)
+
+    @property
+    def label(self) -> str:
+        """What it is called in names of folders."""
+        return f"{self.mode}-slow" if self.slow else str(self.mode)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a person asks for."""
+
+    workers: int
+    servers: int
+    seeds: int
+    slow_worker: float | None
+    """How many times slower the last worker is in the runs that slow it; None: there are none."""
+    equal: Equal
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The columns, in their order."""
+        slow = (False,) if self.slow_worker is None else (False, True)
+        return tuple(Variant(mode, one) for one in slow for mode in Mode)
+
+    @property
+    def slowed(self) -> Mapping[str, float]:
+        """The factor of the worker that is slowed."""
+        if self.slow_worker is None:
+            return {}
+        return {f"worker-{self.workers - 1}": self.slow_worker}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trial:
+    """One run to make."""
+
+    variant: Variant
+    seed: int
+    source: source.Source
+
+    @property
+    def folder(self) -> str:
+        """Its folder within that of the comparison."""
+        return f"{self.variant.label}-seed{self.seed}"
+
+
+def trials(given: source.Source, wanted: Wanted) -> Sequence[Trial]:
+    """List the runs in their order: all variants of a seed, then those of the next.
+
+    So what changes on the machine meanwhile meets all variants alike.
+
+    Raises:
+        SpecError: the job cannot be compared, or not with these numbers.
+    """
+    trainer = given.job.spec.trainer
+    if trainer is None:
+        raise load.SpecError(
+            "spec.trainer: missing; tfparallel compare derives both runs from it: write it"
+        )
+    return [
+        Trial(
+            variant,
+            seed,
+            dataclasses.replace(given, job=_derived(given.job, variant, wanted, seed)),
+        )
+        for seed in range(trainer.seed, trainer.seed + wanted.seeds)
+        for variant in wanted.variants
+    ]
+
+
+def _derived(
+    given: types.TFParallelJob, variant: Variant, wanted: Wanted, seed: int
+) -> types.TFParallelJob:
+    document = given.model_dump(mode="json", by_alias=True, exclude_none=True)
+    document = {key: value for key, value in document.items() if key != "status"}
+    spec = document["spec"]
+    document["spec"] = {
+        "strategy": _STRATEGY[variant.mode].value,
+        "tfReplicaSpecs": _replicas(spec["tfReplicaSpecs"], variant.mode, wanted),
+        "trainer": _trainer(spec["trainer"], variant.mode, wanted, seed),
+        # A restart would spoil the figures: what fails, fails the comparison.
+        "runPolicy": {**spec.get("runPolicy", {}), "backoffLimit": 0},
+    }
+    return load.parse_job(document)
+
+
+_STRATEGY = {
+    Mode.SYNC: types.Strategy.MULTI_WORKER_MIRRORED,
+    Mode.ASYNC: types.Strategy.PARAMETER_SERVER,
+}
+
+
+def _replicas(given: Mapping[str, Any], mode: Mode, wanted: Wanted) -> dict[str, Any]:
+    leading = given.get(types.Role.CHIEF) or given.get(types.Role.MASTER) or {}
+    worker = given.get(types.Role.WORKER, leading)
+    roles = {types.Role.WORKER.value: {**worker, "replicas": wanted.workers}}
+    if mode is Mode.ASYNC:
+        like = {key: value for key, value in worker.items() if key != "devices"}
+        server = given.get(types.Role.PS, like)
+        roles[types.Role.PS.value] = {**server, "replicas": wanted.servers}
+    for role in roles.values():
+        role["template"] = _logging_steps(role.get("template") or {})
+    return roles
+
+
+def _logging_steps(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template of replicas that write the step log if they lead."""
+    changed = copy.deepcopy(dict(template))
+    containers = changed.setdefault("spec", {}).setdefault("containers", [])
+    container = next((one for one in containers if one.get("name") == names.CONTAINER), None)
+    if container is None:
+        container = {"name": names.CONTAINER}
+        containers.append(container)
+    variable = {"name": environment.STEP_LOG, "value": "1"}
+    container["env"] = [*container.get("env", []), variable]
+    return changed
+
+
+def _trainer(given: Mapping[str, Any], mode: Mode, wanted: Wanted, seed: int) -> dict[str, Any]:
+    trainer = {**given, "seed": seed}
+    if mode is Mode.SYNC:
+        trainer.pop("maxStaleness", None)
+    elif wanted.equal is Equal.WORKER:
+        size = trainer["globalBatchSize"]
+        if size % wanted.workers:
+            raise load.SpecError(
+                f"spec.trainer.globalBatchSize: received {size}, which {wanted.workers} workers "
+                "cannot share equally: give a multiple, or --equal-batch update"
+            )
+        trainer["globalBatchSize"] = size // wanted.workers
+        if "steps" in trainer:
+            trainer["steps"] *= wanted.workers
+    return trainer

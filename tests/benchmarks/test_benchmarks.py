@@ -1,0 +1,40 @@
+"""The benchmarks run and give what their page shows; how fast anything is, is not tested here."""
+
+import math
+
+import pytest
+
+from benchmarks import __main__ as benchmarks
+from benchmarks import page, results
+
+
+@pytest.mark.trainer
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", benchmarks.ALL)
+def test_each_measures_something(name: str) -> None:
+    found = benchmarks.ALL[name](results.SMALL)
+    assert found
+    for result in found:
+        assert math.isfinite(result.value)
+        assert result.value >= 0
+        assert result.row().count("|") == 6
+
+
+def test_a_target_is_met_on_its_good_side() -> None:
+    low = results.Result("a", 2.0, results.Bound.AT_MOST, 1.5, " %", "")
+    high = results.Result("a", 2.0, results.Bound.AT_LEAST, 1.5, " x", "")
+    assert (low.met, high.met) == (True, False)
+    assert low.row() == "| a | ≤ 2 % | 1.5 % | yes |  |"
+
+
+def test_medians_are_compared() -> None:
+    found = results.ratio("a", 1.1, [0.2, 0.1, 9.0], [0.1, 0.1, 0.4], "b")
+    assert found.value == pytest.approx(2.0)
+    assert found.detail == "200.0 ms (100.0…9000.0) against 100.0 ms (100.0…400.0) of b"
+
+
+def test_the_page_shows_every_result() -> None:
+    found = [results.Result("a", 2.0, results.Bound.AT_MOST, 1.5, " %", "")]
+    text = page.written(found, results.FULL, load=0.5)
+    assert found[0].row() in text.splitlines()
+    assert "2 cores" in text or "cores (" in text

@@ -1,0 +1,380 @@
+"""What data functions may return: mapped arrays, TFRecord files, generators."""
+
+import gzip
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.trainer import launch, reference, test_equality
+from tfparallel_trainer import errors, inputs, user
+from tfparallel_trainer.contract import exits
+from tfparallel_trainer.data import feed, marks, nest, order, source
+
+Make = Callable[[int, pathlib.Path], Callable[..., Any]]
+ZEROS = inputs.Arrays(np.zeros(1), np.zeros(1))
+NAMES = ("mapped", "records", "generated")
+
+
+def opened(
+    function: Callable[..., Any],
+    division: feed.Division,
+    seed: int = 7,
+    *,
+    evaluation: bool = False,
+) -> feed.Feed:
+    made = user.Module(
+        pathlib.Path(__file__), {"training_data": function, "evaluation_data": function}
+    )
+    request = source.Request(
+        seed=seed,
+        source_dir=pathlib.Path(),
+        output_dir=pathlib.Path(),
+        division=division,
+        endless_allowed=False,
+    )
+    return source.evaluation(made, request) if evaluation else source.training(made, request)
+
+
+def noisy(x: Any, y: Any, seed: Any) -> Any:
+    return (x, tf.random.stateless_uniform((), seed)), y * 2
+
+
+def mapped(examples: int, _: pathlib.Path) -> Callable[[], Any]:
+    x = np.arange(examples)
+    return lambda: inputs.Arrays(x, x).map(noisy)
+
+
+def recorded(examples: int, folder: pathlib.Path) -> Callable[[], Any]:
+    paths = [folder / f"{number}.tfrecord" for number in range(2)]
+    rows = list(range(examples))
+    write(paths[0], rows[: examples // 3])
+    write(paths[1], rows[examples // 3 :])
+
+    def parse(record: Any, seed: Any) -> Any:
+        x = tf.strings.to_number(record, tf.int64)
+        return noisy(x, x, seed)
+
+    return lambda: inputs.Records(paths, parse)
+
+
+def generated(examples: int, _: pathlib.Path) -> Callable[..., Any]:
+    def generate(context: user.Context) -> Iterator[Any]:
+        random = np.random.default_rng([context.seed, context.epoch])
+        for x in random.permutation(examples):
+            yield (x, random.uniform()), x * 2
+
+    return generate
+
+
+MAKERS: dict[str, Make] = {"mapped": mapped, "records": recorded, "generated": generated}
+
+
+def write(path: pathlib.Path, rows: list[int]) -> None:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in rows:
+            writer.write(str(row))
+
+
+def division(batch: int, count: int, own: tuple[int, ...] | None = None) -> feed.Division:
+    return feed.Division(batch_size=batch, ranks=count, own=own or tuple(range(count)))
+
+
+def joined(parts: list[Any]) -> list[tuple[float, ...]]:
+    """The examples of parts as rows."""
+    present = [nest.leaves(part) for part in parts if part is not None]
+    return [tuple(map(float, row)) for leaves in present for row in zip(*leaves, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("records")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None, max_examples=6)
+@given(
+    examples=st.integers(1, 40), batch=st.integers(4, 17), count=st.integers(1, 4), data=st.data()
+)
+def test_each_example_once_whatever_the_ranks(
+    name: str, examples: int, batch: int, count: int, data: st.DataObject, folder: pathlib.Path
+) -> None:
+    function = MAKERS[name](examples, folder)
+    alone = [joined(one.parts) for one in opened(function, division(batch, 1)).epoch(3, 0)]
+    apart = [opened(function, division(batch, count, (rank,))) for rank in range(count)]
+    shared = [list(one.epoch(3, 0)) for one in apart]
+    assert [
+        [row for step in steps for row in joined(step.parts)] for steps in zip(*shared, strict=True)
+    ] == alone
+    rows = [row for step in alone for row in step]
+    assert sorted(row[0] for row in rows) == list(range(examples))
+    assert all(row[2] == 2 * row[0] for row in rows)
+    done = data.draw(st.integers(0, len(alone)))
+    place = min(examples, done * batch)
+    rest = opened(function, division(batch, count)).epoch(3, place)
+    assert [joined(one.parts) for one in rest] == alone[done:]
+
+
+@pytest.mark.parametrize("name", ["mapped", "records"])
+def test_the_order_is_that_of_arrays(name: str, folder: pathlib.Path) -> None:
+    made = opened(MAKERS[name](29, folder), division(8, 2), seed=5)
+    rows = [row for one in made.epoch(2, 0) for row in joined(one.parts)]
+    assert [row[0] for row in rows] == list(order.shuffled(range(29), 29, 5, 2))
+    assert made.examples == 29
+
+
+def test_what_is_random_follows_from_seed_epoch_and_example(folder: pathlib.Path) -> None:
+    def drawn(seed: int, epoch: int) -> dict[float, float]:
+        made = opened(mapped(20, folder), division(7, 2), seed)
+        return {row[0]: row[1] for one in made.epoch(epoch, 0) for row in joined(one.parts)}
+
+    first = drawn(1, 0)
+    assert len(set(first.values())) == 20
+    for other in (drawn(1, 1), drawn(2, 0)):
+        assert not set(other.values()) & set(first.values())
+    at = folded(folded(tf.constant([1, 0], tf.int64), 13), 0)
+    assert first[13.0] == float(tf.random.stateless_uniform((), at))
+
+
+def folded(seed: Any, number: int) -> Any:
+    return tf.random.experimental.stateless_fold_in(seed, tf.constant(number, tf.int64))
+
+
+def test_functions_follow_each_other_and_may_give_weights() -> None:
+    x = np.arange(4.0)
+
+    def weighed(x: Any, y: Any, weight: Any) -> Any:
+        return x, y, weight + 1
+
+    def heavier(x: Any, y: Any, weight: Any) -> Any:
+        return {"a": x}, y, weight * 10
+
+    made = opened(lambda: inputs.Arrays(x, x, x).map(weighed).map(heavier), division(4, 1))
+    (step,) = made.epoch(0, 0)
+    x, _, weight = step.parts[0]
+    np.testing.assert_array_equal(weight, 10 * (np.asarray(x["a"]) + 1))
+    assert made.spec[0]["a"] == tf.TensorSpec((None,), tf.float64)
+    assert made.sample()[2].shape == (1,)
+
+
+def test_the_examples_to_evaluate_on_keep_their_order() -> None:
+    x = np.arange(9)
+    plain = inputs.Arrays(x, x)
+    for function in (lambda: plain, lambda: plain.map(lambda x, y: (x, y))):
+        made = opened(function, division(4, 1), evaluation=True)
+        rows = [row[0] for one in made.epoch(0, 0) for row in joined(one.parts)]
+        assert rows == list(range(9))
+
+
+def one_number(x: Any, y: Any) -> Any:
+    return x
+
+
+def broken(x: Any, y: Any) -> Any:
+    raise ValueError("no such picture")
+
+
+def uneven() -> Iterator[Any]:
+    yield np.zeros(2), 0
+    yield np.zeros(3), 0
+
+
+def no_tuple() -> Iterator[Any]:
+    yield 1
+
+
+def nothing() -> Iterator[Any]:
+    yield from ()
+
+
+def failing() -> Iterator[Any]:
+    raise KeyError("column")
+    yield 1, 1
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda: inputs.Arrays(np.zeros(1), np.zeros(1)).map(one_number),
+            "go through returns SymbolicT",
+        ),
+        (
+            lambda: inputs.Arrays(np.zeros(1), np.zeros(1)).map(broken),
+            "go through raised ValueError: ",
+        ),
+        (lambda: inputs.Arrays(np.zeros(2), np.zeros(3)), "arrays of different lengths"),
+        (uneven, "examples of different shapes or structures"),
+        (no_tuple, "yields int: yield the tuple"),
+        (nothing, "yields no examples"),
+        (failing, "training_data raised KeyError: 'column'"),
+    ],
+)
+def test_wrong_sources_are_refused(function: Callable[..., Any], said: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=said):
+        list(opened(function, division(2, 1)).epoch(0, 0))
+
+
+def test_an_error_in_the_middle_of_an_epoch_shows_the_users_line() -> None:
+    def generate() -> Iterator[Any]:
+        yield np.zeros(1), 0
+        yield np.zeros(1), 1 // int(np.zeros(1)[0] > 1)
+
+    steps = opened(generate, division(1, 1)).epoch(0, 0)
+    next(steps)
+    with pytest.raises(errors.UserCodeError, match="raised ZeroDivisionError") as caught:
+        next(steps)
+    assert "1 // int(" in caught.value.trace
+
+
+def cut(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def compress(path: pathlib.Path) -> None:
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cut, r"is cut short \(at byte 17 of 31\)\."),
+        (compress, "It is compressed: unpack it"),
+        (lambda path: path.write_bytes(b""), "1 files without a record"),
+    ],
+)
+def test_wrong_record_files_are_refused(
+    damage: Callable[[pathlib.Path], object], said: str, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "a.tfrecord"
+    write(path, [1, 2])
+    damage(path)
+    with pytest.raises(errors.UserCodeError, match=said):
+        opened(lambda: inputs.Records([path], lambda record: (record, record)), division(1, 1))
+
+
+PAGE = (launch.REPOSITORY / "docs" / "data.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: str(BLOCKS.index(block)))
+def test_the_examples_of_the_page_give_examples(block: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "images").mkdir()
+    for name in ("cat", "dog"):
+        picture = tf.io.encode_png(tf.zeros((8, 8, 1), tf.uint8)).numpy()
+        (tmp_path / "images" / f"{name}.png").write_bytes(picture)
+    write_features(tmp_path / "a.tfrecord", {"x": [[1.0] * 3] * 2, "y": [[3.0]] * 2})
+    (tmp_path / "model.py").write_text(f"{block}\n\ndef build_model():\n    pass\n")
+    made = user.load(tmp_path, "model.py")
+    request = source.Request(
+        seed=1,
+        source_dir=tmp_path,
+        output_dir=tmp_path,
+        division=division(2, 2),
+        endless_allowed=False,
+    )
+    (first, *rest) = source.training(made, request).epoch(0, 0)
+    assert all(part is not None for part in first.parts)
+    assert sum(one.examples for one in (first, *rest)) in (2, 100)
+
+
+STEPS, FIRST_STEPS, BATCH, SEED = 17, 7, 8, 5
+
+
+@pytest.mark.trainer
+def test_records_on_two_and_then_three_processes_equal_one(tmp_path: pathlib.Path) -> None:
+    """29 records in batches of 8: the last one has 5; the first run ends within epoch 1."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    shutil.copy(reference.MODELS / "noisy_records.py", folder)
+    values = np.random.default_rng(3).normal(size=(29, 3)).astype(np.float32)
+    write_features(folder / "a.tfrecord", {"x": values[:4]})
+    write_features(folder / "b.tfrecord", {"x": values[4:]})
+    for steps, processes in ((FIRST_STEPS, 2), (STEPS, 3)):
+        settings = {
+            "module": "noisy_records.py",
+            "steps": steps,
+            "globalBatchSize": BATCH,
+            "seed": SEED,
+            "checkpoint": {"claim": "c"},
+        }
+        environments = launch.environments(tmp_path, folder, settings, processes=processes)
+        with launch.Group(tmp_path / "logs", environments) as group:
+            ended = group.wait()
+        assert [one.code for one in ended] == [exits.Exit.DONE.value] * processes, ended
+    with reference.floatx():
+        expected, _ = reference.train(
+            reference.load("noisy_records"),
+            STEPS,
+            BATCH,
+            SEED,
+            lambda epoch: noisy_rows(values, epoch),
+        )
+    assert test_equality.largest_difference(tmp_path, expected) <= test_equality.TOLERANCE
+
+
+def write_features(path: pathlib.Path, columns: dict[str, Any]) -> None:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in zip(*columns.values(), strict=True):
+            found = {
+                name: tf.train.Feature(float_list=tf.train.FloatList(value=value))
+                for name, value in zip(columns, row, strict=True)
+            }
+            features = tf.train.Features(feature=found)
+            writer.write(tf.train.Example(features=features).SerializeToString())
+
+
+def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
+    """The examples of an epoch as docs/data.md says that they come."""
+    rows, targets = [], []
+    for number in order.shuffled(range(len(values)), len(values), SEED, epoch):
+        row = values[number].astype(np.float64)
+        targets.append(row.sum(keepdims=True))
+        if row[0] > 0:
+            seed = folded(folded(tf.constant([SEED, epoch], tf.int64), number), 1)
+            row = row + tf.random.stateless_normal((3,), seed, dtype=tf.float64).numpy()
+        rows.append(row)
+    return np.stack(rows), np.stack(targets)
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=9))
+def test_marks_differ_when_one_process_differs(numbers: list[float]) -> None:
+    same = np.sum([marks.summands(numbers[0]) for _ in numbers], axis=0)
+    assert marks.alike(same)
+    others = [*numbers, 1.01 * max(numbers) + 1]
+    assert not marks.alike(np.sum([marks.summands(one) for one in others], axis=0))
+
+
+def test_marks_tell_values_places_and_strings_apart() -> None:
+    found = [
+        marks.of(examples)
+        for examples in (
+            (np.arange(5), None),
+            (np.arange(6), None),
+            np.array([1, 0, 2, 3, 4]),
+            np.array(["a", "b"]),
+            np.array(["b", "a"]),
+            {"a": np.float32(2.5)},
+        )
+    ]
+    assert len(set(found)) == len(found)
+    assert marks.alike([2, np.nan, np.nan])
+
+
+@pytest.mark.trainer
+def test_processes_that_read_other_examples_are_told(tmp_path: pathlib.Path) -> None:
+    settings = {"module": "own_order.py", "epochs": 1, "globalBatchSize": 8}
+    environments = launch.environments(tmp_path, reference.MODELS, settings, processes=2)
+    with launch.Group(tmp_path, environments) as group:
+        ended = group.wait()
+    for one in ended:
+        assert one.code == exits.Exit.USER_ERROR.value, one
+        assert "training_data gives other examples on some replicas" in one.errors
+        assert "in step 1" in one.errors

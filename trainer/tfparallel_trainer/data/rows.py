@@ -1,0 +1,156 @@
+"""Examples that are found by their number and prepared one by one, several at once.
+
+The order is that of arrays, and a process prepares only the examples of its own ranks. What is
+random about an example follows from the seed, the epoch and its number, so it does not depend on
+who prepares it or when.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import feed, nest, order
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Examples and how they are prepared."""
+
+    length: int
+    fetch: Callable[[tf.Tensor], tuple[Any, ...]]
+    """Gives what stands for the example of a number (scalar int64); it is traced."""
+    functions: Sequence[Callable[..., Any]]
+    """What each goes through; the last gives (x, y) or (x, y, sample_weight)."""
+    seed: int
+    """What is random follows from it."""
+    shuffled: bool
+    """Whether each epoch has an order of its own."""
+    mark: float
+    """The same in every process that was given the same examples."""
+    function: str
+    """Name of the user's data function, for the messages."""
+
+
+class RowsFeed:
+    """Batches of such examples.
+
+    Raises:
+        UserCodeError: a function gives something else than an example; what they raise themselves
+            comes through.
+    """
+
+    def __init__(self, rows: Rows, division: feed.Division) -> None:
+        self._rows = rows
+        self._division = division
+        self._functions = [_traced(function) for function in rows.functions]
+        number = tf.TensorSpec((), tf.int64)
+        with tf.device("CPU:0"):
+            self._prepare = tf.function(self._row, autograph=False).get_concrete_function(
+                number, number
+            )
+        self._spec = nest.convert(
+            lambda tensor: tf.TensorSpec((None, *tensor.shape), tensor.dtype),
+            _triple(self._prepare.structured_outputs),
+        )
+
+    @property
+    def examples(self) -> int | None:
+        """Examples in an epoch."""
+        return self._rows.length
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part, as tf.TensorSpec [None, …]."""
+        return self._spec
+
+    def sample(self) -> Any:
+        """The first example, with a leading axis of 1."""
+        zero = tf.zeros((), tf.int64)
+        with tf.device("CPU:0"):
+            return nest.convert(lambda part: part[tf.newaxis], _triple(self._prepare(zero, zero)))
+
+    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+        """The batches of an epoch from position `start` on."""
+        sizes = [len(part) for part in self._own(range(self._division.batch_size))]
+        with tf.device("CPU:0"):
+            examples = self._examples(number, start).batch(sum(sizes))
+        return self._cut(iter(examples), start)
+
+    def _cut(self, waiting: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
+        for positions in order.batches(self._rows.length, self._division.batch_size, start):
+            own = self._own(positions)
+            whole = _triple(next(waiting)) if any(own) else None
+            parts: list[Any] = []
+            first = 0
+            for part in own:
+                parts.append(_slice(whole, first, first + len(part)) if part else None)
+                first += len(part)
+            yield feed.Batch(len(positions), parts, self._rows.mark)
+
+    def _own(self, positions: range) -> list[range]:
+        """The positions of this process's ranks within those of a batch."""
+        parts = order.split(len(positions), self._division.ranks)
+        chosen = [parts[rank] for rank in self._division.own]
+        return [positions[part.start : part.stop] for part in chosen]
+
+    def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
+        batches = order.batches(self._rows.length, self._division.batch_size, start)
+        own = [part for positions in batches for part in self._own(positions) if part]
+        bounds = tf.constant([(part.start, part.stop) for part in own], tf.int64, (len(own), 2))
+        options = tf.data.Options()
+        options.deterministic = True
+        number = tf.constant(epoch, tf.int64)
+        return (
+            tf.data.Dataset.from_tensor_slices(bounds)
+            .flat_map(
+                lambda bound: tf.data.Dataset.from_tensor_slices(self._numbers(bound, number))
+            )
+            .map(lambda row: self._prepare(row, number), num_parallel_calls=tf.data.AUTOTUNE)
+            .with_options(options)
+        )
+
+    def _numbers(self, bound: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
+        """Which examples stand between two positions of an epoch's order."""
+        positions = tf.range(bound[0], bound[1])
+        if not self._rows.shuffled:
+            return positions
+        return order.numbers(positions, self._rows.length, self._rows.seed, epoch)
+
+    def _row(self, number: tf.Tensor, epoch: tf.Tensor) -> Any:
+        found = self._rows.fetch(number)
+        seed = tf.stack([tf.constant(self._rows.seed, tf.int64), epoch])
+        seed = tf.random.experimental.stateless_fold_in(seed, number)
+        for place, function in enumerate(self._functions):
+            own = tf.random.experimental.stateless_fold_in(seed, tf.constant(place, tf.int64))
+            found = _checked(function(*found, seed=own), self._rows.function)
+        return found
+
+
+def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as a part of a graph; it takes a seed, which not every user's function does."""
+    traced = tf.function(function)
+    if "seed" in inspect.signature(function).parameters:
+        return lambda *parts, seed: traced(*parts, seed=seed)
+    return lambda *parts, seed: traced(*parts)
+
+
+def _checked(given: Any, function: str) -> tuple[Any, ...]:
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        size = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
+        raise errors.UserCodeError(
+            f"A function that examples of {function} go through returns "
+            f"{type(given).__name__}{size}: return the tuple (x, y) or (x, y, sample_weight)."
+        )
+    return given if len(given) == 2 or given[2] is not None else given[:2]
+
+
+def _triple(example: Any) -> Any:
+    return example if len(example) == 3 else (*example, None)
+
+
+def _slice(whole: Any, first: int, last: int) -> Any:
+    return nest.convert(lambda tensor: tensor[first:last], whole)

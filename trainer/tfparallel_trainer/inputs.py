@@ -1,0 +1,55 @@
+"""What data functions may return besides plain arrays and data sets.
+
+    from tfparallel_trainer import inputs
+
+    def training_data():
+        return inputs.Arrays(images, labels).map(augment)
+
+Both kinds are read in the trainer's own order: exact for any number of replicas, each of which
+reads only its own examples, several at once. `docs/data.md` is the description for users.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+Function = Callable[..., Any]
+
+
+class _Mapped:
+    """Examples and the functions that each of them goes through."""
+
+    def __init__(self, functions: tuple[Function, ...]) -> None:
+        self.functions = functions
+
+    def map(self, function: Function) -> Self:
+        """Let each example go through a function of TensorFlow operations.
+
+        It gets what stands for one example, such as (x, y), and returns (x, y) or
+        (x, y, sample_weight). One that has a parameter named `seed` gets two integers for
+        `tf.random.stateless_…`; they follow from trainer.seed, the epoch and the example alone.
+        """
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__, functions=(*self.functions, function))
+        return made
+
+
+class Arrays(_Mapped):
+    """Arrays, or structures of arrays, with one row for each example."""
+
+    def __init__(self, x: Any, y: Any, sample_weight: Any = None) -> None:
+        super().__init__(())
+        self.given = (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+class Records(_Mapped):
+    """TFRecord files that are not compressed, on disks that this process can read.
+
+    Args:
+        paths: the files; their records are numbered in this order.
+        parse: makes an example of a record (a scalar string); as a function of `map`.
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], parse: Function) -> None:
+        super().__init__((parse,))
+        self.paths = [os.fspath(path) for path in paths]

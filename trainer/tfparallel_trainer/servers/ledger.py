@@ -1,0 +1,112 @@
+"""Work that is given to workers: all of it comes back, whoever is lost or frozen meanwhile.
+
+TensorFlow gives the work of a worker that is lost to another. For one that is frozen it waits
+without limit, so what such a worker holds is given out again here, and may then be done twice.
+"""
+
+import concurrent.futures
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import tensorflow as tf
+
+_LOOK_EVERY_SECONDS = 1.0
+_LOOK_AGAIN_SECONDS = 0.2
+"""After how long results that could not be brought here are looked for again."""
+
+Label = TypeVar("Label")
+"""What the giver calls a piece of work by."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Piece(Generic[Label]):
+    label: Label
+    function: Any
+    arguments: tuple[Any, ...]
+    sent_at: float
+
+
+class Ledger(Generic[Label]):
+    """The work that is given out and has not come back."""
+
+    def __init__(
+        self, coordinator: Any, threads: int, frozen: Callable[[], Sequence[float]]
+    ) -> None:
+        """Args:
+        coordinator: TensorFlow's, which gives closures to workers.
+        threads: how many results are fetched at a time.
+        frozen: for each worker that is frozen now, the time since when that is known.
+        """
+        self._coordinator = coordinator
+        self._frozen = frozen
+        self._threads = concurrent.futures.ThreadPoolExecutor(threads, "results")
+        self._pieces: dict[concurrent.futures.Future[Any], _Piece[Label]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def send(self, label: Label, function: Any, arguments: tuple[Any, ...]) -> None:
+        """Give a piece of work to the next worker that is free.
+
+        Raises:
+            OpError: an earlier piece has failed, or a server is lost.
+        """
+        value = self._coordinator.schedule(function, args=arguments)
+        piece = _Piece(label, function, arguments, time.monotonic())
+        self._pieces[self._threads.submit(fetch, value)] = piece
+
+    def take(self) -> list[tuple[Label, Any]]:
+        """What has come back; waits for something where nothing has."""
+        while self._pieces:
+            found = self.ready(_LOOK_EVERY_SECONDS)
+            if found:
+                return found
+            self._rescue()
+        return []
+
+    def ready(self, seconds: float = 0.0) -> list[tuple[Label, Any]]:
+        """What has come back; waits no longer than this where nothing has."""
+        ended, _ = concurrent.futures.wait(
+            self._pieces, seconds, concurrent.futures.FIRST_COMPLETED
+        )
+        found: list[tuple[Label, Any]] = []
+        for future in ended:
+            piece = self._pieces.pop(future)
+            try:
+                found.append((piece.label, future.result()))
+            except tf.errors.CancelledError:  # another piece has failed, and this raises its error
+                self.send(piece.label, piece.function, piece.arguments)
+        return found
+
+    def _rescue(self) -> None:
+        """Give out again what only workers that are frozen can still have in their hands.
+
+        Each has one piece at a time; so long as there are more, others bring them back.
+        """
+        known = self._frozen()
+        if not known or len(self._pieces) > len(known):
+            return
+        for future, piece in list(self._pieces.items()):
+            if piece.sent_at < max(known):
+                del self._pieces[future]  # its result is never taken, should it ever come
+                self.send(piece.label, piece.function, piece.arguments)
+
+
+def fetch(value: Any) -> Any:
+    """Bring the results of a step here, which may be a step that is made again.
+
+    Results wait on the worker that made them. When it is lost first, bringing them here fails; the
+    coordinator notices by itself and gives the step to another. An error that the step itself
+    ended with is the same object at every look.
+    """
+    before: tf.errors.OpError | None = None
+    while True:
+        try:
+            return value.fetch()
+        except tf.errors.OpError as error:
+            if error is before or isinstance(error, tf.errors.CancelledError):
+                raise
+            before = error
+            time.sleep(_LOOK_AGAIN_SECONDS)

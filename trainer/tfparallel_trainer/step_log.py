@@ -1,0 +1,86 @@
+"""Records each step on its own, for those who compare runs: an engine around another one.
+
+The train log tells how an epoch goes, about once a second. This one has a line for each step, and
+for where epochs and evaluations begin and end, so that speed can be told without them.
+"""
+
+import json
+import math
+import pathlib
+import time
+from collections.abc import Sequence
+
+from tfparallel_trainer import engine
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.data import feed
+from tfparallel_trainer.step import replica, train
+
+
+class Recorded:
+    """An `engine.Engine` that does what another does, and writes a line for each of its steps."""
+
+    def __init__(
+        self, inner: engine.Engine, own: replica.Replica, output_dir: pathlib.Path
+    ) -> None:
+        """Args: own: a replica of the model, for its size."""
+        self._inner = inner
+        path = output_dir / outputs.STEP_LOG
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = path.open("a", encoding="utf-8", buffering=1)
+        weights = own.model.trainable_variables
+        size = sum(variable.value.dtype.size * math.prod(variable.shape) for variable in weights)
+        self._write(outputs.StepEvent.MODEL, variables=len(weights), bytes=size)
+
+    @property
+    def pending(self) -> int:
+        """As the other engine's."""
+        return self._inner.pending
+
+    def reset(self) -> None:
+        """An epoch begins."""
+        self._inner.reset()
+        self._write(outputs.StepEvent.EPOCH)
+
+    def give(
+        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
+    ) -> tuple[Sequence[engine.Made], frozenset[train.Flag]]:
+        """Give the batch, and record the steps that are made."""
+        made, flags = self._inner.give(step, batch, asked)
+        self._record(made)
+        return made, flags
+
+    def settle(self) -> Sequence[engine.Made]:
+        """Wait until no step is pending, and record those that are made."""
+        made = self._inner.settle()
+        self._record(made)
+        return made
+
+    def metrics(self) -> dict[str, float]:
+        """As the other engine's."""
+        return self._inner.metrics()
+
+    def evaluate(self, watched: engine.Watched) -> dict[str, float] | None:
+        """Evaluate, and record what came of it."""
+        found = self._inner.evaluate(watched)
+        if found is not None:
+            values = {name: outputs.number(value) for name, value in found.items()}
+            self._write(outputs.StepEvent.EVALUATION, metrics=values)
+        return found
+
+    def weights_are_finite(self) -> bool:
+        """As the other engine's."""
+        return self._inner.weights_are_finite()
+
+    def _record(self, made: Sequence[engine.Made]) -> None:
+        for one in made:
+            facts = {} if one.staleness is None else {"staleness": one.staleness}
+            self._write(
+                outputs.StepEvent.STEP,
+                examples=one.examples,
+                loss=outputs.number(one.losses["loss"]),
+                **facts,
+            )
+
+    def _write(self, event: outputs.StepEvent, **facts: object) -> None:
+        record = {"time": round(time.time(), 6), "event": event.value, **facts}
+        self._lines.write(json.dumps(record) + "\n")
