@@ -52,6 +52,16 @@ def test_the_job_of_the_page_on_servers_is_the_example() -> None:
     assert block == (ROOT / "examples/digits-servers/job.yaml").read_text()
 
 
+def test_the_page_on_strategies_shows_its_example_and_every_strategy() -> None:
+    page = (ROOT / "docs/strategies.md").read_text()
+    [job] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    assert job == (ROOT / "examples/custom-strategy/job.yaml").read_text()
+    [function] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert function in (ROOT / "examples/custom-strategy/model.py").read_text()
+    listed = [row[0] for row in rows("strategies.md", "# Strategies: how replicas train together")]
+    assert listed == list(types.Strategy)
+
+
 def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
     listed = [row[0] for row in rows("status.md", "## State")]
     assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]

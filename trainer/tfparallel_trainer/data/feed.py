@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,3 +46,11 @@ class Feed(Protocol):
 
     def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Makes a feed by itself once it knows how batches are cut."""
+
+    def divided(self, division: Division) -> Feed:
+        """Cut batches in this way."""

@@ -68,6 +68,8 @@ class _Source:
         """Make a feed of what it returns for epoch 0."""
         given = self._call(0)
         division = self._request.division
+        if isinstance(given, feed.Source):
+            return given.divided(division)
         if isinstance(given, tf.data.Dataset):
             return self._stream(given)
         if isinstance(given, Iterator):
