@@ -130,13 +130,8 @@ def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.trainer
 def test_whoever_is_frozen(tmp_path: pathlib.Path) -> None:
-    trainer: dict[str, object] = {
-        "module": "slow_stream.py",
-        "steps": 1200,
-        "globalBatchSize": 20,
-        "checkpoint": CHECKPOINT,
-    }
-    started = launch.with_servers(tmp_path, reference.MODELS, trainer)
+    trainer: dict[str, object] = {"steps": 100_000, "checkpoint": CHECKPOINT}
+    started = launch.with_servers(tmp_path, EXAMPLE, trainer)
     environments = [started[name] for name in ("chief-0", "ps-0", "worker-0", "worker-1")]
     with launch.Group(tmp_path / "logs", environments) as group:
         chief, server, _, worker = group.processes
@@ -156,7 +151,7 @@ def test_whoever_is_frozen(tmp_path: pathlib.Path) -> None:
         assert time.monotonic() - frozen < presence.SILENCE_SECONDS + 10
         assert "ps-0" in group.result(0).errors
         with launch.Group(tmp_path / "second", [started["chief-0"]]) as second:
-            second.wait_for_output(0, "ps-0")
+            second.wait_for_output(0, "waiting for ps-0")
             server.send_signal(signal.SIGCONT)
             second.wait_for_output(0, "resuming after step")
 
@@ -361,6 +356,12 @@ def test_results_that_are_lost_with_a_worker_are_waited_for() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="a label of 9"):
         ledger.fetch(own)
     assert own.looks == 2
+
+
+def test_a_step_tells_which_worker_made_it() -> None:
+    assert steps.worker_of(b"\n-/job:worker/replica:0/task:12/device:CPU:0\x12") == 12
+    with pytest.raises(ValueError, match="names no worker"):
+        steps.worker_of(b"/job:localhost/replica:0/task:0/device:CPU:0")
 
 
 def test_staleness_is_told() -> None:

@@ -14,6 +14,8 @@ class Batch:
     parts: list[Any]
     """For each replica of this process (x, y, sample_weight) with [n, …] each, or None when it has
     no example in this step; sample_weight may be None."""
+    mark: float = 0.0
+    """The same in every process that was given the same examples (see `data.marks`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -149,12 +149,12 @@ class Asynchronous:
         self._given.send(work, self._train, (number, _leaves(work.batch)))
 
     def _take_in(self, results: Iterable[tuple[Work, Any]]) -> None:
-        for work, (worker, applied, staleness, total, values, contributions) in results:
+        for work, (place, applied, staleness, total, values, contributions) in results:
             self.staleness.add(int(staleness), bool(applied))
             if not applied:
                 self._send(work)
                 continue
-            self._workers.made(int(worker))
+            self._workers.made(steps.worker_of(bytes(place)))
             self._states = _sum(self._states, contributions)
             losses = {"loss": float(total), **self._own.by_output(values)}
             finite = math.isfinite(losses["loss"])

@@ -9,6 +9,7 @@ applies it, while others do the same; nothing is locked. Three things follow:
 * Staleness is the number of steps that others applied between reading and applying.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.step import evaluate, metrics, replica, train
+
+_TASK = re.compile(rb"/job:worker/replica:\d+/task:(\d+)/")
 
 
 class Steps:
@@ -40,9 +43,9 @@ class Steps:
     def training(self, spec: Any) -> Any:
         """Trace the training step for batches of this structure.
 
-        Its arguments are the step's number and the leaves of a batch; its results are the worker's
-        index, whether the gradient was applied, its staleness, the loss, that of each output, and
-        metrics' states.
+        Its arguments are the step's number and the leaves of a batch; its results are where it was
+        made (see `worker_of`), whether the gradient was applied, its staleness, the loss, that of
+        each output, and metrics' states.
         """
 
         def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
@@ -95,8 +98,7 @@ class Steps:
                 lambda: self._apply(found),
                 lambda: tf.constant(False),
             )
-        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        return worker, applied, staleness, found.loss, found.terms, found.apart.contributions
+        return _place(), applied, staleness, found.loss, found.terms, found.apart.contributions
 
     def _apply(self, found: train.Computed) -> tf.Tensor:
         optimizer, variables = self._own.optimizer, self._own.model.trainable_variables
@@ -105,6 +107,24 @@ class Steps:
             variable.assign(value)
         optimizer.iterations.assign(self._made.assign_add(1))
         return tf.constant(True)
+
+
+def worker_of(place: bytes) -> int:
+    """The index of the worker that a step's place names."""
+    found = _TASK.search(place)
+    if found is None:
+        raise ValueError(f"{place!r} names no worker")
+    return int(found[1])
+
+
+def _place() -> tf.Tensor:
+    """A string with the name of the device that this runs on: a handle says where it was made.
+
+    TensorFlow's experimental_get_current_worker_index makes the chief wait for a worker that is
+    frozen, in a way that stops all of its threads.
+    """
+    handle = tf.raw_ops.AnonymousIteratorV3(output_types=[tf.int64], output_shapes=[()])
+    return tf.raw_ops.IteratorToStringHandle(resource_handle=handle)
 
 
 def check(model: Any) -> None:
