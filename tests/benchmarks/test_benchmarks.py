@@ -9,6 +9,7 @@ from benchmarks import page, results
 
 
 @pytest.mark.trainer
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", benchmarks.ALL)
 def test_each_measures_something(name: str) -> None:
     found = benchmarks.ALL[name](results.SMALL)

@@ -61,7 +61,7 @@ def test_sync_and_async_and_both_with_a_slow_worker(tmp_path: pathlib.Path) -> N
 def test_an_interrupted_comparison_leaves_no_process(tmp_path: pathlib.Path) -> None:
     mark = jobs.new_mark()
     with subprocess.Popen(
-        (*_COMMAND, "--slow-worker", "3", "--output", "out"),
+        (*_COMMAND, "--slow-worker", "3", "--equal-batch", "worker", "--output", "out"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

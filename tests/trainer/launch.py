@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tfparallel_trainer.contract import environment, outputs
@@ -30,7 +30,12 @@ class Ended:
 class Group:
     """The processes of one attempt at a job; ends those that are left when it is closed."""
 
-    def __init__(self, folder: pathlib.Path, environments: list[dict[str, str]]) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        environments: list[dict[str, str]],
+        arguments: Sequence[str] = ("-m", "tfparallel_trainer"),
+    ) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._files: list[tuple[pathlib.Path, pathlib.Path]] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +45,7 @@ class Group:
             with out.open("wb") as stdout, err.open("wb") as stderr:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "tfparallel_trainer"],
+                        [sys.executable, *arguments],
                         env={**_base(), **variables},
                         stdout=stdout,
                         stderr=stderr,

@@ -60,7 +60,7 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
             engine=engine.Synchronous(
                 replicas, train.TrainStep(made, replicas, given.spec), None, None
             ),
-            reporter=reporting.Reporter(out, None, progress.Pusher(None, 1, out.say)),
+            reporter=reporting.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
             termination=termination.Termination(lambda: None),
             watch=stall.Watch(),
             schedule=schedule.Schedule(spec.checkpoint, True, lambda: float(next(clock))),

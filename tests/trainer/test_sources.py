@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.trainer import launch, reference, test_equality
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.data import feed, nest, order, source
+from tfparallel_trainer.data import feed, marks, nest, order, source
 
 Make = Callable[[int, pathlib.Path], Callable[..., Any]]
 ZEROS = inputs.Arrays(np.zeros(1), np.zeros(1))
@@ -99,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(
     examples=st.integers(1, 40), batch=st.integers(4, 17), count=st.integers(1, 4), data=st.data()
 )
@@ -342,3 +342,39 @@ def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
             row = row + tf.random.stateless_normal((3,), seed, dtype=tf.float64).numpy()
         rows.append(row)
     return np.stack(rows), np.stack(targets)
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=9))
+def test_marks_differ_when_one_process_differs(numbers: list[float]) -> None:
+    same = np.sum([marks.summands(numbers[0]) for _ in numbers], axis=0)
+    assert marks.alike(same)
+    others = [*numbers, 1.01 * max(numbers) + 1]
+    assert not marks.alike(np.sum([marks.summands(one) for one in others], axis=0))
+
+
+def test_marks_tell_values_places_and_strings_apart() -> None:
+    found = [
+        marks.of(examples)
+        for examples in (
+            (np.arange(5), None),
+            (np.arange(6), None),
+            np.array([1, 0, 2, 3, 4]),
+            np.array(["a", "b"]),
+            np.array(["b", "a"]),
+            {"a": np.float32(2.5)},
+        )
+    ]
+    assert len(set(found)) == len(found)
+    assert marks.alike([2, np.nan, np.nan])
+
+
+@pytest.mark.trainer
+def test_processes_that_read_other_examples_are_told(tmp_path: pathlib.Path) -> None:
+    settings = {"module": "own_order.py", "epochs": 1, "globalBatchSize": 8}
+    environments = launch.environments(tmp_path, reference.MODELS, settings, processes=2)
+    with launch.Group(tmp_path, environments) as group:
+        ended = group.wait()
+    for one in ended:
+        assert one.code == exits.Exit.USER_ERROR.value, one
+        assert "training_data gives other examples on some replicas" in one.errors
+        assert "in step 1" in one.errors

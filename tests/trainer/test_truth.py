@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.trainer import ranks, truth
+from tests.trainer import ranks, truth, truth_servers
 from tfparallel_trainer.mesh import tasks
 
 SOME = tuple(case for case in truth.CASES if case.model in ("MLP", "two inputs, two outputs"))
@@ -26,8 +26,19 @@ def test_two_processes_equal_a_plain_loop() -> None:
     assert truth.faults(cells) == []
 
 
+@pytest.mark.trainer
+@pytest.mark.timeout(900)
+def test_one_worker_equals_a_plain_loop_and_two_end_with_the_same_losses() -> None:
+    some = [
+        case for case in truth_servers.CASES if case.name in ("MLP, Adam", "LSTM, SGD momentum")
+    ]
+    outcomes = truth_servers.measure(some, ("float64",), truth_servers.SEEDS)
+    assert len(outcomes) == len(some)
+    assert truth_servers.faults(outcomes) == []
+
+
 def test_the_page_has_every_cell_within_its_limits() -> None:
-    text = truth.PAGE.read_text()
+    text = truth.part(truth.HEADING)
     cells: truth.Cells = {}
     for case in truth.CASES:
         row = next(
@@ -40,4 +51,28 @@ def test_the_page_has_every_cell_within_its_limits() -> None:
             for floatx, value in zip(truth.LIMITS, pair, strict=True):
                 cells[case.name, str(layout), floatx] = float(value)
     assert truth.faults(cells) == []
-    assert truth.page(cells) == text
+    assert truth.section(cells) == text
+
+
+def test_the_page_has_every_row_of_asynchronous_training() -> None:
+    text = truth.part(truth_servers.HEADING)
+    outcomes = truth_servers.parsed(text)
+    assert truth_servers.faults(outcomes) == []
+    assert truth_servers.section(outcomes) == text
+    assert max(outcome.staleness for outcome in outcomes.values()) > 0
+
+
+def test_the_cases_hold_what_is_asked_for() -> None:
+    held = " ".join(case.also for case in truth.CASES)
+    for what in ("clip", "accumulation", "masks", "sample weights", "weight decay", "no dropout"):
+        assert what in held
+    assert {case.model for case in truth.CASES} == {
+        "MLP",
+        "CNN",
+        "synchronized BatchNormalization",
+        "LSTM",
+        "Transformer",
+        "two inputs, two outputs",
+        "embedding",
+    }
+    assert {layout.processes for layout in truth.LAYOUTS} == {1, 2, 3}

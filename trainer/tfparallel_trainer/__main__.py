@@ -1,12 +1,11 @@
 """Entry of the trainer: `python -m tfparallel_trainer`, with the environment of the contract."""
 
 import os
-import sys
 import time
 import traceback
 from collections.abc import Mapping
 
-from tfparallel_trainer import errors, preflight, settings
+from tfparallel_trainer import ending, errors, preflight, settings
 from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.logs import console
@@ -18,7 +17,7 @@ def main() -> None:
     # Before TensorFlow is imported: it reads this only then.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    end(attempt(os.environ, started))
+    ending.end(attempt(os.environ, started))
 
 
 def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
@@ -34,7 +33,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         else:
             _attempt(given, out, started)
     except errors.TrainerError as error:
-        tell(out, error)
+        ending.tell(out, error)
         return error.exit
     except Exception as error:
         out.fail(
@@ -42,18 +41,6 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         )
         return exits.Exit.INTERNAL_ERROR
     return exits.Exit.DONE
-
-
-def tell(out: console.Console, error: errors.TrainerError) -> None:
-    """Write an error for people."""
-    out.fail(str(error), error.trace if isinstance(error, errors.UserCodeError) else "")
-
-
-def end(code: exits.Exit) -> None:
-    """End the process at once: TensorFlow's threads may wait for peers that are gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:
@@ -66,8 +53,8 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
     from tfparallel_trainer.servers import serve
 
     def give_up(error: errors.TrainerError) -> None:
-        tell(out, error)
-        end(error.exit)
+        ending.tell(out, error)
+        ending.end(error.exit)
 
     late = errors.PreemptedError("Asked to end, at a moment when no step is made.")
     stop = termination.Termination(lambda: give_up(late))

@@ -35,9 +35,11 @@ class Reporter:
 
     Args:
         out: where lines for people go.
-        written: where records go; None on processes other than the chief.
+        written: where records go; None: nowhere.
         pusher: where progress goes.
+        chief: whether this process is the one that reports.
         beside: gives metrics that another process has found meanwhile.
+        lines: whether each report is a line; warnings are in any case.
     """
 
     def __init__(
@@ -46,11 +48,16 @@ class Reporter:
         written: records.Records | None,
         pusher: pushing.Pusher,
         beside: Callable[[], dict[str, float]] = dict,
+        *,
+        chief: bool,
+        lines: bool = True,
     ) -> None:
         self._out = out
+        self._lines = lines
         self._beside = beside
         self._records = written
         self._pusher = pusher
+        self._chief = chief
         self._last = time.monotonic()
         self._examples = 0
         self._timed_steps = -1
@@ -67,7 +74,7 @@ class Reporter:
     @property
     def due(self) -> bool:
         """Whether it is time for the chief to report."""
-        return self._records is not None and time.monotonic() - self._last >= INTERVAL_SECONDS
+        return self._chief and time.monotonic() - self._last >= INTERVAL_SECONDS
 
     def stepped(self, examples: int) -> None:
         """Count a step."""
@@ -86,15 +93,15 @@ class Reporter:
         warning = self.wait.warning()
         if warning is not None:
             self._out.say(f"warning: {warning}")
-        if self._records is None:
+        if not self._chief:
             return
         of_total = f"/{total}" if total else ""
-        self._out.say(
+        self._say(
             f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
             f"{progress.format_number(rate)} examples/s  input wait {waited.share:.0%}"
         )
-        told = {**values, "input_wait": waited.share}
-        self._records.metrics("train", step, told, epoch=epoch, examplesPerSecond=round(rate, 3))
+        facts = {"epoch": epoch, "examplesPerSecond": round(rate, 3)}
+        self._record("train", step, {**values, "input_wait": waited.share}, facts)
         self._metrics.update(self._beside())
         self._pusher.put(self._progress(step, total, epoch, rate))
 
@@ -104,10 +111,10 @@ class Reporter:
         """Report an evaluation; it does not count as training time."""
         self._metrics.update({f"val_{name}": value for name, value in values.items()})
         self._last = time.monotonic()
-        if self._records is None:
+        if not self._chief:
             return
-        self._out.say(f"step {step}  evaluation  {console.metrics(values)}")
-        self._records.metrics("evaluation", step, values, epoch=epoch)
+        self._say(f"step {step}  evaluation  {console.metrics(values)}")
+        self._record("evaluation", step, values, {"epoch": epoch})
         self._pusher.put(self._progress(step, total, epoch, None))
 
     def evaluated(self, step: int, epoch: int) -> None:
@@ -117,10 +124,9 @@ class Reporter:
 
     def left_out(self, step: int, why: str, *, first: bool) -> None:
         """Tell of a step whose update was left out; as a line only of an epoch's first."""
-        if self._records is None:
-            return
-        self._records.event("leftOut", step, reason=why)
-        if first:
+        if self._records is not None:
+            self._records.event("leftOut", step, reason=why)
+        if self._chief and first:
             self._out.say(
                 f"warning: in step {step} {why}: its update is left out; more of this epoch are "
                 f"only told in {outputs.TRAIN_LOG}"
@@ -130,6 +136,16 @@ class Reporter:
         """Record that something happened, such as a checkpoint, and facts about it."""
         if self._records is not None:
             self._records.event(kind, step, **facts)
+
+    def _say(self, sentence: str) -> None:
+        if self._lines:
+            self._out.say(sentence)
+
+    def _record(
+        self, kind: str, step: int, values: dict[str, float], facts: dict[str, float]
+    ) -> None:
+        if self._records is not None:
+            self._records.metrics(kind, step, values, **facts)
 
     def _progress(
         self, step: int, total: int | None, epoch: int, rate: float | None

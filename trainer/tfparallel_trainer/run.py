@@ -3,8 +3,9 @@
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -12,6 +13,7 @@ from tfparallel_trainer import (
     engine,
     errors,
     export,
+    observer,
     progress,
     reporting,
     settings,
@@ -31,6 +33,9 @@ from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
 
+_generations = itertools.count()
+"""Of the meshes of this process; a script may train several times."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
@@ -43,6 +48,16 @@ class Process:
     """Ends the process from any thread."""
     started: float
     """time.monotonic() at the start of the process."""
+    devices: int | None = None
+    """How many devices this process has, where it has joined its peers before."""
+    script: bool = False
+    """Whether the user's script calls, which keeps the trained model itself."""
+    logs: bool = True
+    """Whether the chief writes records into the output directory."""
+    facts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """What else must be the same in all processes."""
+    observe: Callable[[setup.Ready], observer.Observer] = lambda _: observer.Nobody()
+    """Gives who looks on."""
 
 
 def train_to_end(given: settings.Settings, process: Process) -> None:
@@ -51,34 +66,39 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     Raises:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
-    count = devices.prepare(given.cpu_devices, given.cluster.alone)
-    mesh = shape.Mesh(data=count * len(given.cluster.tasks))
+    count = process.devices or devices.prepare(given.cpu_devices, given.cluster.alone)
+    ranks = count * len(given.cluster.tasks)
+    mesh = shape.Mesh(data=ranks, generation=next(_generations))
     _check_batch(given, mesh, count)
-    held = _join(given, process)
+    held = None if process.devices else join(given, process.out.say)
+    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
-    compare(given, process.module, names[0], count)
-    with watch.peers(given.cluster, process.give_up), reporter_of(given, process.out) as reporter:
+    compare(given, process, names[0], count)
+    with watch.peers(given.cluster, process.give_up), reporter_of(given, process) as reporter:
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
             outer = loop(given, process, ready, reporter, _engine(given, process, ready), moves)
             if given.cluster.is_chief:
-                _announce(given, process.out, ready, outer)
+                _announce(given, process, ready, outer)
             process.stop.allow(termination.STEP_SECONDS)
             outer.run()
-        if given.cluster.is_chief:
+        if given.cluster.is_chief and not process.script:
             write_results(given, process, ready, reporter, outer.position)
         state.barrier(ready.replicas)  # nobody leaves before the chief has written everything
     _leave(given, ready)
     del held  # the processes are one cluster as long as it lives
 
 
-def _join(given: settings.Settings, process: Process) -> object | None:
+def join(given: settings.Settings, say: Callable[[str], None]) -> object | None:
+    """Find the peers and start TensorFlow's cluster with them.
+
+    Returns:
+        What holds the cluster; None without peers.
+    """
     if given.cluster.alone:
         return None
-    cluster.meet(given.cluster, given.job.trainer.start_timeout_seconds, process.out.say)
-    held = cluster.join(given.cluster)
-    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    return held
+    cluster.meet(given.cluster, given.job.trainer.start_timeout_seconds, say)
+    return cluster.join(given.cluster)
 
 
 def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None:
@@ -91,35 +111,45 @@ def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None
         )
 
 
-def compare(given: settings.Settings, module: user.Module, device: str, count: int) -> None:
+def compare(given: settings.Settings, process: Process, device: str, count: int) -> None:
     """See that all processes are started alike.
 
     Raises:
         BadConfigurationError: one differs from the first.
     """
-    source = hashlib.sha256(module.path.read_bytes()).hexdigest()
+    path = process.module.path
+    source = hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
     facts = {
         "the number of devices": count,
-        "the job file": _number(given.digest),
-        f"the content of {module.path.name}": _number(source),
+        "the arguments of fit" if process.script else "the job file": number(given.digest),
+        f"the content of {path.name}": number(source),
+        **process.facts,
     }
     agreement.check(given.cluster, device, facts)
 
 
-def _number(digest: str) -> int:
+def number(digest: str) -> int:
+    """Of the hexadecimal digits of a digest, as many as processes compare."""
     return int(digest[:15], 16)
 
 
 @contextlib.contextmanager
-def reporter_of(given: settings.Settings, out: console.Console) -> Iterator[reporting.Reporter]:
+def reporter_of(given: settings.Settings, process: Process) -> Iterator[reporting.Reporter]:
     """Open the outlets of this process while the body runs."""
     chief = given.cluster.is_chief
-    written = records.Records(given.output_dir) if chief else None
+    written = records.Records(given.output_dir) if chief and process.logs else None
     target = given.progress if chief else None
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
-    pusher = progress.Pusher(target, interval, out.say)
+    pusher = progress.Pusher(target, interval, process.out.say)
     try:
-        yield reporting.Reporter(out, written, pusher, lambda: results.metrics(given))
+        yield reporting.Reporter(
+            process.out,
+            written,
+            pusher,
+            lambda: results.metrics(given),
+            chief=chief,
+            lines=not process.script,  # its callbacks write for people
+        )
     finally:
         pusher.close()
         if written is not None:
@@ -152,6 +182,7 @@ def loop(
         watch=moves,
         schedule=schedule.Schedule(given.job.trainer.checkpoint, given.cluster.is_chief),
         save=save,
+        looks_on=process.observe(ready),
     )
     return training.Training(parts, ready.start)
 
@@ -170,8 +201,13 @@ def _engine(given: settings.Settings, process: Process, ready: setup.Ready) -> e
 
 
 def _announce(
-    given: settings.Settings, out: console.Console, ready: setup.Ready, outer: training.Training
+    given: settings.Settings, process: Process, ready: setup.Ready, outer: training.Training
 ) -> None:
+    out = process.out
+    for sentence in ready.replicas[0].advice:
+        out.say(f"warning: {sentence}")
+    if process.script and ready.mesh.data == 1:
+        return
     size, ranks = given.job.trainer.global_batch_size, ready.mesh.data
     parts = [len(part) for part in order.split(size, ranks)]
     shares = " + ".join(map(str, parts[:8])) + (" + …" if ranks > 8 else "")
@@ -183,9 +219,7 @@ def _announce(
         f"{_count(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …) "
         f"at {places}{more}; global batch {size} = {shares}; {outer.total_steps or 'unknown'} steps"
     )
-    for sentence in ready.replicas[0].advice:
-        out.say(f"warning: {sentence}")
-    if given.job.trainer.checkpoint is None:
+    if given.job.trainer.checkpoint is None and not process.script:
         out.say("warning: without trainer.checkpoint a restart begins at step 0")
 
 

@@ -52,6 +52,8 @@ class Settings:
     logs_steps: bool
     """Whether the chief writes a line for each step."""
     progress: ProgressTarget | None
+    first_epoch: int = 0
+    """The epoch that training begins with, where no checkpoint says otherwise."""
 
     @property
     def uses_servers(self) -> bool:
@@ -85,10 +87,10 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         source_dir=source,
         output_dir=output,
         job_uid=env.get(environment.JOB_UID, ""),
-        attempt=_positive(env, environment.ATTEMPT),
-        cpu_devices=_positive(env, environment.CPU_DEVICES) or 1,
+        attempt=positive(env, environment.ATTEMPT),
+        cpu_devices=positive(env, environment.CPU_DEVICES) or 1,
         logs_steps=_switch(env, environment.STEP_LOG),
-        progress=_progress(env),
+        progress=progress_target(env),
     )
 
 
@@ -99,7 +101,12 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     return value
 
 
-def _positive(env: Mapping[str, str], name: str) -> int | None:
+def positive(env: Mapping[str, str], name: str) -> int | None:
+    """Read a number from 1; None where the variable is not set.
+
+    Raises:
+        BadConfigurationError: it is something else.
+    """
     value = env.get(name)
     if value is None:
         return None
@@ -134,7 +141,12 @@ def _job(path: str) -> job_file.JobFile:
         ) from error
 
 
-def _progress(env: Mapping[str, str]) -> ProgressTarget | None:
+def progress_target(env: Mapping[str, str]) -> ProgressTarget | None:
+    """Where the environment says that progress goes.
+
+    Raises:
+        BadConfigurationError: the interval is no number.
+    """
     url = env.get(environment.PROGRESS_URL)
     if not url:
         return None
@@ -144,6 +156,6 @@ def _progress(env: Mapping[str, str]) -> ProgressTarget | None:
         url=url,
         token_file=pathlib.Path(token) if token else None,
         ca_file=pathlib.Path(authorities) if authorities else None,
-        interval_seconds=_positive(env, environment.PROGRESS_SECONDS)
+        interval_seconds=positive(env, environment.PROGRESS_SECONDS)
         or protocol.MIN_INTERVAL_SECONDS,
     )

@@ -91,7 +91,7 @@ def prepare(
     if restored is None and weights is not None and given.cluster.is_chief:
         warm.load(replicas[0].model, weights, given.source_dir)
         say(f"starting with the weights of {weights}")
-    own = restored or files.Position(step=0, epoch=0, example=0)
+    own = restored or files.Position(step=0, epoch=given.first_epoch, example=0)
     step, epoch, example = state.share(replicas, [own.step, own.epoch, own.example])
     return Ready(
         mesh=mesh,

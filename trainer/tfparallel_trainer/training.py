@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from tfparallel_trainer import engine, errors, reporting, stall, termination
+from tfparallel_trainer import engine, errors, observer, reporting, stall, termination
 from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
@@ -30,6 +30,7 @@ class Parts:
     schedule: schedule.Schedule
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
+    looks_on: observer.Observer = dataclasses.field(default_factory=observer.Nobody)
 
 
 class Training:
@@ -41,9 +42,10 @@ class Training:
         self._epoch = start.epoch
         self._example = start.example
         self._length = parts.training.examples
-        self._evaluated_at = -1
+        self._ended_epoch = False
         self._saved_at = start.step
         self._tally = reporting.Tally()
+        self._batches = 0
         self._left_out = False
 
     @property
@@ -70,12 +72,18 @@ class Training:
             PreemptedError: a process was asked to end; a checkpoint is saved where configured.
             NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
         """
+        looks_on = self._parts.looks_on
+        looks_on.training_begins()
         while not self._finished():
             self._run_epoch()
-        self._evaluate()
+        if not self._ended_epoch and looks_on.evaluates_after(self._epoch):
+            self._evaluate()
+        looks_on.training_ends()
 
     def _finished(self) -> bool:
         spec = self._parts.spec
+        if self._parts.looks_on.stop:
+            return True
         if spec.steps is not None:
             return self._step >= spec.steps
         return spec.epochs is not None and self._epoch >= spec.epochs
@@ -83,8 +91,11 @@ class Training:
     def _run_epoch(self) -> None:
         self._parts.engine.reset()
         self._tally = reporting.Tally()
+        self._batches = order.steps(self._example, self._parts.spec.global_batch_size)
         self._left_out = False
+        self._ended_epoch = False
         parts = self._parts
+        parts.looks_on.epoch_begins(self._epoch)
         examples = parts.training.epoch(self._epoch, self._example)
         with contextlib.closing(parts.reporter.wait.timed(examples)) as batches:
             whole = self._go_through(batches)
@@ -95,9 +106,11 @@ class Training:
         """Make a step of each batch; whether the epoch ended before training did."""
         parts = self._parts
         for batch in batches:
-            flags = self._make_step(batch)
+            flags = self._observed_step(batch)
             if train.Flag.STOP in flags:
                 self._stop()
+            if parts.looks_on.stop:
+                break
             if self._finished() and self._example != self._length:
                 self._save()
                 self._report()
@@ -107,6 +120,15 @@ class Training:
             if train.Flag.REPORT in flags:
                 self._report()
         return True
+
+    def _observed_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
+        looks_on = self._parts.looks_on
+        if not looks_on.each_batch:
+            return self._make_step(batch)
+        looks_on.batch_begins(self._batches)
+        flags = self._make_step(batch)
+        looks_on.batch_ends(self._batches - 1, self._values())
+        return flags
 
     def _make_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
         parts = self._parts
@@ -119,6 +141,7 @@ class Training:
             self._step, batch, frozenset(flag for flag, wanted in asked.items() if wanted)
         )
         self._step += 1
+        self._batches += 1
         self._example += batch.examples
         self._count(made)
         return flags
@@ -129,7 +152,7 @@ class Training:
     def _count(self, made: Sequence[engine.Made]) -> None:
         parts = self._parts
         for one in made:
-            if one.finite:
+            if one.finite or parts.looks_on.takes_non_finite:
                 self._tally.add(one.losses, one.examples)
             else:
                 self._leave_out(one.losses["loss"])
@@ -159,11 +182,19 @@ class Training:
                 f"training_data gives no examples in epoch {self._epoch}: let it give some in each."
             )
         self._settle()
-        self._length = self._example
+        if self._length is None:
+            self._length = self._example
+        ended = self._epoch
         self._epoch, self._example = self._epoch + 1, 0
+        self._ended_epoch = True
+        looks_on = self._parts.looks_on
+        if not looks_on.acts:
+            self._save()
+        logs = self._report()
+        if looks_on.evaluates_after(ended):
+            logs |= {f"val_{name}": value for name, value in self._evaluate().items()}
+        looks_on.epoch_ends(ended, logs)
         self._save()
-        self._report()
-        self._evaluate()
 
     def _save(self) -> None:
         if self._saved_at != self._step:
@@ -178,26 +209,36 @@ class Training:
             self._parts.watch.moved(f"the checkpoint of step {self._step}")
             self._saved_at = self._step
 
-    def _report(self) -> None:
-        means = self._tally.means()
-        if not means:  # resumed where an epoch ends
-            return
+    def _values(self) -> observer.Logs:
+        """Loss and metrics of the epoch so far."""
+        return {**self._tally.means(), **self._parts.engine.metrics()}
+
+    def _report(self) -> observer.Logs:
+        if not self._tally.means():  # resumed where an epoch ends
+            return {}
         parts = self._parts
         made = self._step - parts.engine.pending
-        values = {**means, **parts.engine.metrics()}
+        values = self._values()
         parts.reporter.train(values, made, self.total_steps, self._epoch)
+        parts.looks_on.reported(self._batches, values)
+        return values
 
-    def _evaluate(self) -> None:
-        if self._evaluated_at == self._step:
-            return
-        values = self._parts.engine.evaluate(self._watched)
-        self._evaluated_at = self._step
-        if values is not None:
-            self._parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+    def _evaluate(self) -> observer.Logs:
+        parts = self._parts
+        parts.looks_on.evaluation_begins()
+        values = parts.engine.evaluate(self._watched)
+        if values is None:
+            return {}
+        parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+        parts.looks_on.evaluation_ends(values)
+        return values
 
     def _watched(self, batches: Iterator[feed.Batch]) -> Iterator[feed.Batch]:
+        looks_on = self._parts.looks_on
         for number, batch in enumerate(batches, 1):
+            looks_on.evaluation_batch_begins(number - 1)
             yield batch
+            looks_on.evaluation_batch_ends(number - 1)
             self._parts.watch.moved(f"batch {number} of the evaluation after step {self._step}")
 
     def _stop(self) -> None:

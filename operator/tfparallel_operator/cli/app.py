@@ -101,8 +101,8 @@ def run(
 )
 @click.option(
     "--equal-batch",
-    type=click.Choice([*plan.Equal]),
-    default=plan.Equal.UPDATE,
+    type=click.Choice([one.value for one in plan.Equal]),
+    default=plan.Equal.UPDATE.value,
     show_default=True,
     help="What has globalBatchSize examples in async too: an update of the weights, or all workers"
     " together.",
@@ -127,7 +127,7 @@ def compare(
     servers: int,
     seeds: int,
     slow_worker: float | None,
-    equal_batch: plan.Equal,
+    equal_batch: str,
     target: str | None,
     epochs: int | None,
     output: pathlib.Path | None,

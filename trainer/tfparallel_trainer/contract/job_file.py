@@ -65,7 +65,8 @@ class TrainerSpec(base.Model):
 
     module: Annotated[str, pydantic.Field(min_length=1)] = "model.py"
     """The user's Python file, relative to the source (or, without one, to the image's /workspace):
-    build_model, compile_model, training_data and, if wanted, evaluation_data."""
+    build_model, compile_model, training_data and, if wanted, evaluation_data; build_strategy for
+    strategy Custom."""
 
     source: Source | None = None
     """Where the module comes from; absent: the image brings it below /workspace."""

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.data import feed, marks, nest, order
 
 
 class ArrayFeed:
@@ -21,6 +21,7 @@ class ArrayFeed:
         self._division = division
         self._seed = seed
         self._length = count(examples)
+        self._mark = marks.spread(examples, self._length)
 
     @property
     def examples(self) -> int | None:
@@ -45,6 +46,7 @@ class ArrayFeed:
             yield feed.Batch(
                 examples=len(positions),
                 parts=[self._part(positions, parts[rank], number) for rank in self._division.own],
+                mark=self._mark,
             )
 
     def _part(self, positions: range, part: range, epoch: int) -> Any:
@@ -91,7 +93,8 @@ def checked(given: Any, function: str) -> Any:
         size = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
         raise errors.UserCodeError(
             f"{function} returns {type(given).__name__}{size}: return the tuple (x, y) or "
-            "(x, y, sample_weight) of arrays, or a tf.data.Dataset of such single examples."
+            "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
+            "examples, or inputs.Arrays or inputs.Records."
         )
     x, y, weight = given if len(given) == 3 else (*given, None)
     examples = nest.convert(_array, (x, y, weight))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -14,6 +14,8 @@ class Batch:
     parts: list[Any]
     """For each replica of this process (x, y, sample_weight) with [n, …] each, or None when it has
     no example in this step; sample_weight may be None."""
+    mark: float = 0.0
+    """The same in every process that was given the same examples (see `data.marks`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,3 +46,11 @@ class Feed(Protocol):
 
     def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Makes a feed by itself once it knows how batches are cut."""
+
+    def divided(self, division: Division) -> Feed:
+        """Cut batches in this way."""

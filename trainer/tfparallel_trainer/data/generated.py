@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, feed, nest, order
+from tfparallel_trainer.data import arrays, feed, marks, nest, order
 
 
 class GeneratedFeed:
@@ -69,6 +69,7 @@ class GeneratedFeed:
                         self._joined(whole[part.start : part.stop]) if part else None
                         for part in chosen
                     ],
+                    mark=marks.of([whole[0], whole[-1]]),
                 )
 
     def _joined(self, examples: Sequence[Any]) -> Any:

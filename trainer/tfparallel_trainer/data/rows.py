@@ -29,6 +29,8 @@ class Rows:
     """What is random follows from it."""
     shuffled: bool
     """Whether each epoch has an order of its own."""
+    mark: float
+    """The same in every process that was given the same examples."""
     function: str
     """Name of the user's data function, for the messages."""
 
@@ -87,7 +89,7 @@ class RowsFeed:
             for part in own:
                 parts.append(_slice(whole, first, first + len(part)) if part else None)
                 first += len(part)
-            yield feed.Batch(examples=len(positions), parts=parts)
+            yield feed.Batch(len(positions), parts, self._rows.mark)
 
     def _own(self, positions: range) -> list[range]:
         """The positions of this process's ranks within those of a batch."""

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import ahead, arrays, feed, generated, records, rows, stream
+from tfparallel_trainer.data import ahead, arrays, feed, generated, marks, records, rows, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +68,21 @@ class _Source:
         """Make a feed of what it returns for epoch 0."""
         given = self._call(0)
         division = self._request.division
+        if isinstance(given, feed.Source):
+            return given.divided(division)
         if isinstance(given, tf.data.Dataset):
             return self._stream(given)
         if isinstance(given, Iterator):
             return generated.GeneratedFeed(self._generator, division, self._name)
         if isinstance(given, inputs.Records):
             index = records.Index(given.paths, self._name)
-            return self._rows(len(index), index.fetch, given.functions)
+            return self._rows(len(index), index.fetch, given.functions, index.mark)
         if isinstance(given, inputs.Arrays):
             examples = arrays.checked(given.given, self._name)
             if given.functions:
-                return self._rows(arrays.count(examples), arrays.fetch(examples), given.functions)
+                length = arrays.count(examples)
+                mark = marks.spread(examples, length)
+                return self._rows(length, arrays.fetch(examples), given.functions, mark)
         else:
             examples = arrays.checked(given, self._name)
         return arrays.ArrayFeed(examples, division, self._request.seed if self._shuffled else None)
@@ -88,6 +92,7 @@ class _Source:
         length: int,
         fetch: Callable[[tf.Tensor], tuple[Any, ...]],
         functions: tuple[inputs.Function, ...],
+        mark: float,
     ) -> feed.Feed:
         found = rows.Rows(
             length=length,
@@ -95,6 +100,7 @@ class _Source:
             functions=functions,
             seed=self._request.seed,
             shuffled=self._shuffled,
+            mark=mark,
             function=self._name,
         )
         with user.guard(self._module.path, f"what examples of {self._name} go through raised"):

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.data import feed, marks, nest, order
 
 
 class StreamFeed:
@@ -73,7 +73,13 @@ class StreamFeed:
             yield feed.Batch(
                 examples=count,
                 parts=[_slice(whole, parts[rank]) for rank in self._division.own],
+                mark=marks.of(_ends(whole, count)),
             )
+
+
+def _ends(whole: Any, count: int) -> Any:
+    """The first and the last example."""
+    return nest.convert(lambda tensor: tensor[:: max(count - 1, 1)], whole)
 
 
 def _slice(whole: Any, part: range) -> Any:

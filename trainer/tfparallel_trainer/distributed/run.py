@@ -28,10 +28,10 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     own = places.of_process(strategy)
     strategies.check_places(given, strategy, own)
-    run.compare(given, process.module, devices.names(given.cluster, count)[0], count)
+    run.compare(given, process, devices.names(given.cluster, count)[0], count)
     with (
         watch.peers(given.cluster, process.give_up),
-        run.reporter_of(given, process.out) as reporter,
+        run.reporter_of(given, process) as reporter,
     ):
         ready, traced = _prepare(given, process, strategy, own)
         outer = _train(given, process, ready, traced, reporter, strategy)

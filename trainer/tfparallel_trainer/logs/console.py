@@ -11,21 +11,24 @@ class Console:
     """Writes one line at a time on the standard output, each with the replica's name.
 
     Args:
-        replica: that name.
+        replica: the name; empty where there is only one.
         failure_file: takes the sentence of an error besides; empty: the log alone has it.
+        quiet: whether only errors are written.
     """
 
-    def __init__(self, replica: str, failure_file: str = "") -> None:
-        self._replica = replica
+    def __init__(self, replica: str, failure_file: str = "", *, quiet: bool = False) -> None:
+        self._begin = f"[{replica}] " if replica else ""
         self._failure_file = failure_file
+        self._quiet = quiet
 
     def say(self, sentence: str) -> None:
         """Write a line at once."""
-        print(f"[{self._replica}] {sentence}", flush=True)
+        if not self._quiet:
+            print(f"{self._begin}{sentence}", flush=True)
 
     def fail(self, sentence: str, trace: str = "") -> None:
         """Write an error, with a traceback before it, on the standard error."""
-        print(f"{trace}[{self._replica}] error: {sentence}", file=sys.stderr, flush=True)
+        print(f"{trace}{self._begin}error: {sentence}", file=sys.stderr, flush=True)
         if self._failure_file:
             with contextlib.suppress(OSError):  # it is in the log
                 pathlib.Path(self._failure_file).write_text(sentence, encoding="utf-8")

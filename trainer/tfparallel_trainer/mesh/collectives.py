@@ -36,6 +36,8 @@ class Program(enum.IntEnum):
     REPORT = 3
     BARRIER = 4
     SHARE_STATISTICS = 5
+    TELL = 6
+    SHARE_CHANGES = 7
 
 
 class Communicator:

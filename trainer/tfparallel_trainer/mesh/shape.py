@@ -57,6 +57,9 @@ class Mesh:
     stage: int = 1
     spatial: int = 1
     tensor: int = 1
+    generation: int = 0
+    """Which mesh of these processes this is, from 0: a later one has keys of its own (thousands
+    do), because TensorFlow remembers what belongs to a key for the life of a process."""
 
     def __post_init__(self) -> None:
         for axis in _AXES:
@@ -108,7 +111,7 @@ class Mesh:
         return Group(axis, self._group_index(place, axis), ranks)
 
     def _group_index(self, place: Mapping[Axis, int], axis: Axis) -> int:
-        index = 0
+        index = self.generation % ((1 << _INDEX_BITS) * self.degree(axis) // self.size)
         for other in _AXES:
             if other is not axis:
                 index = index * self.degree(other) + place[other]

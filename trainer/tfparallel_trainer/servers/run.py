@@ -30,7 +30,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         workers = presence.Workers(given.cluster.of("worker"), answers, process.out.say)
         with (
             presence.watching(workers, servers, answers, limit, process.give_up),
-            run.reporter_of(given, process.out) as reporter,
+            run.reporter_of(given, process) as reporter,
             _named(servers),
         ):
             _train(given, process, reporter, workers)
@@ -84,7 +84,8 @@ def _train(
         _announce(given, process, ready, outer.total_steps)
         process.stop.allow(termination.STEP_SECONDS)
         outer.run()
-    run.write_results(given, process, ready, reporter, outer.position, workers.steps)
+    if not process.script:
+        run.write_results(given, process, ready, reporter, outer.position, workers.steps)
 
 
 def _connect(given: tasks.Cluster) -> Any:

@@ -43,9 +43,12 @@ class Replica:
         return [*found, added.fraction(self.model, examples)]
 
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
-        """Name the values of the terms as Keras does; empty for a model with one output."""
+        """Name the values of the terms as Keras does; empty for a model with one output.
+
+        Those are before they are multiplied by loss_weights; of a weight 0 nothing is known.
+        """
         named = {
-            f"{term.output}_loss": float(value)
+            f"{term.output}_loss": float(value) / (term.weight or 1.0)
             for term, value in zip(self.terms, values, strict=True)
             if term.output
         }

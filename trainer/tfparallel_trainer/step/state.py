@@ -37,6 +37,26 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
     return [int(number) for number in np.atleast_1d(shared.numpy())]
 
 
+class Sharing:
+    """Gives every replica the state of the first one, any number of times."""
+
+    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        self._replicas = replicas
+        self._traced: Any = None
+
+    def __call__(self) -> None:
+        """Do it now."""
+        if self._traced is None:
+            self._traced = tf.function(self._run, autograph=False)
+        self._traced()
+
+    def _run(self) -> None:
+        for own in self._replicas:
+            with tf.device(own.device):
+                own.data.begin(collectives.Program.SHARE_CHANGES)
+                spread(own, own.state(), tf.zeros((1,), tf.int64))
+
+
 class Statistics:
     """Gives every replica the first one's weights that are not trained.
 

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import user
-from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import feed, marks, nest
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.step import finite, gradients, loss, metrics, replica, synchrony
 
@@ -75,14 +74,20 @@ class TrainStep:
         if self._all_take_part:  # in the sums within the forward pass
             given = [nothing(self._spec) if part is None else part for part in given]
         pattern = tuple(part is not None for part in given)
-        flags = np.array([flag in asked for flag in Flag], np.float64)
+        told = [*(float(flag in asked) for flag in Flag), *marks.summands(batch.mark)]
         parts = [part for part in given if part is not None]
         outcome = self._function(pattern)(
             tf.constant(step, tf.int64),
-            tf.constant(flags),
+            tf.constant(told, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
         total, values, heard, is_finite = (tensor.numpy() for tensor in outcome)
+        if not marks.alike(heard[len(Flag) :]):
+            raise errors.UserCodeError(
+                f"training_data gives other examples on some replicas than on others, which shows "
+                f"in step {step + 1}: let it give the same in the same order everywhere. Sort "
+                "lists of files, and let what is random follow from context.seed and context.epoch."
+            )
         return Outcome(
             loss=float(total),
             terms=self._replicas[0].by_output(values),
@@ -113,7 +118,7 @@ class TrainStep:
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(Flag),), tf.float64),
+                tf.TensorSpec((len(Flag) + len(marks.summands(0)),), tf.float64),
                 [self._spec for has_part in pattern if has_part],
             )
 
@@ -162,7 +167,7 @@ def of_rank(
         own: this rank's replica.
         part: its examples; None when it has none.
         step: number of the step.
-        flags: what this rank asks for, float64 in the order of `Flag`.
+        flags: what this rank asks for, float64 in the order of `Flag`, and further numbers.
         kinds: of the gradients, which a rank without examples cannot know.
         maybe_empty: whether the part may hold no examples, not being None.
     """
@@ -187,7 +192,7 @@ def of_rank(
         gradients=totals,
         loss=total,
         terms=values,
-        flags=sums[-len(Flag) :],
+        flags=sums[len(own.terms) :],
         finite=finite.of_step(own, total, totals),
     )
 

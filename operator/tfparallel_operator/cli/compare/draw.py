@@ -60,10 +60,10 @@ def _speed(pyplot: Any, made: report.Report) -> Any:
     figure, axis = pyplot.subplots(figsize=(6, 3), layout="constrained")
     means = [cell.mean or 0.0 for cell in made.speeds]
     errors = [cell.deviation or 0.0 for cell in made.speeds]
-    bars = axis.bar(
-        made.variants, means, yerr=errors, capsize=4, color=_COLOURS[: len(made.variants)]
-    )
-    axis.bar_label(bars, fmt="{:,.0f}", label_type="center", color="white")
+    names = [name.replace(", ", ",\n") for name in made.variants]
+    bars = axis.bar(names, means, yerr=errors, capsize=4, color=_COLOURS[: len(names)])
+    axis.bar_label(bars, [f"{mean:,.0f}" for mean in means], padding=2)
+    axis.margins(y=0.15)
     axis.set_ylabel("examples/s")
     return figure
 

@@ -75,8 +75,9 @@ class Screen:
     def progress(self, progress: job_status.ProgressStatus) -> None:
         """Show how far a run has come."""
         share = (progress.percent or 0) / 100
+        brief = progress.model_copy(update={"metrics": {}, "eta": None})
         self._bar.update(
-            self._task, completed=self._number - 1 + share, details=display.sentence(progress)
+            self._task, completed=self._number - 1 + share, details=display.sentence(brief)
         )
 
     def stopping(self) -> None:

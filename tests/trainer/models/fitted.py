@@ -1,0 +1,185 @@
+"""Calls of fit, each with its model: what Keras' fit and ours are given alike."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    build: Callable[[], Any]
+    """Gives a compiled model, always with the same weights."""
+    data: Callable[[], dict[str, Any]]
+    """Gives x, y and perhaps sample_weight."""
+    arguments: Callable[[], dict[str, Any]] = dict
+    """Gives the other arguments, with new callbacks."""
+
+
+def rows(count=52):
+    x = np.random.default_rng(1).normal(size=(count, 6))
+    return x, np.argmax(x[:, :3], 1)
+
+
+def numbers():
+    x, y = rows()
+    return {"x": x, "y": y}
+
+
+def weighted():
+    return {**numbers(), "sample_weight": np.random.default_rng(2).uniform(0.2, 2.0, size=52)}
+
+
+def validation():
+    x, y = rows(80)
+    return x[52:], y[52:]
+
+
+def classifier(optimizer=None, **compiled):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2"),
+            keras.layers.Dense(3),
+        ]
+    )
+    model.compile(
+        **{
+            "optimizer": optimizer or keras.optimizers.Adam(0.02),
+            "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "metrics": ["accuracy"],
+            **compiled,
+        }
+    )
+    return model
+
+
+def two_ways():
+    keras.utils.set_random_seed(3)
+    left, right = keras.Input((4,), name="left"), keras.Input((2,), name="right")
+    joined = keras.layers.Concatenate()([left, right])
+    hidden = keras.layers.Dense(8, activation="tanh")(joined)
+    made = keras.Model(
+        {"left": left, "right": right},
+        {
+            "kind": keras.layers.Dense(3, name="kind")(hidden),
+            "size": keras.layers.Dense(1, name="size")(hidden),
+        },
+    )
+    made.compile(
+        keras.optimizers.SGD(0.05, momentum=0.9),
+        {
+            "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "size": keras.losses.MeanSquaredError(),
+        },
+        loss_weights={"kind": 1.0, "size": 0.3},
+        metrics={"kind": ["accuracy"], "size": ["mean_absolute_error"]},
+    )
+    return made
+
+
+def two_ways_data():
+    x, y = rows()
+    return {
+        "x": {"left": x[:, :4], "right": x[:, 4:]},
+        "y": {"kind": y, "size": x.sum(1, keepdims=True)},
+    }
+
+
+def peculiar(y_true, y_pred):
+    truth = keras.ops.one_hot(keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), 3)
+    return keras.ops.mean(keras.ops.square(truth - y_pred), -1) ** 1.5
+
+
+class Decay(keras.callbacks.Callback):
+    """A callback of one's own that changes the learning rate and the weights within an epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        optimizer = self.model.optimizer
+        optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * 0.9
+        if batch == 2:
+            self.model.layers[-1].bias.assign(self.model.layers[-1].bias * 0.5)
+        if logs["loss"] < 0.2:
+            self.model.stop_training = True
+
+
+def simple(**arguments):
+    return lambda: {"batch_size": 15, "epochs": 3, **arguments}
+
+
+CASES = {
+    "batch_size": Case(classifier, numbers, simple()),
+    "default_batch_size": Case(classifier, numbers, lambda: {"epochs": 2}),
+    "epochs": Case(classifier, numbers, simple(epochs=12)),
+    "initial_epoch": Case(classifier, numbers, simple(initial_epoch=1)),
+    "class_weight": Case(classifier, numbers, simple(class_weight={0: 1.0, 1: 3.0})),
+    "sample_weight": Case(
+        lambda: classifier(weighted_metrics=["sparse_categorical_accuracy"]), weighted, simple()
+    ),
+    "validation_data": Case(classifier, numbers, lambda: simple(validation_data=validation())()),
+    "validation_split": Case(classifier, weighted, simple(validation_split=0.25)),
+    "validation_freq": Case(
+        classifier, numbers, simple(epochs=4, validation_split=0.25, validation_freq=[1, 3])
+    ),
+    "validation_steps": Case(
+        classifier,
+        numbers,
+        simple(validation_split=0.5, validation_batch_size=4, validation_steps=3),
+    ),
+    "steps_per_epoch": Case(classifier, numbers, simple(epochs=5, steps_per_epoch=3)),
+    "EarlyStopping": Case(
+        lambda: classifier(keras.optimizers.SGD(3.0)),
+        numbers,
+        lambda: simple(
+            epochs=9,
+            validation_data=validation(),
+            callbacks=[keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)],
+        )(),
+    ),
+    "LearningRateScheduler": Case(
+        classifier,
+        numbers,
+        lambda: simple(
+            callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
+        )(),
+    ),
+    "ReduceLROnPlateau": Case(
+        lambda: classifier(keras.optimizers.SGD(2.0)),
+        numbers,
+        lambda: simple(
+            epochs=6,
+            callbacks=[keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.3)],
+        )(),
+    ),
+    "Callback": Case(classifier, numbers, lambda: simple(callbacks=[Decay()])()),
+    "two_inputs_two_outputs": Case(
+        # Keras weighs the losses of single outputs by batches of one size only.
+        two_ways,
+        two_ways_data,
+        simple(batch_size=13, validation_split=0.25),
+    ),
+    "custom_loss": Case(lambda: classifier(loss=peculiar), numbers, simple()),
+    "gradient_accumulation": Case(
+        lambda: classifier(keras.optimizers.Adam(0.05, gradient_accumulation_steps=2)),
+        numbers,
+        simple(),
+    ),
+    "clipping": Case(
+        lambda: classifier(keras.optimizers.SGD(0.5, global_clipnorm=0.1)), numbers, simple()
+    ),
+    "schedule": Case(
+        lambda: classifier(
+            keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5))
+        ),
+        numbers,
+        simple(),
+    ),
+    "averages": Case(
+        lambda: classifier(keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8)),
+        numbers,
+        simple(),
+    ),
+}

@@ -1,0 +1,1 @@
+"""`tfparallel_trainer.fit`: Keras' fit for scripts, on the trainer's engines and outer loop."""

@@ -1,0 +1,185 @@
+"""Keras' callbacks, told of the moments of training in Keras' order.
+
+They run on the chief alone, with the model of its first device. What they decide (to stop, another
+learning rate, other weights) is on all replicas before training goes on; the logs that they leave
+are in the history of every process.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfparallel_trainer import observer
+from tfparallel_trainer.fitting import bar
+from tfparallel_trainer.step import averages, decisions, replica, state
+
+_OF_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What Keras tells callbacks of a run, and when it evaluates."""
+
+    callbacks: Sequence[Any]
+    epochs: int
+    steps: int | None
+    """Batches in an epoch, where that is known."""
+    verbose: int
+    validates: bool
+    validation_freq: int | Sequence[int]
+
+
+class Callbacks:
+    """An `observer.Observer`; every process has one."""
+
+    acts = True
+
+    def __init__(self, plan: Plan, replicas: Sequence[replica.Replica], history_of: Any) -> None:
+        """Args:
+        plan: the same on all processes.
+        replicas: those of this process.
+        history_of: the model that gets the history, which may be the first replica's.
+        """
+        self._plan = plan
+        self._replicas = replicas
+        self._decisions = decisions.Decisions(replicas)
+        self._statistics = state.Statistics(replicas)
+        self._model = replicas[0].model
+        self._seen = _Seen()
+        self._told = self._listed(history_of)
+        self._trained = False
+        self.stop = False
+        self.each_batch = any(_of_batches(callback) for callback in plan.callbacks)
+        self.takes_non_finite = any(
+            isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in plan.callbacks
+        )
+
+    def _listed(self, history_of: Any) -> list[Any]:
+        plan = self._plan
+        chief = self._decisions.leads
+        self._bar = bar.Bar(plan.verbose if chief else 0, plan.epochs, plan.steps)
+        self.history = keras.callbacks.History()
+        told = [*(plan.callbacks if chief else ()), self.history, self._seen]
+        for callback in told:
+            callback.set_model(self._model)
+            callback.set_params(
+                {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
+            )
+        self.history.set_model(history_of)
+        self._model.history = history_of.history = self.history
+        return told
+
+    def _tell(self, moment: str, *facts: Any) -> None:
+        for callback in self._told:
+            getattr(callback, moment)(*facts)
+
+    def evaluates_after(self, epoch: int) -> bool:
+        """As validation_freq says."""
+        plan, number = self._plan, epoch + 1
+        if not plan.validates or epoch >= plan.epochs:
+            return False
+        if isinstance(plan.validation_freq, int):
+            return number % plan.validation_freq == 0
+        return number in plan.validation_freq
+
+    def training_begins(self) -> None:
+        """Tell them."""
+        self._model.stop_training = False
+        self._act("on_train_begin")
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Tell them."""
+        self._bar.begin(epoch)
+        self._act("on_epoch_begin", epoch)
+
+    def batch_begins(self, batch: int) -> None:
+        """Tell them."""
+        self._act("on_train_batch_begin", batch)
+
+    def batch_ends(self, batch: int, logs: observer.Logs) -> None:
+        """Tell them."""
+        self._act("on_train_batch_end", batch, _sorted(logs))
+
+    def reported(self, batch: int, logs: observer.Logs) -> None:
+        """Show how far the epoch is."""
+        self._bar.show(batch, logs)
+
+    def evaluation_begins(self) -> None:
+        """Tell them."""
+        self._act("on_test_begin")
+
+    def evaluation_batch_begins(self, batch: int) -> None:
+        """Tell them; each process goes through its own part of the batch."""
+        self._tell("on_test_batch_begin", batch)
+
+    def evaluation_batch_ends(self, batch: int) -> None:
+        """Tell them; loss and metrics are there at the end only."""
+        self._tell("on_test_batch_end", batch, {})
+
+    def evaluation_ends(self, logs: observer.Logs) -> None:
+        """Tell them."""
+        self._act("on_test_end", _sorted(logs))
+
+    def epoch_ends(self, epoch: int, logs: observer.Logs) -> None:
+        """Tell them, and write the history."""
+        self._trained = True
+        self._act("on_epoch_end", epoch, _sorted(logs))
+        self._bar.end(self._seen.logs)
+
+    def training_ends(self) -> None:
+        """Let the weights be what Keras' fit leaves, and tell them."""
+        self._statistics.share()
+        if self._trained:
+            for own in self._replicas:
+                averages.adopt(own.model)
+        self._act("on_train_end", self._seen.logs)
+
+    def _act(self, moment: str, *facts: Any) -> None:
+        """Let the chief's callbacks act; what they decide holds everywhere."""
+
+        def answer() -> bytes:
+            self._tell(moment, *facts)
+            stop = bool(self._model.stop_training)
+            return json.dumps({"stop": stop, "logs": self._seen.logs}).encode()
+
+        told = json.loads(self._decisions.after(answer))
+        self.stop = told["stop"]
+        if not self._decisions.leads:
+            left = told["logs"] if moment == "on_epoch_end" else None
+            self._tell(moment, *(facts if left is None else (facts[0], left)))
+
+
+class _Seen(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """The last of the list: what the others left in the logs of an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: observer.Logs = {}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        numbers = {name: np.asarray(value) for name, value in (logs or {}).items()}
+        self.logs = {
+            name: float(value)
+            for name, value in numbers.items()
+            if value.ndim == 0 and np.issubdtype(value.dtype, np.number)
+        }
+
+
+def _sorted(logs: observer.Logs) -> observer.Logs:
+    """In Keras' order."""
+    return dict(sorted(logs.items()))
+
+
+def _of_batches(callback: Any) -> bool:
+    """Whether a callback wants to be told of batches."""
+    if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_freq == "epoch":
+        return False
+    return any(
+        getattr(getattr(callback, name), "__func__", None)
+        is not getattr(keras.callbacks.Callback, name)
+        for name in _OF_BATCHES
+    )

@@ -1,0 +1,197 @@
+"""One call of `fit`: its arguments as a job, run by the loop and the engines of all jobs."""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import (
+    ending,
+    errors,
+    failures,
+    observer,
+    preflight,
+    run,
+    settings,
+    setup,
+    termination,
+    user,
+)
+from tfparallel_trainer.contract import environment, job_file
+from tfparallel_trainer.fitting import arguments, bar, inputs, models, signals, surroundings
+from tfparallel_trainer.fitting import callbacks as callbacks_of
+from tfparallel_trainer.logs import console
+from tfparallel_trainer.mesh import tasks
+from tfparallel_trainer.servers import run as with_servers
+from tfparallel_trainer.servers import serve
+
+
+class Session:
+    """What a call has, from its arguments to the history."""
+
+    def __init__(self, asked: arguments.Arguments) -> None:
+        self._asked = asked
+        self._started = time.monotonic()
+        self._cluster = surroundings.described()
+        alone = self._cluster.alone
+        self._in_job = not alone or environment.JOB_UID in os.environ
+        self._out = console.Console(
+            "" if alone else self._cluster.task.name, quiet=asked.verbose == 0
+        )
+        self._models = models.Models(asked.model)
+        self._callbacks = asked.callback_list()
+        self._made: callbacks_of.Callbacks | None = None
+
+    def to_end(self) -> Any:
+        """Train; give the history.
+
+        Raises:
+            TrainerError: training could not begin or ended early.
+        """
+        _check_surroundings()
+        if self._in_job:
+            signals.exit_by_contract()
+        data = inputs.of(self._asked)
+        with _folder(self._asked.output_dir) as folder:
+            given = self._settings(data, folder)
+            preflight.check(given)
+            _check_role(given)
+            listens = self._in_job or self._asked.output_dir is not None
+            with signals.listening(listens, self._late) as stop:
+                self._train(given, data, stop)
+        self._models.hand_back()
+        return None if self._made is None else self._made.history
+
+    def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> settings.Settings:
+        job = job_file.JobFile(
+            name="fit", strategy=_strategy(self._cluster), trainer=self._asked.spec(data.batch_size)
+        )
+        return settings.Settings(
+            job=job,
+            digest=hashlib.sha256(job.model_dump_json(by_alias=True).encode()).hexdigest(),
+            cluster=self._cluster,
+            source_dir=_script().parent,
+            output_dir=folder,
+            job_uid=os.environ.get(environment.JOB_UID, ""),
+            attempt=settings.positive(os.environ, environment.ATTEMPT),
+            cpu_devices=settings.positive(os.environ, environment.CPU_DEVICES) or 1,
+            logs_steps=False,
+            progress=settings.progress_target(os.environ),
+            first_epoch=self._asked.initial_epoch,
+        )
+
+    def _train(
+        self, given: settings.Settings, data: inputs.Inputs, stop: termination.Termination
+    ) -> None:
+        functions = {"build_model": self._models.build, "training_data": lambda: data.training}
+        if data.validation is not None:
+            functions["evaluation_data"] = lambda: data.validation
+        module = user.Module(_script(), functions)
+        try:
+            if given.uses_servers:
+                self._with_servers(given, self._process(module, data, stop, None))
+                return
+            limit = given.job.trainer.start_timeout_seconds
+            count = surroundings.join(given.cluster, limit, self._out.say)
+            run.train_to_end(given, self._process(module, data, stop, count))
+        except errors.TrainerError:
+            raise
+        except Exception as error:
+            raise failures.translate(error, given.cluster.alone, module) from error
+
+    def _with_servers(self, given: settings.Settings, process: run.Process) -> None:
+        if given.cluster.is_chief:
+            with_servers.train_to_end(given, process)
+            return
+        serve.until_done(given, self._out, process.stop)
+        ending.end(0)
+
+    def _process(
+        self,
+        module: user.Module,
+        data: inputs.Inputs,
+        stop: termination.Termination,
+        count: int | None,
+    ) -> run.Process:
+        return run.Process(
+            module=module,
+            out=self._out,
+            stop=stop,
+            give_up=self._give_up,
+            started=self._started,
+            devices=count,
+            script=True,
+            logs=self._asked.output_dir is not None,
+            facts=data.facts,
+            observe=lambda ready: self._observer(ready, data),
+        )
+
+    def _observer(self, ready: setup.Ready, data: inputs.Inputs) -> observer.Observer:
+        plan = callbacks_of.Plan(
+            callbacks=self._callbacks,
+            epochs=self._asked.epochs,
+            steps=data.steps,
+            verbose=bar.chosen(self._asked.verbose),
+            validates=data.validation is not None,
+            validation_freq=self._asked.validation_freq,
+        )
+        self._made = callbacks_of.Callbacks(plan, ready.replicas, self._models.own)
+        return self._made
+
+    def _late(self) -> None:
+        self._give_up(errors.PreemptedError("Asked to end, at a moment when no step is made."))
+
+    def _give_up(self, error: errors.TrainerError) -> None:
+        """End the process from a thread that must not wait for the main one."""
+        ending.tell(self._out, error)
+        ending.end(error.exit)
+
+
+def _check_surroundings() -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise errors.BadConfigurationError(
+            f"Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow before it is "
+            "imported."
+        )
+    if tf.distribute.has_strategy():
+        raise errors.UserCodeError(
+            "fit was called inside strategy.scope(): build the model there, and call fit after it."
+        )
+
+
+def _check_role(given: settings.Settings) -> None:
+    if given.evaluates:
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, and fit evaluates on the replicas that "
+            "train: remove the role Evaluator."
+        )
+
+
+def _strategy(cluster: tasks.Cluster) -> str:
+    if cluster.of(tasks.SERVER):
+        return settings.WITH_SERVERS
+    return "Mirrored" if cluster.alone else "MultiWorkerMirrored"
+
+
+def _script() -> pathlib.Path:
+    """The script that runs; a name in the working directory where there is none."""
+    main = sys.modules.get("__main__")
+    return pathlib.Path(getattr(main, "__file__", None) or "script").resolve()
+
+
+@contextlib.contextmanager
+def _folder(given: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
+    """The folder for checkpoints and logs; without one, what nothing is written to."""
+    if given is not None:
+        yield pathlib.Path(given).resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="tfparallel-") as empty:
+        yield pathlib.Path(empty)

@@ -1,0 +1,55 @@
+"""Signals while `fit` runs, and the exit code of a script that `fit` ends."""
+
+import contextlib
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from tfparallel_trainer import ending, errors, termination
+from tfparallel_trainer.logs import console
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Untouched(termination.Termination):
+    """Leaves signals to the script."""
+
+    def install(self) -> None:
+        """Listen to nothing."""
+
+
+@contextlib.contextmanager
+def listening(wanted: bool, give_up: Callable[[], None]) -> Iterator[termination.Termination]:
+    """Listen to SIGTERM and SIGINT in the body where it is wanted; then leave all as it was."""
+    if not wanted:
+        yield Untouched(give_up)
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    stop = termination.Termination(give_up)
+    try:
+        stop.install()
+        yield stop
+    finally:
+        stop.end()
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def exit_by_contract() -> None:
+    """From now on an error that nobody catches ends the process with its exit code, at once.
+
+    Python would end with 1, and would wait for threads of TensorFlow whose peers are gone.
+    """
+    if sys.excepthook is not _end:
+        sys.excepthook = _end
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, errors.TrainerError):
+        ending.tell(console.Console(""), error)
+        ending.end(error.exit)
+    traceback.print_exception(kind, error, trace)
+    ending.end(1)

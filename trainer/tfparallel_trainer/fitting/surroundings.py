@@ -1,0 +1,80 @@
+"""The processes and devices that a script has: TF_CONFIG, and a cluster that is joined once."""
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import environment
+from tfparallel_trainer.mesh import cluster, devices, tasks
+from tfparallel_trainer.settings import positive
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Joined:
+    """What this process has joined."""
+
+    devices: int
+    held: object
+    """Holds TensorFlow's cluster: processes are one as long as it lives."""
+
+
+_joined: list[Joined] = []
+"""At most one: TensorFlow joins once in the life of a process."""
+
+
+def described() -> tasks.Cluster:
+    """The cluster that TF_CONFIG describes.
+
+    Raises:
+        BadConfigurationError: it is not well written.
+    """
+    return tasks.parse(os.environ.get(environment.TF_CONFIG))
+
+
+def join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> int:
+    """Join the peers unless this process has; give the number of its devices.
+
+    Raises:
+        UserCodeError: TensorFlow runs already, and alone.
+        StartTimeoutError: a peer does not come.
+    """
+    if _joined:
+        return _joined[0].devices
+    devices.limit_threads()
+    found = _join(given, timeout_seconds, say)
+    if not given.alone:
+        _joined.append(found)
+    return found.devices
+
+
+def _join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> Joined:
+    wanted = positive(os.environ, environment.CPU_DEVICES) or 1
+    try:
+        count = devices.prepare(wanted, alone=False)
+    except errors.UserCodeError as error:
+        return Joined(_running(given, wanted, error), None)
+    if given.alone:
+        return Joined(count, None)
+    cluster.meet(given, timeout_seconds, say)
+    before = signal.getsignal(signal.SIGTERM)
+    held = cluster.join(given)
+    signal.signal(signal.SIGTERM, before)  # TensorFlow takes it when it starts a cluster
+    return Joined(count, held)
+
+
+def _running(given: tasks.Cluster, wanted: int, error: errors.UserCodeError) -> int:
+    """How many devices a TensorFlow has that runs already, when it runs as it has to."""
+    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    names = [device.name for device in tf.config.list_logical_devices(kind)]
+    task = given.task
+    if not given.alone and f"/job:{task.role}/replica:0/task:{task.index}/" not in names[0]:
+        raise errors.UserCodeError(
+            f"TF_CONFIG gives {given.task.name} peers, and TensorFlow was used before fit could "
+            "join them: make tfparallel_trainer.start() the first line after the imports, or give "
+            "fit a function that builds the model."
+        ) from error
+    return len(names) if kind == "GPU" else min(wanted, len(names))
