@@ -10,6 +10,7 @@ from tests.local import comparisons
 from tests.unit import builders
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.cli import app
+from tfparallel_operator.cli.compare import complexity
 from tfparallel_operator.core import failure, observation, replicas
 from tfparallel_trainer.contract import exits
 
@@ -133,3 +134,14 @@ def test_every_option_of_compare_is_listed() -> None:
     }
     options = {option for one in app.compare.params for option in one.opts if option != "job"}
     assert listed == options
+
+
+def test_the_lines_of_the_script_by_hand_are_those_that_the_page_tells() -> None:
+    page = " ".join((ROOT / "docs/compare.md").read_text().split())
+    for file, sentence in (
+        ("examples/tf-config/train.py", r"`examples/tf-config/train.py`, has (\d+) lines"),
+        ("examples/digits/model.py", r"the (\d+) of `examples/digits/model.py`"),
+    ):
+        found = re.search(sentence, page)
+        assert found is not None
+        assert int(found[1]) == complexity.lines((ROOT / file).read_text())

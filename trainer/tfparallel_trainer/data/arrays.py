@@ -93,7 +93,8 @@ def checked(given: Any, function: str) -> Any:
         size = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
         raise errors.UserCodeError(
             f"{function} returns {type(given).__name__}{size}: return the tuple (x, y) or "
-            "(x, y, sample_weight) of arrays, or a tf.data.Dataset of such single examples."
+            "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
+            "examples, or inputs.Arrays or inputs.Records."
         )
     x, y, weight = given if len(given) == 3 else (*given, None)
     examples = nest.convert(_array, (x, y, weight))
