@@ -70,7 +70,7 @@ def run(
 
 def run_job(python: pathlib.Path, file: pathlib.Path, output: pathlib.Path) -> str:
     """Run a job that fails; give what was shown."""
-    job = ("run", str(file), "--output", str(output), "--set", "spec.runPolicy.backoffLimit=0")
+    job = ("run", str(file), "--output", str(output))
     done = run(python, "-m", "tfparallel_operator.cli", *job, PYTHONPATH=f"{ROOT / 'operator'}")
     assert done.returncode == 1, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
@@ -93,6 +93,7 @@ def test_the_page_says_what_an_unchanged_script_is_told(
     assert shown.index("Attempt to convert a value (PerReplica") < shown.index(told)
     status = json.loads((tmp_path / "out/status.json").read_text())
     [failed] = [one for one in status["conditions"] if one["type"] == "Failed"]
+    assert (failed["reason"], status["attempt"]) == ("ReplicaFailed", 1)
     assert f"exited with code {exits.Exit.USER_ERROR.value}" in failed["message"]
     assert "Keras 3 cannot fit under MultiWorkerMirroredStrategy" in failed["message"]
 
