@@ -119,10 +119,7 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
         assert columns[role] in SCOPES[failure.scope(job, loss)]
 
 
-COMPARED = ("digits",)
-
-
-@pytest.mark.parametrize("example", COMPARED)
+@pytest.mark.parametrize("example", comparisons.EXAMPLES)
 def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
     part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
     assert "| | sync | async | sync, slow worker | async, slow worker |" in part

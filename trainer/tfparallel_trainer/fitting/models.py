@@ -92,7 +92,8 @@ def copy(source: Any, target: Any) -> None:
     """Give a model the weights and the optimizer's state of another one."""
     target.set_weights(source.get_weights())
     if source.optimizer.built:
-        target.optimizer.build(target.trainable_variables)
+        with target.distribute_strategy.scope():  # its variables lie beside the model's
+            target.optimizer.build(target.trainable_variables)
         pairs = zip(source.optimizer.variables, target.optimizer.variables, strict=True)
         for variable, other in pairs:
             other.assign(tf.convert_to_tensor(variable).numpy())
