@@ -50,6 +50,7 @@ def test_settings_are_read(tmp_path: pathlib.Path) -> None:
         ({environment.JOB_FILE: "/nowhere"}, "/nowhere, which cannot be read"),
         ({environment.ATTEMPT: "0"}, "TFPARALLEL_ATTEMPT is '0'"),
         ({environment.TF_CONFIG: "["}, "TF_CONFIG is"),
+        ({environment.STEP_LOG: "yes"}, "TFPARALLEL_STEP_LOG is 'yes': give 1, or 0 for not"),
     ],
 )
 def test_wrong_settings_are_refused(

@@ -30,7 +30,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.mesh import cluster, devices, shape, tasks
-from tfparallel_trainer.servers import asynchronous, steps
+from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.step import replica
 
 WORKERS = 2
@@ -47,6 +47,7 @@ _REFUSED = ("use_ema", "ema_overwrite_frequency", "gradient_accumulation_steps")
 """What optimizers cannot do while several workers write at once."""
 
 _LIMIT_SECONDS = 1800.0
+_THREADS = 8
 
 
 def _possible(case: truth.Case) -> truth.Case:
@@ -111,19 +112,32 @@ def final_loss(case: truth.Case, weights: Sequence[Any]) -> float:
     return float(model.compute_loss(x, y, model(x, training=False), weight))
 
 
-def trained(
-    case: truth.Case, strategy: Any, coordinator: Any, seeds: Sequence[int]
-) -> list[Trained]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the chief trains with."""
+
+    strategy: Any
+    coordinator: Any
+    workers: presence.Workers
+
+
+def trained(case: truth.Case, members: Cluster, seeds: Sequence[int]) -> list[Trained]:
     """Train a case on the workers, once for each seed; it is built and traced only once."""
     made = user.Module(pathlib.Path(__file__), case.functions(synchronized=False))
     feeds = {seed: _feed(made, seed) for seed in seeds}
     some = feeds[seeds[0]]
-    with strategy.scope():
+    with members.strategy.scope():
         own = replica.build(made, shape.Mesh(), 0, "", seeds[0], some.sample())
         count = tf.Variable(0, dtype=tf.int64, trainable=False)
-    traced = steps.Steps(strategy, made, own, count, None)
-    workers = strategy.num_workers
-    engine = asynchronous.Asynchronous(coordinator, workers, own, traced, some, None, False)
+    engine = asynchronous.Asynchronous(
+        ledger.Ledger(members.coordinator, _THREADS, members.workers.frozen),
+        members.workers,
+        own,
+        steps.Steps(members.strategy, made, own, count, None),
+        some,
+        None,
+        bounded=False,
+    )
     slots = [(variable, variable.numpy()) for variable in own.optimizer.variables]
     found = []
     for seed, given in feeds.items():
@@ -210,23 +224,31 @@ def work(output: pathlib.Path, floatx: str, seeds: Sequence[int], numbers: Seque
             {role: found for role, found in addresses.items() if role != "chief"}
         )
         tf.distribute.Server(peers, job_name=task.role, task_index=task.index).join()
-    cluster.reach(given, given.peers, 120, print)
-    strategy = tf.distribute.ParameterServerStrategy(
-        tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(addresses), task_type="chief", task_id=0, rpc_layer="grpc"
-        )
-    )
-    strategy.num_workers = len(addresses["worker"])
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    arrays: dict[str, Any] = {}
-    with truth.precision(floatx):
-        for number in numbers:
-            for place, one in enumerate(trained(CASES[number], strategy, coordinator, seeds)):
-                prefix = f"{number}/{place}/"
-                arrays |= {f"{prefix}w{key:03}": weight for key, weight in enumerate(one.weights)}
-                arrays[f"{prefix}staleness"] = np.asarray(one.staleness)
+    with control.Control(task) as answers:
+        cluster.reach(given, given.peers, 120, print)
+        members = _connect(addresses, presence.Workers(given.of("worker"), answers, print))
+        arrays: dict[str, Any] = {}
+        with truth.precision(floatx):
+            for number in numbers:
+                for place, one in enumerate(trained(CASES[number], members, seeds)):
+                    prefix = f"{number}/{place}/"
+                    arrays |= {f"{prefix}w{key:03}": array for key, array in enumerate(one.weights)}
+                    arrays[f"{prefix}staleness"] = np.asarray(one.staleness)
     np.savez(output, **arrays)
     os._exit(0)
+
+
+def _connect(addresses: dict[str, list[str]], workers: presence.Workers) -> Cluster:
+    [port] = launch.free_ports(1)
+    strategy = tf.distribute.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({**addresses, "chief": [f"127.0.0.1:{port}"]}),
+            task_type="chief",
+            task_id=0,
+            rpc_layer="grpc",
+        )
+    )
+    return Cluster(strategy, tf.distribute.coordinator.ClusterCoordinator(strategy), workers)
 
 
 def measure(cases: Sequence[truth.Case], floatxs: Sequence[str], seeds: Sequence[int]) -> Outcomes:

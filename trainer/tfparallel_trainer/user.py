@@ -133,8 +133,13 @@ def guard(path: pathlib.Path, what: str) -> Iterator[None]:
 
 
 def trace(error: BaseException, folder: pathlib.Path) -> str:
-    """Format a traceback from the first frame that lies in the user's folder on."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """Format a traceback from the first frame in the user's folder on, without the trainer's."""
+    trainer = pathlib.Path(__file__).parent
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not _inside(frame.filename, trainer)
+    ]
     own = [place for place, frame in enumerate(frames) if _inside(frame.filename, folder)]
     kept = frames[own[0] :] if own else frames[-3:]
     return "".join(traceback.format_list(kept))

@@ -1,0 +1,154 @@
+"""What users get wrong, in both engines: one sentence and a documented exit code each."""
+
+import contextlib
+import pathlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.trainer import launch, reference
+from tests.trainer.test_equality import largest_difference
+from tests.trainer.test_kills import saved
+from tfparallel_trainer.contract import exits
+
+pytestmark = pytest.mark.trainer
+
+MODEL = """
+import keras, numpy
+WIDTH, COLUMNS, OUTPUTS = 3, 3, 2
+def build_model():
+    return keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(OUTPUTS)])
+def compile_model(model):
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+def training_data():
+    return numpy.ones((8, COLUMNS)), numpy.ones((8, 2))
+"""
+NOT_COMPILED = MODEL.replace("model.compile(", "dict(optimizer=").replace('"mse"', 'loss="mse"')
+BROKEN = MODEL.replace("numpy.ones((8, COLUMNS))", "numpy.full((8, COLUMNS), numpy.nan)")
+EMPTY = MODEL.replace("ones((8,", "ones((0,")
+CHECKPOINT = {"claim": "c", "everySteps": 1, "keep": 5}
+
+STRATEGIES = pytest.mark.parametrize("strategy", ["Mirrored", "ParameterServer"])
+
+
+def run(folder: pathlib.Path, strategy: str, text: str = MODEL, **trainer: object) -> launch.Ended:
+    """Run a module to the end of its chief."""
+    folder.mkdir(exist_ok=True)
+    (folder / "model.py").write_text(text)
+    spec: dict[str, object] = {"epochs": 2, "globalBatchSize": 4, **trainer}
+    if strategy == "ParameterServer":
+        started = launch.with_servers(folder, folder, spec, workers=1)
+        environments = list(started.values())
+    else:
+        environments = launch.environments(folder, folder, spec, strategy=strategy)
+    with launch.Group(folder / "logs", environments) as group:
+        group.processes[0].wait(120)
+        return group.result(0)
+
+
+def sentence(ended: launch.Ended) -> str:
+    """The error that a chief ended with: the last line of its log, and no traceback of ours."""
+    *before, last = ended.errors.rstrip().splitlines()
+    assert last.startswith("[chief-0] error: "), ended
+    assert not any("tfparallel_trainer" in line for line in before), ended
+    return last
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (NOT_COMPILED, exits.Exit.USER_ERROR, "is not compiled"),
+        (MODEL.replace("3, 3, 2", "3, 5, 2"), exits.Exit.USER_ERROR, "(1, 5)"),
+        (MODEL.replace("3, 3, 2", "3, 3, 7"), exits.Exit.USER_ERROR, "7"),
+        (EMPTY, exits.Exit.USER_ERROR, "returns no examples"),
+    ],
+    ids=["not-compiled", "other-features", "other-targets", "empty"],
+)
+def test_models_and_data_that_cannot_work(
+    tmp_path: pathlib.Path, text: str, code: exits.Exit, said: str
+) -> None:
+    ended = run(tmp_path, "Mirrored", text)
+    assert ended.code == code, ended
+    assert said in sentence(ended)
+
+
+@STRATEGIES
+def test_a_loss_that_is_no_number(tmp_path: pathlib.Path, strategy: str) -> None:
+    ended = run(tmp_path, strategy, BROKEN, checkpoint=CHECKPOINT)
+    assert ended.code == exits.Exit.NON_FINITE, ended
+    assert "the loss is nan: training stopped, and no checkpoint was saved" in sentence(ended)
+
+
+@STRATEGIES
+def test_a_checkpoint_of_another_model_is_left_as_it_is(
+    tmp_path: pathlib.Path, strategy: str
+) -> None:
+    first = run(tmp_path, strategy, checkpoint=CHECKPOINT)
+    assert first.code == 0, first
+    before = {key: array.tobytes() for key, array in saved(tmp_path, 4).items()}
+    wider = MODEL.replace("Dense(OUTPUTS)", 'Dense(6, name="new"), keras.layers.Dense(OUTPUTS)')
+    ended = run(tmp_path, strategy, wider, checkpoint=CHECKPOINT, epochs=3)
+    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
+    told = sentence(ended)
+    for part in (
+        "step-0000000004 is a checkpoint of another model",
+        "model/0/0 (sequential/dense/kernel) has the shape (3, 2) there and (3, 6) here",
+        "model/0/1 (sequential/dense/bias) has the shape (2,) there and (6,) here",
+        "model/1/0 (sequential/dense/kernel) has the shape of nothing there and (6, 2) here",
+        "and 1 more",
+    ):
+        assert part in told, told
+    assert {key: array.tobytes() for key, array in saved(tmp_path, 4).items()} == before
+
+
+@contextlib.contextmanager
+def mounted(folder: pathlib.Path, *command: str) -> Iterator[None]:
+    """Mount something on a folder while the body runs."""
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", *command, str(folder)], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@STRATEGIES
+def test_a_directory_that_cannot_be_written_to(tmp_path: pathlib.Path, strategy: str) -> None:
+    with mounted(tmp_path / "output", "-t", "tmpfs", "-o", "ro", "tmpfs"):
+        ended = run(tmp_path, strategy, checkpoint=CHECKPOINT)
+    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
+    assert "Read-only file system" in sentence(ended)
+
+
+LARGE = MODEL.replace("Dense(OUTPUTS)", "Dense(20_000), keras.layers.Dense(OUTPUTS)")
+"""A checkpoint has 480 kB."""
+
+
+def test_a_disk_that_fills_up_under_servers(tmp_path: pathlib.Path) -> None:
+    with mounted(tmp_path / "output", "-t", "tmpfs", "-o", "size=1300k", "tmpfs"):
+        ended = run(tmp_path, "ParameterServer", LARGE, checkpoint=CHECKPOINT, epochs=4)
+        newest = saved(tmp_path, 2)
+    assert ended.code == exits.Exit.STORAGE_FAILED, ended
+    told = sentence(ended)
+    assert "The checkpoint of step 3 cannot be written" in told
+    assert "step-0000000002 is the last good one" in told
+    assert len(newest) == 4 + 2
+
+
+def test_a_replica_without_examples_takes_part(tmp_path: pathlib.Path) -> None:
+    few = MODEL.replace("ones((8,", "ones((5,")
+    double = 'import keras; keras.config.set_floatx("float64")'
+    (tmp_path / "model.py").write_text(f"{double}\n{few}")
+    with reference.floatx():
+        expected, _ = reference.train(reference.load("model", tmp_path), 4, 4, 0)
+    trainer: dict[str, object] = {"epochs": 2, "globalBatchSize": 4, "checkpoint": CHECKPOINT}
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
+    with launch.Group(tmp_path / "logs", environments) as group:
+        ended = group.wait()
+    assert [one.code for one in ended] == [0, 0], ended
+    assert launch.summary(tmp_path).steps == 4, "two batches: of four examples, and of one"
+    assert largest_difference(tmp_path, expected) <= 1e-10
