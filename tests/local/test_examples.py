@@ -85,3 +85,20 @@ def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) ->
     told = outputs.Summary.model_validate_json(written.read_text())
     assert float(told.metrics["val_accuracy"]) > 0.9
     assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in shown
+
+
+@pytest.mark.trainer
+def test_a_coordinator_of_ones_own_ends_its_servers(tmp_path: pathlib.Path) -> None:
+    shown = _run("old-coordinator", tmp_path)
+    assert "[chief-0] epoch 6 of 6" in shown
+    found = re.search(r"^\[chief-0\] accuracy (\S+) on 360 images", shown, re.M)
+    assert found is not None
+    assert float(found[1]) > 0.85
+
+
+@pytest.mark.trainer
+def test_a_script_for_keras_fit_trains_with_one_line_changed(tmp_path: pathlib.Path) -> None:
+    shown = _run("old-fit", tmp_path)
+    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
+    assert found["chief-0"] == found["worker-0"]
+    assert float(found["chief-0"]) > 0.85

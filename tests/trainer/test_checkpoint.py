@@ -121,6 +121,19 @@ def test_an_older_attempt_writes_nothing_more(tmp_path: pathlib.Path) -> None:
     assert opened(tmp_path, None).attempt == 3
 
 
+def test_a_chief_that_was_replaced_within_its_attempt_writes_nothing_more(
+    tmp_path: pathlib.Path,
+) -> None:
+    old = opened(tmp_path, 3)
+    old.save(variables(1), at(1))
+    new = opened(tmp_path, 3)
+    with pytest.raises(errors.PreemptedError, match="a newer process of the same has taken"):
+        old.save(variables(2), at(2))
+    assert new.restore(variables(0)) == at(1)
+    new.save(variables(2), at(2))
+    assert (old.attempt, new.attempt) == (3, 3)
+
+
 def test_a_job_that_was_made_again_takes_the_folder_from_the_one_before(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tests.trainer import launch, ranks, reference
 from tests.trainer.test_equality import TOLERANCE, largest_difference
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.data import arrays, feed
 from tfparallel_trainer.distributed import evaluation, steps, strategies, tpu_name
 from tfparallel_trainer.mesh import shape
@@ -289,3 +289,37 @@ def test_without_a_tpu_the_strategy_is_refused(
     assert ended.code == code, ended
     assert said in ended.errors
     assert time.monotonic() - began < (10 if not env else 60)
+
+
+@pytest.mark.trainer
+def test_two_processes_end_together_and_resume(tmp_path: pathlib.Path) -> None:
+    source = write(tmp_path / "source", "slow_stream", MULTI_WORKER)
+    checkpoint = {"claim": "c", "everySteps": 7}
+    trainer = {"steps": 60, "globalBatchSize": 20, "seed": 3, "checkpoint": checkpoint}
+    with reference.floatx():
+        module = reference.load("slow_stream")
+        expected, _ = reference.train(module, 60, 20, 3, module.examples)
+
+    def start(attempt: int) -> launch.Group:
+        more = {environment.ATTEMPT: str(attempt)}
+        started = launch.environments(
+            tmp_path, source, trainer, processes=2, strategy="Custom", more=more
+        )
+        return launch.Group(tmp_path / "logs", started)
+
+    with start(1) as group:
+        group.wait_for_output(0, "  epoch 2  ")
+        group.processes[1].kill()
+        killed = time.monotonic()
+        assert group.processes[0].wait(20) == exits.Exit.PEER_LOST, group.result(0)
+        assert time.monotonic() - killed < 10
+    with start(2) as group:
+        group.wait_for_output(0, "] step ")
+        group.processes[1].terminate()
+        ended = group.wait(20)
+        assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 2, ended
+    with start(3) as group:
+        ended = group.wait()
+    assert [one.code for one in ended] == [0, 0], ended
+    assert "resuming after step" in ended[0].output
+    assert largest_difference(tmp_path, expected) <= TOLERANCE

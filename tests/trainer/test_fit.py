@@ -1,17 +1,23 @@
 """Our fit against Keras' own: the same arguments, the same weights, the same history."""
 
 import functools
+import inspect
 import json
 import pathlib
+import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
 import tfparallel_trainer
 from tests.trainer import launch
 from tests.trainer.models import fitted
+from tfparallel_trainer import errors
+from tfparallel_trainer.fitting import support
 
 pytestmark = [
     pytest.mark.trainer,
@@ -34,6 +40,11 @@ TOGETHER = (
     "custom_loss",
     "gradient_accumulation",
     "averages",
+    "SwapEMAWeights",
+    "data_set",
+    "endless_data_set",
+    "generator",
+    "PyDataset",
 )
 """The cases that several processes run."""
 
@@ -58,13 +69,13 @@ def told(history: Any) -> dict[str, Any]:
 def compare(found: Result, expected: Result) -> None:
     for one, other in zip(found[0], expected[0], strict=True):
         assert one.dtype == other.dtype
-        assert float(np.abs(one - other).max()) <= TOLERANCE
+        np.testing.assert_allclose(one, other, rtol=0, atol=TOLERANCE)
     told, wanted = found[1], expected[1]
     assert told["epoch"] == wanted["epoch"]
     assert told["params"] == wanted["params"]
     assert list(told["history"]) == list(wanted["history"])
     for key, values in wanted["history"].items():
-        assert told["history"][key] == pytest.approx(values, abs=TOLERANCE), key
+        assert told["history"][key] == pytest.approx(values, abs=TOLERANCE, nan_ok=True), key
 
 
 @pytest.mark.usefixtures("float64")
@@ -75,6 +86,7 @@ def test_alone_it_gives_what_keras_gives(name: str) -> None:
     model = case.build()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "steps_per_epoch is")
+        warnings.filterwarnings("ignore", "Could not reach RemoteMonitor")
         history = tfparallel_trainer.fit(
             model, **case.data(), shuffle=False, verbose=0, **case.arguments()
         )
@@ -98,3 +110,93 @@ def test_two_processes_give_what_keras_gives_in_one(tmp_path: pathlib.Path) -> N
                 weights = [arrays[key] for key in arrays.files]
             found = json.loads((tmp_path / f"{name}-{task}.json").read_text())
             compare((weights, found), wanted)
+
+
+def refused(rows: Sequence[support.Row]) -> set[str]:
+    return {row.name for row in rows if row.together is support.Verdict.REFUSED}
+
+
+def test_the_table_has_every_argument_and_each_is_run() -> None:
+    wanted = list(inspect.signature(keras.Model.fit).parameters)[1:]
+    assert sorted(row.name for row in support.ARGUMENTS) == sorted(wanted)
+    ours = inspect.signature(tfparallel_trainer.fit).parameters
+    for name, parameter in inspect.signature(keras.Model.fit).parameters.items():
+        if name != "self":
+            assert ours[name].default == parameter.default
+    assert list(ours)[1 : len(wanted) + 1] == wanted
+    given = {"shuffle", "verbose"}  # in every case
+    for case in fitted.CASES.values():
+        given |= {*case.data(), *case.arguments()}
+    assert given >= set(wanted) - refused(support.ARGUMENTS)
+
+
+def test_the_table_has_every_callback_and_each_is_run_or_refused() -> None:
+    found = {name for name in dir(keras.callbacks) if not name.startswith("_")}
+    assert {row.name for row in support.CALLBACKS} == found
+    assert set(fitted.CASES) >= found - refused(support.CALLBACKS) - {"CallbackList"}
+    for name in refused(support.CALLBACKS):
+        kind = getattr(keras.callbacks, name)
+        with pytest.raises(errors.UserCodeError, match=f"{name} cannot be honoured"):
+            fit_with(callbacks=[kind.__new__(kind)])
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_list_of_callbacks_is_taken_apart() -> None:
+    rates = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    history = fit_with(callbacks=keras.callbacks.CallbackList([rates]), epochs=2)
+    assert history.history["learning_rate"] == pytest.approx([0.01, 0.005])
+
+
+def fit_with(**more: Any) -> Any:
+    case = fitted.CASES["batch_size"]
+    arguments = {**case.data(), "batch_size": 15, "verbose": 0, **more}
+    return tfparallel_trainer.fit(case.build(), **arguments)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"shuffle": "batch"}, "shuffle is 'batch': give True"),
+        ({"y": None}, "x and y has no targets"),
+        ({"callbacks": [print]}, "callbacks holds <built-in function print>"),
+        ({"validation_split": 1.0}, "leaves one part of 52 examples empty"),
+        ({"class_weight": {}, "sample_weight": np.ones(52)}, "both given"),
+        ({"epochs": 0}, "An argument of fit does not fit"),
+        ({"x": iter([])}, "y is given, and x brings batches itself"),
+        ({"x": iter([]), "y": None, "batch_size": None}, "x gives no batches"),
+        ({"x": iter([1]), "y": None, "batch_size": None}, "gives batches of int"),
+        (
+            {**fitted.CASES["endless_data_set"].data(), "y": None, "batch_size": None},
+            "never ends: give steps_per_epoch",
+        ),
+        ({"validation_data": 3}, "validation_data is int"),
+    ],
+)
+def test_what_fit_cannot_take_is_said_in_a_sentence(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=re.escape(said)):
+        fit_with(**wrong)
+
+
+def test_what_is_no_compiled_model_is_said_in_a_sentence() -> None:
+    data = fitted.CASES["batch_size"].data()
+    bare = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    for model, said in ((bare, "not compiled"), (lambda: 3, "returns int"), (3, "was given int")):
+        with pytest.raises(errors.UserCodeError, match=said):
+            tfparallel_trainer.fit(model, **data, verbose=0)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("devices", [2, 3])
+def test_several_devices_give_what_keras_gives_on_one(
+    devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFPARALLEL_CPU_DEVICES", str(devices))
+    for name in ("EarlyStopping", "Callback", "data_set"):
+        case = fitted.CASES[name]
+        model = case.build()
+        history = tfparallel_trainer.fit(
+            model, **case.data(), shuffle=False, verbose=0, **case.arguments()
+        )
+        compare((model.get_weights(), told(history)), by_keras(name))
+        assert history.model is model

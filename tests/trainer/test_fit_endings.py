@@ -1,5 +1,6 @@
 """How a script ends that calls fit, when something comes between."""
 
+import json
 import pathlib
 import signal
 import subprocess
@@ -12,7 +13,10 @@ from tests.trainer import launch
 from tests.trainer.test_fit import by_keras
 from tfparallel_trainer.contract import exits
 
-pytestmark = pytest.mark.trainer
+pytestmark = [
+    pytest.mark.trainer,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 SCRIPT = pathlib.Path(__file__).parent / "models" / "fit_long.py"
 EPOCHS = 12
@@ -64,3 +68,37 @@ def test_the_operator_imports_no_tensorflow_with_the_package() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert done.stdout == "False\n"
+
+
+def servers(
+    folder: pathlib.Path, kind: str, name: str
+) -> tuple[dict[str, launch.Ended], pathlib.Path]:
+    """Run a case with a chief, a worker and a server."""
+    script = SCRIPT.with_name("fit_servers.py")
+    environments = launch.with_servers(folder, script.parent, {}, workers=1, servers=1)
+    command = (str(script), str(folder), kind, name)
+    with launch.Group(folder / "logs", list(environments.values()), command) as group:
+        ended = group.wait()
+    return dict(zip(environments, ended, strict=True)), folder
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", ["EarlyStopping", "LearningRateScheduler", "PyDataset"])
+def test_with_servers_the_chief_alone_goes_on_after_fit(name: str, tmp_path: pathlib.Path) -> None:
+    ended, folder = servers(tmp_path, "function", name)
+    assert {one.code for one in ended.values()} == {0}, ended
+    assert "after fit" in ended["chief-0"].output
+    assert "after fit" not in ended["worker-0"].output + ended["ps-0"].output
+    weights, told = by_keras(name)  # one worker makes the steps of one process
+    with np.load(folder / "chief.npz") as arrays:
+        for key, wanted in zip(arrays.files, weights, strict=True):
+            assert float(np.abs(arrays[key] - wanted).max()) <= 1e-10
+    history = json.loads((folder / "chief.json").read_text())["history"]
+    for key, values in told["history"].items():
+        assert history[key] == pytest.approx(values, abs=1e-10), key
+
+
+def test_with_servers_a_model_that_is_built_already_is_refused(tmp_path: pathlib.Path) -> None:
+    ended, _ = servers(tmp_path, "model", "epochs")
+    assert {one.code for one in ended.values()} == {exits.Exit.USER_ERROR}, ended
+    assert "give fit a function that builds the model" in ended["chief-0"].errors

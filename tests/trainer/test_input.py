@@ -164,6 +164,6 @@ def test_a_run_whose_input_is_slow_says_so(tmp_path: pathlib.Path) -> None:
     with launch.Group(tmp_path, [given_to]) as group:
         (ended,) = group.wait()
     assert ended.code == exits.Exit.DONE.value, ended.errors
-    assert ended.output.count("warning: input keeps the devices waiting for ") == 1
+    assert 1 <= ended.output.count("warning: input keeps the devices waiting for ") <= 5
     shares = [record["metrics"]["input_wait"] for record in records(tmp_path)]
     assert shares[-1] > 0.5

@@ -135,7 +135,8 @@ def test_whoever_is_frozen(tmp_path: pathlib.Path) -> None:
     environments = [started[name] for name in ("chief-0", "ps-0", "worker-0", "worker-1")]
     with launch.Group(tmp_path / "logs", environments) as group:
         chief, server, _, worker = group.processes
-        group.wait_for_output(0, "] step ")
+        # Before each kind of operation has been used, TensorFlow waits for all workers.
+        group.wait_for_output(0, "  epoch 2  ")
         worker.send_signal(signal.SIGSTOP)
         group.wait_for_output(0, "worker-1 has not asked for 30 s", 60)
         saved = newest_checkpoint(tmp_path)

@@ -1,6 +1,8 @@
 """Training that no longer moves is shown and ended."""
 
 import pathlib
+import subprocess
+import sys
 import threading
 import time
 
@@ -43,6 +45,23 @@ def test_a_watch_that_is_over_ends_nothing(tmp_path: pathlib.Path) -> None:
         pass
     time.sleep(0.4)
     assert not told
+
+
+LOCKED = """
+import ctypes, sys
+from tfparallel_trainer import stall
+stall.LOCKED_SECONDS = 0.5
+with stall.watching(1.0, sys.exit, sys.stderr):
+    ctypes.PyDLL(None).sleep(60)  # keeps Python's lock
+"""
+
+
+def test_a_process_that_keeps_pythons_lock_is_shown_and_ended() -> None:
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert time.monotonic() - began < 30
+    assert 'File "<string>", line 6 in <module>' in done.stderr
 
 
 MODEL = """

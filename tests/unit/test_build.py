@@ -70,6 +70,18 @@ def test_an_evaluator_reads_what_training_writes() -> None:
     assert environment(evaluator)["TFPARALLEL_OUTPUT_DIR"] == "/output/job"
 
 
+def test_a_command_of_ones_own_may_say_why_it_ends() -> None:
+    document = builders.manifest(worker=1)
+    container = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    worker = replicas.Replica(types.Role.WORKER, 0)
+    assert environment(a_pod(load.parse_job(document), worker))["TFPARALLEL_FAILURE_FILE"] == (
+        "/dev/termination-log"
+    )
+    container["terminationMessagePath"] = "/tmp/why"
+    pod = a_pod(load.parse_job(document), worker)
+    assert environment(pod)["TFPARALLEL_FAILURE_FILE"] == "/tmp/why"
+
+
 def test_a_template_is_kept_and_never_changed() -> None:
     document = builders.manifest(chief=1, worker=2)
     template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]

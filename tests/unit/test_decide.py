@@ -178,6 +178,15 @@ def test_a_terminating_pod_is_not_a_failed_one() -> None:
     assert world.status.replicas["Worker"].terminating == 1
 
 
+@pytest.mark.parametrize(("code", "attempt"), [(1, 2), (75, 2), (137, 2), (65, 1), (78, 1)])
+def test_a_command_of_ones_own_may_say_that_it_would_fail_again(code: int, attempt: int) -> None:
+    world = a_world(worker=1)
+    world.exit("job-worker-0", code)
+    world.settle()
+    assert world.status.attempt == attempt
+    assert conditions.finished(world.status) is (attempt == 1)
+
+
 @pytest.mark.parametrize(
     ("policy", "code", "attempt"),
     [

@@ -13,6 +13,7 @@ from tfparallel_operator.cli import app
 from tfparallel_operator.cli.compare import complexity
 from tfparallel_operator.core import failure, observation, replicas
 from tfparallel_trainer.contract import exits
+from tfparallel_trainer.fitting import support
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tests/cluster/README.md"])
@@ -83,6 +84,12 @@ def test_the_exit_codes_are_those_of_the_contract() -> None:
     assert listed == expected
 
 
+def test_the_page_on_fit_shows_what_fit_supports() -> None:
+    page = (ROOT / "docs/fit.md").read_text()
+    assert support.table(support.ARGUMENTS, "argument") in page
+    assert support.table(support.CALLBACKS, "callback") in page
+
+
 SCOPES = {
     failure.Scope.GANG: ["all replicas"],
     failure.Scope.REPLICA: ["that worker", "the chief", "the evaluator"],
@@ -112,10 +119,7 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
         assert columns[role] in SCOPES[failure.scope(job, loss)]
 
 
-COMPARED = ("digits",)
-
-
-@pytest.mark.parametrize("example", COMPARED)
+@pytest.mark.parametrize("example", comparisons.EXAMPLES)
 def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
     part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
     assert "| | sync | async | sync, slow worker | async, slow worker |" in part

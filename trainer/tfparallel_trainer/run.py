@@ -190,7 +190,10 @@ def loop(
 def _engine(given: settings.Settings, process: Process, ready: setup.Ready) -> engine.Engine:
     evaluator = None
     if ready.evaluation is not None:
-        evaluator = evaluate.Evaluation(process.module, ready.replicas, ready.evaluation.spec)
+        spec = ready.evaluation.spec
+        # A script's callbacks (SwapEMAWeights) say whether it is, as in Keras.
+        averaged = not process.script
+        evaluator = evaluate.Evaluation(process.module, ready.replicas, spec, averaged=averaged)
     step = train.TrainStep(
         process.module,
         ready.replicas,

@@ -18,6 +18,10 @@ _LOOKS = 20
 """How often a limit is looked at before it is over."""
 
 
+LOCKED_SECONDS = 60.0
+"""How much longer a process may take that does not even let this thread run."""
+
+
 class Watch:
     """What the main thread tells of its moves."""
 
@@ -49,8 +53,13 @@ def watching(
     watch = Watch()
     over = threading.Event()
 
+    def postpone() -> None:
+        # TensorFlow may wait for a peer with Python's lock in its hand: this timer needs no lock.
+        faulthandler.dump_traceback_later(limit + LOCKED_SECONDS, exit=True, file=stream)
+
     def look() -> None:
         while not over.wait(limit / _LOOKS):
+            postpone()
             seconds, what = watch.still
             if seconds >= limit:
                 faulthandler.dump_traceback(stream, all_threads=True)
@@ -63,8 +72,10 @@ def watching(
                 )
                 return
 
+    postpone()
     threading.Thread(target=look, name="stall", daemon=True).start()
     try:
         yield watch
     finally:
         over.set()
+        faulthandler.cancel_dump_traceback_later()

@@ -200,6 +200,8 @@ class Training:
         if self._saved_at != self._step:
             self._settle()
             if not self._parts.engine.weights_are_finite():
+                if self._parts.looks_on.takes_non_finite:
+                    return
                 raise errors.NonFiniteError(
                     f"After step {self._step} a weight is not finite: training stopped, "
                     f"{self._last_good()} Lower the learning rate or clip gradients."

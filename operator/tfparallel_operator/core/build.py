@@ -183,8 +183,6 @@ def _fill_trainer(
         volume = {"persistentVolumeClaim": {"claimName": trainer.checkpoint.claim}}
     _mount(pod_spec, container, "tfparallel-output", OUTPUT_DIR, volume, read_only=False)
     _set_env(container, environment.OUTPUT_DIR, f"{OUTPUT_DIR}/{job.metadata.name}")
-    words = container.get("terminationMessagePath", FAILURE_FILE)
-    _set_env(container, environment.FAILURE_FILE, words)
 
 
 def _fill_container(
@@ -204,6 +202,8 @@ def _fill_container(
     _set_env(container, environment.TF_CONFIG, cluster_spec.tf_config(job, replica))
     _set_env(container, environment.JOB_UID, job.metadata.uid)
     _set_env(container, environment.ATTEMPT, str(attempt))
+    words = container.get("terminationMessagePath", FAILURE_FILE)
+    _set_env(container, environment.FAILURE_FILE, words)
 
 
 def _report_progress(

@@ -115,11 +115,14 @@ def permits_restart(job: types.TFParallelJob, loss: Loss) -> bool:
         case types.RestartPolicy.ALWAYS | types.RestartPolicy.ON_FAILURE:
             return True
         case None:
-            return job.spec.trainer is None or _contract_permits(code)
+            return _contract_permits(code)
 
 
 def _contract_permits(code: int) -> bool:
-    """What the trainer's exit contract says; codes outside it (signals, crashes) may be retried."""
+    """What the trainer's exit contract says; codes outside it (signals, crashes) may be retried.
+
+    It holds for commands of people's own too: their scripts may call the trainer's `fit`.
+    """
     try:
         return exits.Exit(code).retryable
     except ValueError:

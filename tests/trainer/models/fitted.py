@@ -1,11 +1,14 @@
 """Calls of fit, each with its model: what Keras' fit and ours are given alike."""
 
 import dataclasses
+import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +97,41 @@ def peculiar(y_true, y_pred):
     return keras.ops.mean(keras.ops.square(truth - y_pred), -1) ** 1.5
 
 
+def data_set():
+    x, y = rows()
+    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(15)}
+
+
+def endless():
+    x, y = rows()
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    return {"x": data.shuffle(20, seed=4, reshuffle_each_iteration=False).repeat().batch(15)}
+
+
+def generator():
+    x, y = rows()
+
+    def go():
+        while True:
+            for first in range(0, 52, 15):
+                yield x[first : first + 15], y[first : first + 15]
+
+    return {"x": go()}
+
+
+class Parts(keras.utils.PyDataset):
+    def __init__(self):
+        super().__init__()
+        self.x, self.y = rows()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, place):
+        part = slice(15 * place, 15 * place + 15)
+        return self.x[part], self.y[part], np.linspace(0.5, 2.0, len(self.y[part]))
+
+
 class Decay(keras.callbacks.Callback):
     """A callback of one's own that changes the learning rate and the weights within an epoch."""
 
@@ -104,6 +142,25 @@ class Decay(keras.callbacks.Callback):
             self.model.layers[-1].bias.assign(self.model.layers[-1].bias * 0.5)
         if logs["loss"] < 0.2:
             self.model.stop_training = True
+
+
+def swapped():
+    return classifier(keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8))
+
+
+def spoilt():
+    x, y = rows()
+    x[40] = np.nan
+    return {"x": x, "y": y}
+
+
+def calls(*made, **more):
+    """Arguments with new callbacks each time."""
+    return lambda: simple(validation_data=validation(), callbacks=[one() for one in made], **more)()
+
+
+def place(name=""):
+    return os.path.join(tempfile.mkdtemp(prefix="fitted-"), name)
 
 
 def simple(**arguments):
@@ -130,6 +187,19 @@ CASES = {
         simple(validation_split=0.5, validation_batch_size=4, validation_steps=3),
     ),
     "steps_per_epoch": Case(classifier, numbers, simple(epochs=5, steps_per_epoch=3)),
+    "data_set": Case(
+        classifier,
+        data_set,
+        lambda: {
+            "epochs": 3,
+            "class_weight": {0: 1.0, 2: 3.0},
+            "validation_data": data_set()["x"],
+            "validation_steps": 2,
+        },
+    ),
+    "endless_data_set": Case(classifier, endless, lambda: {"epochs": 3, "steps_per_epoch": 5}),
+    "generator": Case(classifier, generator, lambda: {"epochs": 3, "steps_per_epoch": 6}),
+    "PyDataset": Case(classifier, lambda: {"x": Parts()}, lambda: {"epochs": 2}),
     "EarlyStopping": Case(
         lambda: classifier(keras.optimizers.SGD(3.0)),
         numbers,
@@ -177,9 +247,28 @@ CASES = {
         numbers,
         simple(),
     ),
-    "averages": Case(
-        lambda: classifier(keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8)),
+    "averages": Case(swapped, numbers, calls()),
+    "SwapEMAWeights": Case(swapped, numbers, calls(keras.callbacks.SwapEMAWeights)),
+    "CSVLogger": Case(
+        classifier, numbers, calls(lambda: keras.callbacks.CSVLogger(place("log.csv")))
+    ),
+    "History": Case(classifier, numbers, calls(keras.callbacks.History)),
+    "LambdaCallback": Case(
+        classifier,
         numbers,
-        simple(),
+        calls(lambda: keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)),
+    ),
+    "ModelCheckpoint": Case(
+        classifier, numbers, calls(lambda: keras.callbacks.ModelCheckpoint(place("model.keras")))
+    ),
+    "ProgbarLogger": Case(classifier, numbers, calls(keras.callbacks.ProgbarLogger)),
+    "RemoteMonitor": Case(
+        classifier, numbers, calls(lambda: keras.callbacks.RemoteMonitor("http://127.0.0.1:9"))
+    ),
+    "TensorBoard": Case(
+        classifier, numbers, calls(lambda: keras.callbacks.TensorBoard(place(), update_freq=1))
+    ),
+    "TerminateOnNaN": Case(
+        classifier, spoilt, lambda: simple(callbacks=[keras.callbacks.TerminateOnNaN()])()
     ),
 }

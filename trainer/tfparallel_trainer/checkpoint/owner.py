@@ -1,12 +1,14 @@
-"""Who may write to a folder of checkpoints: the attempt that took it last.
+"""Who may write to a folder of checkpoints: the process that took it last.
 
 A writer that was cut off and replaced may still run, on a node that nobody reaches. The one that
-replaced it has left its name, and who does not find the own name writes nothing more.
+replaced it has left its name, and who does not find the own name writes nothing more. With
+parameter servers the chief is replaced within an attempt, so a name holds more than its number.
 """
 
 import dataclasses
 import json
 import pathlib
+import secrets
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
@@ -16,11 +18,13 @@ FILE = "owner.json"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Owner:
-    """An attempt at a job."""
+    """A process of an attempt at a job."""
 
     job: str
     """The job's uid: a job that was deleted and made again counts its attempts anew."""
     attempt: int
+    process: str
+    """Tells processes of one attempt apart."""
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of job {self.job or 'without a uid'}"
@@ -36,7 +40,7 @@ def take(folder: pathlib.Path, job: str, attempt: int | None) -> Owner:
     last = find(folder)
     same = last is not None and last.job == job
     before = last.attempt if last is not None and same else 0
-    own = Owner(job, attempt or before + 1)
+    own = Owner(job, attempt or before + 1, secrets.token_hex(8))
     if own.attempt < before:
         raise _replaced(folder, own, last)
     content = json.dumps(dataclasses.asdict(own))
@@ -45,10 +49,10 @@ def take(folder: pathlib.Path, job: str, attempt: int | None) -> Owner:
 
 
 def check(folder: pathlib.Path, own: Owner) -> None:
-    """Make sure that a folder is still this attempt's.
+    """Make sure that a folder is still this process's.
 
     Raises:
-        PreemptedError: another attempt has taken it since.
+        PreemptedError: another process has taken it since.
     """
     last = find(folder)
     if last != own:
@@ -59,12 +63,16 @@ def find(folder: pathlib.Path) -> Owner | None:
     """Return who took a folder last; None when nobody did."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return Owner(str(content["job"]), int(content["attempt"]))
+        process = str(content.get("process", ""))
+        return Owner(str(content["job"]), int(content["attempt"]), process)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
 def _replaced(folder: pathlib.Path, own: Owner, last: Owner | None) -> errors.PreemptedError:
+    other = last or "nobody known"
+    if last is not None and (last.job, last.attempt) == (own.job, own.attempt):
+        other = "a newer process of the same"
     return errors.PreemptedError(
-        f"This is {own}, and {last or 'nobody known'} has taken {folder}: nothing more is written."
+        f"This is {own}, and {other} has taken {folder}: nothing more is written."
     )

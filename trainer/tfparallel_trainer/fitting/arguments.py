@@ -9,6 +9,7 @@ import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.fitting import support
 
 CLAIM = "output_dir"
 """Stands for the name of a claim, which a script's folder has not."""
@@ -45,11 +46,11 @@ class Arguments:
     start_timeout_seconds: int
     step_timeout_seconds: int
 
-    def callback_list(self) -> list[Any]:
+    def callback_list(self, strategy: str) -> list[Any]:
         """The callbacks, one after the other.
 
         Raises:
-            UserCodeError: one is no callback, or cannot be honoured.
+            UserCodeError: one is no callback, or is refused under this strategy.
         """
         given = self.callbacks
         if isinstance(given, keras.callbacks.CallbackList):
@@ -60,6 +61,7 @@ class Arguments:
                 raise errors.UserCodeError(
                     f"callbacks holds {callback!r}: give objects of keras.callbacks.Callback."
                 )
+            _check(callback, strategy)
         return found
 
     def spec(self, batch_size: int) -> job_file.TrainerSpec:
@@ -93,3 +95,12 @@ class Arguments:
             raise errors.UserCodeError(
                 f"An argument of fit does not fit: {' '.join(str(error).split())[:400]}"
             ) from error
+
+
+def _check(callback: Any, strategy: str) -> None:
+    for row in support.CALLBACKS:
+        refused = row.verdicts[strategy] is support.Verdict.REFUSED
+        if refused and isinstance(callback, getattr(keras.callbacks, row.name)):
+            raise errors.UserCodeError(
+                f"The callback {row.name} cannot be honoured with {strategy}: {row.note}."
+            )

@@ -7,7 +7,7 @@ are in the history of every process.
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -38,19 +38,22 @@ class Callbacks:
 
     acts = True
 
-    def __init__(self, plan: Plan, replicas: Sequence[replica.Replica], history_of: Any) -> None:
+    def __init__(
+        self, plan: Plan, replicas: Sequence[replica.Replica], hand_back: Callable[[], Any]
+    ) -> None:
         """Args:
         plan: the same on all processes.
         replicas: those of this process.
-        history_of: the model that gets the history, which may be the first replica's.
+        hand_back: gives the caller's model the trained weights, and gives that model.
         """
+        self._hand_back = hand_back
         self._plan = plan
         self._replicas = replicas
         self._decisions = decisions.Decisions(replicas)
         self._statistics = state.Statistics(replicas)
         self._model = replicas[0].model
         self._seen = _Seen()
-        self._told = self._listed(history_of)
+        self._told = self._listed()
         self._trained = False
         self.stop = False
         self.each_batch = any(_of_batches(callback) for callback in plan.callbacks)
@@ -58,7 +61,7 @@ class Callbacks:
             isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in plan.callbacks
         )
 
-    def _listed(self, history_of: Any) -> list[Any]:
+    def _listed(self) -> list[Any]:
         plan = self._plan
         chief = self._decisions.leads
         self._bar = bar.Bar(plan.verbose if chief else 0, plan.epochs, plan.steps)
@@ -69,8 +72,7 @@ class Callbacks:
             callback.set_params(
                 {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
             )
-        self.history.set_model(history_of)
-        self._model.history = history_of.history = self.history
+        self._model.history = self.history
         return told
 
     def _tell(self, moment: str, *facts: Any) -> None:
@@ -137,6 +139,9 @@ class Callbacks:
             for own in self._replicas:
                 averages.adopt(own.model)
         self._act("on_train_end", self._seen.logs)
+        own = self._hand_back()
+        self.history.set_model(own)
+        own.history = self.history
 
     def _act(self, moment: str, *facts: Any) -> None:
         """Let the chief's callbacks act; what they decide holds everywhere."""

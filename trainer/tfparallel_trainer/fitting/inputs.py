@@ -2,10 +2,11 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import feed, nest, order
-from tfparallel_trainer.fitting import arguments, arrays
+from tfparallel_trainer.fitting import arguments, arrays, batches
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,41 +29,72 @@ def of(asked: arguments.Arguments) -> Inputs:
     Raises:
         UserCodeError: they are not what Keras' fit takes, or cannot be divided.
     """
+    if isinstance(asked.shuffle, str):
+        raise errors.UserCodeError(
+            f"shuffle is {asked.shuffle!r}: give True, which shuffles all examples, or False."
+        )
+    seed = asked.seed if asked.shuffle else None
+    found = batches.opened(asked.x, "x", seed)
+    return _of_arrays(asked, seed) if found is None else _of_batches(asked, found)
+
+
+def _of_batches(asked: arguments.Arguments, found: batches.Batches) -> Inputs:
+    for name in ("y", "sample_weight", "batch_size", "validation_split"):
+        given = getattr(asked, name)
+        if not _absent(given):
+            raise errors.UserCodeError(
+                f"{name} is given, and x brings batches itself: leave {name} out; targets and "
+                "weights are parts of each batch."
+            )
+    source = batches.Source(found, asked.steps_per_epoch, asked.class_weight)
+    return Inputs(
+        training=source,
+        validation=_validation(asked),
+        batch_size=source.batch_size,
+        steps=source.steps,
+        facts={
+            "the first batch of x (give shuffle a seed)": source.digest,
+            "steps_per_epoch": asked.steps_per_epoch or 0,
+        },
+    )
+
+
+def _of_arrays(asked: arguments.Arguments, seed: int | None) -> Inputs:
     given = arrays.examples(asked.x, asked.y, asked.sample_weight, "x and y")
-    validation = None
-    if asked.validation_data is not None:
-        validation = _validation(asked)
-    elif asked.validation_split:
-        given, validation = arrays.split(given, asked.validation_split)
+    validation = _validation(asked)
+    if validation is None and asked.validation_split:
+        given, rest = arrays.split(given, asked.validation_split)
+        validation = _held_out(asked, rest)
     if asked.class_weight is not None:
         given = arrays.weighted(given, asked.class_weight)
     count = len(nest.leaves(given)[0])
     batch_size = asked.batch_size or _even(count, asked.steps_per_epoch)
     whole = order.steps(count, batch_size)
-    steps = min(asked.steps_per_epoch or whole, whole)
-    seed = asked.seed if asked.shuffle else None
     return Inputs(
         training=arrays.Training(given, seed, asked.steps_per_epoch, asked.initial_epoch),
-        validation=_source(asked, validation),
+        validation=validation,
         batch_size=batch_size,
-        steps=steps,
+        steps=min(asked.steps_per_epoch or whole, whole),
         facts={"the number of examples": count, "steps_per_epoch": asked.steps_per_epoch or 0},
     )
 
 
-def _validation(asked: arguments.Arguments) -> object:
+def _validation(asked: arguments.Arguments) -> feed.Source | None:
     data = asked.validation_data
+    if data is None:
+        return None
+    found = batches.opened(data, "validation_data", None)
+    if found is not None:
+        return batches.Source(found, asked.validation_steps, None, anew=True)
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise errors.UserCodeError(
             f"validation_data is {type(data).__name__}: give (x, y) or (x, y, sample_weight)."
         )
     x, y, weight = data if len(data) == 3 else (*data, None)
-    return arrays.examples(x, y, weight, "validation_data")
+    return _held_out(asked, arrays.examples(x, y, weight, "validation_data"))
 
 
-def _source(asked: arguments.Arguments, given: object) -> feed.Source | None:
-    if given is None:
-        return None
+def _held_out(asked: arguments.Arguments, given: Any) -> feed.Source:
     size = asked.validation_batch_size or asked.batch_size
     count = len(nest.leaves(given)[0])
     return arrays.Validation(
@@ -73,3 +105,7 @@ def _source(asked: arguments.Arguments, given: object) -> feed.Source | None:
 def _even(count: int, steps: int | None) -> int:
     """Keras' batch size where none is given."""
     return math.ceil(count / steps) if steps else arrays.DEFAULT_BATCH
+
+
+def _absent(given: Any) -> bool:
+    return given is None or (isinstance(given, (int, float)) and not given)

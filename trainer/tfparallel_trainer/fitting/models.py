@@ -10,44 +10,45 @@ from tfparallel_trainer import errors
 
 
 class Models:
-    """Gives the engine a model for each device.
+    """Gives the engine a model for each device, and the caller one with the trained weights.
 
     Args:
         given: a compiled model, or a function that returns one.
+        remote: whether what is trained lives on servers, which end with training.
     """
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: Any, *, remote: bool) -> None:
         self._given = given
-        self._own: Any = None
+        self._remote = remote
+        self._by_function = callable(given) and not isinstance(given, keras.Model)
         self._trained: Any = None
-
-    @property
-    def own(self) -> Any:
-        """The caller's model; there once the first is built."""
-        return self._own
-
-    @property
-    def trained(self) -> Any:
-        """The model of the first device."""
-        return self._trained
 
     def build(self) -> Any:
         """The next device's model, compiled."""
-        if callable(self._given) and not isinstance(self._given, keras.Model):
-            model = self._checked(self._given(), "The function that fit was given returns")
-            if self._own is None:
-                self._own = self._trained = model
-            return model
-        if self._own is None:
-            self._own = self._checked(self._given, "fit was given")
-            self._trained = twin(self._own) if placed_by_strategy(self._own) else self._own
-            return self._trained
-        return twin(self._own)
+        if self._by_function:
+            model = self._call()
+        else:
+            given = self._checked(self._given, "fit was given")
+            itself = self._trained is None and not self._remote and not placed_by_strategy(given)
+            model = given if itself else twin(given)
+        if self._trained is None:
+            self._trained = model
+        return model
 
-    def hand_back(self) -> None:
-        """Give the caller's model what was trained, where that is another."""
-        if self._own is not self._trained:
-            copy(self._trained, self._own)
+    def hand_back(self) -> Any:
+        """Give the caller's model, with the weights and the optimizer's state of the trained one.
+
+        Where the caller gave a function it is the trained model itself, unless that is lost.
+        """
+        own = self._given
+        if self._by_function:
+            own = self._call() if self._remote else self._trained
+        if own is not self._trained:
+            copy(self._trained, own)
+        return own
+
+    def _call(self) -> Any:
+        return self._checked(self._given(), "The function that fit was given returns")
 
     @staticmethod
     def _checked(model: Any, how: str) -> Any:
@@ -91,10 +92,11 @@ def copy(source: Any, target: Any) -> None:
     """Give a model the weights and the optimizer's state of another one."""
     target.set_weights(source.get_weights())
     if source.optimizer.built:
-        target.optimizer.build(target.trainable_variables)
+        with target.distribute_strategy.scope():  # its variables lie beside the model's
+            target.optimizer.build(target.trainable_variables)
         pairs = zip(source.optimizer.variables, target.optimizer.variables, strict=True)
         for variable, other in pairs:
-            other.assign(variable.value.numpy())
+            other.assign(tf.convert_to_tensor(variable).numpy())
 
 
 def _described(make: Callable[[], Any], what: str) -> Any:

@@ -46,8 +46,9 @@ class Session:
         self._out = console.Console(
             "" if alone else self._cluster.task.name, quiet=asked.verbose == 0
         )
-        self._models = models.Models(asked.model)
-        self._callbacks = asked.callback_list()
+        servers = bool(self._cluster.of(tasks.SERVER))
+        self._models = models.Models(asked.model, remote=servers)
+        self._callbacks = asked.callback_list(_strategy(self._cluster))
         self._made: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:
@@ -67,7 +68,6 @@ class Session:
             listens = self._in_job or self._asked.output_dir is not None
             with signals.listening(listens, self._late) as stop:
                 self._train(given, data, stop)
-        self._models.hand_back()
         return None if self._made is None else self._made.history
 
     def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> settings.Settings:
@@ -97,6 +97,7 @@ class Session:
         module = user.Module(_script(), functions)
         try:
             if given.uses_servers:
+                surroundings.before_servers()
                 self._with_servers(given, self._process(module, data, stop, None))
                 return
             limit = given.job.trainer.start_timeout_seconds
@@ -143,7 +144,7 @@ class Session:
             validates=data.validation is not None,
             validation_freq=self._asked.validation_freq,
         )
-        self._made = callbacks_of.Callbacks(plan, ready.replicas, self._models.own)
+        self._made = callbacks_of.Callbacks(plan, ready.replicas, self._models.hand_back)
         return self._made
 
     def _late(self) -> None:

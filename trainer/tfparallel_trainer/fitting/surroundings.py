@@ -51,6 +51,22 @@ def join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None
     return found.devices
 
 
+def before_servers() -> None:
+    """Configure the device of a process of an asynchronous job.
+
+    Raises:
+        UserCodeError: TensorFlow runs already, and then cannot connect to servers.
+    """
+    devices.limit_threads()
+    try:
+        devices.prepare(1, alone=False)
+    except errors.UserCodeError as error:
+        raise errors.UserCodeError(
+            "TensorFlow was used before fit, and then it cannot connect to parameter servers: give "
+            "fit a function that builds the model, and arrays, a generator or a PyDataset."
+        ) from error
+
+
 def _join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> Joined:
     wanted = positive(os.environ, environment.CPU_DEVICES) or 1
     try:

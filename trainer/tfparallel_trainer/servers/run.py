@@ -120,5 +120,5 @@ def _announce(
     )
     for sentence in ready.replicas[0].advice:
         process.out.say(f"warning: {sentence}")
-    if given.job.trainer.checkpoint is None:
+    if given.job.trainer.checkpoint is None and not process.script:
         process.out.say("warning: without trainer.checkpoint a restart begins at step 0")

@@ -19,8 +19,22 @@ from tfparallel_trainer.step import averages, loss, metrics, replica, state
 class Evaluation:
     """Evaluates the replicas of this process together with those of its peers."""
 
-    def __init__(self, module: user.Module, replicas: Sequence[replica.Replica], spec: Any) -> None:
+    def __init__(
+        self,
+        module: user.Module,
+        replicas: Sequence[replica.Replica],
+        spec: Any,
+        *,
+        averaged: bool = True,
+    ) -> None:
+        """Args:
+        module: the user's module, for the messages.
+        replicas: those of this process.
+        spec: structure of a part of a batch.
+        averaged: whether averages of the weights are evaluated, where the optimizer keeps them.
+        """
         self._module = module
+        self._averaged = averaged
         self._replicas = replicas
         self._spec = spec
         self._traced: dict[int, Any] = {}
@@ -30,7 +44,7 @@ class Evaluation:
     def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
         """Give loss and metrics over all examples; the same on every process."""
         self._statistics.share()
-        with averages.used(self._replicas):
+        with averages.used(self._replicas if self._averaged else ()):
             return self._run(batches)
 
     def _run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:

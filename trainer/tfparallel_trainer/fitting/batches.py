@@ -1,0 +1,257 @@
+"""Data that comes in batches, as Keras' fit takes it: data sets, generators and PyDatasets.
+
+A batch of theirs is the batch of all replicas together: every process reads all of them and keeps
+its own part. So all processes must read the same batches, which is compared for the first one.
+"""
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.fitting import arrays
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batches:
+    """Something that gives batches."""
+
+    name: str
+    """Of the argument, for the messages."""
+    begin: Callable[[int], Iterator[Any]]
+    """Begins the pass of this number; the batches are as the user gives them."""
+    count: int | None
+    """Batches in a pass, where that is known."""
+    spec: Any
+    """Structure of a batch, as tf.TensorSpec; None: that of the first one."""
+    once: bool = False
+    """Whether there is one pass only."""
+    endless: bool = False
+    """Whether a pass is known not to end."""
+
+
+def opened(given: Any, name: str, shuffle_seed: int | None) -> Batches | None:
+    """Look at what was given as x; None when it is no batches.
+
+    Args:
+        given: the argument.
+        name: its name.
+        shuffle_seed: shuffles the batches of a PyDataset for each pass; None keeps their order.
+    """
+    if isinstance(given, tf.data.Dataset):
+        cardinality = int(given.cardinality().numpy())
+        count = cardinality if cardinality >= 0 else None
+        endless = cardinality == tf.data.INFINITE_CARDINALITY
+        return Batches(name, lambda _: iter(given), count, given.element_spec, endless=endless)
+    if isinstance(given, keras.utils.PyDataset):
+        return _of_py_dataset(given, name, shuffle_seed)
+    if isinstance(given, Iterator):
+        return Batches(name, lambda _: given, None, None, once=True)
+    return None
+
+
+def _of_py_dataset(given: Any, name: str, seed: int | None) -> Batches:
+    count = given.num_batches
+
+    def begin(number: int) -> Iterator[Any]:
+        numbers: Iterable[int] = itertools.count()
+        if count is not None:
+            numbers = range(count)
+            if seed is not None:
+                numbers = order.shuffled(range(count), count, seed, number).tolist()
+        given.on_epoch_begin()
+        for place in numbers:
+            yield given[place]
+        given.on_epoch_end()
+
+    return Batches(name, begin, count, None, endless=count is None)
+
+
+class Source:
+    """Batches as a `feed.Source`.
+
+    Args:
+        given: where they come from.
+        steps: how many make an epoch; None: a pass.
+        class_weight: gives each example the weight of its class.
+        anew: whether each epoch begins a new pass, also with `steps`.
+
+    Raises:
+        UserCodeError: the first batch is not what fit takes.
+    """
+
+    def __init__(
+        self,
+        given: Batches,
+        steps: int | None,
+        class_weight: Mapping[int, float] | None,
+        *,
+        anew: bool = False,
+    ) -> None:
+        if given.endless and steps is None:
+            wanted = "validation_steps" if anew else "steps_per_epoch"
+            raise errors.UserCodeError(f"{given.name} never ends: give {wanted}.")
+        self._given = given
+        self._steps = steps
+        self._class_weight = class_weight
+        self._anew = anew
+        self._pass: Iterator[Any] | None = None
+        self._taken = 0
+        begun = given.begin(0)
+        first = next(begun, None)
+        if first is None:
+            raise errors.UserCodeError(f"{given.name} gives no batches: let it give some.")
+        if given.once:
+            self._pass = itertools.chain([first], begun)
+        self._first = self._triple(first)
+        self._spec = self._described()
+
+    @property
+    def batch_size(self) -> int:
+        """Examples in the first batch."""
+        return _count(self._first)
+
+    @property
+    def steps(self) -> int | None:
+        """Batches in an epoch, where that is known."""
+        count = self._given.count
+        return count if self._steps is None else min(self._steps, count or self._steps)
+
+    @property
+    def digest(self) -> int:
+        """A number that the first batch has."""
+        leaves = (np.asarray(leaf) for leaf in nest.leaves(self._first))
+        found = 0
+        for leaf in leaves:
+            content = leaf.astype("S") if leaf.dtype == object else leaf
+            found = zlib.crc32(np.ascontiguousarray(content).tobytes(), found)
+        return found
+
+    def divided(self, division: feed.Division) -> feed.Feed:
+        """Cut each batch over the ranks."""
+        return _Feed(self, division)
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part, as tf.TensorSpec [None, …]."""
+        return self._spec
+
+    def sample(self) -> Any:
+        """The first example."""
+        return nest.convert(lambda leaf: leaf[:1], self._first)
+
+    def epoch(self, number: int) -> Iterator[Any]:
+        """The whole batches (x, y, sample_weight) of an epoch."""
+        if self._steps is None and not self._given.once:
+            yield from map(self._triple, self._given.begin(number))
+            return
+        for _ in itertools.count() if self._steps is None else range(self._steps):
+            batch = self._next(number)
+            if batch is None:
+                break
+            yield self._triple(batch)
+        if self._anew or self._taken == self._given.count:
+            self._end_pass()
+
+    def _next(self, number: int) -> Any:
+        """The next batch of the pass that goes on, or of a new one; None where a pass ends."""
+        if self._pass is None:
+            self._pass = self._given.begin(number)
+        batch = next(self._pass, None)
+        if batch is None:
+            if self._taken == 0:
+                raise errors.UserCodeError(
+                    f"{self._given.name} has no more batches for epoch {number}: give "
+                    "steps_per_epoch and enough batches, or a keras.utils.PyDataset."
+                )
+            self._end_pass()
+            return None
+        self._taken += 1
+        return batch
+
+    def _end_pass(self) -> None:
+        self._taken = 0
+        if not self._given.once:
+            self._pass = None
+
+    def _described(self) -> Any:
+        if self._given.spec is None:
+            return nest.convert(_spec_of, self._first)
+        weight = None if self._first[2] is None else _spec_of(self._first[2])
+        triple = (*self._given.spec[:2], weight)
+        return nest.convert(lambda one: tf.TensorSpec((None, *one.shape[1:]), one.dtype), triple)
+
+    def _triple(self, batch: Any) -> Any:
+        name = self._given.name
+        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+            raise errors.UserCodeError(
+                f"{name} gives batches of {type(batch).__name__}: let each be (x, y) or "
+                "(x, y, sample_weight)."
+            )
+        leaves = nest.leaves(tuple(batch))
+        if any(len(leaf.shape) == 0 for leaf in leaves):
+            raise errors.UserCodeError(
+                f"{name} gives single examples: batch them, as in data.batch(32)."
+            )
+        if len(batch) == 3:
+            return tuple(batch)
+        if self._class_weight is None:
+            return (*batch, None)
+        x, y = batch
+        return x, y, arrays.weights_of(y, self._class_weight)
+
+
+class _Feed:
+    """Each batch, cut over the ranks."""
+
+    def __init__(self, source: Source, division: feed.Division) -> None:
+        self._source = source
+        self._division = division
+
+    @property
+    def examples(self) -> int | None:
+        """As many as full batches have, where their number is known."""
+        steps = self._source.steps
+        return None if steps is None else steps * self._division.batch_size
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part."""
+        return self._source.spec
+
+    def sample(self) -> Any:
+        """The first example."""
+        return self._source.sample()
+
+    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+        """The batches of an epoch; those of the first `start` examples are read and left out."""
+        passed = 0
+        for whole in self._source.epoch(number):
+            count = _count(whole)
+            passed += count
+            if passed <= start:
+                continue
+            parts = order.split(count, self._division.ranks)
+            own = [_slice(whole, parts[rank]) for rank in self._division.own]
+            yield feed.Batch(examples=count, parts=own)
+
+
+def _count(whole: Any) -> int:
+    return int(nest.leaves(whole)[0].shape[0])
+
+
+def _slice(whole: Any, part: range) -> Any:
+    if not part:
+        return None
+    return nest.convert(lambda leaf: leaf[part.start : part.stop], whole)
+
+
+def _spec_of(leaf: Any) -> tf.TensorSpec:
+    return tf.TensorSpec((None, *leaf.shape[1:]), tf.as_dtype(leaf.dtype))

@@ -1,0 +1,104 @@
+"""What of Keras' fit holds under which strategy: the one place that says so.
+
+`fit` refuses by it, docs/fit.md shows it, and the tests run what it claims.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+
+STRATEGIES = ("Mirrored", "MultiWorkerMirrored", "ParameterServer")
+
+
+class Verdict(enum.StrEnum):
+    """Of an argument or a callback under a strategy."""
+
+    YES = "yes"
+    DIFFERS = "differs"
+    """It is honoured, and the note says what is not as in Keras."""
+    REFUSED = "refused"
+
+
+_YES, _DIFFERS, _REFUSED = Verdict
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """An argument of Keras' fit, or a callback."""
+
+    name: str
+    together: Verdict
+    """Under Mirrored and MultiWorkerMirrored, which are one engine."""
+    servers: Verdict
+    """Under ParameterServer."""
+    note: str = ""
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """By strategy."""
+        return dict(zip(STRATEGIES, (self.together, self.together, self.servers), strict=True))
+
+
+ARGUMENTS: Sequence[Row] = (
+    Row(
+        "x",
+        _YES,
+        _DIFFERS,
+        "arrays, batched data sets, PyDatasets and generators; with servers no data sets",
+    ),
+    Row("y", _YES, _YES),
+    Row(
+        "batch_size",
+        _YES,
+        _DIFFERS,
+        "of all replicas together; with servers of each worker's step",
+    ),
+    Row("epochs", _YES, _YES),
+    Row("verbose", _DIFFERS, _DIFFERS, "the bar moves once a second; no terminal: a line an epoch"),
+    Row("callbacks", _YES, _DIFFERS, "see below"),
+    Row("validation_split", _YES, _YES),
+    Row("validation_data", _YES, _DIFFERS, "as x"),
+    Row("shuffle", _DIFFERS, _DIFFERS, 'the order follows from seed and epoch; "batch" is refused'),
+    Row("class_weight", _YES, _YES),
+    Row("sample_weight", _YES, _YES),
+    Row("initial_epoch", _YES, _YES),
+    Row("steps_per_epoch", _YES, _YES),
+    Row("validation_steps", _YES, _YES),
+    Row("validation_batch_size", _YES, _YES),
+    Row("validation_freq", _YES, _YES),
+)
+
+CALLBACKS: Sequence[Row] = (
+    Row("BackupAndRestore", _REFUSED, _REFUSED, "give output_dir: its checkpoints do the same"),
+    Row("CSVLogger", _YES, _YES),
+    Row(
+        "Callback",
+        _DIFFERS,
+        _DIFFERS,
+        "your own: runs on the chief; on_test_batch_end gets no logs; with servers a batch ends "
+        "when it is given to a worker",
+    ),
+    Row("CallbackList", _YES, _YES, "its callbacks are taken"),
+    Row("EarlyStopping", _YES, _YES),
+    Row("History", _YES, _YES),
+    Row("LambdaCallback", _YES, _DIFFERS, "with servers a batch ends when it is given to a worker"),
+    Row("LearningRateScheduler", _YES, _YES),
+    Row("ModelCheckpoint", _YES, _YES),
+    Row("OrbaxCheckpoint", _REFUSED, _REFUSED, "give output_dir, or use ModelCheckpoint"),
+    Row("ProgbarLogger", _YES, _YES),
+    Row("ReduceLROnPlateau", _YES, _YES),
+    Row("RemoteMonitor", _YES, _YES),
+    Row("SwapEMAWeights", _YES, _REFUSED, "servers refuse use_ema, which it needs"),
+    Row("TensorBoard", _YES, _YES),
+    Row("TerminateOnNaN", _YES, _YES, "without it, such a loss raises"),
+)
+
+
+def table(rows: Sequence[Row], heading: str) -> str:
+    """Write rows as a table for docs/fit.md."""
+    lines = [
+        f"| {heading} | {' | '.join(STRATEGIES)} | |",
+        f"|---|{'---|' * len(STRATEGIES)}---|",
+        *(f"| `{row.name}` | {' | '.join(row.verdicts.values())} | {row.note} |" for row in rows),
+    ]
+    return "\n".join(lines)

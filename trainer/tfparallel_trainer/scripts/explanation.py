@@ -1,0 +1,124 @@
+"""Recognises that Keras' `fit` was called under a strategy of several processes, and explains it.
+
+Keras 3 raises there in each process, whatever the model and the data: under
+MultiWorkerMirroredStrategy a ValueError about PerReplica values, under ParameterServerStrategy one
+about ClusterCoordinator.create_per_worker_dataset. So the words do not count, but that the error
+went through such a call on a model that belongs to such a strategy.
+"""
+
+import dataclasses
+import linecache
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.logs import console
+from tfparallel_trainer.mesh import tasks
+
+_CALLS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
+_TOGETHER, _SERVERS = "MultiWorkerMirroredStrategy", "ParameterServerStrategy"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a Keras model that cannot work."""
+
+    method: str
+    strategy: str
+    """TensorFlow's public name."""
+    file: str
+    line: int
+    """Where the script makes it."""
+
+
+def give(error: BaseException, env: Mapping[str, str]) -> None:
+    """Explain the error, if it is of this kind, and end with the exit code of user errors.
+
+    Raises:
+        SystemExit: the error is explained.
+    """
+    try:
+        cluster = tasks.parse(env.get(environment.TF_CONFIG))
+    except errors.BadConfigurationError:
+        return
+    found = None if cluster.alone else find(error)
+    if found is not None:
+        out = console.Console(cluster.task.name, env.get(environment.FAILURE_FILE, ""))
+        out.fail(explain(found))
+        raise SystemExit(int(exits.Exit.USER_ERROR))
+
+
+def find(error: BaseException) -> Call | None:
+    """The call of a Keras model that an error went through; None where there is none."""
+    caller: tuple[str, int] | None = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__") or ""
+        if not module.startswith("keras."):
+            caller = frame.f_code.co_filename, line
+            continue
+        method, strategy = _method(frame), _strategy(frame)
+        if caller is not None and method and strategy:
+            return Call(method, strategy, *caller)
+        return None
+    return None
+
+
+def explain(call: Call) -> str:
+    """Say what to change."""
+    place = f"{pathlib.Path(call.file).name}, line {call.line}"
+    said = (
+        f"Keras 3 cannot {call.method} under {call.strategy} in several processes: it fails in "
+        f"Keras itself ({place}), whatever the model and the data."
+    )
+    if call.method != "fit":
+        return (
+            f"{said} tfparallel_trainer.fit can train and evaluate: give it validation_data. See "
+            "docs/old-scripts.md."
+        )
+    if call.strategy == _SERVERS:
+        return (
+            f"{said} tfparallel_trainer.fit can, with the same arguments: let every process call "
+            "it, and remove the strategy and the lines that start a tf.distribute.Server. See "
+            "docs/old-scripts.md."
+        )
+    line = linecache.getline(call.file, call.line).strip()
+    changed = re.sub(r"([\w.]+)\.fit\(", r"tfparallel_trainer.fit(\1, ", line, count=1)
+    if changed == line:
+        changed = "tfparallel_trainer.fit(model, …)"
+    return (
+        f"{said} tfparallel_trainer.fit can, with the same arguments. Import tfparallel_trainer, "
+        f"and write {changed!r} there, after strategy.scope(). See docs/old-scripts.md."
+    )
+
+
+def _method(frame: FrameType) -> str:
+    """The method that a frame of Keras is, or that it wraps; empty for others."""
+    names = [frame.f_code.co_name]
+    names += [getattr(value, "__name__", "") for value in frame.f_locals.values()]
+    return next((name for name in names if name in _CALLS), "")
+
+
+def _strategy(frame: FrameType) -> str:
+    """The strategy of several processes that a model in a frame belongs to; empty for others."""
+    tensorflow: Any = sys.modules.get("tensorflow")
+    keras: Any = sys.modules["keras"]
+    for value in _values(frame):
+        if isinstance(value, keras.Model):
+            strategy = value.distribute_strategy
+            for name in (_TOGETHER, _SERVERS):
+                if tensorflow and isinstance(strategy, getattr(tensorflow.distribute, name)):
+                    return name
+    return ""
+
+
+def _values(frame: FrameType) -> Iterator[Any]:
+    for value in frame.f_locals.values():
+        yield value
+        if isinstance(value, tuple):
+            yield from value

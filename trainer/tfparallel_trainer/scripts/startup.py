@@ -1,0 +1,26 @@
+"""Loaded when Python starts with TF_CONFIG, by a `.pth` file beside this package.
+
+It only takes note of uncaught errors (`sys.excepthook`). Whatever is needed to explain one is
+imported then, so that a program that ends well pays next to nothing.
+"""
+
+import os
+import sys
+from types import TracebackType
+
+
+def listen() -> None:
+    """Explain errors that nobody catches, after they were shown as before."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if "keras" in sys.modules:
+            from tfparallel_trainer.scripts import explanation
+
+            explanation.give(error, os.environ)
+
+    sys.excepthook = hook
+
+
+listen()
