@@ -178,6 +178,17 @@ def test_what_fit_cannot_take_is_said_in_a_sentence(wrong: dict[str, Any], said:
         fit_with(**wrong)
 
 
+@pytest.mark.usefixtures("float64")
+def test_a_generator_makes_one_epoch_and_then_has_ended() -> None:
+    def batches() -> Any:
+        yield from fitted.CASES["data_set"].data()["x"].as_numpy_iterator()
+
+    history = fit_with(x=batches(), y=None, batch_size=None, epochs=1)
+    assert history.epoch == [0]
+    with pytest.raises(errors.UserCodeError, match="x has no more batches for epoch 1: give"):
+        fit_with(x=batches(), y=None, batch_size=None, epochs=2)
+
+
 def test_what_is_no_compiled_model_is_said_in_a_sentence() -> None:
     data = fitted.CASES["batch_size"].data()
     bare = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
