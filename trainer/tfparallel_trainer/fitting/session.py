@@ -44,7 +44,9 @@ class Session:
         alone = self._cluster.alone
         self._in_job = not alone or environment.JOB_UID in os.environ
         self._out = console.Console(
-            "" if alone else self._cluster.task.name, quiet=asked.verbose == 0
+            "" if alone else self._cluster.task.name,
+            os.environ.get(environment.FAILURE_FILE, ""),
+            quiet=asked.verbose == 0,
         )
         servers = bool(self._cluster.of(tasks.SERVER))
         self._models = models.Models(asked.model, remote=servers)
