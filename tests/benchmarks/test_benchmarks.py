@@ -38,3 +38,11 @@ def test_the_page_shows_every_result() -> None:
     text = page.written(found, results.FULL, load=0.5)
     assert found[0].row() in text.splitlines()
     assert "2 cores" in text or "cores (" in text
+
+
+def test_the_page_of_the_documentation_is_of_this_form() -> None:
+    text = benchmarks.PAGE.read_text()
+    assert f"`{page.COMMAND}`" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 8
+    assert all(row.split(" | ")[3] in ("yes", "no") for row in rows)

@@ -139,12 +139,15 @@ def test_what_is_random_follows_from_seed_epoch_and_example(folder: pathlib.Path
     assert len(set(first.values())) == 20
     for other in (drawn(1, 1), drawn(2, 0)):
         assert not set(other.values()) & set(first.values())
-    at = folded(folded(tf.constant([1, 0], tf.int64), 13), 0)
+    at = seed_of(1, 0, place=0, number=13)
     assert first[13.0] == float(tf.random.stateless_uniform((), at))
 
 
-def folded(seed: Any, number: int) -> Any:
-    return tf.random.experimental.stateless_fold_in(seed, tf.constant(number, tf.int64))
+def seed_of(seed: int, epoch: int, *, place: int, number: int) -> Any:
+    drawn = tf.random.stateless_uniform(
+        (place + 1,), tf.constant([seed, epoch], tf.int64), None, None, tf.int64
+    )
+    return tf.stack([drawn[place], tf.constant(number, tf.int64)])
 
 
 def test_functions_follow_each_other_and_may_give_weights() -> None:
@@ -338,7 +341,7 @@ def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
         row = values[number].astype(np.float64)
         targets.append(row.sum(keepdims=True))
         if row[0] > 0:
-            seed = folded(folded(tf.constant([SEED, epoch], tf.int64), number), 1)
+            seed = seed_of(SEED, epoch, place=1, number=number)
             row = row + tf.random.stateless_normal((3,), seed, dtype=tf.float64).numpy()
         rows.append(row)
     return np.stack(rows), np.stack(targets)

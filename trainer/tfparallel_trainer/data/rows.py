@@ -47,10 +47,10 @@ class RowsFeed:
         self._rows = rows
         self._division = division
         self._functions = [_traced(function) for function in rows.functions]
-        number = tf.TensorSpec((), tf.int64)
         with tf.device("CPU:0"):
             self._prepare = tf.function(self._row, autograph=False).get_concrete_function(
-                number, number
+                tf.TensorSpec((), tf.int64),
+                tf.TensorSpec((len(self._functions),), tf.int64),
             )
         self._spec = nest.convert(
             lambda tensor: tf.TensorSpec((None, *tensor.shape), tensor.dtype),
@@ -69,9 +69,9 @@ class RowsFeed:
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
-        zero = tf.zeros((), tf.int64)
         with tf.device("CPU:0"):
-            return nest.convert(lambda part: part[tf.newaxis], _triple(self._prepare(zero, zero)))
+            first = self._prepare(tf.zeros((), tf.int64), self._seeds(0))
+            return nest.convert(lambda part: part[tf.newaxis], _triple(first))
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
@@ -103,13 +103,13 @@ class RowsFeed:
         bounds = tf.constant([(part.start, part.stop) for part in own], tf.int64, (len(own), 2))
         options = tf.data.Options()
         options.deterministic = True
-        number = tf.constant(epoch, tf.int64)
+        number, seeds = tf.constant(epoch, tf.int64), self._seeds(epoch)
         return (
             tf.data.Dataset.from_tensor_slices(bounds)
             .flat_map(
                 lambda bound: tf.data.Dataset.from_tensor_slices(self._numbers(bound, number))
             )
-            .map(lambda row: self._prepare(row, number), num_parallel_calls=tf.data.AUTOTUNE)
+            .map(lambda row: self._prepare(row, seeds), num_parallel_calls=tf.data.AUTOTUNE)
             .with_options(options)
         )
 
@@ -120,13 +120,21 @@ class RowsFeed:
             return positions
         return order.numbers(positions, self._rows.length, self._rows.seed, epoch)
 
-    def _row(self, number: tf.Tensor, epoch: tf.Tensor) -> Any:
+    def _seeds(self, epoch: int) -> tf.Tensor:
+        """The first half of the seed of each function in an epoch; an example has the other."""
+        return tf.random.stateless_uniform(
+            (len(self._functions),),
+            tf.constant([self._rows.seed, epoch], tf.int64),
+            minval=None,
+            maxval=None,
+            dtype=tf.int64,
+        )
+
+    def _row(self, number: tf.Tensor, seeds: tf.Tensor) -> Any:
         found = self._rows.fetch(number)
-        seed = tf.stack([tf.constant(self._rows.seed, tf.int64), epoch])
-        seed = tf.random.experimental.stateless_fold_in(seed, number)
-        for place, function in enumerate(self._functions):
-            own = tf.random.experimental.stateless_fold_in(seed, tf.constant(place, tf.int64))
-            found = _checked(function(*found, seed=own), self._rows.function)
+        for function, first in zip(self._functions, tf.unstack(seeds), strict=True):
+            given = function(*found, seed=tf.stack([first, number]))
+            found = _checked(given, self._rows.function)
         return found
 
 

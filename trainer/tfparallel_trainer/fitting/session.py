@@ -50,7 +50,7 @@ class Session:
         )
         servers = bool(self._cluster.of(tasks.SERVER))
         self._models = models.Models(asked.model, remote=servers)
-        self._callbacks = asked.callback_list(_strategy(self._cluster))
+        self._callbacks = callbacks_of.checked(asked.callbacks, _strategy(self._cluster))
         self._made: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:

@@ -51,7 +51,8 @@ def exit_by_contract() -> None:
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, errors.TrainerError):
-        ending.tell(console.Console("", os.environ.get(environment.FAILURE_FILE, "")), error)
+        file = os.environ.get(environment.FAILURE_FILE, "")
+        ending.tell(console.Console("", file), error)
         ending.end(error.exit)
     traceback.print_exception(kind, error, trace)
     ending.end(1)
