@@ -121,3 +121,20 @@ def test_other_programs_are_left_alone(python: pathlib.Path) -> None:
         done = run(python, "-c", failing, **variables)
         assert done.returncode == 1
         assert done.stderr.rstrip().endswith("ValueError: mine")
+
+
+@pytest.mark.trainer
+def test_what_fit_refuses_stands_in_the_status(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import keras\nimport tfparallel_trainer\n"
+        "tfparallel_trainer.fit(keras.Sequential([keras.layers.Dense(1)]), [[1.0]], [[1.0]])\n"
+    )
+    document = jobs.job({"Worker": ["python", "train.py"]})
+    command = ("-m", "tfparallel_operator.cli", "run", str(jobs.write(tmp_path, document)))
+    paths = os.pathsep.join((str(ROOT / "operator"), str(ROOT / "trainer")))
+    done = run(
+        pathlib.Path(sys.executable), *command, "--output", str(tmp_path / "out"), PYTHONPATH=paths
+    )
+    assert done.returncode == 1
+    assert "exited with code 65" in done.stderr
+    assert "make it an array with numpy.asarray" in done.stderr

@@ -29,7 +29,8 @@ def test_an_error_of_fit_on_a_model_of_its_own_process_is_not_explained() -> Non
     [
         ("fit", "MultiWorkerMirroredStrategy", "tfparallel_trainer.fit(model, …)"),
         ("fit", "ParameterServerStrategy", "let every process call it"),
-        ("evaluate", "MultiWorkerMirroredStrategy", "give it validation_data"),
+        ("predict", "ParameterServerStrategy", "predicts without the strategy"),
+        ("evaluate", "MultiWorkerMirroredStrategy", "the validation_data that it is given"),
     ],
 )
 def test_each_call_has_its_remedy(method: str, strategy: str, said: str) -> None:

@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -21,8 +21,11 @@ from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.logs import console
 from tfparallel_trainer.mesh import tasks
 
-_CALLS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
 _TOGETHER, _SERVERS = "MultiWorkerMirroredStrategy", "ParameterServerStrategy"
+_CALLS = {  # what fails under each
+    _TOGETHER: ("fit", "evaluate", "train_on_batch", "test_on_batch"),
+    _SERVERS: ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch"),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,10 +65,9 @@ def find(error: BaseException) -> Call | None:
         if not module.startswith("keras."):
             caller = frame.f_code.co_filename, line
             continue
-        method, strategy = _method(frame), _strategy(frame)
-        if caller is not None and method and strategy:
-            return Call(method, strategy, *caller)
-        return None
+        strategy = _strategy(frame)
+        method = _method(frame, _CALLS.get(strategy, ()))
+        return Call(method, strategy, *caller) if caller is not None and method else None
     return None
 
 
@@ -78,8 +80,8 @@ def explain(call: Call) -> str:
     )
     if call.method != "fit":
         return (
-            f"{said} tfparallel_trainer.fit can train and evaluate: give it validation_data. See "
-            "docs/old-scripts.md."
+            f"{said} tfparallel_trainer.fit can train, and evaluate the validation_data that it is "
+            "given; its model predicts without the strategy. See docs/old-scripts.md."
         )
     if call.strategy == _SERVERS:
         return (
@@ -97,11 +99,11 @@ def explain(call: Call) -> str:
     )
 
 
-def _method(frame: FrameType) -> str:
-    """The method that a frame of Keras is, or that it wraps; empty for others."""
+def _method(frame: FrameType, calls: Sequence[str]) -> str:
+    """Which of these methods a frame of Keras is, or wraps; empty for others."""
     names = [frame.f_code.co_name]
     names += [getattr(value, "__name__", "") for value in frame.f_locals.values()]
-    return next((name for name in names if name in _CALLS), "")
+    return next((name for name in names if name in calls), "")
 
 
 def _strategy(frame: FrameType) -> str:
