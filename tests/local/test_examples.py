@@ -65,6 +65,17 @@ def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.trainer
+def test_a_script_that_calls_fit_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+    shown = _run("fit", tmp_path)
+    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) after", shown, re.M))
+    assert found["chief-0"] == found["worker-0"]
+    assert float(found["chief-0"]) > 0.9
+    assert re.search(r"^\[chief-0\] 23/23 .* accuracy: .* val_loss: ", shown, re.M)
+    assert re.search(r"^  val_accuracy  0\.9", shown, re.M)  # reported to the runner
+    assert keras.saving.load_model(tmp_path / "out/claims/fit/best.keras").count_params() > 0
+
+
+@pytest.mark.trainer
 def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path) -> None:
     beside = ("--set", "spec.tfReplicaSpecs.Evaluator.replicas=1")
     shown = _run("digits-servers", tmp_path, "--set", "spec.trainer.epochs=4", *beside)

@@ -115,3 +115,25 @@ def test_weights_without_a_step_have_no_averages() -> None:
     assert not averages.adopt(own.model)
     for a, b in zip(own.model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_regularised_embedding_is_added_up_on_all_ranks() -> None:
+    def build() -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((3,), dtype="int64"),
+                keras.layers.Embedding(7, 2, embeddings_regularizer="l2"),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
+        )
+
+    random = np.random.default_rng(0)
+    given = random.integers(0, 7, size=(21, 3)), random.normal(size=(21, 1)), None
+    made = ranks.module(build, compile_with())
+    (one,), _ = ranks.run(made, given, 1, batch=10)
+    many, _ = ranks.run(made, given, 2, batch=10)
+    for own in many:
+        for found, wanted in zip(own.model.get_weights(), one.model.get_weights(), strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-10, rtol=0)

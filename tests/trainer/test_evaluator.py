@@ -14,6 +14,7 @@ from tests.trainer import launch, reference
 from tfparallel_trainer import errors, preflight, settings
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.evaluator import board, results
+from tfparallel_trainer.fitting import surroundings
 
 CHECKPOINT: dict[str, object] = {"claim": "c", "everySteps": 5, "keep": 3}
 MLP: dict[str, object] = {
@@ -174,3 +175,11 @@ def test_what_an_evaluator_of_another_job_found_does_not_count(tmp_path: pathlib
     assert results.metrics(given_of(tmp_path, {**MLP, "epochs": 5})) == {}
     (tmp_path / "output" / outputs.EVALUATION).write_text("{")
     assert results.read(given) is None
+
+
+def test_fit_does_not_train_in_an_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"chief": ["a:1"], "evaluator": ["b:1"]}
+    task = {"type": "evaluator", "index": 0}
+    monkeypatch.setenv(environment.TF_CONFIG, json.dumps({"cluster": cluster, "task": task}))
+    with pytest.raises(errors.BadConfigurationError, match="as an evaluator, and fit trains"):
+        surroundings.described()

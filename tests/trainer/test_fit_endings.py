@@ -1,5 +1,6 @@
 """How a script ends that calls fit, when something comes between."""
 
+import csv
 import json
 import pathlib
 import signal
@@ -68,6 +69,36 @@ def test_the_operator_imports_no_tensorflow_with_the_package() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert done.stdout == "False\n"
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_strategy_of_the_script_is_used_and_its_model_gets_the_weights(
+    tmp_path: pathlib.Path,
+) -> None:
+    script = SCRIPT.with_name("fit_strategy.py")
+    environments = launch.environments(tmp_path, script.parent, {}, processes=2)
+    command = (str(script), str(tmp_path))
+    with launch.Group(tmp_path / "logs", environments, command) as group:
+        weights, _ = by_keras("EarlyStopping")
+        ended = group.wait()
+    assert [one.code for one in ended] == [0, 0], ended
+    for task in ("chief", "worker"):
+        with np.load(tmp_path / f"{task}.npz") as arrays:
+            for key, wanted in zip(arrays.files, weights, strict=True):
+                assert float(np.abs(arrays[key] - wanted).max()) <= 1e-10
+
+
+def test_a_module_may_bring_callbacks(tmp_path: pathlib.Path) -> None:
+    trainer = {"module": "observed.py", "epochs": 9, "globalBatchSize": 15}
+    environments = launch.environments(tmp_path, SCRIPT.parent, trainer, processes=2)
+    with launch.Group(tmp_path / "logs", environments) as group:
+        ended = group.wait()
+    assert [one.code for one in ended] == [0, 0], ended
+    assert launch.summary(tmp_path).epochs == 3  # the first was the best
+    with (tmp_path / "output" / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["learning_rate"]) for row in rows] == [0.05, 0.025, 0.0125]
+    assert float(rows[2]["val_loss"]) > float(rows[0]["val_loss"])
 
 
 def servers(

@@ -1,5 +1,6 @@
 """Runs whose processes are killed, and what is left when they are run again."""
 
+import json
 import pathlib
 import signal
 import time
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing import event_accumulator
 
 from tests.trainer import launch, reference
 from tests.trainer.test_equality import largest_difference
@@ -193,3 +195,26 @@ def test_it_goes_on_with_other_numbers_and_strategies(tmp_path: pathlib.Path) ->
     difference = largest_difference(tmp_path, expected)
     print(f"on six meshes one after the other: largest difference of a weight {difference:.1e}")
     assert difference <= 1e-10
+    assert_all_is_on_record(tmp_path / "output" / "logs")
+
+
+def assert_all_is_on_record(logs: pathlib.Path) -> None:
+    """One history over all attempts, the asynchronous one with its staleness."""
+    lines = (logs / "train.jsonl").read_text().splitlines()
+    records = [record for record in map(json.loads, lines) if record["event"] == "train"]
+    steps = [record["step"] for record in records]
+    assert steps == sorted(steps)
+    assert steps[-1] == 48
+    assert all({"loss", "accuracy"} <= record["metrics"].keys() for record in records)
+    assert all(
+        record["epoch"] in ((record["step"] - 1) // 3, record["step"] // 3) for record in records
+    )
+    stale = {record["step"] for record in records if "staleness_mean" in record["metrics"]}
+    assert stale
+    assert stale <= set(range(25, 33))
+    assert any(record.get("examplesPerSecond", 0) > 0 for record in records)
+    events = event_accumulator.EventAccumulator(str(logs / "tensorboard" / "train")).Reload()
+    assert {"loss", "accuracy", "staleness_mean", "staleness_max"} <= set(events.Tags()["tensors"])
+    drawn = [event.step for event in events.Tensors("loss")]
+    assert drawn == sorted(drawn)
+    assert {3, 48} <= set(drawn) <= set(steps)

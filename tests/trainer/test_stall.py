@@ -92,3 +92,50 @@ def test_a_stuck_run_ends(tmp_path: pathlib.Path) -> None:
     assert ended.code == exits.Exit.STALLED, ended
     assert "in never_comes" in ended.errors
     assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
+
+
+@pytest.mark.trainer
+def test_a_replica_whose_data_never_comes_ends_all(tmp_path: pathlib.Path) -> None:
+    # The chief is never stuck itself: it waits for the worker in a sum over replicas.
+    worker_only = 'if \'"task": {"type": "worker"\' in os.environ["TF_CONFIG"]: never_comes()'
+    text = "import os\n" + MODEL.replace("        never_comes()", f"        {worker_only}")
+    (tmp_path / "model.py").write_text(text)
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 6}
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
+    with launch.Group(tmp_path / "logs", environments) as group:
+        chief, worker = group.wait(90)
+    assert {chief.code, worker.code} <= {exits.Exit.STALLED, exits.Exit.PEER_LOST}
+    assert exits.Exit.STALLED in (chief.code, worker.code)
+    assert any("(trainer.stepTimeoutSeconds) since " in one.errors for one in (chief, worker))
+
+
+ENDLESS = """
+import keras, numpy, tensorflow as tf
+
+class Endless(keras.layers.Layer):
+    def call(self, x):
+        turns = tf.where(tf.reduce_max(x) > 1, tf.int64.max, 1)
+        count = tf.while_loop(lambda i: i < turns, lambda i: [i + 1], [tf.zeros((), tf.int64)])
+        return x + tf.cast(tf.minimum(count[0], 0), x.dtype)
+
+def build_model():
+    return keras.Sequential([keras.Input((2,)), Endless(), keras.layers.Dense(1)])
+def compile_model(model):
+    model.compile("sgd", "mse")
+def training_data():
+    x = numpy.ones((40, 2))
+    x[30] = 2
+    return tf.data.Dataset.from_tensor_slices((x, numpy.ones((40, 1))))
+"""
+
+
+@pytest.mark.trainer
+def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(ENDLESS)
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 8}
+    started = launch.with_servers(tmp_path, tmp_path, trainer, workers=1)
+    with launch.Group(tmp_path / "logs", list(started.values())) as group:
+        assert group.processes[0].wait(90) == exits.Exit.STALLED, group.result(0)
+        ended = group.result(0)
+    assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
+    assert "Thread 0x" in ended.errors, "the stacks"

@@ -69,3 +69,23 @@ def test_what_keras_does_not_synchronise_is_refused() -> None:
     given = random.normal(size=(4, 4, 2)), random.normal(size=(4, 4, 1)), None
     with pytest.raises(errors.UserCodeError, match="was not synchronised: Keras does not do it"):
         ranks.run(ranks.module(masked, compiled), given, 2, batch=4)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_rank_without_examples_gives_no_gradient() -> None:
+    def mixed() -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((6, 6, 2)),
+                keras.layers.Flatten(),
+                keras.layers.BatchNormalization(synchronized=True),
+                keras.layers.Dense(5),
+                keras.layers.BatchNormalization(),  # the mean of no examples is NaN
+                keras.layers.Dense(1),
+            ]
+        )
+
+    many, _ = ranks.run(ranks.module(mixed, compiled), examples(), 3, batch=10)
+    for own in many:
+        for weight in own.model.trainable_weights:
+            assert np.isfinite(weight.numpy()).all()

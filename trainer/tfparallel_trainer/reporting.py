@@ -61,7 +61,7 @@ class Reporter:
         self._last = time.monotonic()
         self._examples = 0
         self._timed_steps = -1
-        self._timed_from = self._last
+        self._timed_from = self._counted_from = self._last
         self._metrics: dict[str, float] = {}
         self.wait = waiting.Wait()
         """How long this process waits for its input."""
@@ -78,16 +78,19 @@ class Reporter:
 
     def stepped(self, examples: int) -> None:
         """Count a step."""
-        self._examples += examples
         self._timed_steps += 1
-        if self._timed_steps == 0:  # the first step is mostly tracing
-            self._timed_from = time.monotonic()
+        if self._timed_steps == 0:  # the first step is mostly tracing: neither pace nor rate
+            self._timed_from = self._counted_from = time.monotonic()
+        else:
+            self._examples += examples
 
     def train(self, values: dict[str, float], step: int, total: int | None, epoch: int) -> None:
         """Report training: `values` are means over the epoch so far, `epoch` those completed."""
         now = time.monotonic()
-        rate = self._examples / max(now - self._last, 1e-9)
-        self._last, self._examples = now, 0
+        rate = None
+        if self._examples:
+            rate = self._examples / max(now - self._counted_from, 1e-9)
+        self._last, self._counted_from, self._examples = now, now, 0
         self._metrics.update(values)
         waited = self.wait.recent()
         warning = self.wait.warning()
@@ -96,11 +99,14 @@ class Reporter:
         if not self._chief:
             return
         of_total = f"/{total}" if total else ""
+        speed = "" if rate is None else f"{progress.format_number(rate)} examples/s  "
         self._say(
             f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
-            f"{progress.format_number(rate)} examples/s  input wait {waited.share:.0%}"
+            f"{speed}input wait {waited.share:.0%}"
         )
-        facts = {"epoch": epoch, "examplesPerSecond": round(rate, 3)}
+        facts: dict[str, float] = {"epoch": epoch}
+        if rate is not None:
+            facts["examplesPerSecond"] = round(rate, 3)
         self._record("train", step, {**values, "input_wait": waited.share}, facts)
         self._metrics.update(self._beside())
         self._pusher.put(self._progress(step, total, epoch, rate))
@@ -110,7 +116,7 @@ class Reporter:
     ) -> None:
         """Report an evaluation; it does not count as training time."""
         self._metrics.update({f"val_{name}": value for name, value in values.items()})
-        self._last = time.monotonic()
+        self._last = self._counted_from = time.monotonic()
         if not self._chief:
             return
         self._say(f"step {step}  evaluation  {console.metrics(values)}")
@@ -150,8 +156,10 @@ class Reporter:
     def _progress(
         self, step: int, total: int | None, epoch: int, rate: float | None
     ) -> progress.Progress:
-        pace = (time.monotonic() - self._timed_from) / max(self._timed_steps, 1)
-        left = None if total is None else pace * max(total - step, 0)
+        left = None
+        if total is not None and self._timed_steps > 0:
+            pace = (time.monotonic() - self._timed_from) / self._timed_steps
+            left = pace * max(total - step, 0)
         return progress.Progress(
             step=step,
             total_steps=total,

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import time
@@ -29,6 +30,7 @@ from tfparallel_trainer.contract import job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import order
 from tfparallel_trainer.evaluator import results
+from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
@@ -56,8 +58,8 @@ class Process:
     """Whether the chief writes records into the output directory."""
     facts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """What else must be the same in all processes."""
-    observe: Callable[[setup.Ready], observer.Observer] = lambda _: observer.Nobody()
-    """Gives who looks on."""
+    observe: Callable[[setup.Ready], observer.Observer] | None = None
+    """Gives who looks on; absent: the callbacks of the module."""
 
 
 def train_to_end(given: settings.Settings, process: Process) -> None:
@@ -173,6 +175,7 @@ def loop(
 
     if given.logs_steps and given.cluster.is_chief:
         made = step_log.Recorded(made, ready.replicas[0], given.output_dir)
+    observe = process.observe or functools.partial(callbacks.of_module, given, process.module)
     parts = training.Parts(
         spec=given.job.trainer,
         training=ready.training,
@@ -182,7 +185,7 @@ def loop(
         watch=moves,
         schedule=schedule.Schedule(given.job.trainer.checkpoint, given.cluster.is_chief),
         save=save,
-        looks_on=process.observe(ready),
+        looks_on=observe(ready),
     )
     return training.Training(parts, ready.start)
 

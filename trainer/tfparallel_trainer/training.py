@@ -76,7 +76,7 @@ class Training:
         looks_on.training_begins()
         while not self._finished():
             self._run_epoch()
-        if not self._ended_epoch and looks_on.evaluates_after(self._epoch):
+        if not self._ended_epoch and looks_on.evaluates_after(self._epoch - 1):
             self._evaluate()
         looks_on.training_ends()
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 
 _REQUIRED = ("build_model", "training_data")
-_OPTIONAL = ("compile_model", "evaluation_data", "build_strategy")
+_OPTIONAL = ("compile_model", "evaluation_data", "build_strategy", "callbacks")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,15 @@ class Module:
     def build_strategy(self) -> Any:
         """Call the user's build_strategy: gives whatever it returns."""
         return self._call("build_strategy")
+
+    @property
+    def looks_on(self) -> bool:
+        """Whether the module brings callbacks."""
+        return "callbacks" in self._functions
+
+    def callbacks(self, context: Context) -> Any:
+        """Call the user's callbacks: gives whatever it returns."""
+        return self._call_with("callbacks", context)
 
     def _call_with(self, name: str, context: Context) -> Any:
         wanted = inspect.signature(self._functions[name]).parameters

@@ -5,11 +5,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
-
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.fitting import support
 
 CLAIM = "output_dir"
 """Stands for the name of a claim, which a script's folder has not."""
@@ -46,24 +43,6 @@ class Arguments:
     start_timeout_seconds: int
     step_timeout_seconds: int
 
-    def callback_list(self, strategy: str) -> list[Any]:
-        """The callbacks, one after the other.
-
-        Raises:
-            UserCodeError: one is no callback, or is refused under this strategy.
-        """
-        given = self.callbacks
-        if isinstance(given, keras.callbacks.CallbackList):
-            given = given.callbacks
-        found = keras.tree.flatten(given) if given else []
-        for callback in found:
-            if not isinstance(callback, keras.callbacks.Callback):
-                raise errors.UserCodeError(
-                    f"callbacks holds {callback!r}: give objects of keras.callbacks.Callback."
-                )
-            _check(callback, strategy)
-        return found
-
     def spec(self, batch_size: int) -> job_file.TrainerSpec:
         """As a job's spec.trainer would say it.
 
@@ -95,12 +74,3 @@ class Arguments:
             raise errors.UserCodeError(
                 f"An argument of fit does not fit: {' '.join(str(error).split())[:400]}"
             ) from error
-
-
-def _check(callback: Any, strategy: str) -> None:
-    for row in support.CALLBACKS:
-        refused = row.verdicts[strategy] is support.Verdict.REFUSED
-        if refused and isinstance(callback, getattr(keras.callbacks, row.name)):
-            raise errors.UserCodeError(
-                f"The callback {row.name} cannot be honoured with {strategy}: {row.note}."
-            )

@@ -19,7 +19,7 @@ def chosen(verbose: str | int) -> int:
 class Bar:
     """Shows epochs; `verbose` 0 shows nothing."""
 
-    def __init__(self, verbose: int, epochs: int, steps: int | None) -> None:
+    def __init__(self, verbose: int, epochs: int | None, steps: int | None) -> None:
         self._verbose = verbose
         self._epochs = epochs
         self._steps = steps

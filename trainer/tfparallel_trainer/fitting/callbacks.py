@@ -13,8 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfparallel_trainer import observer
-from tfparallel_trainer.fitting import bar
+from tfparallel_trainer import errors, observer, settings, setup, user
+from tfparallel_trainer.data import order
+from tfparallel_trainer.fitting import bar, support
 from tfparallel_trainer.step import averages, decisions, replica, state
 
 _OF_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
@@ -25,12 +26,75 @@ class Plan:
     """What Keras tells callbacks of a run, and when it evaluates."""
 
     callbacks: Sequence[Any]
-    epochs: int
+    epochs: int | None
+    """None where steps are counted."""
     steps: int | None
     """Batches in an epoch, where that is known."""
-    verbose: int
     validates: bool
-    validation_freq: int | Sequence[int]
+    verbose: int = 0
+    validation_freq: int | Sequence[int] = 1
+
+
+def checked(given: Any, strategy: str) -> list[Any]:
+    """The callbacks of a list, one after the other.
+
+    Raises:
+        UserCodeError: one is no callback, or is refused under this strategy.
+    """
+    if isinstance(given, keras.callbacks.CallbackList):
+        given = given.callbacks
+    found = keras.tree.flatten(given) if given else []
+    for callback in found:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise errors.UserCodeError(
+                f"callbacks holds {callback!r}: give objects of keras.callbacks.Callback."
+            )
+        for row in support.CALLBACKS:
+            refused = row.verdicts[strategy] is support.Verdict.REFUSED
+            if refused and isinstance(callback, getattr(keras.callbacks, row.name)):
+                raise errors.UserCodeError(
+                    f"The callback {row.name} cannot be honoured with {strategy}: {row.note}."
+                )
+    return found
+
+
+def of_module(
+    given: settings.Settings, module: user.Module, ready: setup.Ready
+) -> observer.Observer:
+    """Those that a job's module brings.
+
+    Raises:
+        UserCodeError: one cannot be honoured.
+    """
+    if not module.looks_on:
+        return observer.Nobody()
+    if given.under_strategy:
+        raise errors.UserCodeError(
+            f"{module.path}: callbacks is defined, and strategy {given.job.strategy} has none: "
+            "remove the function, or use Mirrored, MultiWorkerMirrored or ParameterServer."
+        )
+    spec = given.job.trainer
+    context = user.Context(
+        seed=spec.seed,
+        epoch=ready.start.epoch,
+        global_batch_size=spec.global_batch_size,
+        source_dir=given.source_dir,
+        output_dir=given.output_dir,
+    )
+    found = checked(module.callbacks(context), given.job.strategy)
+    if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in found):
+        raise errors.UserCodeError(
+            f"{module.path}: callbacks gives SwapEMAWeights, and averages of the weights are what "
+            "is evaluated and exported in any case: remove it."
+        )
+    length = ready.training.examples
+    plan = Plan(
+        callbacks=found,
+        epochs=spec.epochs,
+        steps=None if length is None else order.steps(length, spec.global_batch_size),
+        validates=ready.evaluation is not None,
+    )
+    return Callbacks(plan, ready.replicas, lambda: ready.replicas[0].model)
 
 
 class Callbacks:
@@ -82,7 +146,7 @@ class Callbacks:
     def evaluates_after(self, epoch: int) -> bool:
         """As validation_freq says."""
         plan, number = self._plan, epoch + 1
-        if not plan.validates or epoch >= plan.epochs:
+        if not plan.validates:
             return False
         if isinstance(plan.validation_freq, int):
             return number % plan.validation_freq == 0

@@ -44,11 +44,13 @@ class Session:
         alone = self._cluster.alone
         self._in_job = not alone or environment.JOB_UID in os.environ
         self._out = console.Console(
-            "" if alone else self._cluster.task.name, quiet=asked.verbose == 0
+            "" if alone else self._cluster.task.name,
+            os.environ.get(environment.FAILURE_FILE, ""),
+            quiet=asked.verbose == 0,
         )
         servers = bool(self._cluster.of(tasks.SERVER))
         self._models = models.Models(asked.model, remote=servers)
-        self._callbacks = asked.callback_list(_strategy(self._cluster))
+        self._callbacks = callbacks_of.checked(asked.callbacks, _strategy(self._cluster))
         self._made: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:

@@ -1,6 +1,7 @@
 """Signals while `fit` runs, and the exit code of a script that `fit` ends."""
 
 import contextlib
+import os
 import signal
 import sys
 import traceback
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from tfparallel_trainer import ending, errors, termination
+from tfparallel_trainer.contract import environment
 from tfparallel_trainer.logs import console
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -49,7 +51,8 @@ def exit_by_contract() -> None:
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, errors.TrainerError):
-        ending.tell(console.Console(""), error)
+        file = os.environ.get(environment.FAILURE_FILE, "")
+        ending.tell(console.Console("", file), error)
         ending.end(error.exit)
     traceback.print_exception(kind, error, trace)
     ending.end(1)

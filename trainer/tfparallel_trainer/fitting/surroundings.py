@@ -30,9 +30,15 @@ def described() -> tasks.Cluster:
     """The cluster that TF_CONFIG describes.
 
     Raises:
-        BadConfigurationError: it is not well written.
+        BadConfigurationError: it is not well written, or makes this process the evaluator.
     """
-    return tasks.parse(os.environ.get(environment.TF_CONFIG))
+    found = tasks.parse(os.environ.get(environment.TF_CONFIG))
+    if found.task.role == tasks.EVALUATOR:
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, and fit trains: give fit "
+            "validation_data, or let the evaluator run a script of its own."
+        )
+    return found
 
 
 def join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> int:

@@ -1,0 +1,85 @@
+"""What is told of speed and of the time to go."""
+
+import pathlib
+import statistics
+import time
+import types
+
+import pytest
+
+from tfparallel_trainer import progress, reporting
+from tfparallel_trainer.contract import progress as protocol
+from tfparallel_trainer.logs import console, records
+
+
+class Kept(progress.Pusher):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 1, print)
+        self.reports: list[protocol.Progress] = []
+
+    def put(self, report: protocol.Progress) -> None:
+        self.reports.append(report)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(reporting, "time", types.SimpleNamespace(monotonic=made.monotonic))
+    return made
+
+
+def test_a_resumed_run_tells_its_own_pace(clock: Clock) -> None:
+    kept = Kept()
+    reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
+
+    def step(number: int, seconds: float) -> None:
+        clock.now += seconds
+        reporter.stepped(20)
+        reporter.train({"loss": 0.5}, number, 1000, 3)
+
+    clock.now += 60  # the model is built
+    step(801, 30)  # the first step is traced
+    (first,) = kept.reports
+    assert (first.step, first.percent, first.examples_per_second, first.eta) == (
+        801,
+        80,
+        None,
+        None,
+    )
+    step(802, 2)
+    assert (kept.reports[-1].examples_per_second, kept.reports[-1].eta) == ("10", "6m36s")
+    clock.now += 100
+    reporter.evaluation({"loss": 0.4}, 802, 1000, 3)
+    assert kept.reports[-1].metrics == {"loss": "0.5", "val_loss": "0.4"}
+    step(803, 2)
+    last = kept.reports[-1]
+    assert last.examples_per_second == "10", "an evaluation is no training time"
+    assert last.eta == protocol.format_duration((2 + 100 + 2) / 2 * 197), "but it takes time"
+
+
+def test_a_report_costs_next_to_nothing(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = records.Records(tmp_path)
+    reporter = reporting.Reporter(console.Console("test"), written, Kept(), chief=True)
+    costs = []
+    for step in range(1, 101):
+        reporter.stepped(20)
+        began = time.thread_time()
+        reporter.train({"loss": 0.5, "accuracy": 0.9}, step, 100, 0)
+        costs.append(time.thread_time() - began)
+    written.close()
+    assert capsys.readouterr().out.count("[test] step ") == 100
+    with capsys.disabled():
+        print(f" a report takes {1e3 * statistics.median(costs):.2f} ms ", end="")
+    assert statistics.median(costs) < 0.01 * reporting.INTERVAL_SECONDS
