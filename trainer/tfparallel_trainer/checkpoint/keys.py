@@ -22,10 +22,25 @@ def of(model: Any, optimizer: Any) -> dict[str, Any]:
     Raises:
         UserCodeError: two variables would have one key, or a weight would have none.
     """
+    found = of_weights(model)
+    seen = {id(variable) for variable in found.values()}
+    for key, variable in _slots(optimizer):
+        if id(variable) not in seen:  # an optimizer may list one of its own twice
+            seen.add(id(variable))
+            found[key] = variable
+    return found
+
+
+def of_weights(model: Any) -> dict[str, Any]:
+    """Map each weight of a model to its key; one of a layer that is used at several places once.
+
+    Raises:
+        UserCodeError: two weights would have one key, or a weight would have none.
+    """
     found: dict[str, Any] = {}
     seen: set[int] = set()
-    for key, variable in (*_weights(model, ()), *_slots(optimizer)):
-        if id(variable) in seen:  # a layer that is used at several places
+    for key, variable in _weights(model, ()):
+        if id(variable) in seen:
             continue
         seen.add(id(variable))
         if key in found:

@@ -1,0 +1,112 @@
+"""Models of every shape that users write, each as a function that builds it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+LAYERS = keras.layers
+
+
+def sequential() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            LAYERS.Conv2D(4, 3, padding="same", activation="relu"),
+            LAYERS.BatchNormalization(),
+            LAYERS.MaxPooling2D(),
+            LAYERS.Flatten(),
+            LAYERS.Dropout(0.5),
+            LAYERS.Dense(3),
+        ]
+    )
+
+
+def skips() -> Any:
+    first = keras.Input((6,))
+    one = LAYERS.Dense(5, activation="tanh")(first)
+    two = LAYERS.Dense(5, activation="tanh")(one)
+    three = LAYERS.Dense(5)(LAYERS.Add()([one, two]))
+    return keras.Model(first, LAYERS.Dense(2)(LAYERS.Concatenate()([one, three, first])))
+
+
+def shared() -> Any:
+    left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
+    both = LAYERS.Dense(3, activation="tanh", name="both")
+    near = LAYERS.Dot(1)([both(left), both(right)])
+    return keras.Model([left, right], LAYERS.Dense(1)(near))
+
+
+def nested() -> Any:
+    inner_in = keras.Input((5,))
+    inner = keras.Model(inner_in, LAYERS.Dense(5)(inner_in) + inner_in, name="inner")
+    tower = keras.Sequential(
+        [keras.Input((5,)), LAYERS.Dense(5, activation="tanh"), inner], name="tower"
+    )
+    first = keras.Input((5,))
+    return keras.Model(first, LAYERS.Dense(2)(tower(inner(first)) - inner(first)))
+
+
+def operations() -> Any:
+    first = keras.Input((4, 6))
+    turned = keras.ops.transpose(first, (0, 2, 1))
+    mixed = keras.ops.matmul(LAYERS.Dense(6)(first), turned)
+    flat = keras.ops.reshape(mixed[:, 1:], (-1, 12))
+    return keras.Model(first, LAYERS.Dense(2)(keras.ops.relu(flat) * 2.0 + 1.0))
+
+
+def several() -> Any:
+    picture = keras.Input((6,), name="picture")
+    text = keras.Input((3,), name="text")
+    joined = LAYERS.Concatenate()([LAYERS.Dense(4)(picture), text])
+    outputs = {"kind": LAYERS.Dense(3, name="kind")(joined), "size": LAYERS.Dense(1)(joined)}
+    return keras.Model({"picture": picture, "text": text}, outputs)
+
+
+def masked() -> Any:
+    tokens = keras.Input((5,), dtype="int32")
+    rows = LAYERS.Embedding(9, 6, mask_zero=True)(tokens)
+    rows = LAYERS.Dropout(0.2)(rows)
+    rows = LAYERS.GRU(4, return_sequences=True)(rows)
+    rows = LAYERS.Add()([rows, LAYERS.MultiHeadAttention(2, 3)(rows, rows)])
+    return keras.Model(tokens, LAYERS.Dense(2)(rows))
+
+
+def masked_nested() -> Any:
+    encoder = keras.Sequential(
+        [keras.Input((5, 6)), LAYERS.Dropout(0.3), LAYERS.LSTM(4, return_sequences=True)]
+    )
+    tokens = keras.Input((5,), dtype="int32")
+    rows = encoder(LAYERS.Embedding(9, 6, mask_zero=True)(tokens))
+    states = LAYERS.LSTM(4, return_state=True)(rows)
+    return keras.Model(tokens, LAYERS.Dense(2)(states[0] + states[2]))
+
+
+ALL: dict[str, Callable[[], Any]] = {
+    one.__name__: one
+    for one in (
+        sequential,
+        skips,
+        shared,
+        nested,
+        operations,
+        several,
+        masked,
+        masked_nested,
+    )
+}
+
+
+def inputs_of(model: Any, examples: int, seed: int = 1) -> Any:
+    """Random inputs: small whole numbers, zeros among them, where the model takes such."""
+    random = np.random.default_rng(seed)
+
+    def draw(tensor: Any) -> Any:
+        shape = (examples, *tensor.shape[1:])
+        if "int" in tensor.dtype:
+            return random.integers(0, 9, shape).astype(tensor.dtype)
+        return random.normal(size=shape).astype(tensor.dtype)
+
+    is_sequential = isinstance(model, keras.Sequential)
+    return keras.tree.map_structure(draw, model.inputs[0] if is_sequential else model.input)

@@ -1,0 +1,182 @@
+"""A graph computes what its model computes, without the model's weights."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer import split_models
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.checkpoint import keys
+from tfparallel_trainer.split import execution, initial, recording, skeleton
+from tfparallel_trainer.step import replica
+
+pytestmark = [
+    pytest.mark.usefixtures("float64"),
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
+    # Said of nested models, although their layers do pass masks on.
+    pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning"),
+]
+
+SEED = 7
+
+
+def eager(build: Callable[[], Any]) -> Any:
+    """The model as one process builds it."""
+    replica.forget_names()
+    keras.utils.set_random_seed(SEED)
+    return build()
+
+
+def bare(build: Callable[[], Any]) -> Any:
+    """The model without its weights."""
+    replica.forget_names()
+    return skeleton.build(user.Module(pathlib.Path("model.py"), {"build_model": build}), SEED)
+
+
+def values(model: Any) -> dict[str, Any]:
+    """What the variables of a model hold, by key."""
+    return {key: np.array(one.value) for key, one in recording.variables(model).items()}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", split_models.ALL)
+def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, training: bool) -> None:
+    model = eager(split_models.ALL[name])
+    found = recording.record(bare(split_models.ALL[name]))
+    inputs = split_models.inputs_of(model, 3)
+    mine = execution.run(found, inputs, values(model), training)
+    expected = model(inputs, training=training)
+    keras.tree.assert_same_structure(mine.outputs, expected)
+    for one, other in zip(
+        keras.tree.flatten(mine.outputs), keras.tree.flatten(expected), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+    after = values(model)
+    for key, value in mine.changed.items():
+        np.testing.assert_allclose(value, after[key], rtol=0, atol=1e-12)
+    changed = {
+        key
+        for key, one in values(eager(split_models.ALL[name])).items()
+        if not np.array_equal(one, after[key])
+    }
+    assert changed == set(mine.changed)
+
+
+@pytest.mark.parametrize("name", split_models.ALL)
+def test_keys_are_those_of_the_checkpoints_of_the_whole_model(name: str) -> None:
+    whole = keys.of_weights(eager(split_models.ALL[name]))
+    found = recording.record(bare(split_models.ALL[name]))
+    weights = {key: one for key, one in found.variables.items() if key in whole}
+    assert list(weights) == list(whole)
+    assert [one.shape for one in weights.values()] == [one.shape for one in whole.values()]
+    read = {key for node in found.nodes for key in node.variables}
+    assert read == set(found.variables)
+
+
+def test_the_mask_of_an_output_is_given() -> None:
+    found = recording.record(bare(split_models.masked))
+    tokens = np.array([[3, 0, 1, 0, 0]])
+    mine = execution.run(found, tokens, values(eager(split_models.masked)), training=False)
+    np.testing.assert_array_equal(mine.masks["output"], tokens != 0)
+
+
+def test_nested_models_become_their_own_calls() -> None:
+    names = [node.name for node in recording.record(bare(split_models.nested)).nodes]
+    assert sum(name.startswith("inner/") for name in names) == 4  # two calls of two nodes each
+    assert [name for name in names if name.startswith("tower/")] == [
+        "tower/dense_1",
+        "tower/inner/dense",
+        "tower/inner/add",
+    ]
+    assert len(set(names)) == len(names)
+
+
+class Method(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+def compiled_by_name() -> Any:
+    model = split_models.skips()
+    model.compile("sgd", "mse")
+    return model
+
+
+def compiled_with_an_optimizer() -> Any:
+    model = split_models.skips()
+    optimizer = keras.optimizers.Adam(0.1)
+    model.compile(optimizer, "mse")
+    return model
+
+
+def pretrained() -> Any:
+    model = split_models.skips()
+    model.set_weights([np.ones(weight.shape) for weight in model.weights])
+    return model
+
+
+def by_value() -> Any:
+    model = split_models.skips()
+    model.extra = keras.Variable(np.ones(3))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (compiled_by_name, "build_model compiles the model, .* a function compile_model"),
+        (compiled_with_an_optimizer, "build_model compiles the model, .* compile_model"),
+        (pretrained, "assigns a value to dense.*/kernel, .* trainer.initialWeights"),
+        (by_value, "creates a variable from a value, .* give an initializer"),
+        (Method, "Method computes its outputs in a method, .* MultiWorkerMirrored"),
+        (lambda: keras.Sequential([keras.layers.Dense(1)]), "does not know the shape of its input"),
+        (lambda: 3, "build_model returns int"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(build: Callable[[], Any], words: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=words):
+        recording.record(bare(build))
+
+
+@pytest.mark.parametrize("name", split_models.ALL)
+def test_parts_are_those_of_the_whole_model(name: str) -> None:
+    whole = {
+        key: np.array(one) for key, one in keys.of_weights(eager(split_models.ALL[name])).items()
+    }
+    skeleton_weights = keys.of_weights(bare(split_models.ALL[name]))
+    for half in (0, 1):
+        parts = {
+            key: (slice(half * (one.shape[0] // 2), (half + 1) * (one.shape[0] // 2)),)
+            for key, one in whole.items()
+        }
+        for key, part in initial.values(skeleton_weights, parts):
+            np.testing.assert_array_equal(part, whole[key][parts[key]])
+    for key, value in initial.values(skeleton_weights, dict.fromkeys(whole, ())):
+        np.testing.assert_array_equal(value, whole[key])
+
+
+def large() -> Any:
+    """Eight weights of 2 MB each."""
+    width = [keras.layers.Dense(512, use_bias=False) for _ in range(8)]
+    return keras.Sequential([keras.Input((512,)), *width])
+
+
+def test_one_whole_variable_is_in_memory_at_a_time() -> None:
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    weights = keys.of_weights(bare(large))
+    kept = tf.config.experimental.get_memory_info("CPU:0")["current"] - before
+    assert kept < 1 << 18
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    parts = dict(initial.values(weights, dict.fromkeys(weights, (slice(0, 8),))))
+    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+    assert len(parts) == 8
+    assert peak < 4 * 512 * 512 * 8  # drawing one takes three times its size

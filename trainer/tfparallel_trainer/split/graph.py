@@ -1,0 +1,107 @@
+"""A model as a value: nodes in an order in which they can run, and the tensors between them.
+
+A tensor is told by a number. Nothing here computes, and nothing here knows Keras; what a node calls
+is opaque.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+
+class Kind(enum.StrEnum):
+    """What a node calls."""
+
+    LAYER = "layer"
+    """A layer; gets `training` as well."""
+    OPERATION = "operation"
+    """An operation of `keras.ops`."""
+    MASK = "mask"
+    """`compute_mask` of a layer, on the layer's first argument and that one's mask."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Edge:
+    """Stands in the arguments of a node for a tensor."""
+
+    tensor: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensor:
+    """What is known of a tensor before it is computed."""
+
+    shape: tuple[int | None, ...]
+    """None is the batch, or what only the data tells."""
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One call of a layer or an operation."""
+
+    kind: Kind
+    name: str
+    """Names of the nested models and of the layer, and which of its calls: encoder/dense#2."""
+    calls: Any
+    """The layer or operation."""
+    arguments: tuple[Any, ...]
+    """Nested tuples, lists and dictionaries with edges at their ends, as the call takes them."""
+    keywords: Mapping[str, Any]
+    inputs: tuple[int, ...]
+    """The tensors in `arguments` and `keywords`, each once."""
+    outputs: tuple[int, ...]
+    """The tensors that the call gives, from left to right."""
+    variables: tuple[str, ...]
+    """Keys of all variables that the call reads."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Output:
+    """What the model gives."""
+
+    name: str
+    """As Keras names it to the loss and the metrics."""
+    tensor: int
+    mask: int | None
+    """The tensor that says which places count, when there is one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A model; its first tensors are the model's inputs."""
+
+    nodes: tuple[Node, ...]
+    tensors: tuple[Tensor, ...]
+    input_names: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    input_structure: Any
+    """Edges, nested as the model takes its inputs."""
+    output_structure: Any
+    """Edges, nested as the model gives its outputs."""
+    variables: Mapping[str, Any]
+    """The variables of the model by key: weights as in a checkpoint, and seeds."""
+
+    @property
+    def inputs(self) -> range:
+        """The tensors that come from outside."""
+        return range(len(self.input_names))
+
+    def wanted(self) -> Iterator[int]:
+        """The tensors that leave the model, masks among them."""
+        for output in self.outputs:
+            yield output.tensor
+            if output.mask is not None:
+                yield output.mask
+
+
+def needed(nodes: Collection[Node], wanted: Collection[int]) -> tuple[Node, ...]:
+    """Those of the nodes that some tensors depend on, in the same order."""
+    open_tensors = set(wanted)
+    kept: list[Node] = []
+    for node in reversed(tuple(nodes)):
+        if open_tensors.intersection(node.outputs):
+            open_tensors.update(node.inputs)
+            kept.append(node)
+    return tuple(reversed(kept))
