@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfparallel_trainer.split import graph
 
@@ -68,7 +69,7 @@ def run_nodes(
         before = [scope.get_current_value(variable) for variable, _ in given]
         for node in nodes:
             outputs = _call(node, found, training)
-            found.update(zip(node.outputs, keras.tree.flatten(outputs), strict=True))
+            found.update(zip(node.outputs, map(_plain, keras.tree.flatten(outputs)), strict=True))
         after = [scope.get_current_value(variable) for variable, _ in given]
     changed = {
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
@@ -77,7 +78,9 @@ def run_nodes(
 
 
 def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
-    arguments, keywords = _filled((node.arguments, dict(node.keywords)), tensors)
+    marked = {tensor: _mark(tensors[tensor], tensors[mask]) for tensor, mask in node.masks.items()}
+    given = (node.arguments, dict(node.keywords))
+    arguments, keywords = _filled(given, {**tensors, **marked})
     match node.kind:
         case graph.Kind.LAYER:
             return node.calls(*arguments, **keywords, training=training)
@@ -91,6 +94,27 @@ def _filled(value: Any, tensors: Mapping[int, Any]) -> Any:
     return keras.tree.map_structure(
         lambda one: tensors[one.tensor] if isinstance(one, graph.Edge) else one, value
     )
+
+
+class _Mark(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
+    """Lets Keras hang the mask that it is given on a tensor; some layers read it there only."""
+
+    def __init__(self) -> None:
+        super().__init__(name="mark", autocast=False)
+        self.supports_masking = True
+
+    def call(self, tensor: Any, mask: Any = None) -> Any:
+        """Give a tensor that nobody else has."""
+        return tf.identity(tensor)
+
+
+def _mark(tensor: Any, mask: Any) -> Any:
+    return _Mark()(tensor, mask=mask)
+
+
+def _plain(tensor: Any) -> Any:
+    """Give a tensor without the mask that Keras hung on it, as one that came over a network."""
+    return None if tensor is None else tf.identity(tensor)
 
 
 def _as_wanted(value: Any, wanted: graph.Tensor) -> Any:

@@ -49,8 +49,10 @@ class Node:
     arguments: tuple[Any, ...]
     """Nested tuples, lists and dictionaries with edges at their ends, as the call takes them."""
     keywords: Mapping[str, Any]
+    masks: Mapping[int, int]
+    """For tensors in the arguments of a layer the masks that it finds on them."""
     inputs: tuple[int, ...]
-    """The tensors in `arguments` and `keywords`, each once."""
+    """The tensors in `arguments`, `keywords` and `masks`, each once."""
     outputs: tuple[int, ...]
     """The tensors that the call gives, from left to right."""
     variables: tuple[str, ...]

@@ -7,7 +7,6 @@ that leaves its device.
 
 import collections
 import functools
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,11 +97,12 @@ class _Recorder:
         placeholders = keras.tree.map_structure(_placeholder, _inputs(model))
         numbers = self._alias(keras.tree.flatten(placeholders), keras.tree.flatten(given))
         masks = [None] * len(numbers) if mask is None else keras.tree.flatten(mask)
-        explicit = {n: one for n, one in zip(numbers, masks, strict=True) if one is not None}
-        before = dict(self._masks)
-        self._masks |= explicit
+        outside = {number: self._masks.get(number) for number in numbers}
+        for number, one in zip(numbers, masks, strict=True):
+            self._set_mask(number, outside[number] if one is None else one)
         inner = keras.tree.flatten(self._inside(model, placeholders, f"{path}{model.name}/"))
-        self._masks |= {number: before[number] for number in explicit if number in before}
+        for number, one in outside.items():
+            self._set_mask(number, one)
         outer = model(given)
         self._alias(keras.tree.flatten(outer), inner)
         return outer
@@ -121,7 +121,6 @@ class _Recorder:
         self, path: str, layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         keywords = {name: value for name, value in keywords.items() if name != "training"}
-        keywords |= self._implied_masks(layer, arguments, keywords)
         made = layer(*arguments, **keywords)
         self._add(graph.Kind.LAYER, path, layer, arguments, keywords, made)
         first = arguments[0] if arguments else next(iter(keywords.values()))
@@ -131,22 +130,6 @@ class _Recorder:
         if layer.supports_masking:
             self._masks_of(path, layer, first, previous, made)
         return made
-
-    def _implied_masks(
-        self, layer: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """The masks that Keras would pass by itself, from those of the other arguments."""
-        signature = inspect.signature(layer.call)
-        given = signature.bind(*arguments, **keywords).arguments
-        tensors = {name: value for name, value in given.items() if _has_tensors(value)}
-        implied = {}
-        for name, value in tensors.items():
-            wanted = "mask" if len(tensors) == 1 else f"{name}_mask"
-            if wanted in signature.parameters and given.get(wanted) is None:
-                mask = keras.tree.map_structure(self._mask, value)
-                if _has_tensors(mask):
-                    implied[wanted] = mask
-        return implied
 
     def _masks_of(self, path: str, layer: Any, first: Any, previous: Any, made: Any) -> None:
         """Find the masks of a layer's outputs, and record how they are computed when they are."""
@@ -158,7 +141,7 @@ class _Recorder:
             self._add(graph.Kind.MASK, path, layer, (first, previous), {}, masks)
         for output, mask in zip(keras.tree.flatten(made), leaves, strict=False):
             if mask is not None:
-                self._masks[self._known[id(output)]] = mask
+                self._set_mask(self._known[id(output)], mask)
 
     def _add(
         self,
@@ -173,14 +156,22 @@ class _Recorder:
         self._calls[name] += 1
         given = self._edges((arguments, dict(keywords)))
         edges = [one for one in keras.tree.flatten(given) if isinstance(one, graph.Edge)]
-        held = getattr(operation, "variables", ()) if kind is graph.Kind.LAYER else ()
+        tensors = list(dict.fromkeys(edge.tensor for edge in edges))
+        is_layer = kind is graph.Kind.LAYER
+        masks = {
+            one: self._known[id(self._masks[one])]
+            for one in tensors
+            if is_layer and one in self._masks
+        }
+        held = operation.variables if is_layer else ()
         node = graph.Node(
             kind=kind,
             name=name if self._calls[name] == 1 else f"{name}#{self._calls[name]}",
             calls=operation,
             arguments=given[0],
             keywords=given[1],
-            inputs=tuple(dict.fromkeys(edge.tensor for edge in edges)),
+            masks=masks,
+            inputs=tuple(dict.fromkeys([*tensors, *masks.values()])),
             outputs=tuple(self._number(one) for one in keras.tree.flatten(made)),
             variables=tuple(self._keys[id(variable)] for variable in held),
         )
@@ -208,6 +199,12 @@ class _Recorder:
         return keras.tree.map_structure(
             lambda one: graph.Edge(self._known[id(one)]) if _is_tensor(one) else one, value
         )
+
+    def _set_mask(self, tensor: int, mask: Any) -> None:
+        if mask is None:
+            self._masks.pop(tensor, None)
+        else:
+            self._masks[tensor] = mask
 
     def _mask(self, symbolic: Any) -> Any:
         """The symbolic mask of what may be a symbolic tensor."""
@@ -271,7 +268,3 @@ def _placeholder(tensor: Any) -> Any:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, keras.KerasTensor)
-
-
-def _has_tensors(value: Any) -> bool:
-    return any(_is_tensor(one) for one in keras.tree.flatten(value))

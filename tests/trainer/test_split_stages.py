@@ -1,0 +1,81 @@
+"""Stages that exchange tensors and gradients compute what the whole model does."""
+
+import itertools
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer import split_models, test_split_graph
+from tfparallel_trainer.split import execution, graph, recording, stages
+
+pytestmark = test_split_graph.pytestmark
+
+
+def whole(model: graph.Graph, inputs: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Outputs and gradients of their sum of squares."""
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        outputs = execution.run(model, inputs, weights, training=True).outputs
+        loss = tf.add_n([tf.reduce_sum(one**2) for one in keras.tree.flatten(outputs)])
+    return outputs, tape.gradient(loss, weights)
+
+
+def in_stages(
+    model: graph.Graph, made: tuple[stages.Stage, ...], inputs: Any, weights: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same, one stage after the other, each with its own tape and replicas of variables."""
+    given = dict(zip(model.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True))
+    mail: dict[stages.Transfer, Any] = {}
+    runs = []
+    outputs = {}
+    for stage in made:
+        taken = {one.tensor: mail[one] for one in stage.received}
+        own = {key: tf.identity(weights[key]) for key in (*stage.owned, *dict(stage.borrowed))}
+        with tf.GradientTape() as tape:
+            tape.watch((taken, own))
+            known = {**taken, **{tensor: given[tensor] for tensor in stage.inputs}}
+            found, _ = execution.run_nodes(model, stage.nodes, known, own, training=True)
+            mine = {one.name: found[one.tensor] for one in stage.outputs}
+            loss = tf.add_n([tf.zeros((), "float64"), *(tf.reduce_sum(one**2) for one in mine.values())])
+        outputs |= mine
+        mail |= {one: tf.identity(found[one.tensor]) for one in stage.sent}
+        runs.append((stage, tape, taken, own, loss, found))
+    back: dict[stages.Transfer, Any] = {}
+    gradients: dict[str, Any] = {}
+    for stage, tape, taken, own, loss, found in reversed(runs):
+        sent = [one for one in stage.sent if back[one] is not None]
+        of_tensors, of_own = tape.gradient(
+            [loss, *(found[one.tensor] for one in sent)],
+            (taken, own),
+            output_gradients=[tf.ones((), "float64"), *(back[one] for one in sent)],
+        )
+        back |= {one: of_tensors[one.tensor] for one in stage.received}
+        for key, one in of_own.items():
+            if one is not None:
+                gradients[key] = gradients[key] + one if key in gradients else tf.convert_to_tensor(one)
+    return outputs, gradients
+
+
+@pytest.mark.parametrize("name", split_models.ALL)
+def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
+    build = split_models.ALL[name]
+    model = recording.record(test_split_graph.bare(build))
+    inputs = split_models.inputs_of(test_split_graph.eager(build), 3)
+    values = test_split_graph.values(test_split_graph.eager(build))
+    weights = {key: tf.constant(value) for key, value in values.items()}
+    outputs, gradients = whole(model, inputs, weights)
+    expected = dict(zip((one.name for one in model.outputs), keras.tree.flatten(outputs), strict=True))
+    places = range(1, len(model.nodes))
+    everywhere = [[place] for place in places]
+    everywhere += [list(pair) for pair in itertools.combinations(places[::3], 2)][:4] + [list(places)]
+    for ends in everywhere:
+        found, own = in_stages(model, stages.cut(model, ends), inputs, weights)
+        for key, one in expected.items():
+            np.testing.assert_allclose(found[key], one, rtol=0, atol=1e-12)
+        for key, one in gradients.items():
+            assert (one is None) == (key not in own), key
+            if one is not None:
+                np.testing.assert_allclose(own[key], tf.convert_to_tensor(one), rtol=0, atol=1e-12)

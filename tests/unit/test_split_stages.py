@@ -1,0 +1,157 @@
+"""Any cut of any graph: every node has a stage, and every stage gets what it needs."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from tfparallel_trainer.split import graph, stages
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> graph.Graph:
+    """Nodes with one or two outputs that take any tensors before them, and share variables."""
+    inputs = draw(st.integers(1, 2))
+    count = inputs
+    nodes = []
+    for place in range(draw(st.integers(1, 8))):
+        taken = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True))
+        made = tuple(range(count, count + draw(st.integers(1, 2))))
+        count += len(made)
+        nodes.append(node(place, tuple(taken), made, draw(st.sets(st.sampled_from("abcd")))))
+    outputs = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True))
+    masks = [draw(st.none() | st.integers(0, count - 1)) for _ in outputs]
+    wanted = [*outputs, *(mask for mask in masks if mask is not None)]
+    kept = graph.needed(nodes, wanted)
+    return graph.Graph(
+        nodes=kept or tuple(nodes),
+        tensors=(graph.Tensor((None,), "float32"),) * count,
+        input_names=tuple(f"input_{place}" for place in range(inputs)),
+        outputs=tuple(
+            graph.Output(f"output_{tensor}", tensor, mask)
+            for tensor, mask in zip(outputs, masks, strict=True)
+        ),
+        input_structure=None,
+        output_structure=None,
+        variables=dict.fromkeys("abcde"),
+    )
+
+
+def node(place: int, taken: tuple[int, ...], made: tuple[int, ...], read: set[str]) -> graph.Node:
+    return graph.Node(
+        kind=graph.Kind.LAYER,
+        name=f"node_{place}",
+        calls=None,
+        arguments=tuple(graph.Edge(tensor) for tensor in taken),
+        keywords={},
+        masks={},
+        inputs=taken,
+        outputs=made,
+        variables=tuple(sorted(read)),
+    )
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> tuple[graph.Graph, list[int]]:
+    model = draw(graphs())
+    places = range(1, len(model.nodes))
+    ends = draw(st.lists(st.sampled_from(places), unique=True)) if places else []
+    return model, sorted(ends)
+
+
+@given(cuts())
+def test_stages_are_the_nodes_in_order(given_cut: tuple[graph.Graph, list[int]]) -> None:
+    model, ends = given_cut
+    made = stages.cut(model, ends)
+    assert len(made) == len(ends) + 1
+    assert tuple(node for stage in made for node in stage.nodes) == model.nodes
+    assert [stage.index for stage in made] == list(range(len(made)))
+
+
+@given(cuts())
+def test_a_stage_knows_all_it_needs_and_is_sent_no_more(
+    given_cut: tuple[graph.Graph, list[int]],
+) -> None:
+    model, ends = given_cut
+    for stage in stages.cut(model, ends):
+        known = {*stage.inputs, *(one.tensor for one in stage.received)}
+        made: set[int] = set()
+        used: set[int] = set()
+        for one in stage.nodes:
+            assert set(one.inputs) <= known | made
+            used.update(one.inputs)
+            made.update(one.outputs)
+        for output in stage.outputs:
+            of_output = {output.tensor} | ({output.mask} - {None})
+            assert of_output <= known | made
+            used |= of_output
+        assert known <= used
+        assert not known & made
+        assert {one.tensor for one in stage.sent} <= made
+
+
+@given(cuts())
+def test_what_is_sent_is_received_later_once_and_in_the_same_order(
+    given_cut: tuple[graph.Graph, list[int]],
+) -> None:
+    made = stages.cut(*given_cut)
+    sent = [one for stage in made for one in stage.sent]
+    received = [one for stage in made for one in stage.received]
+    assert len(set(sent)) == len(sent)
+    assert sorted(sent) == sorted(received)
+    assert all(one.source < one.target for one in sent)
+    for source in made:
+        for target in made:
+            there = [one for one in source.sent if one.target == target.index]
+            assert there == [one for one in target.received if one.source == source.index]
+
+
+@given(cuts())
+def test_every_output_and_variable_has_one_stage(
+    given_cut: tuple[graph.Graph, list[int]],
+) -> None:
+    model, ends = given_cut
+    made = stages.cut(model, ends)
+    outputs = [output for stage in made for output in stage.outputs]
+    assert sorted(output.name for output in outputs) == sorted(one.name for one in model.outputs)
+    owned = [key for stage in made for key in stage.owned]
+    assert sorted(owned) == sorted(model.variables)
+    for stage in made:
+        borrowed = dict(stage.borrowed)
+        read = {key for one in stage.nodes for key in one.variables}
+        assert read <= {*stage.owned, *borrowed}
+        assert set(borrowed) <= read
+        assert all(owner < stage.index for owner in borrowed.values())
+        assert all(key in made[owner].owned for key, owner in borrowed.items())
+
+
+def test_a_skip_goes_straight_to_the_stage_that_takes_it() -> None:
+    model = graph.Graph(
+        nodes=tuple(node(place, taken, (place + 1,), set()) for place, taken in enumerate(
+            [(0,), (1,), (2,), (3, 1)])),
+        tensors=(graph.Tensor((None,), "float32"),) * 5,
+        input_names=("first",),
+        outputs=(graph.Output("last", 4, None),),
+        input_structure=None,
+        output_structure=None,
+        variables={},
+    )
+    first, second, third = stages.cut(model, [1, 3])
+    assert first.sent == (stages.Transfer(0, 1, 1), stages.Transfer(0, 2, 1))
+    assert second.received == (stages.Transfer(0, 1, 1),)
+    assert third.received == (stages.Transfer(0, 2, 1), stages.Transfer(1, 2, 3))
+
+
+@pytest.mark.parametrize("ends", [[0], [4], [2, 2], [3, 1]])
+def test_a_stage_without_nodes_is_an_error(ends: list[int]) -> None:
+    nodes = tuple(node(place, (place,), (place + 1,), set()) for place in range(4))
+    model = graph.Graph(
+        nodes=nodes,
+        tensors=(graph.Tensor((None,), "float32"),) * 5,
+        input_names=("first",),
+        outputs=(graph.Output("last", 4, None),),
+        input_structure=None,
+        output_structure=None,
+        variables={},
+    )
+    with pytest.raises(ValueError, match="of 4 nodes are empty"):
+        stages.cut(model, ends)
