@@ -27,10 +27,12 @@ def in_stages(
     model: graph.Graph, made: tuple[stages.Stage, ...], inputs: Any, weights: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same, one stage after the other, each with its own tape and replicas of variables."""
-    given = dict(zip(model.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True))
+    given = dict(
+        zip(model.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True)
+    )
     mail: dict[stages.Transfer, Any] = {}
     runs = []
-    outputs = {}
+    outputs: dict[str, Any] = {}
     for stage in made:
         taken = {one.tensor: mail[one] for one in stage.received}
         own = {key: tf.identity(weights[key]) for key in (*stage.owned, *dict(stage.borrowed))}
@@ -39,7 +41,9 @@ def in_stages(
             known = {**taken, **{tensor: given[tensor] for tensor in stage.inputs}}
             found, _ = execution.run_nodes(model, stage.nodes, known, own, training=True)
             mine = {one.name: found[one.tensor] for one in stage.outputs}
-            loss = tf.add_n([tf.zeros((), "float64"), *(tf.reduce_sum(one**2) for one in mine.values())])
+            loss = tf.add_n(
+                [tf.zeros((), "float64"), *(tf.reduce_sum(one**2) for one in mine.values())]
+            )
         outputs |= mine
         mail |= {one: tf.identity(found[one.tensor]) for one in stage.sent}
         runs.append((stage, tape, taken, own, loss, found))
@@ -55,7 +59,9 @@ def in_stages(
         back |= {one: of_tensors[one.tensor] for one in stage.received}
         for key, one in of_own.items():
             if one is not None:
-                gradients[key] = gradients[key] + one if key in gradients else tf.convert_to_tensor(one)
+                gradients[key] = (
+                    gradients[key] + one if key in gradients else tf.convert_to_tensor(one)
+                )
     return outputs, gradients
 
 
@@ -67,10 +73,12 @@ def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
     values = test_split_graph.values(test_split_graph.eager(build))
     weights = {key: tf.constant(value) for key, value in values.items()}
     outputs, gradients = whole(model, inputs, weights)
-    expected = dict(zip((one.name for one in model.outputs), keras.tree.flatten(outputs), strict=True))
+    expected = dict(
+        zip((one.name for one in model.outputs), keras.tree.flatten(outputs), strict=True)
+    )
     places = range(1, len(model.nodes))
-    everywhere = [[place] for place in places]
-    everywhere += [list(pair) for pair in itertools.combinations(places[::3], 2)][:4] + [list(places)]
+    pairs = itertools.islice(itertools.combinations(places[::3], 2), 4)
+    everywhere = [*([place] for place in places), *map(list, pairs), list(places)]
     for ends in everywhere:
         found, own = in_stages(model, stages.cut(model, ends), inputs, weights)
         for key, one in expected.items():

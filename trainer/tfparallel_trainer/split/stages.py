@@ -76,9 +76,7 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
             sent=tuple(one for one in transfers if one.source == index),
             outputs=tuple(one for one in model.outputs if _place(one, makers) == index),
             owned=tuple(key for key in model.variables if owners[key] == index),
-            borrowed=tuple(
-                (key, owners[key]) for key in _read(own) if owners[key] != index
-            ),
+            borrowed=tuple((key, owners[key]) for key in _read(own) if owners[key] != index),
         )
         for index, own in enumerate(nodes)
     )

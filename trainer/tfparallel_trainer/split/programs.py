@@ -1,0 +1,110 @@
+"""The ordered list of each stage: its work, and the messages between stages. Pure.
+
+Messages block at both ends, so stages that each send first would wait for each other: in 1F1B the
+activations of one go where the gradients of the other come from. Therefore all lists are made from
+one order of everything that happens, that of an ideal run in which a message is passed on when its
+taker is ready for it. Lists that agree with one order cannot wait in a circle.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+
+from tfparallel_trainer.split import communication, schedule, stages
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parcel:
+    """What a message carries: a tensor of a microbatch, or the gradient of one."""
+
+    work: schedule.Work
+    tensor: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        what = "tensor" if self.work is schedule.Work.FORWARD else "gradient of tensor"
+        return f"{what} {self.tensor} of microbatch {self.microbatch}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What stages do together in one step."""
+
+    count: int
+    """Number of stages."""
+    microbatches: int
+    order: schedule.Schedule
+    transfers: tuple[stages.Transfer, ...]
+    without_gradient: frozenset[int] = frozenset()
+    """Tensors that have none, such as masks and indices."""
+    durations: Mapping[schedule.Work, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(schedule.Work, 1.0)
+    )
+    """How long a stage works on a microbatch, more than 0."""
+
+
+Turn = tuple[int, schedule.Action]
+"""A stage and what it does."""
+
+
+def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
+    """Give the list of each stage.
+
+    Raises:
+        ValueError: the schedule lets a stage work before it can have what it needs.
+    """
+    events: list[tuple[float, bool, tuple[int, ...], communication.Step]] = []
+    for turn, start in _starts(pipeline).items():
+        stage, action = turn
+        work = communication.Compute(action, pipeline.durations[action.work])
+        # At one time messages go first: a stage takes before it works, and gives when it has.
+        events += [(start, False, one.ranks, one) for one in _messages(pipeline, turn)]
+        events.append((start, True, (stage,), work))
+    found: dict[int, list[communication.Step]] = {stage: [] for stage in range(pipeline.count)}
+    for _, _, members, step in sorted(events, key=lambda event: event[:2]):
+        for member in members:
+            found[member].append(step)
+    return found
+
+
+def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[communication.Meeting]:
+    """What a stage takes from others for a turn."""
+    stage, action = turn
+    for one in pipeline.transfers:
+        parcel = Parcel(action.work, one.tensor, action.microbatch)
+        if action.work is schedule.Work.FORWARD and one.target == stage:
+            yield communication.message(one.source, one.target, parcel)
+        has_gradient = one.tensor not in pipeline.without_gradient
+        if action.work is schedule.Work.BACKWARD and one.source == stage and has_gradient:
+            yield communication.message(one.target, one.source, parcel)
+
+
+def _starts(pipeline: Pipeline) -> dict[Turn, float]:
+    """When each turn begins in a run in which messages take no time."""
+    waiting = {
+        stage: list(reversed(list(pipeline.order(pipeline.count, pipeline.microbatches, stage))))
+        for stage in range(pipeline.count)
+    }
+    starts: dict[Turn, float] = {}
+    ends: dict[Turn, float] = {}
+    free = dict.fromkeys(waiting, 0.0)
+    while any(waiting.values()):
+        before = len(starts)
+        for stage, actions in waiting.items():
+            while actions and all(turn in ends for turn in _needs(pipeline, (stage, actions[-1]))):
+                turn = (stage, actions.pop())
+                needs = (ends[one] for one in _needs(pipeline, turn))
+                starts[turn] = max((free[stage], *needs))
+                free[stage] = ends[turn] = starts[turn] + pipeline.durations[turn[1].work]
+        if len(starts) == before:
+            stuck = "; ".join(f"stage {stage}: {own[-1]}" for stage, own in waiting.items() if own)
+            raise ValueError(f"the schedule cannot go on ({stuck})")
+    return starts
+
+
+def _needs(pipeline: Pipeline, turn: Turn) -> Collection[Turn]:
+    """The turns whose results a turn takes."""
+    stage, action = turn
+    needs = [(sent.ranks[0], action) for sent in _messages(pipeline, turn)]
+    if action.work is schedule.Work.BACKWARD:
+        needs.append((stage, schedule.Action(schedule.Work.FORWARD, action.microbatch)))
+    return needs

@@ -1,0 +1,83 @@
+"""In which order a stage works: forward and backward of each microbatch. Pure.
+
+A schedule says what each stage does, and between what it takes and gives tensors; `programs` makes
+of it the list of messages of each rank.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator
+
+
+class Work(enum.StrEnum):
+    """What a stage does with a microbatch."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Action:
+    """One turn of a stage."""
+
+    work: Work
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.work} of microbatch {self.microbatch}"
+
+
+Schedule = Callable[[int, int, int], Iterator[Action]]
+"""Gives the actions of a stage from (stages, microbatches, stage)."""
+
+
+def gpipe(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
+    """All forwards, then all backwards; every microbatch is held meanwhile.
+
+    Backwards go in reverse, so what was computed last, and is still near, is used first.
+    """
+    _check(stages, microbatches, stage)
+    for microbatch in range(microbatches):
+        yield Action(Work.FORWARD, microbatch)
+    for microbatch in reversed(range(microbatches)):
+        yield Action(Work.BACKWARD, microbatch)
+
+
+def one_forward_one_backward(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
+    """As many forwards as stages follow, then one backward for each forward (1F1B).
+
+    A stage holds at most `stages - stage` microbatches, whatever their number.
+    """
+    _check(stages, microbatches, stage)
+    ahead = min(stages - stage - 1, microbatches)
+    for microbatch in range(ahead):
+        yield Action(Work.FORWARD, microbatch)
+    for microbatch in range(microbatches - ahead):
+        yield Action(Work.FORWARD, microbatch + ahead)
+        yield Action(Work.BACKWARD, microbatch)
+    for microbatch in range(microbatches - ahead, microbatches):
+        yield Action(Work.BACKWARD, microbatch)
+
+
+def held(actions: Iterator[Action]) -> int:
+    """The most microbatches whose activations a stage holds at one time."""
+    now = most = 0
+    for action in actions:
+        now += 1 if action.work is Work.FORWARD else -1
+        most = max(most, now)
+    return most
+
+
+def bubble(stages: int, microbatches: int) -> float:
+    """The share of time that a stage waits, when all stages and both directions take equally long.
+
+    It is the same for both schedules; they differ in what they hold.
+    """
+    return (stages - 1) / (microbatches + stages - 1)
+
+
+def _check(stages: int, microbatches: int, stage: int) -> None:
+    if microbatches < 1 or not 0 <= stage < stages:
+        raise ValueError(
+            f"stage {stage} of {stages} stages with {microbatches} microbatches does not exist"
+        )
