@@ -32,7 +32,7 @@ def skips() -> Any:
 
 
 def shared() -> Any:
-    left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
+    left, right = keras.Input((4,), name="second"), keras.Input((4,), name="first")
     both = LAYERS.Dense(3, activation="tanh", name="both")
     near = LAYERS.Dot(1)([both(left), both(right)])
     return keras.Model([left, right], LAYERS.Dense(1)(near))
@@ -83,6 +83,29 @@ def masked_nested() -> Any:
     return keras.Model(tokens, LAYERS.Dense(2)(states[0] + states[2]))
 
 
+class Block(keras.layers.Layer):
+    """A layer of the user's own, with layers inside that a graph does not see."""
+
+    def __init__(self) -> None:
+        super().__init__(name="block")
+        self.supports_masking = True
+        self.attention = LAYERS.MultiHeadAttention(2, 3)
+        self.dropout = LAYERS.Dropout(0.4)
+
+    def build(self, shape: Any) -> None:
+        self.attention.build(shape, shape)
+
+    def call(self, rows: Any) -> Any:
+        return rows + self.dropout(self.attention(rows, rows))
+
+
+def own_layers() -> Any:
+    tokens = keras.Input((5,), dtype="int32")
+    rows = Block()(LAYERS.Embedding(9, 6, mask_zero=True)(tokens))
+    last = LAYERS.Dense(2, activity_regularizer="l2", kernel_regularizer="l2")
+    return keras.Model(tokens, last(LAYERS.GlobalAveragePooling1D()(rows)))
+
+
 ALL: dict[str, Callable[[], Any]] = {
     one.__name__: one
     for one in (
@@ -94,6 +117,7 @@ ALL: dict[str, Callable[[], Any]] = {
         several,
         masked,
         masked_nested,
+        own_layers,
     )
 }
 

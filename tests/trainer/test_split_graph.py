@@ -78,6 +78,39 @@ def test_keys_are_those_of_the_checkpoints_of_the_whole_model(name: str) -> None
     assert read == set(found.variables)
 
 
+def test_inputs_are_taken_by_name_or_in_order() -> None:
+    model = eager(split_models.shared)
+    found = recording.record(model)
+    second, first = split_models.inputs_of(model, 3)
+    expected = model([second, first])
+    for inputs in ([second, first], {"first": first, "second": second}):
+        mine = execution.run(found, inputs, values(model), training=False).outputs
+        np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="the input first is not among second"):
+        execution.by_number(found, {"second": second})
+    with pytest.raises(ValueError, match="there are 1 inputs, and the model has 2"):
+        execution.by_number(found, [second])
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1, 1)])
+def test_a_last_axis_of_one_may_be_left_out_or_be_there(shape: tuple[int, ...]) -> None:
+    model = eager(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)]))
+    found = recording.record(model)
+    x = np.array([1.0, 2.0, 3.0]).reshape(shape)
+    mine = execution.run(found, x, values(model), training=False).outputs
+    np.testing.assert_allclose(mine, model(x.reshape(3, 1)), rtol=0, atol=1e-12)
+
+
+def test_losses_that_layers_add_are_given_without_those_of_weights() -> None:
+    model = eager(split_models.own_layers)
+    found = recording.record(model)
+    inputs = split_models.inputs_of(model, 3)
+    added = execution.run(found, inputs, values(model), training=False).added
+    model(inputs)
+    np.testing.assert_allclose(added, model.losses[:1], rtol=0, atol=1e-12)
+    assert len(model.losses) == 2
+
+
 def test_the_mask_of_an_output_is_given() -> None:
     found = recording.record(bare(split_models.masked))
     tokens = np.array([[3, 0, 1, 0, 0]])

@@ -39,7 +39,7 @@ def in_stages(
         with tf.GradientTape() as tape:
             tape.watch((taken, own))
             known = {**taken, **{tensor: given[tensor] for tensor in stage.inputs}}
-            found, _ = execution.run_nodes(model, stage.nodes, known, own, training=True)
+            found = execution.run_nodes(model, stage.nodes, known, own, training=True).tensors
             mine = {one.name: found[one.tensor] for one in stage.outputs}
             loss = tf.add_n(
                 [tf.zeros((), "float64"), *(tf.reduce_sum(one**2) for one in mine.values())]

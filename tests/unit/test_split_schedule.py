@@ -1,11 +1,13 @@
 """Schedules and what stages send each other: complete, bounded, free of deadlock."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import communication, programs, schedule, stages
 
 ALL = (schedule.gpipe, schedule.one_forward_one_backward)
@@ -24,12 +26,15 @@ def pipelines(draw: st.DrawFn) -> programs.Pipeline:
         if source < target
     ]
     tensors = st.sampled_from([one.tensor for one in skips]) if skips else st.nothing()
+    sharing = st.sets(places, min_size=2).map(sorted).map(tuple)
+    shared = draw(st.lists(sharing, max_size=3)) if count > 1 else []
     return programs.Pipeline(
         count=count,
         microbatches=draw(st.integers(1, 8)),
         order=draw(st.sampled_from(ALL)),
         transfers=(*row, *skips),
         without_gradient=frozenset(draw(st.sets(tensors))),
+        shared=tuple((f"weight_{place}", members) for place, members in enumerate(shared)),
         durations={work: draw(st.sampled_from([1.0, 2.0, 3.5])) for work in schedule.Work},
     )
 
@@ -89,7 +94,9 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.
             if isinstance(step, communication.Compute):
                 done.append(step.what)
                 continue
-            assert isinstance(step.tag, programs.Parcel)
+            if not isinstance(step.tag, programs.Parcel):
+                assert len(done) == 2 * pipeline.microbatches
+                continue
             source, target = step.ranks
             action = schedule.Action(step.tag.work, step.tag.microbatch)
             assert (action in done) == (stage == source)
@@ -99,6 +106,47 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.
         assert len(set(meetings)) == len(meetings)
     back = [one for one in pipeline.transfers if one.tensor not in pipeline.without_gradient]
     assert len(seen) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
+
+
+@given(pipelines(), st.integers(1, 3), st.integers(1, 2))
+def test_all_ranks_of_a_mesh_come_to_their_end(
+    pipeline: programs.Pipeline, data: int, tensor: int
+) -> None:
+    mesh = shape.Mesh(data=data, stage=pipeline.count, tensor=tensor)
+    found = programs.on_mesh(pipeline, mesh)
+    assert sorted(found) == list(range(mesh.size))
+    outcome = communication.simulate(found)
+    assert not outcome.waiting, str(outcome)
+    last = [step for steps in found.values() for step in steps[-1:]]
+    sums = [
+        one for one in last if isinstance(one, communication.Meeting) and one.tag == "gradients"
+    ]
+    assert len(sums) == (mesh.size if data > 1 else 0)
+
+
+def test_a_mesh_of_other_stages_is_an_error() -> None:
+    pipeline = programs.Pipeline(count=2, microbatches=1, order=schedule.gpipe, transfers=())
+    with pytest.raises(ValueError, match="the mesh has 3 stages, and the pipeline 2"):
+        programs.on_mesh(pipeline, shape.Mesh(stage=3))
+
+
+@given(pipelines())
+def test_one_forward_one_backward_takes_tensors_for_no_more_than_it_holds(
+    pipeline: programs.Pipeline,
+) -> None:
+    bounded = dataclasses.replace(pipeline, order=schedule.one_forward_one_backward)
+    for stage, steps in programs.lists(bounded).items():
+        live: set[int] = set()
+        for step in steps:
+            if isinstance(step, communication.Compute):
+                assert isinstance(step.what, schedule.Action)
+                if step.what.work is schedule.Work.BACKWARD:
+                    live.remove(step.what.microbatch)
+                else:
+                    live.add(step.what.microbatch)
+            elif isinstance(step.tag, programs.Parcel) and stage == step.ranks[1]:
+                live.add(step.tag.microbatch)
+            assert len(live) <= bounded.count - stage
 
 
 @given(st.sampled_from(ALL), counts, st.integers(1, 12))

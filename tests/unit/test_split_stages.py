@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfparallel_trainer.split import graph, stages
+from tfparallel_trainer.split import graph, programs, schedule, stages
 
 
 @st.composite
@@ -141,6 +141,34 @@ def test_a_skip_goes_straight_to_the_stage_that_takes_it() -> None:
     assert first.sent == (stages.Transfer(0, 1, 1), stages.Transfer(0, 2, 1))
     assert second.received == (stages.Transfer(0, 1, 1),)
     assert third.received == (stages.Transfer(0, 2, 1), stages.Transfer(1, 2, 3))
+
+
+def test_a_pipeline_knows_masks_and_shared_weights() -> None:
+    model = graph.Graph(
+        nodes=(
+            node(0, (0,), (1, 2), {"table"}),
+            node(1, (1,), (3,), {"own"}),
+            node(2, (3, 2), (4,), {"table"}),
+        ),
+        tensors=tuple(
+            graph.Tensor((None,), dtype)
+            for dtype in ("int32", "float32", "bool", "bfloat16", "float64")
+        ),
+        input_names=("tokens",),
+        outputs=(graph.Output("output", 4, 2),),
+        input_structure=None,
+        output_structure=None,
+        variables={"own": None, "table": None},
+    )
+    pipeline = programs.of_stages(model, stages.cut(model, [1, 2]), 4, schedule.gpipe)
+    assert (pipeline.count, pipeline.microbatches) == (3, 4)
+    assert pipeline.transfers == (
+        stages.Transfer(0, 1, 1),
+        stages.Transfer(0, 2, 2),
+        stages.Transfer(1, 2, 3),
+    )
+    assert pipeline.without_gradient == {2}
+    assert pipeline.shared == (("table", (0, 2)),)
 
 
 @pytest.mark.parametrize("ends", [[0], [4], [2, 2], [3, 1]])

@@ -20,6 +20,20 @@ class Result:
     """Of each output that has one, by its name."""
     changed: dict[str, Any]
     """Variables that the run would have changed, by key: statistics and seeds."""
+    added: tuple[Any, ...]
+    """The losses that layers add themselves; not those of weights."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What some nodes of a model give."""
+
+    tensors: dict[int, Any]
+    """All that are then known, by number."""
+    changed: dict[str, Any]
+    """As in a result."""
+    added: tuple[Any, ...]
+    """As in a result."""
 
 
 def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
@@ -31,17 +45,38 @@ def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training:
         variables: the values of all variables of the model, by key.
         training: whether layers behave as in training.
     """
-    leaves = keras.tree.flatten(inputs)
-    tensors = {
-        number: _as_wanted(value, model.tensors[number])
-        for number, value in zip(model.inputs, leaves, strict=True)
-    }
-    found, changed = run_nodes(model, model.nodes, tensors, variables, training)
+    part = run_nodes(model, model.nodes, by_number(model, inputs), variables, training)
+    found = part.tensors
     return Result(
         outputs=_filled(model.output_structure, found),
         masks={one.name: found[one.mask] for one in model.outputs if one.mask is not None},
-        changed=changed,
+        changed=part.changed,
+        added=part.added,
     )
+
+
+def by_number(model: graph.Graph, inputs: Any) -> dict[int, Any]:
+    """Give inputs, nested as Keras takes them, the types and ranks of the model's, by number.
+
+    Raises:
+        ValueError: these are not the inputs of the model.
+    """
+    structure = model.input_structure
+    if isinstance(inputs, dict):
+        keys = structure if isinstance(structure, dict) else model.input_names
+        missing = [key for key in keys if key not in inputs]
+        if missing:
+            raise ValueError(f"the input {missing[0]} is not among {', '.join(inputs)}")
+        inputs = {key: inputs[key] for key in keys}
+        if not isinstance(structure, dict):
+            inputs = list(inputs.values())
+    leaves = keras.tree.flatten(inputs)
+    if len(leaves) != len(model.inputs):
+        raise ValueError(f"there are {len(leaves)} inputs, and the model has {len(model.inputs)}")
+    return {
+        number: _as_wanted(value, model.tensors[number])
+        for number, value in zip(model.inputs, leaves, strict=True)
+    }
 
 
 def run_nodes(
@@ -50,7 +85,7 @@ def run_nodes(
     tensors: Mapping[int, Any],
     variables: Mapping[str, Any],
     training: bool,
-) -> tuple[dict[int, Any], dict[str, Any]]:
+) -> Part:
     """Run some nodes of a graph.
 
     Args:
@@ -59,13 +94,10 @@ def run_nodes(
         tensors: what the nodes take from outside, by number.
         variables: the values of the variables that they read, by key.
         training: whether layers behave as in training.
-
-    Returns:
-        All tensors that are then known, and the variables that the run would have changed.
     """
     found = dict(tensors)
     given = [(model.variables[key], value) for key, value in variables.items()]
-    with keras.StatelessScope(state_mapping=given) as scope:
+    with keras.StatelessScope(state_mapping=given, collect_losses=True) as scope:
         before = [scope.get_current_value(variable) for variable, _ in given]
         for node in nodes:
             outputs = _call(node, found, training)
@@ -74,7 +106,7 @@ def run_nodes(
     changed = {
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
     }
-    return found, changed
+    return Part(found, changed, tuple(scope.losses))
 
 
 def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:

@@ -36,6 +36,11 @@ class Tensor:
     """None is the batch, or what only the data tells."""
     dtype: str
 
+    @property
+    def is_real(self) -> bool:
+        """Whether it has a gradient; masks and indices have none."""
+        return "float" in self.dtype
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Node:

@@ -1,4 +1,4 @@
-"""The ordered list of each stage: its work, and the messages between stages. Pure.
+"""The ordered list of each rank: its work, messages between stages, sums. Pure.
 
 Messages block at both ends, so stages that each send first would wait for each other: in 1F1B the
 activations of one go where the gradients of the other come from. Therefore all lists are made from
@@ -7,9 +7,13 @@ taker is ready for it. Lists that agree with one order cannot wait in a circle.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from tfparallel_trainer.split import communication, schedule, stages
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import communication, graph, schedule, stages
+
+GRADIENTS = "gradients"
+"""Tag of the sum over the data axis that ends a step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,10 +40,37 @@ class Pipeline:
     transfers: tuple[stages.Transfer, ...]
     without_gradient: frozenset[int] = frozenset()
     """Tensors that have none, such as masks and indices."""
+    shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Keys of weights that several stages have, each with these stages: their gradients are summed
+    when all microbatches are through."""
     durations: Mapping[schedule.Work, float] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(schedule.Work, 1.0)
     )
     """How long a stage works on a microbatch, more than 0."""
+
+
+def of_stages(
+    model: graph.Graph,
+    made: Sequence[stages.Stage],
+    microbatches: int,
+    order: schedule.Schedule,
+) -> Pipeline:
+    """Say what the stages of a model do together."""
+    transfers = tuple(one for stage in made for one in stage.sent)
+    kept: dict[str, list[int]] = {}
+    for stage in made:
+        for key, owner in stage.borrowed:
+            kept.setdefault(key, [owner]).append(stage.index)
+    return Pipeline(
+        count=len(made),
+        microbatches=microbatches,
+        order=order,
+        transfers=transfers,
+        without_gradient=frozenset(
+            one.tensor for one in transfers if not model.tensors[one.tensor].is_real
+        ),
+        shared=tuple((key, tuple(kept[key])) for key in model.variables if key in kept),
+    )
 
 
 Turn = tuple[int, schedule.Action]
@@ -63,7 +94,36 @@ def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
     for _, _, members, step in sorted(events, key=lambda event: event[:2]):
         for member in members:
             found[member].append(step)
+    for key, members in pipeline.shared:
+        for member in members:
+            found[member].append(communication.total(members, key))
     return found
+
+
+def on_mesh(pipeline: Pipeline, mesh: shape.Mesh) -> dict[int, list[communication.Step]]:
+    """Give the list of each rank of a mesh whose other axes repeat the pipeline.
+
+    Raises:
+        ValueError: the mesh has another number of stages, or see `lists`.
+    """
+    if mesh.stage != pipeline.count:
+        raise ValueError(f"the mesh has {mesh.stage} stages, and the pipeline {pipeline.count}")
+    own = lists(pipeline)
+    found: dict[int, list[communication.Step]] = {}
+    for rank in range(mesh.size):
+        along = mesh.group(rank, shape.Axis.STAGE).ranks
+        found[rank] = [_placed(step, along) for step in own[along.index(rank)]]
+        replicas = mesh.group(rank, shape.Axis.DATA).ranks
+        if len(replicas) > 1:
+            found[rank].append(communication.total(replicas, GRADIENTS))
+    return found
+
+
+def _placed(step: communication.Step, along: Sequence[int]) -> communication.Step:
+    """Replace stages by the ranks that run them."""
+    if isinstance(step, communication.Compute):
+        return step
+    return dataclasses.replace(step, ranks=tuple(along[stage] for stage in step.ranks))
 
 
 def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[communication.Meeting]:
