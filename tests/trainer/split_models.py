@@ -83,6 +83,24 @@ def masked_nested() -> Any:
     return keras.Model(tokens, LAYERS.Dense(2)(states[0] + states[2]))
 
 
+def listed() -> Any:
+    first = keras.Input((4,))
+    return keras.Model([first], [LAYERS.Dense(2)(first)])
+
+
+def mixed() -> Any:
+    """Half precision, except in the first layer of the nested model and in the last."""
+    half = "mixed_float16"
+    exact = LAYERS.Dense(4, activation="tanh", dtype="float32")
+    tower = keras.Sequential([keras.Input((4,)), exact, LAYERS.Dense(4, dtype=half)], name="tower")
+    tower.dtype_policy = half
+    inner_in = keras.Input((4,))
+    inner = keras.Model(inner_in, keras.ops.sin(inner_in) / 3.0, name="inner")
+    first = keras.Input((4,))
+    rows = LAYERS.Dense(4, dtype=half)(tower(first))
+    return keras.Model(first, LAYERS.Dense(2, dtype="float32")(inner(rows)))
+
+
 class Block(keras.layers.Layer):
     """A layer of the user's own, with layers inside that a graph does not see."""
 
@@ -118,6 +136,8 @@ ALL: dict[str, Callable[[], Any]] = {
         masked,
         masked_nested,
         own_layers,
+        listed,
+        mixed,
     )
 }
 

@@ -157,6 +157,12 @@ def pretrained() -> Any:
     return model
 
 
+def adapted() -> Any:
+    scale = keras.layers.Normalization()
+    scale.adapt(np.arange(6.0).reshape(3, 2))
+    return keras.Sequential([keras.Input((2,)), scale, keras.layers.Dense(1)])
+
+
 def by_value() -> Any:
     model = split_models.skips()
     model.extra = keras.Variable(np.ones(3))
@@ -169,6 +175,7 @@ def by_value() -> Any:
         (compiled_by_name, "build_model compiles the model, .* a function compile_model"),
         (compiled_with_an_optimizer, "build_model compiles the model, .* compile_model"),
         (pretrained, "assigns a value to dense.*/kernel, .* trainer.initialWeights"),
+        (adapted, "assigns a value to .*mean, .* ModelSplit"),
         (by_value, "creates a variable from a value, .* give an initializer"),
         (Method, "Method computes its outputs in a method, .* MultiWorkerMirrored"),
         (lambda: keras.Sequential([keras.layers.Dense(1)]), "does not know the shape of its input"),

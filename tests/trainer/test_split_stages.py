@@ -1,6 +1,7 @@
 """Stages that exchange tensors and gradients compute what the whole model does."""
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -14,12 +15,18 @@ from tfparallel_trainer.split import execution, graph, recording, stages
 pytestmark = test_split_graph.pytestmark
 
 
+def loss_of(outputs: Iterable[Any]) -> Any:
+    """The sum of squares."""
+    squares = (tf.cast(tf.reduce_sum(one**2), "float64") for one in outputs)
+    return tf.add_n([tf.zeros((), "float64"), *squares])
+
+
 def whole(model: graph.Graph, inputs: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Outputs and gradients of their sum of squares."""
     with tf.GradientTape() as tape:
         tape.watch(weights)
         outputs = execution.run(model, inputs, weights, training=True).outputs
-        loss = tf.add_n([tf.reduce_sum(one**2) for one in keras.tree.flatten(outputs)])
+        loss = loss_of(keras.tree.flatten(outputs))
     return outputs, tape.gradient(loss, weights)
 
 
@@ -41,9 +48,7 @@ def in_stages(
             known = {**taken, **{tensor: given[tensor] for tensor in stage.inputs}}
             found = execution.run_nodes(model, stage.nodes, known, own, training=True).tensors
             mine = {one.name: found[one.tensor] for one in stage.outputs}
-            loss = tf.add_n(
-                [tf.zeros((), "float64"), *(tf.reduce_sum(one**2) for one in mine.values())]
-            )
+            loss = loss_of(mine.values())
         outputs |= mine
         mail |= {one: tf.identity(found[one.tensor]) for one in stage.sent}
         runs.append((stage, tape, taken, own, loss, found))

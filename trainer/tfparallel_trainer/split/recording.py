@@ -62,6 +62,8 @@ class _Recorder:
         for one in keras.tree.flatten(placeholders):
             self._number(one)
         given = self._inside(self._model, placeholders, "")
+        if isinstance(given, (list, tuple)) and len(given) == 1:
+            given = given[0]  # as Keras gives it
         names = outputs.names_of(self._model, given)
         found = tuple(
             graph.Output(name, self._known[id(one)], self._mask_number(one))
@@ -95,17 +97,30 @@ class _Recorder:
     def _nested(self, path: str, model: Any, given: Any, mask: Any) -> Any:
         """Record the calls inside a nested model; gives its outputs as Keras sees them outside."""
         placeholders = keras.tree.map_structure(_placeholder, _inputs(model))
-        numbers = self._alias(keras.tree.flatten(placeholders), keras.tree.flatten(given))
+        leaves = keras.tree.flatten(placeholders)
+        pairs = zip(leaves, keras.tree.flatten(given), strict=True)
+        inside = f"{path}{model.name}/"
+        taken = [self._cast(inside, there, here.dtype) for here, there in pairs]
+        numbers = self._alias(leaves, taken)
         masks = [None] * len(numbers) if mask is None else keras.tree.flatten(mask)
         outside = {number: self._masks.get(number) for number in numbers}
         for number, one in zip(numbers, masks, strict=True):
             self._set_mask(number, outside[number] if one is None else one)
-        inner = keras.tree.flatten(self._inside(model, placeholders, f"{path}{model.name}/"))
+        inner = keras.tree.flatten(self._inside(model, placeholders, inside))
         for number, one in outside.items():
             self._set_mask(number, one)
         outer = model(given)
         self._alias(keras.tree.flatten(outer), inner)
         return outer
+
+    def _cast(self, path: str, given: Any, dtype: str) -> Any:
+        """Give what a model is called on the type of its input, as Keras does."""
+        if given.dtype == dtype:
+            return given
+        made = keras.ops.cast(given, dtype)
+        self._add(graph.Kind.OPERATION, path, keras.ops.cast, (given, dtype), {}, made)
+        self._set_mask(self._known[id(made)], self._mask(given))
+        return made
 
     def _call(self, path: str, operation: Any, *arguments: Any, **keywords: Any) -> Any:
         """Record one call, or those inside it; gives its symbolic outputs."""
@@ -152,7 +167,9 @@ class _Recorder:
         keywords: Mapping[str, Any],
         made: Any,
     ) -> None:
-        name = f"{path}{operation.name}" + ("/mask" if kind is graph.Kind.MASK else "")
+        name = (
+            path + getattr(operation, "name", "cast") + ("/mask" if kind is graph.Kind.MASK else "")
+        )
         self._calls[name] += 1
         given = self._edges((arguments, dict(keywords)))
         edges = [one for one in keras.tree.flatten(given) if isinstance(one, graph.Edge)]
@@ -237,10 +254,7 @@ def _fits(model: Any, arguments: tuple[Any, ...]) -> bool:
     if isinstance(wanted, dict) != isinstance(given, dict):
         return False
     pairs = zip(keras.tree.flatten(wanted), keras.tree.flatten(given), strict=False)
-    return all(
-        _is_tensor(there) and here.dtype == there.dtype and len(here.shape) == len(there.shape)
-        for here, there in pairs
-    )
+    return all(_is_tensor(there) and len(here.shape) == len(there.shape) for here, there in pairs)
 
 
 def _check(model: Any) -> None:
