@@ -34,9 +34,7 @@ def in_stages(
     model: graph.Graph, made: tuple[stages.Stage, ...], inputs: Any, weights: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same, one stage after the other, each with its own tape and replicas of variables."""
-    given = dict(
-        zip(model.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True)
-    )
+    given = execution.by_number(model, inputs)
     mail: dict[stages.Transfer, Any] = {}
     runs = []
     outputs: dict[str, Any] = {}
