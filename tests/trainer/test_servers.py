@@ -18,7 +18,7 @@ from tests.trainer.test_equality import largest_difference
 from tfparallel_trainer import errors, preflight, settings, user
 from tfparallel_trainer.checkpoint import store
 from tfparallel_trainer.contract import environment, exits, outputs
-from tfparallel_trainer.mesh import shape, tasks
+from tfparallel_trainer.mesh import cluster, shape, tasks
 from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.step import replica, train
 
@@ -380,13 +380,44 @@ def test_staleness_is_told() -> None:
 def test_the_chief_answers_until_all_have_heard() -> None:
     (port,) = launch.free_ports(1)
     chief = tasks.Task("chief", 0, f"127.0.0.1:{port}")
-    assert control.ask(chief, "worker-0") is None
+    assert control.ask(chief, "worker-0", "a") is None
     with control.Control(chief) as answers:
-        assert control.ask(chief, "worker-0") is control.Answer.RUN
+        assert control.ask(chief, "worker-0", "a") is control.Answer.RUN
         began = time.monotonic()
         answers.dismiss(["worker-0"], 0.2)
         assert time.monotonic() - began >= 0.2
-        assert control.ask(chief, "worker-0") is control.Answer.DONE
+        assert control.ask(chief, "worker-0", "a") is control.Answer.DONE
         answers.dismiss(["worker-0"], 60)
         assert time.monotonic() - began < 30
-    assert control.ask(chief, "worker-0") is None
+    assert control.ask(chief, "worker-0", "a") is None
+
+
+def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None:
+    ports = launch.free_ports(2)
+    chief, worker = (
+        tasks.Task(role, 0, f"127.0.0.1:{port}")
+        for role, port in zip(("chief", "worker"), ports, strict=True)
+    )
+    said: list[str] = []
+    with control.Control(chief) as answers:
+        workers = presence.Workers([worker], answers, said.append)
+
+        def look(life: str) -> None:
+            control.ask(chief, worker.name, life)
+            workers.look()
+
+        with cluster.listen(worker):
+            for life in ("a", "a", "b", "b"):
+                look(life)
+            assert said == ["worker-0 is back"]
+            workers.made(0)
+            assert said.pop() == "worker-0 makes steps again"
+        workers.look()
+        with cluster.listen(worker):
+            look("c")
+            look("c")
+    assert said == [
+        "worker-0 is back",
+        f"worker-0 is gone ({worker.address}); it may come back there",
+        "worker-0 is back",
+    ]

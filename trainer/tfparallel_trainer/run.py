@@ -81,7 +81,9 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
             outer = loop(given, process, ready, reporter, _engine(given, process, ready), moves)
             if given.cluster.is_chief:
-                _announce(given, process, ready, outer)
+                if ready.mesh.data > 1 or not process.script:
+                    _announce(given, process, ready, outer)
+                warn(given, process, ready)
             process.stop.allow(termination.STEP_SECONDS)
             outer.run()
         if given.cluster.is_chief and not process.script:
@@ -209,24 +211,25 @@ def _engine(given: settings.Settings, process: Process, ready: setup.Ready) -> e
 def _announce(
     given: settings.Settings, process: Process, ready: setup.Ready, outer: training.Training
 ) -> None:
-    out = process.out
-    for sentence in ready.replicas[0].advice:
-        out.say(f"warning: {sentence}")
-    if process.script and ready.mesh.data == 1:
-        return
     size, ranks = given.job.trainer.global_batch_size, ready.mesh.data
     parts = [len(part) for part in order.split(size, ranks)]
     shares = " + ".join(map(str, parts[:8])) + (" + …" if ranks > 8 else "")
     tasks = given.cluster.tasks
     places = ", ".join(f"{task.name} {task.address}" for task in tasks[:8])
     more = f" and {len(tasks) - 8} more" if len(tasks) > 8 else ""
-    out.say(
+    process.out.say(
         f"{given.job.strategy}: {_count(ranks, 'rank')} = {_count(len(tasks), 'process')} with "
         f"{_count(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …) "
         f"at {places}{more}; global batch {size} = {shares}; {outer.total_steps or 'unknown'} steps"
     )
+
+
+def warn(given: settings.Settings, process: Process, ready: setup.Ready) -> None:
+    """Say what may surprise people about this run."""
+    for sentence in ready.replicas[0].advice:
+        process.out.say(f"warning: {sentence}")
     if given.job.trainer.checkpoint is None and not process.script:
-        out.say("warning: without trainer.checkpoint a restart begins at step 0")
+        process.out.say("warning: without trainer.checkpoint a restart begins at step 0")
 
 
 def _count(number: int, thing: str) -> str:

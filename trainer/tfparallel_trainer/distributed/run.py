@@ -96,7 +96,4 @@ def _announce(
         f"replicas in {len(given.cluster.tasks)} processes; global batch "
         f"{given.job.trainer.global_batch_size}; {total or 'unknown'} steps"
     )
-    for sentence in ready.replicas[0].advice:
-        process.out.say(f"warning: {sentence}")
-    if given.job.trainer.checkpoint is None:
-        process.out.say("warning: without trainer.checkpoint a restart begins at step 0")
+    run.warn(given, process, ready)

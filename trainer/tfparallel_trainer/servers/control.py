@@ -39,6 +39,7 @@ class Control:
         self._answer = Answer.RUN
         self._opened_at = time.monotonic()
         self._heard_at: dict[str, float] = {}
+        self._lives: dict[str, str] = {}
         self._dismissed: set[str] = set()
         self._changed = threading.Condition()
 
@@ -63,6 +64,16 @@ class Control:
         with self._changed:
             return time.monotonic() - self._heard_at.get(name, self._opened_at)
 
+    def life(self, name: str) -> str:
+        """What tells the process that asked last by this name from those before; or empty."""
+        with self._changed:
+            return self._lives.get(name, "")
+
+    def forget(self, name: str) -> None:
+        """Forget the life of a process that has ended."""
+        with self._changed:
+            self._lives.pop(name, None)
+
     def absent(self, peer: tasks.Task) -> str:
         """Why a process cannot be worked with; empty when it listens and has asked."""
         with self._changed:
@@ -80,12 +91,13 @@ class Control:
 
     def _reply(self, connection: socket.socket) -> None:
         connection.settimeout(_LISTEN_SECONDS)
-        name = connection.recv(_LONGEST_NAME).decode(errors="replace")
+        name, _, life = connection.recv(_LONGEST_NAME).decode(errors="replace").partition(" ")
         if not name:  # somebody looked whether the port is open
             return
         with self._changed:
             answer = self._answer
             self._heard_at[name] = time.monotonic()
+            self._lives[name] = life
         connection.sendall(answer.encode())
         if answer is Answer.DONE:
             with self._changed:
@@ -93,11 +105,17 @@ class Control:
                 self._changed.notify()
 
 
-def ask(chief: tasks.Task, name: str) -> Answer | None:
-    """Ask the chief whether training goes on; None when it does not answer."""
+def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
+    """Ask the chief whether training goes on; None when it does not answer.
+
+    Args:
+        chief: whom to ask.
+        name: who asks.
+        life: another one for each process that has had this name.
+    """
     try:
         with socket.create_connection(cluster.endpoint(chief), _ASK_SECONDS) as connection:
-            connection.sendall(name.encode())
+            connection.sendall(f"{name} {life}".encode())
             return Answer(connection.recv(_LONGEST_NAME).decode())
     except (OSError, ValueError):
         return None

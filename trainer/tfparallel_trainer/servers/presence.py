@@ -37,6 +37,7 @@ class Workers:
         self._gone: set[tasks.Task] = set()
         self._back: set[tasks.Task] = set()
         self._frozen: dict[tasks.Task, float] = {}
+        self._lives: dict[tasks.Task, str] = {}
         self.steps = {worker.name: 0 for worker in workers}
         """Steps of this attempt by worker."""
 
@@ -66,8 +67,10 @@ class Workers:
         if gone and worker not in self._gone:
             self._gone.add(worker)
             self._frozen.pop(worker, None)
+            self._lives.pop(worker, None)
+            self._answers.forget(worker.name)
             self._say(f"{worker.name} is gone ({worker.address}); it may come back there")
-        elif not gone and worker in self._gone:
+        elif not gone and (self._replaced(worker) or worker in self._gone):
             self._gone.discard(worker)
             self._back.add(worker)
             self._say(f"{worker.name} is back")
@@ -84,6 +87,13 @@ class Workers:
             del self._frozen[worker]
             self._back.add(worker)
             self._say(f"{worker.name} asks again")
+
+    def _replaced(self, worker: tasks.Task) -> bool:
+        """Whether another process has come in its place so soon that nobody saw it gone."""
+        before, life = self._lives.get(worker, ""), self._answers.life(worker.name)
+        if life:
+            self._lives[worker] = life
+        return "" not in (before, life) and before != life
 
 
 @contextlib.contextmanager

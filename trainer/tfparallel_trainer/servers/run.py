@@ -118,7 +118,4 @@ def _announce(
         f"{'no bound of staleness' if bound is None else f'staleness up to {bound}'}; "
         f"{total or 'unknown'} steps"
     )
-    for sentence in ready.replicas[0].advice:
-        process.out.say(f"warning: {sentence}")
-    if given.job.trainer.checkpoint is None and not process.script:
-        process.out.say("warning: without trainer.checkpoint a restart begins at step 0")
+    run.warn(given, process, ready)

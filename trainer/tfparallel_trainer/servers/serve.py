@@ -3,6 +3,7 @@
 They load no module of the user: the chief traces its functions and TensorFlow sends the graphs.
 """
 
+import secrets
 import time
 
 import tensorflow as tf
@@ -35,8 +36,8 @@ def until_done(
     limit = given.job.trainer.start_timeout_seconds
     out.say(f"{task.name} serves at {task.address} for {chief.name} at {chief.address}")
     stop.allow(termination.STEP_SECONDS)  # when all are asked at once, the chief saves first
-    patience = control.Patience(limit)
-    while (answer := control.ask(chief, task.name)) is not control.Answer.DONE:
+    patience, life = control.Patience(limit), secrets.token_hex(4)
+    while (answer := control.ask(chief, task.name, life)) is not control.Answer.DONE:
         if answer is control.Answer.RUN:
             patience.heard()
         elif stop.asked:

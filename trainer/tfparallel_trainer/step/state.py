@@ -1,6 +1,6 @@
 """Makes all replicas equal, and waits for all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,23 +38,33 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
 
 
 class Sharing:
-    """Gives every replica the state of the first one, any number of times."""
+    """Gives every replica the state of the first one, or a part of it, any number of times."""
 
-    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[replica.Replica],
+        program: collectives.Program = collectives.Program.SHARE_CHANGES,
+        part: Callable[[replica.Replica], list[Any]] = replica.Replica.state,
+    ) -> None:
+        """Args:
+        replicas: those of this process.
+        program: what the ranks then run together.
+        part: the variables of a replica that are shared.
+        """
         self._replicas = replicas
-        self._traced: Any = None
+        self._program = program
+        self._part = part
+        self._traced: Any = tf.function(self._run, autograph=False)
 
     def __call__(self) -> None:
         """Do it now."""
-        if self._traced is None:
-            self._traced = tf.function(self._run, autograph=False)
         self._traced()
 
     def _run(self) -> None:
         for own in self._replicas:
             with tf.device(own.device):
-                own.data.begin(collectives.Program.SHARE_CHANGES)
-                spread(own, own.state(), tf.zeros((1,), tf.int64))
+                own.data.begin(self._program)
+                spread(own, self._part(own), tf.zeros((1,), tf.int64))
 
 
 class Statistics:
@@ -65,23 +75,15 @@ class Statistics:
     """
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
-        self._replicas = replicas
-        self._traced: Any = None
+        self._first = replicas[0]
+        self._sharing = Sharing(
+            replicas, collectives.Program.SHARE_STATISTICS, replica.Replica.statistics
+        )
 
     def share(self) -> None:
         """Do it; costs nothing for a model or mesh that has no need of it."""
-        first = self._replicas[0]
-        if first.data.size == 1 or not first.statistics():
-            return
-        if self._traced is None:
-            self._traced = tf.function(self._run, autograph=False)
-        self._traced()
-
-    def _run(self) -> None:
-        for own in self._replicas:
-            with tf.device(own.device):
-                own.data.begin(collectives.Program.SHARE_STATISTICS)
-                spread(own, own.statistics(), tf.zeros((1,), tf.int64))
+        if self._first.data.size > 1 and self._first.statistics():
+            self._sharing()
 
 
 def barrier(replicas: Sequence[replica.Replica]) -> None:
