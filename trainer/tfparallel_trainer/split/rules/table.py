@@ -4,9 +4,28 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 from tfparallel_trainer.split import graph
-from tfparallel_trainer.split.rules import dense, registry
+from tfparallel_trainer.split.rules import (
+    attention,
+    convolution,
+    dense,
+    einsum,
+    embedding,
+    following,
+    normalisation,
+    randomness,
+    registry,
+)
 
-MODULES: Sequence[ModuleType] = (dense,)
+MODULES: Sequence[ModuleType] = (
+    dense,
+    einsum,
+    embedding,
+    attention,
+    convolution,
+    normalisation,
+    following,
+    randomness,
+)
 """Each has its `RULES` by class of layer, or `OPERATIONS` by name of an operation, or both."""
 
 
