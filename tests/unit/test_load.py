@@ -295,6 +295,12 @@ BAD_MESHES: list[tuple[str, dict[str, Any], str]] = [
         "only strategy ParameterServer uses servers",
     ),
     (
+        "workers that come and go",
+        with_mesh({"data": 4})
+        | {"spec": with_mesh({"data": 4})["spec"] | {"enableDynamicWorker": True}},
+        "strategy ModelSplit needs all its replicas at once: remove enableDynamicWorker",
+    ),
+    (
         "unequal devices",
         with_devices(with_mesh({"data": -1}, chief=1, worker=2), chief=1, worker=2),
         "a mesh needs equally many devices in each replica",

@@ -76,6 +76,10 @@ SPEC_RULES = (
         " the model: remove Evaluator",
     ),
     rules.Rule(
+        "!has(self.mesh) || !self.enableDynamicWorker",
+        "strategy ModelSplit needs all its replicas at once: remove enableDynamicWorker",
+    ),
+    rules.Rule(
         f"!has(self.mesh) || !({_unlike('Chief', 'Worker')} || {_unlike('Master', 'Worker')})",
         "a mesh needs equally many devices in each replica: give Chief and Worker the same devices",
     ),
