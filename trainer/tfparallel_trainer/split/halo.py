@@ -16,9 +16,7 @@ _DIMENSION = 1
 """That of the rows; before it are the examples."""
 
 
-def exchange(
-    group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Exchange
-) -> tf.Tensor:
+def exchange(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Exchange) -> tf.Tensor:
     """Give a rank the rows that it wants.
 
     Args:
@@ -50,9 +48,7 @@ def part(tensor: tf.Tensor, span: rows.Span, of: rows.Span) -> tf.Tensor:
 def _brought(group: collectives.Communicator, own: tf.Tensor, plan: rows.Exchange) -> tf.Tensor:
     has, wants = plan.owned[group.index], plan.wanted[group.index]
     messages = plan.messages()
-    given = [
-        part(own, message.span, has) for message in messages if message.source == group.index
-    ]
+    given = [part(own, message.span, has) for message in messages if message.source == group.index]
     taken, sent = _deliver(group, messages, given, own)
     pieces = {message.source: piece for message, piece in taken}
     kept = has.overlap(wants)
@@ -72,9 +68,7 @@ def _returned(
         rows.Message(message.target, message.source, message.span) for message in plan.messages()
     ]
     given = [
-        part(gradient, message.span, wants)
-        for message in messages
-        if message.source == group.index
+        part(gradient, message.span, wants) for message in messages if message.source == group.index
     ]
     taken, sent = _deliver(group, messages, given, gradient)
     pieces = [_among(piece, message.span, has) for message, piece in taken]
@@ -84,7 +78,7 @@ def _returned(
     with tf.control_dependencies(sent):
         if not pieces:
             return tf.zeros([gradient.shape[0], has.size, *gradient.shape[2:]], gradient.dtype)
-        return tf.add_n(pieces)
+        return tf.identity(tf.add_n(pieces))  # add_n of one tensor is no operation
 
 
 def _deliver(

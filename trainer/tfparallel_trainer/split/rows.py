@@ -4,13 +4,12 @@ Rows run along the axis that the spatial axis of the mesh divides: the height, t
 dimension, the first of three. Every tensor is divided alike (`divide`), so a layer's input and its
 output need not have heights that fit each other: what a rank lacks for its rows comes from whoever
 has it. The share of a layer says what a rank must have, what it adds at the edges of the whole
-image, and what of its result is too much. Window arithmetic as TensorFlow defines it (`tf.nn.conv2d`
+image, and what of its result is too much. Window arithmetic is that of TensorFlow (`tf.nn.conv2d`
 and its transpose), on the size of the whole image.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ Spans = tuple[Span, ...]
 def divide(size: int, ranks: int) -> Spans:
     """Divide rows over ranks as evenly as can be.
 
-    Rank r starts at row floor(r × size / ranks), so the borders of two sizes lie at the same place
+    Rank r starts at row floor(r * size / ranks), so the borders of two sizes lie at the same place
     of the image, but for less than one row.
 
     Raises:
@@ -84,9 +83,13 @@ class Exchange:
         ]
         return tuple(sorted(found, key=lambda one: (min(one.source, one.target) % 2, one.source)))
 
-    def rows_sent(self, rank: int) -> int:
-        """The rows that a rank gives to others."""
+    def sent(self, rank: int) -> int:
+        """The rows that a rank gives to others; their gradients come back to it."""
         return sum(one.span.size for one in self.messages() if one.source == rank)
+
+    def taken(self, rank: int) -> int:
+        """The rows that a rank gets from others; it gives their gradients back."""
+        return sum(one.span.size for one in self.messages() if one.target == rank)
 
     @property
     def reach(self) -> int:
