@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import alias_generators
 
-from tfparallel_operator.api import job_status, rules
+from tfparallel_operator.api import job_status, mesh_rules, rules
 from tfparallel_trainer.contract import base, job_file
 
 MAX_REPLICAS = 5000
@@ -42,6 +42,7 @@ class Strategy(enum.StrEnum):
     MIRRORED = "Mirrored"
     MULTI_WORKER_MIRRORED = "MultiWorkerMirrored"
     PARAMETER_SERVER = "ParameterServer"
+    MODEL_SPLIT = "ModelSplit"
     CUSTOM = "Custom"
     TPU = "TPU"
 
@@ -178,7 +179,12 @@ class Spec(base.Model):
     strategy: Strategy | None = None
     """How the replicas train together. Absent: ParameterServer with servers, MultiWorkerMirrored
     with several training replicas, else Mirrored. Custom: under the tf.distribute.Strategy that the
-    module's build_strategy returns; TPU: on the TPU of one replica."""
+    module's build_strategy returns; TPU: on the TPU of one replica; ModelSplit: each device holds a
+    part of the model, as mesh says."""
+
+    mesh: Annotated[job_file.Mesh | None, rules.Rules(*mesh_rules.MESH_RULES)] = None
+    """How the devices share the model: for strategy ModelSplit, which needs it. The product of
+    data, stage, spatial and tensor is the number of devices: replicas x devices."""
 
     trainer: Annotated[
         job_file.TrainerSpec | None,
@@ -271,6 +277,7 @@ SPEC_RULES = rules.Rules(
         "roles and their replicas cannot change once the job exists: delete the job and apply it"
         " again",
     ),
+    *mesh_rules.SPEC_RULES,
 )
 
 JOB_RULES = rules.Rules(

@@ -79,6 +79,7 @@ def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
             name=job.metadata.name,
             strategy=replicas.strategy(job).value,
             trainer=job.spec.trainer,
+            mesh=job.spec.mesh,
             evaluator=types.Role.EVALUATOR in job.spec.tf_replica_specs,
         )
         data[JOB_FILE_KEY] = content.model_dump_json(by_alias=True, exclude_none=True, indent=2)
