@@ -62,11 +62,6 @@ def brought(plan: rows.Plan) -> list[list[int]]:
     ]
 
 
-def refused(output_size: int, plan: object, count: int) -> bool:
-    assume(output_size >= 1)
-    return output_size < count
-
-
 @given(divisions(), windows, st.sampled_from(["valid", "same", "causal"]))
 def test_each_rank_has_what_its_windows_read(
     owned: rows.Spans, window: rows.Window, padding: str
@@ -143,7 +138,7 @@ def test_padding_and_cropping_give_the_rows_they_should(
 def test_bytes_of_a_convolution_are_its_halos() -> None:
     owned = rows.divide(28, 4)
     plan = rows.windows(owned, rows.Window(5), "same")
-    assert [plan.exchange.rows_sent(rank) for rank in range(4)] == [2, 4, 4, 2]
+    assert [plan.exchange.sent(rank) for rank in range(4)] == [2, 4, 4, 2]
     assert plan.exchange.reach == 1
     wide = rows.windows(owned, rows.Window(19), "same")
     assert wide.exchange.reach == 2
