@@ -107,7 +107,7 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
     roles = spec.tf_replica_specs
     if all(one.template is None for one in roles.values()):
         return
-    devices = {role: _devices(one) for role, one in roles.items()}
+    devices = {role: devices_of(one) for role, one in roles.items()}
     if len(set(devices.values())) > 1:
         told = " and ".join(f"{role} has {count}" for role, count in devices.items())
         raise SpecError(
@@ -116,13 +116,19 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
         )
     if not mesh.auto:
         try:
-            mesh.over(sum(one.replicas * devices[role] for role, one in roles.items()))
+            full = mesh.over(sum(one.replicas * devices[role] for role, one in roles.items()))
+            if spec.trainer is not None:
+                full.check_batch(spec.trainer.global_batch_size)
         except ValueError as error:
             raise SpecError(f"spec.mesh: {error}") from error
 
 
-def _devices(spec: types.ReplicaSpec) -> int:
-    """Return how many devices each replica of a role has, as far as the job says."""
+def devices_of(spec: types.ReplicaSpec) -> int:
+    """Return how many devices each replica of a role has, as far as the job says.
+
+    Raises:
+        SpecError: the template is none.
+    """
     if spec.devices is not None:
         return spec.devices
     for container in parse_template(spec.template or {}).spec.containers:

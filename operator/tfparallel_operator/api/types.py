@@ -132,6 +132,17 @@ class RunPolicy(base.Model):
     """Not supported yet: refused with a sentence."""
 
 
+TopologyKey = Annotated[str, pydantic.Field(min_length=1, max_length=317)]
+
+
+class Scheduling(base.Model):
+    """Where the scheduler puts the replicas."""
+
+    topology_keys: Annotated[tuple[TopologyKey, ...], pydantic.Field(max_length=8)] = ()
+    """Labels of nodes that say what is near, such as topology.kubernetes.io/zone: pods that train
+    together prefer nodes with equal values. Empty: no preference."""
+
+
 ReplicaSpecs = Annotated[
     dict[Role, ReplicaSpec],
     pydantic.Field(min_length=1, max_length=len(Role)),
@@ -196,6 +207,10 @@ class Spec(base.Model):
         ),
     ] = None
     """What the shipped trainer runs. Absent: the command of each template runs as it is."""
+
+    scheduling: Scheduling | None = None
+    """Where the scheduler puts the replicas. Absent: with ModelSplit, pods whose devices exchange
+    most prefer the same node, and all the same zone; else nothing is asked for."""
 
     run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
     """How long the job may run, how often it is retried, and what is left of it."""

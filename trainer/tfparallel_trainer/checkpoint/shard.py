@@ -65,6 +65,15 @@ def box(part: Part, shape: Sequence[int]) -> Box:
     return Box(tuple(low for low, _, _ in bounds), tuple(high - low for low, high, _ in bounds))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Whole:
+    """A variable of the unsplit model or its optimizer, of which ranks hold parts."""
+
+    shape: tuple[int, ...]
+    label: str
+    """Its path in the user's model, for people."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """A rank's part of one variable of the unsplit model or its optimizer."""
@@ -81,6 +90,11 @@ class Shard:
     """The whole variable's path in the user's model, for people."""
 
     @property
+    def whole(self) -> Whole:
+        """The variable that this is a part of."""
+        return Whole(self.shape, self.label)
+
+    @property
     def box(self) -> Box:
         """Where the part lies in the whole variable."""
         return box(self.part, self.shape)
@@ -90,20 +104,27 @@ Shares = Sequence[Mapping[str, Shard]]
 """What the ranks of a process hold, by key."""
 
 
-def whole(variables: Mapping[str, Any]) -> Shares:
-    """The shares of a process that holds all of each variable, as one rank."""
-    return [
-        {
-            key: Shard(variable=one, shape=tuple(one.shape), label=one.path)
-            for key, one in variables.items()
-        }
-    ]
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """What a process brings to a checkpoint, and takes from one."""
+
+    shares: Shares
+    wholes: Mapping[str, Whole]
+    """The variables of all processes, by key."""
+
+    def each(self) -> Iterator[tuple[str, Shard]]:
+        """Go through the shards of all ranks of this process."""
+        for share in self.shares:
+            yield from share.items()
 
 
-def each(shares: Shares) -> Iterator[tuple[str, Shard]]:
-    """Go through the shards of all ranks of a process."""
-    for share in shares:
-        yield from share.items()
+def undivided(variables: Mapping[str, Any]) -> State:
+    """The state of a process that holds all of each variable, as one rank."""
+    share = {
+        key: Shard(variable=one, shape=tuple(one.shape), label=one.path)
+        for key, one in variables.items()
+    }
+    return State([share], {key: one.whole for key, one in share.items()})
 
 
 def uncovered(boxes: Iterable[Box], shape: Sequence[int]) -> int:

@@ -38,6 +38,7 @@ class Program(enum.IntEnum):
     SHARE_STATISTICS = 5
     TELL = 6
     SHARE_CHANGES = 7
+    DECIDE = 8
 
 
 class Communicator:
