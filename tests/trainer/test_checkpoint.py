@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, keys, store
+from tfparallel_trainer.checkpoint import files, keys, shard, store
 
 
 def nested() -> keras.Model:
@@ -58,6 +58,10 @@ def variables(value: float) -> dict[str, keras.Variable]:
     }
 
 
+def state(value: float) -> shard.State:
+    return shard.undivided(variables(value))
+
+
 def at(step: int) -> files.Position:
     return files.Position(step=step, epoch=step // 10, example=step % 10)
 
@@ -70,41 +74,41 @@ def opened(
 
 def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
     saved = opened(tmp_path)
-    assert saved.restore(variables(0)) is None
+    assert saved.restore(state(0)) is None
     for step in (10, 25, 31):
-        saved.save(variables(step), at(step))
+        saved.save(state(step), at(step))
     assert sorted(path.name for path in tmp_path.glob("step-*")) == [
         "step-0000000025",
         "step-0000000031",
     ]
     found = variables(0)
-    assert saved.restore(found) == at(31)
+    assert saved.restore(shard.undivided(found)) == at(31)
     for key, expected in variables(31).items():
         np.testing.assert_array_equal(found[key].value.numpy(), expected.value.numpy())
 
 
-@pytest.mark.parametrize("name", ["data.bin", "index.json"])
+@pytest.mark.parametrize("name", ["part-00000.bin", "part-00000.json", "index.json"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) -> None:
     said: list[str] = []
     saved = store.Store(tmp_path, 3, "a", 1, said.append)
-    saved.save(variables(1), at(1))
-    saved.save(variables(2), at(2))
+    saved.save(state(1), at(1))
+    saved.save(state(2), at(2))
     damaged = tmp_path / "step-0000000002" / name
     content = bytearray(damaged.read_bytes())
     content[3] ^= 0xFF
     damaged.write_bytes(bytes(content))
-    assert saved.restore(variables(0)) == at(1)
+    assert saved.restore(state(0)) == at(1)
     assert len(said) == 1
     assert "step-0000000002" in said[0]
-    saved.save(variables(2), at(2))  # the same step again replaces it
-    assert saved.restore(variables(0)) == at(2)
+    saved.save(state(2), at(2))  # the same step again replaces it
+    assert saved.restore(state(0)) == at(2)
 
 
 def test_an_interrupted_write_leaves_nothing_to_restore(tmp_path: pathlib.Path) -> None:
-    files.write(tmp_path / ".writing-000001-99", variables(5), 1, at(5))
+    files.write_part(tmp_path / ".writing-000001-99", 0, state(5))
     saved = opened(tmp_path)
-    assert saved.restore(variables(0)) is None
-    saved.save(variables(6), at(6))
+    assert saved.restore(state(0)) is None
+    saved.save(state(6), at(6))
     assert not list(tmp_path.glob(".writing-*"))
 
 
@@ -114,7 +118,7 @@ def test_an_older_attempt_writes_nothing_more(tmp_path: pathlib.Path) -> None:
     with pytest.raises(
         errors.PreemptedError, match="attempt 1 of job a, and attempt 2 of job a has"
     ):
-        old.save(variables(1), at(1))
+        old.save(state(1), at(1))
     assert not list(tmp_path.glob("step-*"))
     with pytest.raises(errors.PreemptedError):
         opened(tmp_path, 1)
@@ -125,12 +129,12 @@ def test_a_chief_that_was_replaced_within_its_attempt_writes_nothing_more(
     tmp_path: pathlib.Path,
 ) -> None:
     old = opened(tmp_path, 3)
-    old.save(variables(1), at(1))
+    old.save(state(1), at(1))
     new = opened(tmp_path, 3)
     with pytest.raises(errors.PreemptedError, match="a newer process of the same has taken"):
-        old.save(variables(2), at(2))
-    assert new.restore(variables(0)) == at(1)
-    new.save(variables(2), at(2))
+        old.save(state(2), at(2))
+    assert new.restore(state(0)) == at(1)
+    new.save(state(2), at(2))
     assert (old.attempt, new.attempt) == (3, 3)
 
 
@@ -138,21 +142,22 @@ def test_a_job_that_was_made_again_takes_the_folder_from_the_one_before(
     tmp_path: pathlib.Path,
 ) -> None:
     old = opened(tmp_path, 7, job="old")
-    old.save(variables(1), at(1))
+    old.save(state(1), at(1))
     new = opened(tmp_path, 1, job="new")
-    assert new.restore(variables(0)) == at(1)
+    assert new.restore(state(0)) == at(1)
     with pytest.raises(errors.PreemptedError, match="attempt 1 of job new has taken"):
-        old.save(variables(2), at(2))
-    new.save(variables(3), at(3))
+        old.save(state(2), at(2))
+    new.save(state(3), at(3))
 
 
 def test_another_model_is_refused(tmp_path: pathlib.Path) -> None:
     saved = opened(tmp_path)
-    saved.save(variables(1), at(1))
+    saved.save(state(1), at(1))
     changed = {key: keras.Variable(np.zeros((2, 4))) for key in ("model/0/0", "model/0/1")}
     with pytest.raises(errors.BadConfigurationError) as refused:
-        saved.restore({**variables(0), **changed})
+        saved.restore(shard.undivided({**variables(0), **changed}))
     for told in ("model/0/0 (variable", "(2, 3) there", "model/0/1 (", "(3,) there and (2, 4)"):
         assert told in str(refused.value)
+    fewer = {key: one for key, one in variables(0).items() if key != "optimizer/0"}
     with pytest.raises(errors.BadConfigurationError, match="of nothing here"):
-        saved.restore({key: v for key, v in variables(0).items() if key != "optimizer/0"})
+        saved.restore(shard.undivided(fewer))

@@ -107,7 +107,7 @@ def test_a_checkpoint_that_is_not_whole_is_skipped(tmp_path: pathlib.Path) -> No
     assert told.metrics["val_loss"] == 0.5
     folder = tmp_path / "output" / outputs.CHECKPOINTS
     board.Board(given)
-    damaged = folder / "step-0000000012" / "data.bin"
+    damaged = folder / "step-0000000012" / "part-00000.bin"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     shutil.copytree(folder / "step-0000000010", folder / "step-0000000011")
     (folder / "step-0000000011" / "index.json").unlink()

@@ -95,11 +95,13 @@ def drafts(checkpoints: pathlib.Path) -> list[pathlib.Path]:
 
 
 def half_written(checkpoints: pathlib.Path) -> bool:
-    return any(0 < size(draft / "data.bin") < LARGE_BYTES // 2 for draft in drafts(checkpoints))
+    return any(
+        0 < size(draft / "part-00000.bin") < LARGE_BYTES // 2 for draft in drafts(checkpoints)
+    )
 
 
 def nearly_written(checkpoints: pathlib.Path) -> bool:
-    return any(size(draft / "data.bin") > LARGE_BYTES // 2 for draft in drafts(checkpoints))
+    return any(size(draft / "part-00000.bin") > LARGE_BYTES // 2 for draft in drafts(checkpoints))
 
 
 def indexed(checkpoints: pathlib.Path) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer import launch
-from tests.trainer.test_checkpoint import at, opened, variables
+from tests.trainer.test_checkpoint import at, opened, state
 from tfparallel_trainer import errors, export, failures
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import exits
@@ -26,27 +26,24 @@ def test_a_failed_write_leaves_the_checkpoint_before(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = opened(tmp_path)
-    saved.save(variables(1), at(1))
+    saved.save(state(1), at(1))
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(errors.StorageError, match=r"of step 2 cannot .* step-0000000001 is"):
-            saved.save(variables(2), at(2))
+            saved.save(state(2), at(2))
     assert not list(tmp_path.glob(".writing-*"))
-    assert saved.restore(variables(0)) == at(1)
-    saved.save(variables(2), at(2))
-    assert saved.restore(variables(0)) == at(2)
+    assert saved.restore(state(0)) == at(1)
+    saved.save(state(2), at(2))
+    assert saved.restore(state(0)) == at(2)
 
 
 def test_a_write_that_reads_back_differently_is_a_failed_one(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(*_: object) -> Iterator[None]:
-        raise files.DamagedError("data.bin is damaged")
-
     saved = opened(tmp_path)
-    monkeypatch.setattr(files, "read", damaged)
-    with pytest.raises(errors.StorageError, match="There is none before; see the space"):
-        saved.save(variables(1), at(1))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: os.pwrite(descriptor, b"?", 0))
+    with pytest.raises(errors.StorageError, match=r"damaged at model/0/0 .* There is none before"):
+        saved.save(state(1), at(1))
 
 
 @pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras

@@ -3,10 +3,9 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from tfparallel_trainer import settings, user, warm
-from tfparallel_trainer.checkpoint import files, keys, store
+from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.mesh import shape
@@ -23,8 +22,8 @@ class Ready:
     evaluation: feed.Feed | None
     saved: store.Store | None
     """Where this process saves checkpoints; None when it does not."""
-    variables: dict[str, Any]
-    """What a checkpoint holds, by key."""
+    state: shard.State
+    """What this process brings to a checkpoint."""
     start: files.Position
     given_attempt: int
     """The attempt's number where no store counts."""
@@ -38,7 +37,7 @@ class Ready:
         """Save a checkpoint; gives whether this process is one that does."""
         if self.saved is None:
             return False
-        self.saved.save(self.variables, at)
+        self.saved.save(self.state, at)
         return True
 
 
@@ -83,8 +82,8 @@ def prepare(
                 module, mesh, first + place, device, given.job.trainer.seed, sample
             )
         replicas.append(made)
-    variables = keys.of(replicas[0].model, replicas[0].optimizer)
-    restored = saved.restore(variables) if saved is not None else None
+    held = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
+    restored = saved.restore(held) if saved is not None else None
     if restored is not None:
         say(f"resuming after step {restored.step} from {given.output_dir / outputs.CHECKPOINTS}")
     weights = given.job.trainer.initial_weights
@@ -99,7 +98,7 @@ def prepare(
         training=training,
         evaluation=evaluation,
         saved=saved,
-        variables=variables,
+        state=held,
         start=files.Position(step=step, epoch=epoch, example=example),
         given_attempt=given.attempt or 1,
     )

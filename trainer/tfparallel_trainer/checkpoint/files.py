@@ -1,36 +1,58 @@
-"""One checkpoint on disk: a folder with `index.json` and `data.bin`.
+"""One checkpoint on disk: a folder with an index and a part for each process that holds variables.
 
-`data.bin` holds the arrays one after the other; the index gives for each key its offset, shape,
-type, CRC-32 and label. A folder gets its name only when all of it is on the disk and has been read
-back, so a folder with the right name is whole unless the disk damaged it, which the sums show.
+`part-00000.bin` holds the pieces of variables that the first process has, one after the other;
+`part-00000.json` says of each where it lies in its variable, and has the CRC-32 of each block of
+its rows. A part's index is written when all of its data is on the disk and has been read back. When
+all parts are there, and together hold every element of every variable once, `index.json` is
+written, and the folder gets its name. So a folder with the right name is whole unless the disk
+damaged it, which the sums show.
 """
 
 import os
 import pathlib
-import shutil
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pydantic
 import tensorflow as tf
 
+from tfparallel_trainer.checkpoint import shard, values
+
+FORMAT = 2
 _INDEX = "index.json"
-_DATA = "data.bin"
+
+
+class Piece(pydantic.BaseModel, frozen=True):
+    """A part of a variable that lies in one file without gaps, row after row."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    offset: int
+    """Where it begins in the file, in bytes."""
+    rows: int
+    """Rows in a block; the last one may have fewer."""
+    crc32s: tuple[int, ...]
+    """Of each block."""
+    part: int = 0
+    """Number of the file."""
+
+    @property
+    def box(self) -> shard.Box:
+        """Where it lies in the variable."""
+        return shard.Box(self.start, self.shape)
 
 
 class Entry(pydantic.BaseModel, frozen=True):
-    """Where an array lies in `data.bin`."""
+    """A variable of which a checkpoint, or a part of one, has pieces."""
 
-    offset: int
-    size: int
-    """Bytes."""
     shape: tuple[int, ...]
+    """Of the whole variable."""
     dtype: str
-    crc32: int
     label: str
     """The variable's path, for people."""
+    pieces: tuple[Piece, ...]
 
 
 class Position(pydantic.BaseModel, frozen=True):
@@ -45,11 +67,19 @@ class Position(pydantic.BaseModel, frozen=True):
 
 
 class Index(pydantic.BaseModel, frozen=True):
-    """Content of `index.json`."""
+    """What a checkpoint holds: the content of `index.json` and that of all parts."""
 
-    format: int = 1
+    format: int = FORMAT
     attempt: int
     position: Position
+    parts: tuple[int, ...]
+    """CRC-32 of the index of each part."""
+    arrays: dict[str, Entry] = pydantic.Field(default_factory=dict, exclude=True)
+
+
+class _Part(pydantic.BaseModel, frozen=True):
+    """Content of the index of a part."""
+
     arrays: dict[str, Entry]
 
 
@@ -57,48 +87,92 @@ class DamagedError(Exception):
     """A checkpoint is not whole; the text says what is wrong."""
 
 
-def write(folder: pathlib.Path, variables: Mapping[str, Any], attempt: int, at: Position) -> None:
-    """Write variables into a new folder, flush it to the disk and read it back.
+def write_part(folder: pathlib.Path, number: int, state: shard.State) -> None:
+    """Write what a process's ranks write into a folder, flush it to the disk and read it back.
 
     Raises:
         OSError: the disk does not take it.
         DamagedError: what was read back differs.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    written: dict[str, list[Piece]] = {}
     entries: dict[str, Entry] = {}
-    with (folder / _DATA).open("wb") as data:
-        for key, variable in variables.items():
-            array = np.array(variable.value.numpy(), order="C")  # a scalar stays one
-            content = array.tobytes()
+    with _data(folder, number).open("wb") as data:
+        for key, one in state.each():
+            if not one.writes:
+                continue
+            written.setdefault(key, []).append(_write(data, one, number))
             entries[key] = Entry(
-                offset=data.tell(),
-                size=len(content),
-                shape=array.shape,
-                dtype=array.dtype.name,
-                crc32=zlib.crc32(content),
-                label=variable.path,
+                shape=one.shape,
+                dtype=tf.as_dtype(one.variable.dtype).name,
+                label=one.label,
+                pieces=tuple(written[key]),
             )
-            data.write(content)
         _flush(data)
-    index = Index(attempt=attempt, position=at, arrays=entries)
+    for key, entry in entries.items():
+        for piece in entry.pieces:
+            for _ in _blocks(folder, key, entry, piece, piece.box):
+                pass
+    with _list(folder, number).open("w", encoding="utf-8") as file:
+        file.write(_Part(arrays=entries).model_dump_json())
+        _flush(file)
+    sync_folder(folder)
+
+
+def complete(
+    folder: pathlib.Path,
+    parts: int,
+    attempt: int,
+    at: Position,
+    wanted: Mapping[str, shard.Whole],
+) -> None:
+    """Write the index of a checkpoint whose parts are written.
+
+    Args:
+        folder: where the parts are.
+        parts: how many there are.
+        attempt: number of the attempt.
+        at: how far training has come.
+        wanted: all variables, by key.
+
+    Raises:
+        OSError: the disk does not take it.
+        DamagedError: a part is missing, or an element of a variable is in none or in two of them.
+    """
+    sums = tuple(zlib.crc32(_content(folder, number, parts)) for number in range(parts))
+    index = Index(attempt=attempt, position=at, parts=sums)
+    entries = _gather(folder, index)
+    for key, whole in wanted.items():
+        if key not in entries:
+            raise DamagedError(f"no part of {folder} holds {key} ({whole.label})")
+        entry = entries[key]
+        if entry.shape != whole.shape:
+            raise DamagedError(f"{key} ({entry.label}) was written as one of shape {entry.shape}")
+        try:
+            missing = shard.uncovered([piece.box for piece in entry.pieces], entry.shape)
+        except ValueError as error:
+            raise DamagedError(f"{key} ({entry.label}): {error}") from error
+        if missing:
+            raise DamagedError(f"{missing} elements of {key} ({entry.label}) are in no part")
     with (folder / _INDEX).open("w", encoding="utf-8") as file:
         file.write(index.model_dump_json(indent=1))
         _flush(file)
-    for _ in read(folder, read_index(folder)):
-        pass
+    sync_folder(folder)
 
 
 def read_index(folder: pathlib.Path) -> Index:
     """Read what a checkpoint holds, without its arrays.
 
     Raises:
-        DamagedError: there is no index that can be read.
+        DamagedError: there is no index that can be read, or a part is missing.
     """
     try:
-        return Index.model_validate_json((folder / _INDEX).read_text(encoding="utf-8"))
+        index = Index.model_validate_json((folder / _INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DamagedError(f"{folder / _INDEX} cannot be read: {error}") from error
+    if index.format != FORMAT:
+        raise DamagedError(f"{folder} has format {index.format}, and this version reads {FORMAT}")
+    return index.model_copy(update={"arrays": _gather(folder, index)})
 
 
 def read(folder: pathlib.Path, index: Index) -> Iterator[tuple[str, Any]]:
@@ -107,17 +181,33 @@ def read(folder: pathlib.Path, index: Index) -> Iterator[tuple[str, Any]]:
     Raises:
         DamagedError: an array is missing or differs from its sum.
     """
-    try:
-        with (folder / _DATA).open("rb") as data:
-            for key, entry in index.arrays.items():
-                data.seek(entry.offset)
-                content = data.read(entry.size)
-                if len(content) != entry.size or zlib.crc32(content) != entry.crc32:
-                    raise DamagedError(f"{folder / _DATA} is damaged at {key} ({entry.label})")
-                dtype = tf.as_dtype(entry.dtype).as_numpy_dtype
-                yield key, np.frombuffer(content, dtype).reshape(entry.shape)
-    except OSError as error:
-        raise DamagedError(f"{folder / _DATA} cannot be read: {error}") from error
+    for key, entry in index.arrays.items():
+        array = np.empty(entry.shape, tf.as_dtype(entry.dtype).as_numpy_dtype)
+        for box, block in blocks(folder, index, key, shard.box((), entry.shape)):
+            array[box.slices] = block
+        yield key, array
+
+
+def blocks(
+    folder: pathlib.Path, index: Index, key: str, wanted: shard.Box
+) -> Iterator[tuple[shard.Box, Any]]:
+    """Give a part of a variable, in blocks, each checked and with the place that it has.
+
+    Only the rows that are wanted are read; a block is valid until the next one.
+
+    Raises:
+        DamagedError: the part is missing or differs from its sums.
+    """
+    entry = index.arrays[key]
+    left = wanted.size
+    for piece in entry.pieces:
+        common = piece.box.overlap(wanted)
+        if common is None:
+            continue
+        left -= common.size
+        yield from _blocks(folder, key, entry, piece, common)
+    if left:
+        raise DamagedError(f"{folder} lacks {left} elements of {key} ({entry.label})")
 
 
 def sync_folder(folder: pathlib.Path) -> None:
@@ -138,6 +228,99 @@ def write_text(path: pathlib.Path, text: str) -> None:
         _flush(file)
     draft.replace(path)
     sync_folder(path.parent)
+
+
+def _write(data: IO[bytes], one: shard.Shard, part: int) -> Piece:
+    """Append a shard to a file."""
+    offset, sums, box = data.tell(), [], one.box
+    for block in values.blocks(one.variable):
+        content = block.tobytes()
+        sums.append(zlib.crc32(content))
+        data.write(content)
+    rows = values.rows_of(box.shape, tf.as_dtype(one.variable.dtype).size)
+    return Piece(
+        start=box.start, shape=box.shape, offset=offset, rows=rows, crc32s=tuple(sums), part=part
+    )
+
+
+def _blocks(
+    folder: pathlib.Path, key: str, entry: Entry, piece: Piece, wanted: shard.Box
+) -> Iterator[tuple[shard.Box, Any]]:
+    """Give what is wanted of a piece, which it lies in."""
+    dtype = np.dtype(tf.as_dtype(entry.dtype).as_numpy_dtype)
+    inner = wanted.within(piece.box)
+    low, high = (inner[0].start, inner[0].stop) if inner else (0, 1)
+    length = piece.shape[0] if piece.shape else 1
+    row = dtype.itemsize * int(np.prod(piece.shape[1:], dtype=np.int64))
+    path = _data(folder, piece.part)
+    try:
+        with path.open("rb") as data:
+            for number in range(low // piece.rows, -(-high // piece.rows)):
+                first = number * piece.rows
+                last = min(first + piece.rows, length)
+                data.seek(piece.offset + first * row)
+                content = data.read((last - first) * row)
+                short = len(content) != (last - first) * row
+                if short or zlib.crc32(content) != piece.crc32s[number]:
+                    raise DamagedError(f"{path} is damaged at {key} ({entry.label})")
+                block = np.frombuffer(content, dtype)
+                if not inner:
+                    yield wanted, block.reshape(())
+                    continue
+                start, end = max(first, low), min(last, high)
+                rest = block.reshape((last - first, *piece.shape[1:]))
+                yield (
+                    shard.Box(
+                        (piece.start[0] + start, *wanted.start[1:]),
+                        (end - start, *wanted.shape[1:]),
+                    ),
+                    rest[(slice(start - first, end - first), *inner[1:])],
+                )
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error}") from error
+
+
+def _gather(folder: pathlib.Path, index: Index) -> dict[str, Entry]:
+    """Bring together what all parts hold.
+
+    Raises:
+        DamagedError: a part is missing, or not the one that belongs to the index.
+    """
+    found: dict[str, Entry] = {}
+    for number, wanted in enumerate(index.parts):
+        content = _content(folder, number, len(index.parts))
+        if zlib.crc32(content) != wanted:
+            raise DamagedError(f"{_list(folder, number)} is damaged")
+        for key, entry in _entries(folder, number, content).items():
+            known = found.get(key, entry.model_copy(update={"pieces": ()}))
+            if (known.shape, known.dtype) != (entry.shape, entry.dtype):
+                raise DamagedError(f"the parts of {folder} differ in {key} ({entry.label})")
+            found[key] = known.model_copy(update={"pieces": known.pieces + entry.pieces})
+    return found
+
+
+def _entries(folder: pathlib.Path, number: int, content: bytes) -> dict[str, Entry]:
+    try:
+        return _Part.model_validate_json(content).arrays
+    except ValueError as error:
+        raise DamagedError(f"{_list(folder, number)} cannot be read: {error}") from error
+
+
+def _content(folder: pathlib.Path, number: int, parts: int) -> bytes:
+    try:
+        if not _data(folder, number).is_file():
+            raise FileNotFoundError(f"{_data(folder, number)} is not there")
+        return _list(folder, number).read_bytes()
+    except OSError as error:
+        raise DamagedError(f"part {number + 1} of {parts} is missing: {error}") from error
+
+
+def _data(folder: pathlib.Path, number: int) -> pathlib.Path:
+    return folder / f"part-{number:05}.bin"
+
+
+def _list(folder: pathlib.Path, number: int) -> pathlib.Path:
+    return folder / f"part-{number:05}.json"
 
 
 def _flush(file: Any) -> None:

@@ -1,19 +1,19 @@
 """The checkpoints of a job: newest first, the oldest removed, writers of old attempts kept out.
 
-Only the chief writes, and only while the folder is its own (`owner`).
+Each process that holds variables writes a part, and the chief, which owns the folder (`owner`),
+gives a checkpoint its name when all parts are there. A process alone is the chief of no others.
 """
 
-import os
 import pathlib
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, keys, owner
+from tfparallel_trainer.checkpoint import files, keys, owner, peers, shard, values
 
 _STEP = re.compile(r"step-(\d{10})")
+_SHARED_BITS = 60
 
 
 class Store:
@@ -26,85 +26,192 @@ class Store:
         job: str,
         attempt: int | None,
         say: Callable[[str], None],
+        together: peers.Peers | None = None,
     ) -> None:
         """Take the folder for an attempt at the job of this uid; None takes the next number.
 
+        Args:
+            folder: the same for all processes.
+            keep: how many checkpoints stay.
+            job: the job's uid.
+            attempt: the attempt's number.
+            say: writes a line for people.
+            together: the processes that each hold a part; absent: this one holds all.
+
         Raises:
             PreemptedError: a newer attempt has already taken it.
-            BadConfigurationError: the folder cannot be written to.
+            BadConfigurationError: the folder cannot be written to, or is not one for all.
+            PeerLostError: the chief could not take it.
         """
         self._folder = folder
         self._keep = keep
         self._say = say
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._owner = owner.take(folder, job, attempt)
-        except OSError as error:
-            raise errors.BadConfigurationError(
-                f"The output directory cannot be written to: {error}."
-            ) from error
+        self._peers = together or peers.Peers()
+        if self._peers.is_chief:
+            self._owner = self._take(job, attempt)
+        if not self._peers.alone:
+            self._owner = self._shared()
 
     @property
     def attempt(self) -> int:
         """Number of the attempt, from 1."""
         return self._owner.attempt
 
-    def save(self, variables: Mapping[str, Any], at: files.Position) -> None:
+    def save(self, state: shard.State, at: files.Position) -> None:
         """Save all variables as the checkpoint of a step, and remove the oldest beyond `keep`.
+
+        Args:
+            state: what the ranks of this process hold.
+            at: how far training has come.
 
         Raises:
             PreemptedError: another attempt has taken the folder.
             StorageError: the disk does not take it; the checkpoints before are as they were.
+            PeerLostError: another process could not write its part.
         """
         final = self._folder / f"step-{at.step:010}"
-        if final.exists() and self._intact(final):
+        if self._peers.alone and final.exists() and self._is_intact(final):
             return
-        try:
-            self._write(final, variables, at)
-        except (OSError, files.DamagedError) as error:
-            self._remove_drafts()  # they may be what fills the disk
-            kept = checkpoints(self._folder)
-            raise errors.StorageError(
-                f"The checkpoint of step {at.step} cannot be written ({error}). "
-                + (f"{kept[-1].name} is the last good one" if kept else "There is none before")
-                + f"; see the space and the permissions of {self._folder}, which needs room for "
-                f"{self._keep + 1} (trainer.checkpoint.keep + 1)."
-            ) from error
+        draft = self._folder / f".writing-{self.attempt:06}-{self._owner.process}-{at.step}"
+        self._together(at, lambda: self._write_part(draft, state))
+        self._together(at, lambda: self._finish(draft, final, at, state))
 
-    def _write(self, final: pathlib.Path, variables: Mapping[str, Any], at: files.Position) -> None:
-        """Write beside the other checkpoints, give the name at the end, remove old ones then."""
+    def _together(self, at: files.Position, work: Callable[[], None]) -> None:
+        """Do a part of saving on each process; it is done when it has succeeded on all."""
+        error: Exception | None = None
+        try:
+            work()
+        except (OSError, files.DamagedError, errors.TrainerError) as raised:
+            error = raised
+        failed = self._peers.failed(error is None)
+        if isinstance(error, errors.TrainerError):
+            raise error
+        if failed is not None and self._peers.is_chief:
+            self._remove_drafts()  # they may be what fills the disk
+        if error is not None:
+            raise self._not_written(at, error) from error
+        if failed is not None:
+            raise errors.PeerLostError(
+                f"The checkpoint of step {at.step} is not written, because {failed} could not do "
+                f"its part; its log says why. {self._last_good()}."
+            )
+
+    def _not_written(self, at: files.Position, error: Exception) -> errors.StorageError:
+        return errors.StorageError(
+            f"The checkpoint of step {at.step} cannot be written ({error}). {self._last_good()}; "
+            f"see the space and the permissions of {self._folder}, which needs room for "
+            f"{self._keep + 1} (trainer.checkpoint.keep + 1)."
+        )
+
+    def _last_good(self) -> str:
+        kept = checkpoints(self._folder)
+        return f"{kept[-1].name} is the last good one" if kept else "There is none before"
+
+    def _write_part(self, draft: pathlib.Path, state: shard.State) -> None:
         owner.check(self._folder, self._owner)
-        self._remove_drafts()
-        draft = self._folder / f".writing-{self.attempt:06}-{os.getpid()}"
-        files.write(draft, variables, self.attempt, at)
+        if self._peers.is_chief:
+            self._remove_drafts(but=draft)
+        files.write_part(draft, self._peers.me, state)
+
+    def _finish(
+        self, draft: pathlib.Path, final: pathlib.Path, at: files.Position, state: shard.State
+    ) -> None:
+        """Give what all have written its name, and remove old checkpoints then."""
+        if not self._peers.is_chief:
+            return
+        files.complete(draft, self._peers.count, self.attempt, at, state.wholes)
         owner.check(self._folder, self._owner)
+        if final.exists() and self._is_intact(final):
+            shutil.rmtree(draft)
+            return
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
         files.sync_folder(self._folder)
         for folder in checkpoints(self._folder)[: -self._keep]:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def restore(self, variables: Mapping[str, Any]) -> files.Position | None:
+    def restore(self, state: shard.State) -> files.Position | None:
         """Assign the newest whole checkpoint to the variables; None when there is none.
+
+        It may have been saved under any mesh. Of its data only what these ranks hold is read.
+
+        Args:
+            state: what the ranks of this process hold.
 
         Raises:
             BadConfigurationError: it is one of another model.
+            StorageError: it changed while it was read.
         """
-        for folder in reversed(checkpoints(self._folder)):
-            try:
-                index = files.read_index(folder)
-                check(folder, index, variables)
-                for _ in files.read(folder, index):
-                    pass
-                for key, array in files.read(folder, index):
-                    variables[key].assign(array)
-            except files.DamagedError as error:
-                self._say(f"skipping a checkpoint: {error}")
+        steps = [step_of(folder) for folder in checkpoints(self._folder)]
+        while True:
+            (step, *_) = self._peers.gather(steps.pop() if steps else -1)
+            if step < 0:
+                return None
+            steps = [one for one in steps if one < step]
+            folder = self._folder / f"step-{step:010}"
+            index = self._verified(folder, state)
+            if index is None:
                 continue
+            try:
+                for key, one in state.each():
+                    _assign(folder, index, key, one)
+            except files.DamagedError as error:
+                raise errors.StorageError(
+                    f"{folder} was whole and is not any more: {error}"
+                ) from error
             return index.position
-        return None
 
-    def _intact(self, folder: pathlib.Path) -> bool:
+    def _verified(self, folder: pathlib.Path, state: shard.State) -> files.Index | None:
+        """Read a checkpoint's index and, without keeping it, what is needed of its data.
+
+        None when it is damaged for any of the processes.
+        """
+        index, refused = None, None
+        try:
+            index = files.read_index(folder)
+            check(folder, index, state.wholes)
+            for key, one in state.each():
+                for _ in files.blocks(folder, index, key, one.box):
+                    pass
+        except files.DamagedError as error:
+            index = None
+            self._say(f"skipping a checkpoint: {error}")
+        except errors.BadConfigurationError as error:
+            refused = error  # all compare the same, so none waits here
+        failed = self._peers.failed(index is not None)
+        if refused is not None:
+            raise refused
+        if failed is not None and index is not None:
+            self._say(f"skipping a checkpoint: {failed} cannot read its part of {folder}")
+        return index if failed is None else None
+
+    def _take(self, job: str, attempt: int | None) -> owner.Owner:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return owner.take(self._folder, job, attempt)
+        except OSError as error:
+            raise errors.BadConfigurationError(
+                f"The output directory cannot be written to: {error}."
+            ) from error
+
+    def _shared(self) -> owner.Owner:
+        """Find who owns the folder, once the chief has taken it, and see that all see the same."""
+        self._peers.gather(1)
+        found = owner.find(self._folder)
+        number = 0 if found is None else int(found.process or "0", 16) % (1 << _SHARED_BITS)
+        numbers = self._peers.gather(number)
+        for name, there in zip(self._peers.names, numbers, strict=True):
+            if there != numbers[0]:
+                raise errors.BadConfigurationError(
+                    f"{name} does not see what {self._peers.names[0]} writes into {self._folder}: "
+                    "each process saves a part of a divided model, so give "
+                    "trainer.checkpoint.claim a claim that all of them share (ReadWriteMany)."
+                )
+        if found is None:
+            raise errors.PeerLostError(f"{self._folder} belongs to nobody any more.")
+        return found
+
+    def _is_intact(self, folder: pathlib.Path) -> bool:
         try:
             for _ in files.read(folder, files.read_index(folder)):
                 pass
@@ -112,10 +219,11 @@ class Store:
             return False
         return True
 
-    def _remove_drafts(self) -> None:
+    def _remove_drafts(self, but: pathlib.Path | None = None) -> None:
         """Remove what writers left that were cut off; who still writes one has been replaced."""
         for draft in self._folder.glob(".writing-*"):
-            shutil.rmtree(draft, ignore_errors=True)
+            if draft != but:
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -128,7 +236,7 @@ def step_of(checkpoint: pathlib.Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def check(folder: pathlib.Path, index: files.Index, variables: Mapping[str, Any]) -> None:
+def check(folder: pathlib.Path, index: files.Index, wanted: Mapping[str, shard.Whole]) -> None:
     """Compare the keys and shapes of a checkpoint with those of the model.
 
     Raises:
@@ -136,14 +244,19 @@ def check(folder: pathlib.Path, index: files.Index, variables: Mapping[str, Any]
     """
 
     def shown(key: str) -> str:
-        label = index.arrays[key].label if key in index.arrays else variables[key].path
-        return f"{key} ({label})"
+        return f"{key} ({(index.arrays.get(key) or wanted[key]).label})"
 
-    here = {key: tuple(variable.shape) for key, variable in variables.items()}
     there = {key: entry.shape for key, entry in index.arrays.items()}
+    here = {key: whole.shape for key, whole in wanted.items()}
     differing = keys.differences(there, here, shown)
     if differing:
         raise errors.BadConfigurationError(
             f"{folder} is a checkpoint of another model: {differing}. "
             "Give the changed model another claim or remove the checkpoints."
         )
+
+
+def _assign(folder: pathlib.Path, index: files.Index, key: str, one: shard.Shard) -> None:
+    whole = one.box
+    parts = files.blocks(folder, index, key, whole)
+    values.assign(one.variable, ((box.within(whole), block) for box, block in parts))

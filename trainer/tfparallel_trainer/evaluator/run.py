@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from tfparallel_trainer import errors, preflight, run, settings, stall, user
-from tfparallel_trainer.checkpoint import files, keys, store
+from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.evaluator import board
@@ -79,6 +79,7 @@ class Evaluator:
         sample, seed = self._examples.sample(), given.job.trainer.seed
         own = replica.build(process.module, shape.Mesh(), 0, "", seed, sample)
         self._variables = keys.of(own.model, own.optimizer)
+        self._wholes = shard.undivided(self._variables).wholes
         self._evaluation = evaluate.Evaluation(process.module, [own], self._examples.spec)
         self.evaluated = 0
         """The step of the checkpoint that was evaluated last."""
@@ -112,7 +113,7 @@ class Evaluator:
             return None
         try:
             index = files.read_index(folder)
-            store.check(folder, index, self._variables)
+            store.check(folder, index, self._wholes)
             for key, array in files.read(folder, index):
                 self._variables[key].assign(array)
                 self._moved(f"reading {key} of {folder.name}")

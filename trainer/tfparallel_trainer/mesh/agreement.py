@@ -1,5 +1,7 @@
 """What all processes must have in common, compared before they train."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfparallel_trainer import errors
@@ -31,6 +33,32 @@ def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
                     f"{task.name} and {cluster.tasks[0].name} differ in {what} "
                     f"({_show(here)} and {_show(first)}): start all replicas alike."
                 )
+
+
+class Numbers:
+    """Tells each process a number of every other one, any number of times."""
+
+    def __init__(self, cluster: tasks.Cluster, device: str) -> None:
+        """Args:
+        cluster: all processes, of which each makes the same calls.
+        device: this process's, that the numbers go through.
+        """
+        count = len(cluster.tasks)
+        self._device = device
+        self._everyone = collectives.Communicator(
+            collectives.PROCESSES_KEY, count, cluster.me, device
+        )
+        one = tf.TensorSpec((), tf.int64)
+        self._traced: Any = tf.function(self._gather, input_signature=[one], autograph=False)
+
+    def __call__(self, number: int) -> list[int]:
+        """Give this process's number (63 bits); returns those of all, in the cluster's order."""
+        return [int(one) for one in self._traced(number).numpy()]
+
+    def _gather(self, number: tf.Tensor) -> tf.Tensor:
+        with tf.device(self._device):
+            self._everyone.begin(collectives.Program.DECIDE)
+            return self._everyone.gather(number)
 
 
 def _show(value: int) -> str:

@@ -1,0 +1,264 @@
+"""Checkpoints whose parts several processes write and read."""
+
+import dataclasses
+import math
+import pathlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.trainer.test_checkpoint import opened
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import files, owner, peers, shard, store, values
+
+Division = tuple[tuple[int, ...], ...]
+"""For each axis of a variable where its parts begin."""
+
+
+class Processes:
+    """Threads that stand for the processes of a run, each with a store of its own."""
+
+    def __init__(self, count: int, *folders: pathlib.Path) -> None:
+        self.said: list[str] = []
+        self._count = count
+        self._folders = folders
+        self._given = [0] * count
+        self._barrier = threading.Barrier(count)
+
+    def run(self, work: Callable[[int, store.Store], Any]) -> list[Any]:
+        """Give what the work of each process gives or raises."""
+        results: list[Any] = [None] * self._count
+
+        def one(me: int) -> None:
+            try:
+                results[me] = work(me, self._open(me))
+            except errors.TrainerError as error:
+                results[me] = error
+
+        threads = [threading.Thread(target=one, args=(me,)) for me in range(self._count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        return results
+
+    def _open(self, me: int) -> store.Store:
+        def gather(number: int) -> Sequence[int]:
+            self._given[me] = number
+            self._barrier.wait(30)
+            numbers = list(self._given)
+            self._barrier.wait(30)
+            return numbers
+
+        names = tuple(f"worker-{number}" for number in range(self._count))
+        together = peers.Peers(me=me, names=names, gather=gather)
+        folder = self._folders[me % len(self._folders)]
+        return store.Store(folder, 3, "a", 1, self.said.append, together)
+
+
+def at(step: int) -> files.Position:
+    return files.Position(step=step, epoch=1, example=step * 2)
+
+
+def content(shape: Sequence[int], add: float = 0.0) -> Any:
+    return np.arange(math.prod(shape), dtype="float32").reshape(shape) + np.float32(add)
+
+
+def parts(shape: Sequence[int], division: Division) -> list[shard.Part]:
+    """All parts of a variable, the last axis fastest."""
+    found: list[shard.Part] = [()]
+    for length, starts in zip(shape, division, strict=True):
+        ends = [*starts[1:], length]
+        cuts = [slice(low, high) for low, high in zip(starts, ends, strict=True)]
+        found = [(*before, cut) for before in found for cut in cuts]
+    return found
+
+
+Divided = dict[str, tuple[tuple[int, ...], Division]]
+"""Shape and division of each variable."""
+
+
+def states(wholes: Divided, processes: int, add: float | None) -> list[shard.State]:
+    """Deal the parts of variables to as many ranks, and those to processes; None for zeros."""
+    ranks: list[dict[str, shard.Shard]] = []
+    for key, (shape, division) in wholes.items():
+        value = np.zeros(shape, "float32") if add is None else content(shape, add)
+        for number, part in enumerate(parts(shape, division)):
+            if number == len(ranks):
+                ranks.append({})
+            variable = keras.Variable(value[part])
+            made = shard.Shard(variable=variable, shape=shape, part=part, label=f"a {key}")
+            ranks[number][key] = made
+    described = {key: shard.Whole(shape, f"a {key}") for key, (shape, _) in wholes.items()}
+    return [shard.State(ranks[me::processes], described) for me in range(processes)]
+
+
+@st.composite
+def divided(draw: st.DrawFn, shape: tuple[int, ...]) -> Division:
+    found = []
+    for length in shape:
+        inner = draw(st.sets(st.integers(1, length - 1), max_size=2)) if length > 1 else set()
+        found.append((0, *sorted(inner)))
+    return tuple(found)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Any:
+    shapes = draw(st.lists(st.lists(st.integers(1, 6), max_size=3), min_size=1, max_size=3))
+    before, after = {}, {}
+    for number, lengths in enumerate(shapes):
+        shape = tuple(lengths)
+        before[f"k{number}"] = (shape, draw(divided(shape)))
+        after[f"k{number}"] = (shape, draw(divided(shape)))
+    return before, draw(st.integers(1, 3)), after, draw(st.integers(1, 3))
+
+
+@settings(deadline=None, max_examples=30)
+@given(cases(), st.sampled_from([1, 40, 4 << 20]))
+def test_what_is_saved_divided_is_restored_divided_otherwise(
+    tmp_path_factory: pytest.TempPathFactory, case: Any, block: int
+) -> None:
+    before, writers, after, readers = case
+    folder = tmp_path_factory.mktemp("checkpoints")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(values, "BLOCK_BYTES", block)
+        given_states = states(before, writers, add=0.5)
+        saved = Processes(writers, folder).run(lambda me, own: own.save(given_states[me], at(7)))
+        assert saved == [None] * writers
+        found = states(after, readers, add=None)
+        restored = Processes(readers, folder).run(lambda me, own: own.restore(found[me]))
+    assert restored == [at(7)] * readers
+    for state in found:
+        for key, one in state.each():
+            expected = content(after[key][0], 0.5)[one.part]
+            np.testing.assert_array_equal(one.variable.value.numpy(), expected)
+    shutil.rmtree(folder)
+
+
+HALVES: Divided = {"kernel": ((8, 6), ((0, 4), (0,))), "bias": ((6,), ((0, 3),))}
+
+
+def save(folder: pathlib.Path, step: int, count: int = 2) -> list[Any]:
+    given_states = states(HALVES, count, add=float(step))
+    return Processes(count, folder).run(lambda me, own: own.save(given_states[me], at(step)))
+
+
+def restore(processes: Processes, count: int) -> tuple[list[Any], Any]:
+    found = states(HALVES, count, add=None)
+    results = processes.run(lambda me, own: own.restore(found[me]))
+    whole = np.zeros((8, 6), "float32")
+    for state in found:
+        for key, one in state.each():
+            if key == "kernel":
+                whole[one.part] = one.variable.value.numpy()
+    return results, whole
+
+
+@pytest.mark.parametrize("name", ["part-00001.bin", "part-00001.json", "part-00000.json"])
+def test_a_checkpoint_without_one_of_its_parts_is_passed_over_by_all(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    assert save(tmp_path, 1) == save(tmp_path, 2) == [None, None]
+    (tmp_path / "step-0000000002" / name).unlink()
+    again = Processes(2, tmp_path)
+    results, whole = restore(again, 2)
+    assert results == [at(1), at(1)]
+    np.testing.assert_array_equal(whole, content((8, 6), 1.0))
+    number = 2 if "00001" in name else 1
+    assert any(f"part {number} of 2 is missing" in sentence for sentence in again.said)
+
+
+def test_damage_that_one_process_sees_is_passed_over_by_all(tmp_path: pathlib.Path) -> None:
+    assert save(tmp_path, 1) == save(tmp_path, 2) == [None, None]
+    data = tmp_path / "step-0000000002" / "part-00000.bin"
+    data.write_bytes(data.read_bytes()[:-1] + b"?")  # in what rank 0 of process 0 holds
+    again = Processes(2, tmp_path)
+    results, whole = restore(again, 2)
+    assert results == [at(1), at(1)]
+    np.testing.assert_array_equal(whole, content((8, 6), 1.0))
+    assert any("worker-0 cannot read its part" in sentence for sentence in again.said)
+
+
+def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
+    tmp_path: pathlib.Path,
+) -> None:
+    assert save(tmp_path, 1) == [None, None]
+    given_states = states(HALVES, 2, add=2.0)
+
+    def work(me: int, own: store.Store) -> None:
+        if me == 1:  # a folder where its file should be
+            taken = owner.find(tmp_path)
+            assert taken is not None
+            draft = tmp_path / f".writing-{own.attempt:06}-{taken.process}-2"
+            (draft / "part-00001.bin").mkdir(parents=True)
+        own.save(given_states[me], at(2))
+
+    chief, worker = Processes(2, tmp_path).run(work)
+    assert isinstance(worker, errors.StorageError)
+    assert isinstance(chief, errors.PeerLostError)
+    assert "worker-1 could not do its part" in str(chief)
+    assert "step-0000000001 is the last good one" in str(chief)
+    assert not list(tmp_path.glob(".writing-*"))
+    assert restore(Processes(2, tmp_path), 2)[0] == [at(1), at(1)]
+
+
+def test_a_slow_process_is_waited_for(tmp_path: pathlib.Path) -> None:
+    given_states = states(HALVES, 2, add=1.0)
+
+    def work(me: int, own: store.Store) -> bool:
+        if me == 1:
+            time.sleep(0.5)
+            assert not store.checkpoints(tmp_path)
+        own.save(given_states[me], at(1))
+        return (tmp_path / "step-0000000001" / "index.json").is_file()
+
+    assert Processes(2, tmp_path).run(work) == [True, True]
+
+
+def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib.Path) -> None:
+    (given_state,) = states(HALVES, 1, add=1.0)
+    first, second = given_state.shares
+    silent = {**second, "kernel": dataclasses.replace(second["kernel"], writes=False)}
+    for shares, said in (
+        ([first, silent], "24 elements of kernel"),
+        ([first, second, first], "two parts hold the same elements"),
+        (
+            [{"bias": first["bias"]}, {"bias": second["bias"]}],
+            r"no part of .* holds kernel \(a ker",
+        ),
+    ):
+        state = shard.State(shares, given_state.wholes)
+        with pytest.raises(errors.StorageError, match=said):
+            opened(tmp_path).save(state, at(1))
+    opened(tmp_path).save(given_state, at(1))
+    assert [path.name for path in store.checkpoints(tmp_path)] == ["step-0000000001"]
+
+
+def test_processes_that_share_no_folder_are_told(tmp_path: pathlib.Path) -> None:
+    results = Processes(2, tmp_path / "one", tmp_path / "other").run(lambda me, own: None)
+    assert all(isinstance(one, errors.BadConfigurationError) for one in results)
+    assert "worker-1 does not see what worker-0 writes" in str(results[0])
+
+
+def test_variables_of_a_strategy_are_saved_and_restored(tmp_path: pathlib.Path) -> None:
+    devices = ["/device:CPU:0", "/device:CPU:1"]
+    with tf.distribute.MirroredStrategy(devices).scope():
+        saved = {"kernel": keras.Variable(content((9, 2))), "count": keras.Variable(3)}
+        found = {"kernel": keras.Variable(np.zeros((9, 2))), "count": keras.Variable(0)}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(values, "BLOCK_BYTES", 16)
+        opened(tmp_path).save(shard.undivided(saved), at(1))
+        assert opened(tmp_path).restore(shard.undivided(found)) == at(1)
+    for replica in found["kernel"].value.values:
+        np.testing.assert_array_equal(replica.numpy(), content((9, 2)))
+    assert found["count"].value.numpy() == 3
