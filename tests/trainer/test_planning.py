@@ -14,6 +14,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split import graph, recording
 from tfparallel_trainer.split.planning import (
+    assigned,
     blocks,
     choose,
     costs,
@@ -64,7 +65,7 @@ def subject_of(
         costs=known,
         times=times.estimated(known, cluster.device),
         cluster=cluster,
-        ways_of=choose.replicated(recorded),
+        ways_of=assigned.ways_of(recorded),
     )
 
 
@@ -146,7 +147,7 @@ def test_memory_is_a_hard_limit() -> None:
     with pytest.raises(errors.BadConfigurationError, match="does not fit 4 devices"):
         choose.plan_for(given, replicas)
     made = choose.plan_for(given, settings.Wanted())
-    assert made.mesh.stage > 1
+    assert made.mesh.data < 4
     assert all(one.holds.peak <= limit for one in made.stages)
     assert any("does not fit: a device lacks" in one.what for one in made.alternatives)
 
@@ -171,7 +172,7 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
         ({"mesh": {"model": 7}}, r"mesh.model is no axis of a mesh: give data, stage"),
         ({"mesh": {"data": 0}}, r"mesh.data is 0: give a number from 1, or -1"),
         ({"mesh": {"data": 7}}, r"batch has 32 examples, which mesh.data \(7\).* multiple of 7"),
-        ({"mesh": {"tensor": 7}}, r"over mesh.spatial \(1\) and mesh.tensor \(7\)"),
+        ({"mesh": {"spatial": 7}}, r"divided by mesh.spatial \(7\)"),
     ],
 )
 def test_what_is_impossible_is_refused(wanted: dict[str, Any], sentence: str) -> None:

@@ -5,7 +5,15 @@ import pathlib
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split import recording, skeleton
-from tfparallel_trainer.split.planning import choose, costs, devices, settings, slots, times
+from tfparallel_trainer.split.planning import (
+    assigned,
+    choose,
+    costs,
+    devices,
+    settings,
+    slots,
+    times,
+)
 
 
 def answer(question: plan.Question) -> plan.Plan:
@@ -36,7 +44,7 @@ def answer(question: plan.Question) -> plan.Plan:
         costs=known,
         times=times.estimated(known, cluster.device),
         cluster=cluster,
-        ways_of=choose.replicated(recorded),
+        ways_of=assigned.ways_of(recorded),
     )
     wanted = settings.Wanted(
         mesh=question.mesh,

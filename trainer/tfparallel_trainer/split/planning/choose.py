@@ -59,17 +59,6 @@ class _Cut:
     """Seconds of a step by the formula of `cuts`; or, for one that does not fit, bytes."""
 
 
-def replicated(model: graph.Graph) -> WaysOf:
-    """Give no way to split layers: then no mesh that would do so is possible."""
-
-    def ways_of(mesh: shape.Mesh) -> Sequence[ways.Way] | None:
-        if mesh.tensor > 1 or mesh.spatial > 1:
-            return None
-        return [ways.REPLICATED] * len(model.nodes)
-
-    return ways_of
-
-
 def plan_for(subject: Subject, wanted: settings.Wanted, measured: bool = False) -> plan.Plan:
     """Find the best plan.
 
@@ -212,8 +201,8 @@ def _problem(known: tables.Tables | None, mesh: shape.Mesh) -> str:
     """Why a mesh is impossible for the model; empty when it is not."""
     if known is None:
         return (
-            f"No layer of the model can be split over mesh.spatial ({mesh.spatial}) and "
-            f"mesh.tensor ({mesh.tensor}): give 1 for them, and devices to data or stage."
+            f"No layer of the model can be divided by mesh.spatial ({mesh.spatial}) or by "
+            f"mesh.tensor ({mesh.tensor}): give 1 for that one, and the devices to data or stage."
         )
     if mesh.stage > len(known.blocks):
         return (

@@ -91,8 +91,8 @@ def _attention(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) ->
     heads = layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads
     value = getattr(layer, "value_dim", None)
     depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
-    pairs: int = heads * queries * keys
-    return projections + pairs * (2.0 * (depth + (value or depth)) + _PER_ELEMENT_SOFTMAX)
+    pairs = heads * queries * keys
+    return float(projections + pairs * (2.0 * (depth + (value or depth)) + _PER_ELEMENT_SOFTMAX))
 
 
 def _dots(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:

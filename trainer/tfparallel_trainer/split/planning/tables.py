@@ -180,14 +180,15 @@ class Tables:
         way, took = self.ways[node], self._times[node]
         scaled = setting.examples * way.compute
         forward, backward = took.forward.at(scaled), took.backward.at(scaled)
-        if way.forward_bytes or way.backward_bytes:
+        if way.forward_messages or way.backward_messages:
             group = {
                 *setting.mesh.group(0, shape.Axis.TENSOR).ranks,
                 *setting.mesh.group(0, shape.Axis.SPATIAL).ranks,
             }
             link = cluster.link(group)
-            forward += link.message(way.forward_bytes * setting.examples)
-            backward += link.message(way.backward_bytes * setting.examples)
+            each = setting.examples / link.bandwidth
+            forward += way.forward_messages * link.latency + way.forward_bytes * each
+            backward += way.backward_messages * link.latency + way.backward_bytes * each
         return forward, backward
 
     def _share(self, tensor: int) -> float:

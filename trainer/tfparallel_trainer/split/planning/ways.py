@@ -16,8 +16,12 @@ class Way:
     variables: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Its shares of the bytes of variables that are cut, by key."""
     forward_bytes: float = 0.0
-    """Bytes of an example that its group sums or gathers forward, resharding included."""
+    """Bytes of an example that it sends to its group forward, resharding included."""
+    forward_messages: int = 0
+    """Messages, one after the other, that these bytes travel in."""
     backward_bytes: float = 0.0
+    """The same backward."""
+    backward_messages: int = 0
     """The same backward."""
 
 
