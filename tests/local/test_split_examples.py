@@ -76,6 +76,7 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     assert placement.mesh.model_dump(include=set(mesh)) == mesh
     assert len(placement.stages) == mesh.get("stage", 1)
     assert "Weights a device" in shown
+    assert all(float(stage.busy_seconds or 0) > 0 for stage in placement.stages)
     found = told(results)
     expected = whole(next(iter(sorted(file.parent.glob("*.yaml")))))
     assert found.keys() == expected.keys()
