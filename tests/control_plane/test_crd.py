@@ -12,6 +12,7 @@ from tests.cluster import console, handle
 from tests.control_plane import harness, objects
 from tfparallel_operator.api import load, names, schema
 from tfparallel_operator.engine import errors, resources
+from tfparallel_trainer.contract import job_file
 
 pytestmark = pytest.mark.control_plane
 
@@ -37,6 +38,21 @@ def _servers_without_workers(job: dict[str, Any]) -> None:
 
 def _trainer(**fields: Any) -> Change:
     return lambda job: job["spec"].update(trainer=fields)
+
+
+def _split(**mesh: Any) -> Change:
+    """Give the job a chief and three workers of one device, and a mesh."""
+
+    def change(job: dict[str, Any]) -> None:
+        job["spec"].update(strategy="ModelSplit", mesh=mesh, trainer={"epochs": 1})
+        job["spec"]["tfReplicaSpecs"] = {"Chief": {}, "Worker": {"replicas": 3}}
+
+    return change
+
+
+def _split_over_unequal(job: dict[str, Any]) -> None:
+    _split(data=-1)(job)
+    _roles(job)["Chief"]["devices"] = 2
 
 
 BAD: dict[str, tuple[Change, str]] = {
@@ -86,6 +102,33 @@ BAD: dict[str, tuple[Change, str]] = {
     "several replicas for Mirrored": (
         lambda job: job["spec"].update(strategy="Mirrored"),
         "strategy Mirrored trains on the devices of one replica",
+    ),
+    "a mesh of other devices": (
+        _split(data=2, stage=-1, tensor=3),
+        "mesh is data 2 x stage -1 x spatial 1 x tensor 3, which does not fit the 4 devices of all"
+        " replicas: change an axis, replicas or devices",
+    ),
+    "a mesh with two rests": (_split(data=-1, stage=-1), "only one may be, give the others"),
+    "a mesh with nothing": (_split(data=0), "give a number from 1, or -1"),
+    "a mesh for the planner with an axis": (
+        _split(auto=True, stage=2),
+        "mesh.auto lets the planner choose the axes",
+    ),
+    "a mesh without its strategy": (
+        lambda job: job["spec"].update(mesh={"data": -1}),
+        "mesh and strategy ModelSplit belong together",
+    ),
+    "ModelSplit without a mesh": (
+        lambda job: job["spec"].update(strategy="ModelSplit", trainer={"epochs": 1}),
+        "mesh and strategy ModelSplit belong together",
+    ),
+    "a batch that microbatches do not divide": (
+        _split(stage=4, microbatches=5),
+        "trainer.globalBatchSize is 32, which does not divide by mesh.data 1 x mesh.microbatches 5",
+    ),
+    "a mesh over unequal replicas": (
+        _split_over_unequal,
+        "a mesh needs equally many devices in each replica",
     ),
     "a name too long for the pods": (
         lambda job: job["metadata"].update(name="a" * 56),
@@ -167,6 +210,10 @@ async def test_an_unknown_field_is_refused_where_strict_validation_is_asked_for(
             _trainer(epochs=2),
             "trainer cannot change once the job exists",
         ),
+        (
+            lambda job: job["spec"].update(mesh={"data": 1}),
+            "mesh cannot change once the job exists",
+        ),
     ],
 )
 async def test_what_may_not_change_is_refused(
@@ -190,6 +237,27 @@ async def test_what_may_change_is_taken(place: harness.Place) -> None:
     found = await place.job()
     assert found["spec"]["runPolicy"]["backoffLimit"] == 7
     assert found["metadata"]["generation"] == 2
+
+
+@pytest.mark.parametrize("mesh", [{"data": 2, "tensor": 2}, {"stage": -1}, {"auto": True}])
+async def test_a_mesh_that_fits_is_taken_and_completed(
+    mesh: dict[str, Any], place: harness.Place
+) -> None:
+    job = objects.job()
+    _split(**mesh)(job)
+    place.kubectl("apply", "-f", "-", given=job)
+    found = await place.job()
+    assert found["spec"]["mesh"] == {
+        "data": 1,
+        "stage": 1,
+        "spatial": 1,
+        "tensor": 1,
+        "microbatches": 1,
+        "schedule": "1F1B",
+        "auto": False,
+        **mesh,
+    }
+    assert load.parse_job(found).spec.mesh == job_file.Mesh(**mesh)
 
 
 async def test_defaults_are_filled_in(place: harness.Place) -> None:

@@ -19,6 +19,29 @@ from tfparallel_operator.engine import errors, jobs, publisher, queue, resources
 from tfparallel_trainer.contract import progress
 
 HOST = "127.0.0.1"
+PLACEMENT = {
+    "mesh": {
+        "data": 2,
+        "stage": 2,
+        "spatial": 1,
+        "tensor": 1,
+        "microbatches": 4,
+        "schedule": "GPipe",
+        "auto": False,
+    },
+    "stages": [
+        {
+            "stage": stage,
+            "devices": [f"worker-{stage}/GPU:0", f"worker-{stage + 2}/GPU:0"],
+            "deviceCount": 2,
+            "layers": "conv to dense",
+            "layerCount": 3,
+            "parameterBytes": 2**40,
+            "busySeconds": "0.25",
+        }
+        for stage in (0, 1)
+    ],
+}
 REPORT = {"step": 40, "totalSteps": 100, "percent": 40, "metrics": {"loss": "0.25"}, "eta": "12s"}
 
 
@@ -83,7 +106,8 @@ async def _site(place: harness.Place) -> AsyncIterator[Site]:
 async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Place) -> None:
     async with _site(place) as site:
         token = await site.token("digits-chief-0", await site.audience())
-        assert await site.send(token) == (202, "")
+        report = REPORT | {"placement": PLACEMENT}
+        assert await site.send(token, report) == (202, "")
 
         async def shown() -> bool:
             line = place.kubectl("get", "tfpj", "digits").splitlines()[1]
@@ -94,14 +118,16 @@ async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Pl
         arrived = datetime.datetime.fromisoformat(found.pop("lastUpdateTime"))
         assert abs((datetime.datetime.now(datetime.UTC) - arrived).total_seconds()) < 60
         assert found == {**REPORT, "epoch": 0}
+        assert (await place.status())["placement"] == PLACEMENT
         job = await place.job()
         owners = {
             entry["manager"]: entry["fieldsV1"]
             for entry in job["metadata"]["managedFields"]
             if entry.get("subresource") == "status"
         }
-        assert list(owners[names.PROGRESS_FIELD_MANAGER]["f:status"]) == ["f:progress"]
-        assert "f:progress" not in owners[names.FIELD_MANAGER]["f:status"]
+        own = set(owners[names.PROGRESS_FIELD_MANAGER]["f:status"])
+        assert own == {"f:progress", "f:placement"}
+        assert not own & set(owners[names.FIELD_MANAGER]["f:status"])
 
 
 @pytest.mark.control_plane
@@ -144,7 +170,7 @@ async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> N
             (right, None, "nobody", 404, "there is no job 'nobody'"),
             (right, {"step": -1}, "digits", 422, "step: received -1"),
             (right, {"step": 1, "loss": 2}, "digits", 422, "loss: received 2"),
-            (right, {"step": 1, "pad": "x" * 20_000}, "digits", 413, "larger than 16384 bytes"),
+            (right, {"step": 1, "pad": "x" * 40_000}, "digits", 413, "larger than 32768 bytes"),
         ]
         for token, report, job, status, reason in cases:
             found, sentence = await site.send(token, report, job)
@@ -238,7 +264,7 @@ class Desk:
     uid: str
 
     def report(self, step: int, uid: str | None = None) -> None:
-        found = progress.Progress(step=step, total_steps=100)
+        found = progress.Report(step=step, total_steps=100)
         key = queue.Key("default", "digits")
         self.writer.submit(publisher.Report(key, uid or self.uid, found, NOW))
 

@@ -60,6 +60,7 @@ class Recorder:
     lines: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     events: list[decision.Event] = dataclasses.field(default_factory=list)
     reports: list[job_status.ProgressStatus] = dataclasses.field(default_factory=list)
+    splits: list[job_status.PlacementStatus] = dataclasses.field(default_factory=list)
 
     def placed(self, placements: Sequence[watcher.Placement]) -> None:
         self.placements = placements
@@ -69,6 +70,9 @@ class Recorder:
 
     def event(self, event: decision.Event) -> None:
         self.events.append(event)
+
+    def split(self, placement: job_status.PlacementStatus) -> None:
+        self.splits.append(placement)
 
     def progress(self, progress: job_status.ProgressStatus) -> None:
         self.reports.append(progress)

@@ -269,6 +269,18 @@ async def test_processes_share_the_machine_and_inherit_no_other_job(
 
 
 _REPORT = {"step": 5, "totalSteps": 10, "metrics": {"loss": "0.5"}}
+_STAGES = [
+    {
+        "stage": stage,
+        "devices": [f"worker-{stage}/CPU:0"],
+        "deviceCount": 1,
+        "layers": "conv to dense",
+        "layerCount": 3,
+        "parameterBytes": 1024,
+    }
+    for stage in (0, 1)
+]
+_PLACEMENT = {"mesh": {"stage": 2}, "stages": _STAGES}
 
 
 async def test_the_coordinator_reports_with_its_token(tmp_path: pathlib.Path) -> None:
@@ -290,14 +302,19 @@ async def test_the_coordinator_reports_with_its_token(tmp_path: pathlib.Path) ->
             ({"Authorization": "Bearer x"}, _REPORT, 401),
             (right, {"step": -1}, 400),
             (right, {"step": 1, "colour": "red"}, 400),
-            (right, {"step": 1, "metrics": {"x": "0" * 20_000}}, 413),
-            (right, _REPORT, 204),
+            (right, {"step": 1, "metrics": {"x": "0" * 40_000}}, 413),
+            (right, {"step": 1, "placement": {"mesh": {"stage": 0}}}, 400),
+            (right, _REPORT | {"placement": _PLACEMENT}, 204),
+            (right, _REPORT | {"step": 6, "placement": _PLACEMENT}, 204),
         ):
             async with session.post(url, json=body, headers=headers) as response:
                 assert response.status == answer
     (tmp_path / "go").touch()
     outcome = await running
-    assert [report.step for report in recorder.reports] == [5]
+    assert [report.step for report in recorder.reports] == [5, 6]
+    assert [split.mesh.stage for split in recorder.splits] == [2]  # told once
+    assert outcome.job.status.placement is not None
+    assert outcome.job.status.placement.stages[1].devices == ("worker-1/CPU:0",)
     assert outcome.job.status.progress is not None
     assert outcome.job.status.progress.metrics == {"loss": "0.5"}
     assert outcome.job.status.state is names.State.SUCCEEDED

@@ -1,3 +1,4 @@
+import dataclasses
 import datetime
 import pathlib
 import signal
@@ -5,7 +6,7 @@ import signal
 import pytest
 
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.cli import summary
+from tfparallel_operator.cli import placement, summary
 from tfparallel_operator.core import conditions
 from tfparallel_operator.local import folders, run
 from tfparallel_trainer.contract import outputs
@@ -94,6 +95,47 @@ def test_failure_shows_its_own_progress_and_no_model_of_an_earlier_run(
     assert (shown["steps"].strip(), shown["loss"].strip()) == ("7 of 9", "0.5")
     assert "model" not in shown
     assert "checkpoints" in shown
+
+
+def test_a_split_model_is_shown_by_stage(
+    results: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = _outcome(results, names.Condition.SUCCEEDED)
+    stage = job_status.StagePlacementStatus(
+        stage=0,
+        devices=("chief-0/GPU:0", "worker-0/GPU:0"),
+        device_count=3,
+        layers="conv to dense",
+        layer_count=12,
+        parameter_bytes=5 * 2**20 // 4,
+    )
+    mesh = job_status.MeshStatus(stage=2, data=3, microbatches=4)
+    split = job_status.PlacementStatus(mesh=mesh, stages=(stage,))
+    assert placement.headline(split) == "mesh data 3 x stage 2, 4 microbatches (1F1B)"
+    for busy, told in ((None, []), ("0.25", ["0.25"])):
+        timed = split.model_copy(
+            update={"stages": (stage.model_copy(update={"busy_seconds": busy}),)}
+        )
+        status = outcome.job.status.model_copy(update={"placement": timed})
+        job = outcome.job.model_copy(update={"status": status})
+        summary.show(dataclasses.replace(outcome, job=job))
+        lines = capsys.readouterr().out.splitlines()
+        [row] = (line for line in lines if "conv" in line)
+        assert [cell.strip() for cell in row.strip("│").split("│")] == [
+            "0",
+            "chief-0/GPU:0, worker-0/GPU:0 and 1 more",
+            "conv to dense (12)",
+            "1.25 MiB",
+            *told,
+        ]
+        assert lines[-1].strip() == "and 1 more stages"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (2**30, "1 GiB"), (3 * 2**50, "3072 TiB")]
+)
+def test_bytes_are_written_for_people(size: int, text: str) -> None:
+    assert placement.amount(size) == text
 
 
 def test_a_stopped_run_says_how_to_go_on(

@@ -228,8 +228,8 @@ def receiver() -> Iterator[Server]:
         server.server_close()
 
 
-def report(step: int) -> protocol.Progress:
-    return protocol.Progress(step=step, metrics={"loss": "0.5"})
+def report(step: int) -> protocol.Report:
+    return protocol.Report(step=step, metrics={"loss": "0.5"})
 
 
 def until(condition: Callable[[], object], limit: float = 5) -> None:
@@ -298,7 +298,7 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
             ended = group.wait(120)
         assert [one.code for one in ended] == [0] * count, ended
         steps = [body["step"] for _, body in server.got]
-        last = protocol.Progress.model_validate(server.got[-1][1])
+        last = protocol.Report.model_validate(server.got[-1][1])
     told = launch.summary(tmp_path)
     assert float(told.metrics["val_accuracy"]) >= 0.95
     assert steps == sorted(steps)

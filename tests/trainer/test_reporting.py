@@ -8,6 +8,7 @@ import types
 import pytest
 
 from tfparallel_trainer import progress, reporting
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.logs import console, records
 
@@ -17,9 +18,9 @@ class Kept(progress.Pusher):
 
     def __init__(self) -> None:
         super().__init__(None, 1, print)
-        self.reports: list[protocol.Progress] = []
+        self.reports: list[protocol.Report] = []
 
-    def put(self, report: protocol.Progress) -> None:
+    def put(self, report: protocol.Report) -> None:
         self.reports.append(report)
 
 
@@ -83,3 +84,13 @@ def test_a_report_costs_next_to_nothing(
     with capsys.disabled():
         print(f" a report takes {1e3 * statistics.median(costs):.2f} ms ", end="")
     assert statistics.median(costs) < 0.01 * reporting.INTERVAL_SECONDS
+
+
+def test_a_report_tells_where_the_parts_of_a_split_model_are() -> None:
+    kept = Kept()
+    reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter.train({"loss": 0.5}, 1, 10, 0)
+    split = protocol.Placement(mesh=job_file.Mesh(tensor=2))
+    reporter.placement = lambda: split
+    reporter.train({"loss": 0.5}, 2, 10, 0)
+    assert [report.placement for report in kept.reports] == [None, split]

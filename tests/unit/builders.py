@@ -55,6 +55,12 @@ def a_job(
     return load.parse_job(document)
 
 
+def a_split_job(mesh: dict[str, Any], **roles: Any) -> types.TFParallelJob:
+    """Return a job of strategy ModelSplit."""
+    spec = {"strategy": "ModelSplit", "mesh": mesh, **roles.pop("spec", {})}
+    return a_job(trainer=True, spec=spec, **roles)
+
+
 def an_exit(code: int, at: datetime.datetime = START, said: str = "") -> observation.Exit:
     """Return the exit of a container."""
     return observation.Exit(code, "Completed" if code == 0 else "Error", said, at)

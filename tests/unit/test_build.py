@@ -57,6 +57,22 @@ def test_the_job_file_says_whether_there_is_an_evaluator() -> None:
         assert job_file.JobFile.model_validate_json(content).evaluator is expected
 
 
+def test_the_job_file_has_the_mesh() -> None:
+    job = builders.a_split_job({"data": -1, "stage": 2, "schedule": "GPipe"}, chief=1, worker=3)
+    content = build.config(job, builders.SETTINGS)["data"]["job.json"]
+    read = job_file.JobFile.model_validate_json(content)
+    assert read.strategy == job_file.MODEL_SPLIT
+    assert read.mesh == job.spec.mesh
+    assert read.mesh is not None
+    assert read.mesh.schedule is job_file.PipelineSchedule.GPIPE
+    assert (
+        "mesh"
+        not in build.config(builders.a_job(trainer=True, worker=1), builders.SETTINGS)["data"][
+            "job.json"
+        ]
+    )
+
+
 def test_an_evaluator_reads_what_training_writes() -> None:
     trainer = {"trainer": {"epochs": 1, "checkpoint": {"claim": "c"}}}
     job = builders.a_job(trainer=True, spec=trainer, chief=1, evaluator=1)

@@ -2,9 +2,10 @@
 
 import math
 
+import pydantic
 import pytest
 
-from tfparallel_trainer.contract import exits, progress
+from tfparallel_trainer.contract import exits, job_file, progress
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,46 @@ def test_every_exit_code_has_a_meaning_and_lies_clear_of_shells_and_signals() ->
         assert code == 0 or 64 <= code <= 113
     assert exits.describe(137) == "ended by signal 9"
     assert exits.describe(1) == "the command failed"
+
+
+@pytest.mark.parametrize(
+    ("given", "devices", "degrees"),
+    [
+        (job_file.Mesh(data=2, tensor=2), 4, [2, 1, 1, 2]),
+        (job_file.Mesh(stage=-1, spatial=3), 6, [1, 2, 3, 1]),
+        (job_file.Mesh(data=-1), 1, [1, 1, 1, 1]),
+    ],
+)
+def test_a_mesh_spans_all_devices(given: job_file.Mesh, devices: int, degrees: list[int]) -> None:
+    full = given.over(devices)
+    assert list(full.axes.values()) == degrees
+    assert math.prod(degrees) == devices
+    assert full.over(devices) == full
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (job_file.Mesh(data=2, tensor=3), "= 6, and there are 4 devices: change the axes"),
+        (job_file.Mesh(data=-1, tensor=3), "4 devices do not divide by 3: change the axes"),
+        (job_file.Mesh(auto=True), "the planner gives the axes"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_says_why(given: job_file.Mesh, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        given.over(4)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mesh", "sentence"),
+    [
+        ("ModelSplit", None, "mesh is not given and strategy is 'ModelSplit'"),
+        ("Mirrored", job_file.Mesh(data=2), "mesh is given and strategy is 'Mirrored'"),
+    ],
+)
+def test_a_job_file_has_a_mesh_with_its_strategy_alone(
+    strategy: str, mesh: job_file.Mesh | None, sentence: str
+) -> None:
+    trainer = job_file.TrainerSpec(epochs=1)
+    with pytest.raises(pydantic.ValidationError, match=sentence):
+        job_file.JobFile(name="job", strategy=strategy, trainer=trainer, mesh=mesh)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit import builders
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import conditions, decide, decision, failure, observation
 from tfparallel_trainer.contract import exits
 
@@ -132,6 +132,38 @@ def test_a_lost_peer_restarts_the_gang_when_all_old_pods_are_gone() -> None:
     assert world.status.restarts.failure == 1
     warned = [event for event in world.events if event.type is decision.EventType.WARNING]
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize("lost", ["job-chief-0", "job-worker-2"])
+@pytest.mark.parametrize("how", ["killed", "deleted"])
+def test_a_split_model_restarts_as_a_whole(lost: str, how: str) -> None:
+    job = builders.a_split_job({"data": 2, "stage": -1}, chief=1, worker=3)
+    world = builders.World(job)
+    world.settle()
+    world.run()
+    world.settle()
+    placement = job_status.PlacementStatus(mesh=job_status.MeshStatus(data=2, stage=2))
+    reported = world.status.model_copy(update={"placement": placement})
+    world.job = world.job.model_copy(update={"status": reported})
+    if how == "killed":
+        world.exit(lost, 137)
+        for other in set(world.pods) - {lost}:
+            world.exit(other, 75)
+    else:
+        del world.pods[lost]
+    world.settle()
+    assert world.status.attempt == 2
+    assert {pod.attempt for pod in world.pods.values()} == {2}
+    assert len(world.pods) == 4
+    restarts = world.status.restarts
+    assert (restarts.failure, restarts.disruption) == ((1, 0) if how == "killed" else (0, 1))
+    assert world.status.placement == placement, "a decision leaves it to the next report"
+    world.run()
+    world.settle()
+    assert state_of(world) is names.State.RUNNING
+    world.exit("job-chief-0", 0)
+    world.settle()
+    assert state_of(world) is names.State.SUCCEEDED
 
 
 def test_limit_two_means_three_runs() -> None:

@@ -14,6 +14,7 @@ SHAPES = st.sampled_from(
         {"chief": 1, "worker": 2},
         {"worker": 3, "spec": {"successPolicy": "AllWorkers"}},
         {"chief": 1, "worker": 1, "trainer": True},
+        {"worker": 3, "trainer": True, "spec": {"strategy": "ModelSplit", "mesh": {"stage": 3}}},
         {"chief": 1, "worker": 2, "ps": 2, "evaluator": 1},
         {"worker": 2, "run_policy": {"cleanPodPolicy": "All", "backoffLimit": 1}},
         {"worker": 2, "run_policy": {"activeDeadlineSeconds": 50, "ttlSecondsAfterFinished": 20}},

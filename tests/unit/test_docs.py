@@ -103,13 +103,16 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     roles = {
         "Mirrored": {"chief": 1, "evaluator": 1},
         "MultiWorkerMirrored": {"chief": 1, "worker": 1, "evaluator": 1},
+        "ModelSplit": {"chief": 1, "worker": 1},
         "Custom": {"chief": 1, "worker": 1, "evaluator": 1},
         "TPU": {"chief": 1, "evaluator": 1},
         "ParameterServer": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1},
     }[strategy]
-    given = builders.manifest(trainer=False, **roles)
-    if strategy in ("Custom", "TPU"):  # which are never inferred
+    given = builders.manifest(trainer=strategy == "ModelSplit", **roles)
+    if strategy in ("ModelSplit", "Custom", "TPU"):  # which are never inferred
         given["spec"]["strategy"] = strategy
+    if strategy == "ModelSplit":
+        given["spec"]["mesh"] = {"data": -1}
     job = load.parse_job(given)
     assert replicas.strategy(job) == strategy
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))

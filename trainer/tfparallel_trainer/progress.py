@@ -33,7 +33,7 @@ class Pusher:
         self._target = target
         self._interval = interval_seconds
         self._say = say
-        self._latest: progress.Progress | None = None
+        self._latest: progress.Report | None = None
         self._ending = False
         self._changed = threading.Condition()
         self._working = True
@@ -41,7 +41,7 @@ class Pusher:
         if target is not None:
             self._thread.start()
 
-    def put(self, report: progress.Progress) -> None:
+    def put(self, report: progress.Report) -> None:
         """Make a report the latest; returns at once."""
         with self._changed:
             self._latest = report
@@ -72,7 +72,7 @@ class Pusher:
         with self._changed:
             self._changed.wait_for(lambda: self._ending, until - time.monotonic())
 
-    def _push(self, report: progress.Progress, limit: float) -> None:
+    def _push(self, report: progress.Report, limit: float) -> None:
         try:
             self._post(report, limit)
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -84,7 +84,7 @@ class Pusher:
                 self._say("progress is reported again")
             self._working = True
 
-    def _post(self, report: progress.Progress, limit: float) -> None:
+    def _post(self, report: progress.Report, limit: float) -> None:
         target = self._target
         if target is None:
             return

@@ -65,6 +65,8 @@ class Reporter:
         self._metrics: dict[str, float] = {}
         self.wait = waiting.Wait()
         """How long this process waits for its input."""
+        self.placement: Callable[[], progress.Placement | None] = lambda: None
+        """Where the parts of the model are, as reports tell it; none where it is whole."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -155,12 +157,12 @@ class Reporter:
 
     def _progress(
         self, step: int, total: int | None, epoch: int, rate: float | None
-    ) -> progress.Progress:
+    ) -> progress.Report:
         left = None
         if total is not None and self._timed_steps > 0:
             pace = (time.monotonic() - self._timed_from) / self._timed_steps
             left = pace * max(total - step, 0)
-        return progress.Progress(
+        return progress.Report(
             step=step,
             total_steps=total,
             epoch=epoch,
@@ -171,4 +173,5 @@ class Reporter:
                 for name, value in list(self._metrics.items())[:64]
             },
             eta=None if left is None else progress.format_duration(left),
+            placement=self.placement(),
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 import pydantic
 
 from tfparallel_operator.api import names
-from tfparallel_trainer.contract import base, progress
+from tfparallel_trainer.contract import base, job_file, progress
 
 
 class _Observed(base.Model):
@@ -86,6 +86,23 @@ class ProgressStatus(progress.Progress, _Observed):
     """When the report arrived."""
 
 
+class MeshStatus(job_file.Mesh, _Observed):
+    """The mesh in force."""
+
+
+class StagePlacementStatus(progress.StagePlacement, _Observed):
+    """One stage: where it runs, and what it holds."""
+
+
+class PlacementStatus(progress.Placement, _Observed):
+    """Where the parts of a model that is split are."""
+
+    mesh: MeshStatus
+    stages: Annotated[
+        tuple[StagePlacementStatus, ...], pydantic.Field(max_length=progress.MAX_STAGES)
+    ] = ()
+
+
 class JobStatus(_Observed):
     """The observed state of a job."""
 
@@ -121,3 +138,22 @@ class JobStatus(_Observed):
     """The replicas by role."""
     progress: ProgressStatus | None = None
     """How far training has come, as the coordinator reports it."""
+    placement: PlacementStatus | None = None
+    """Where the parts of the model are, with strategy ModelSplit, as the coordinator reports it."""
+
+
+def of_report(
+    report: progress.Report, arrived_at: datetime.datetime
+) -> tuple[ProgressStatus, PlacementStatus | None]:
+    """Return what a status shows of a report.
+
+    Args:
+        report: what the coordinator sent.
+        arrived_at: when it arrived.
+    """
+    given = report.model_dump()
+    placement = given.pop("placement")
+    return (
+        ProgressStatus(**given, last_update_time=arrived_at),
+        None if placement is None else PlacementStatus.model_validate(placement),
+    )

@@ -7,6 +7,7 @@ import pydantic
 import yaml
 
 from tfparallel_operator.api import names, pods, rules, schema, types
+from tfparallel_trainer.contract import environment, job_file
 
 
 class SpecError(ValueError):
@@ -73,6 +74,8 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     found = list(rules.violations(schema.job_schema(), value))
     if found:
         raise SpecError(*(f"{v.path}: {v.message}" if v.path else v.message for v in found))
+    if job.spec.mesh is not None:
+        _check_mesh(job.spec, job.spec.mesh)
     return job
 
 
@@ -97,6 +100,42 @@ def _check_template(field: str, template: Mapping[str, Any], *, needs_container:
             f"{field}.spec.containers: received {received}; name the container that trains "
             f"{names.CONTAINER!r}"
         )
+
+
+def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
+    """See that the mesh fits the devices that templates ask for, which no rule can."""
+    roles = spec.tf_replica_specs
+    if all(one.template is None for one in roles.values()):
+        return
+    devices = {role: devices_of(one) for role, one in roles.items()}
+    if len(set(devices.values())) > 1:
+        told = " and ".join(f"{role} has {count}" for role, count in devices.items())
+        raise SpecError(
+            f"spec.tfReplicaSpecs: a mesh needs equally many devices in each replica, and {told}:"
+            " give them the same devices"
+        )
+    if not mesh.auto:
+        try:
+            mesh.over(sum(one.replicas * devices[role] for role, one in roles.items()))
+        except ValueError as error:
+            raise SpecError(f"spec.mesh: {error}") from error
+
+
+def devices_of(spec: types.ReplicaSpec) -> int:
+    """Return how many devices each replica of a role has, as far as the job says.
+
+    Raises:
+        SpecError: the template is none.
+    """
+    if spec.devices is not None:
+        return spec.devices
+    for container in parse_template(spec.template or {}).spec.containers:
+        if container.name == names.CONTAINER:
+            parts = {variable.name: variable.value for variable in container.env}
+            given = container.resources.limits.get(names.GPU_RESOURCE)
+            count = str(given or parts.get(environment.CPU_DEVICES, ""))
+            return int(count) if count.isdecimal() else 1
+    return 1
 
 
 _REMEDIES = {

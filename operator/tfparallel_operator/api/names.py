@@ -35,9 +35,16 @@ LABEL_ATTEMPT = f"{GROUP}/attempt"
 LABEL_REPLICA_ATTEMPT = f"{GROUP}/replica-attempt"
 """The replica's restarts within the job's attempt, from 0: grows when it is restarted alone."""
 
+LABEL_MESH_GROUP = f"{GROUP}/mesh-group"
+"""With ModelSplit: pods whose devices share layers (tensor, spatial), where one has too few."""
+
+LABEL_MESH_PIPELINE = f"{GROUP}/mesh-pipeline"
+"""With ModelSplit: pods that hold the model together, once for each part of the batch."""
+
 FIELD_MANAGER = "tfparallel-operator"
 PROGRESS_FIELD_MANAGER = "tfparallel-progress"
-"""Owns `status.progress` alone, so that reports and decisions never fight over a field."""
+"""Owns `status.progress` and `status.placement`, which reports tell, and nothing else, so that
+reports and decisions never fight over a field."""
 
 
 class Condition(enum.StrEnum):

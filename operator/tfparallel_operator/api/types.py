@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import alias_generators
 
-from tfparallel_operator.api import job_status, rules
+from tfparallel_operator.api import job_status, mesh_rules, rules
 from tfparallel_trainer.contract import base, job_file
 
 MAX_REPLICAS = 5000
@@ -42,6 +42,7 @@ class Strategy(enum.StrEnum):
     MIRRORED = "Mirrored"
     MULTI_WORKER_MIRRORED = "MultiWorkerMirrored"
     PARAMETER_SERVER = "ParameterServer"
+    MODEL_SPLIT = "ModelSplit"
     CUSTOM = "Custom"
     TPU = "TPU"
 
@@ -131,6 +132,17 @@ class RunPolicy(base.Model):
     """Not supported yet: refused with a sentence."""
 
 
+TopologyKey = Annotated[str, pydantic.Field(min_length=1, max_length=317)]
+
+
+class Scheduling(base.Model):
+    """Where the scheduler puts the replicas."""
+
+    topology_keys: Annotated[tuple[TopologyKey, ...], pydantic.Field(max_length=8)] = ()
+    """Labels of nodes that say what is near, such as topology.kubernetes.io/zone: pods that train
+    together prefer nodes with equal values. Empty: no preference."""
+
+
 ReplicaSpecs = Annotated[
     dict[Role, ReplicaSpec],
     pydantic.Field(min_length=1, max_length=len(Role)),
@@ -178,7 +190,12 @@ class Spec(base.Model):
     strategy: Strategy | None = None
     """How the replicas train together. Absent: ParameterServer with servers, MultiWorkerMirrored
     with several training replicas, else Mirrored. Custom: under the tf.distribute.Strategy that the
-    module's build_strategy returns; TPU: on the TPU of one replica."""
+    module's build_strategy returns; TPU: on the TPU of one replica; ModelSplit: each device holds a
+    part of the model, as mesh says."""
+
+    mesh: Annotated[job_file.Mesh | None, rules.Rules(*mesh_rules.MESH_RULES)] = None
+    """How the devices share the model: for strategy ModelSplit, which needs it. The product of
+    data, stage, spatial and tensor is the number of devices: replicas x devices."""
 
     trainer: Annotated[
         job_file.TrainerSpec | None,
@@ -190,6 +207,10 @@ class Spec(base.Model):
         ),
     ] = None
     """What the shipped trainer runs. Absent: the command of each template runs as it is."""
+
+    scheduling: Scheduling | None = None
+    """Where the scheduler puts the replicas. Absent: with ModelSplit, pods whose devices exchange
+    most prefer the same node, and then the same zone; else nothing is asked for."""
 
     run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
     """How long the job may run, how often it is retried, and what is left of it."""
@@ -271,6 +292,7 @@ SPEC_RULES = rules.Rules(
         "roles and their replicas cannot change once the job exists: delete the job and apply it"
         " again",
     ),
+    *mesh_rules.SPEC_RULES,
 )
 
 JOB_RULES = rules.Rules(

@@ -12,6 +12,7 @@ from rich import table as rich_table
 from rich import text as rich_text
 
 from tfparallel_operator.api import job_status
+from tfparallel_operator.cli import placement as split_placement
 from tfparallel_operator.core import decision
 from tfparallel_operator.local import watcher
 
@@ -113,6 +114,11 @@ class Display:
             total=progress.total_steps,
             details=details(progress),
         )
+
+    def split(self, placement: job_status.PlacementStatus) -> None:
+        """Show which device has which part of the model."""
+        self._lines.print(split_placement.headline(placement))
+        self._lines.print(split_placement.table(placement))
 
     def stopping(self) -> None:
         """Say that the processes are asked to end."""

@@ -9,7 +9,7 @@ from rich import table as rich_table
 from rich import text as rich_text
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.cli import display
+from tfparallel_operator.cli import display, placement
 from tfparallel_operator.core import conditions
 from tfparallel_operator.local import run
 from tfparallel_trainer.contract import outputs
@@ -42,6 +42,8 @@ def show(outcome: run.Outcome) -> None:
     for name, value in _rows(outcome):
         rows.add_row(f"  {name}", rich_text.Text(value, overflow="fold"))
     out.print(rows)
+    if status.placement is not None:
+        out.print(placement.table(status.placement))
 
 
 def _rows(outcome: run.Outcome) -> Iterator[tuple[str, str]]:

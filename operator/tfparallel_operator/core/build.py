@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import cluster_spec, decision, replicas
+from tfparallel_operator.core import cluster_spec, decision, replicas, topology
 from tfparallel_trainer.contract import environment, job_file
 
 JOB_FILE_KEY = "job.json"
@@ -79,6 +79,7 @@ def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
             name=job.metadata.name,
             strategy=replicas.strategy(job).value,
             trainer=job.spec.trainer,
+            mesh=job.spec.mesh,
             evaluator=types.Role.EVALUATOR in job.spec.tf_replica_specs,
         )
         data[JOB_FILE_KEY] = content.model_dump_json(by_alias=True, exclude_none=True, indent=2)
@@ -113,11 +114,15 @@ def pod(
         names.LABEL_INDEX: str(replica.index),
         names.LABEL_ATTEMPT: str(attempt),
         names.LABEL_REPLICA_ATTEMPT: str(replica_attempt),
+        **topology.labels(job, replica),
     }
     pod_spec = template.get("spec") or {}
     pod_spec["hostname"] = replica.pod_name(job.metadata.name)
     pod_spec["subdomain"] = cluster_spec.service_name(job)
     pod_spec["restartPolicy"] = "Never"
+    near = topology.affinity(job, replica)
+    if near is not None:
+        pod_spec.setdefault("affinity", {}).setdefault("podAffinity", near)
     container = _container(pod_spec)
     if job.spec.trainer is not None:
         _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)

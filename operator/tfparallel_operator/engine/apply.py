@@ -25,8 +25,8 @@ T = TypeVar("T")
 MAX_WRITES = 16
 """Writes for one job at the same time."""
 
-NOT_OURS = "progress"
-"""The field of a status that another field manager owns."""
+NOT_OURS = ("progress", "placement")
+"""The fields of a status that another field manager owns."""
 
 
 class Blocked(errors.ApiError):
@@ -74,9 +74,9 @@ class Applier:
             await self._delete_job(written or body)
 
     async def _write_status(self, body: jobs.Body, decided: decision.Decision) -> jobs.Body | None:
-        old = {k: v for k, v in (body.get("status") or {}).items() if k != NOT_OURS}
+        old = {k: v for k, v in (body.get("status") or {}).items() if k not in NOT_OURS}
         new = decided.status.model_dump(mode="json", by_alias=True, exclude_none=True)
-        new.pop(NOT_OURS, None)
+        new = {key: value for key, value in new.items() if key not in NOT_OURS}
         change = merge.difference(old, new)
         if not change:
             return None

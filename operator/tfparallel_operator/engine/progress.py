@@ -88,9 +88,9 @@ def _find(found: observation.Children, uid: str) -> observation.Pod | None:
     return next((pod for pod in found.pods if pod.uid == uid), None)
 
 
-def _parse(body: bytes) -> progress.Progress:
+def _parse(body: bytes) -> progress.Report:
     try:
-        return progress.Progress.model_validate_json(body)
+        return progress.Report.model_validate_json(body)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the report"

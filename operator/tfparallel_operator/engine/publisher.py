@@ -21,7 +21,7 @@ class Report:
 
     key: queue.Key
     uid: str
-    progress: progress.Progress
+    progress: progress.Report
     arrived_at: datetime.datetime
 
 
@@ -96,14 +96,15 @@ class Publisher:
 
 def manifest(report: Report) -> client.Object:
     """Build what is applied: the report alone, so that its field manager owns nothing else."""
-    status = job_status.ProgressStatus(
-        **report.progress.model_dump(), last_update_time=report.arrived_at
-    )
+    shown, placement = job_status.of_report(report.progress, report.arrived_at)
+    status = {"progress": shown.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    if placement is not None:
+        status["placement"] = placement.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {"name": report.key.name},
-        "status": {"progress": status.model_dump(mode="json", by_alias=True, exclude_none=True)},
+        "status": status,
     }
 
 

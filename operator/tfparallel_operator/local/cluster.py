@@ -91,13 +91,16 @@ class LocalCluster:
             await self._create(manifest)
         return changed or bool(verdict.deletions or verdict.creations)
 
-    def report(self, received: progress.Progress) -> None:
+    def report(self, received: progress.Report) -> None:
         """Take a report of the coordinator into the status."""
-        latest = job_status.ProgressStatus(
-            **received.model_dump(), last_update_time=self._clock().replace(microsecond=0)
-        )
-        self._write(self.job.status.model_copy(update={"progress": latest}))
+        now = self._clock().replace(microsecond=0)
+        latest, placement = job_status.of_report(received, now)
+        before = self.job.status.placement
+        shown = {"progress": latest, "placement": placement}
+        self._write(self.job.status.model_copy(update=shown))
         self._told.progress(latest)
+        if placement is not None and placement.mesh != (before and before.mesh):
+            self._told.split(placement)
 
     async def wait(self, until: datetime.datetime | None) -> None:
         """Wait until something has happened, or until a time."""

@@ -15,7 +15,7 @@ from tfparallel_trainer.contract import progress
 
 @contextlib.asynccontextmanager
 async def endpoint(
-    job: types.TFParallelJob, token: str, take: Callable[[progress.Progress], None]
+    job: types.TFParallelJob, token: str, take: Callable[[progress.Report], None]
 ) -> AsyncIterator[str]:
     """Serve the job's progress for as long as the context lasts; give the endpoint's address."""
 
@@ -24,7 +24,7 @@ async def endpoint(
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             raise web.HTTPUnauthorized(text="the bearer token is not the job's")
         try:
-            report = progress.Progress.model_validate_json(await request.read())
+            report = progress.Report.model_validate_json(await request.read())
         except pydantic.ValidationError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
         take(report)

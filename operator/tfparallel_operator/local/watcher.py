@@ -31,5 +31,8 @@ class Watcher(typing.Protocol):
     def progress(self, progress: job_status.ProgressStatus) -> None:
         """The coordinator reported how far training has come."""
 
+    def split(self, placement: job_status.PlacementStatus) -> None:
+        """The coordinator reported where the parts of the model are, for the first time."""
+
     def stopping(self) -> None:
         """The run was interrupted; its processes are asked to end."""

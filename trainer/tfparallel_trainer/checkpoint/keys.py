@@ -86,6 +86,11 @@ def _weights(layer: Any, place: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
         yield f"model/{name}/{position}", variable
 
 
+def slot(position: int) -> str:
+    """Give the key of a variable of the optimizer, by its position among those."""
+    return f"optimizer/{position}"
+
+
 def _slots(optimizer: Any) -> Iterator[tuple[str, Any]]:
     for position, variable in enumerate(optimizer.variables):
-        yield f"optimizer/{position}", variable
+        yield slot(position), variable

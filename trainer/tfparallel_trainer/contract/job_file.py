@@ -1,11 +1,15 @@
 """What the shipped trainer runs: `spec.trainer` of a job, and the file that carries it."""
 
 import enum
+import math
 from typing import Annotated, Self
 
 import pydantic
 
 from tfparallel_trainer.contract import base
+
+MODEL_SPLIT = "ModelSplit"
+"""The strategy whose devices share one model, as the mesh says."""
 
 _EVERY_STEPS = 100
 
@@ -120,6 +124,105 @@ class TrainerSpec(base.Model):
         return self
 
 
+class PipelineSchedule(enum.StrEnum):
+    """The order in which a stage works on the microbatches of a step."""
+
+    ONE_FORWARD_ONE_BACKWARD = "1F1B"
+    """Backward as soon as possible: a stage keeps the activations of few microbatches."""
+    GPIPE = "GPipe"
+    """All forward, then all backward: a stage keeps the activations of all microbatches."""
+
+
+Degree = Annotated[int, pydantic.Field(ge=-1, le=4095)]
+"""Number of ranks along an axis; -1: as many as the devices give."""
+
+INFERRED = -1
+"""The degree of an axis that follows from the devices and the other axes."""
+
+
+class Mesh(base.Model):
+    """How the devices of a job share a model: the product of the axes is the number of devices."""
+
+    data: Degree = 1
+    """Parts that each batch is divided into. One axis of the mesh may be -1: as many as the devices
+    give."""
+
+    stage: Degree = 1
+    """Stages that the layers are divided into, one after the other (inter-layer parallelism)."""
+
+    spatial: Degree = 1
+    """Parts that the height of images is divided into (intra-layer parallelism of convolutions)."""
+
+    tensor: Degree = 1
+    """Parts that the channels and features of a layer are divided into (intra-layer parallelism of
+    its weights)."""
+
+    microbatches: Annotated[int, pydantic.Field(ge=1, le=4096)] = 1
+    """Parts of each batch that go through the stages one after the other; trainer.globalBatchSize
+    divides by data times this."""
+
+    schedule: PipelineSchedule = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+    """The order of a stage's work: 1F1B goes backward as soon as possible and keeps fewer
+    activations, GPipe goes forward with all microbatches first."""
+
+    auto: bool = False
+    """True: the planner chooses the axes and the microbatches for the model and the devices."""
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The degrees as given, by the name of the axis."""
+        return {
+            "data": self.data,
+            "stage": self.stage,
+            "spatial": self.spatial,
+            "tensor": self.tensor,
+        }
+
+    @pydantic.model_validator(mode="after")
+    def _possible(self) -> Self:
+        """Refuse axes that no number of devices fits."""
+        for name, degree in self.axes.items():
+            if degree == 0:
+                raise ValueError(f"{name} is 0: give a number from 1, or -1 for the rest")
+        inferred = [name for name, degree in self.axes.items() if degree == INFERRED]
+        if len(inferred) > 1:
+            raise ValueError(
+                f"{' and '.join(inferred)} are -1: only one axis may be, give a number"
+            )
+        if self.auto and any(degree != 1 for degree in (*self.axes.values(), self.microbatches)):
+            raise ValueError(
+                "auto lets the planner choose the axes and the microbatches: remove those that are"
+                " given, or remove auto"
+            )
+        return self
+
+    def over(self, devices: int) -> Self:
+        """Return the mesh over a number of devices, with the axis that is -1 filled in.
+
+        Args:
+            devices: devices of all processes together.
+
+        Raises:
+            ValueError: the axes do not fit the devices; or with auto, whose axes are the planner's.
+        """
+        if self.auto:
+            raise ValueError("mesh.auto is true: the planner gives the axes")
+        given = math.prod(degree for degree in self.axes.values() if degree != INFERRED)
+        told = " x ".join(f"{name} {degree}" for name, degree in self.axes.items())
+        inferred = [name for name, degree in self.axes.items() if degree == INFERRED]
+        if inferred and devices % given:
+            raise ValueError(
+                f"mesh is {told}, and {devices} devices do not divide by {given}: change the axes,"
+                " the replicas or their devices"
+            )
+        if not inferred and devices != given:
+            raise ValueError(
+                f"mesh is {told} = {given}, and there are {devices} devices: change the axes, the"
+                " replicas or their devices, or set one axis to -1"
+            )
+        return self.model_copy(update=dict.fromkeys(inferred, devices // given))
+
+
 class JobFile(base.Model):
     """Content of the job file (JSON)."""
 
@@ -131,5 +234,18 @@ class JobFile(base.Model):
 
     trainer: TrainerSpec
 
+    mesh: Mesh | None = None
+    """How the devices share the model; given with strategy ModelSplit, and only there."""
+
     evaluator: bool = False
     """Whether a replica of its own evaluates; those that train then leave evaluation to it."""
+
+    @pydantic.model_validator(mode="after")
+    def _mesh_where_it_belongs(self) -> Self:
+        if (self.mesh is None) == (self.strategy == MODEL_SPLIT):
+            received = "is not given" if self.mesh is None else "is given"
+            raise ValueError(
+                f"mesh {received} and strategy is {self.strategy!r}: a mesh belongs to strategy"
+                f" {MODEL_SPLIT!r}, which needs one"
+            )
+        return self

@@ -8,13 +8,22 @@ from typing import Annotated
 
 import pydantic
 
-from tfparallel_trainer.contract import base
+from tfparallel_trainer.contract import base, job_file
 
-MAX_BODY_BYTES = 16_384
+MAX_BODY_BYTES = 32_768
 """A report that is larger is refused."""
 
 MIN_INTERVAL_SECONDS = 5.0
 """Shortest time between two reports of a job, except for the last one."""
+
+MAX_STAGES = 32
+"""Of a longer pipeline a report tells of the first ones."""
+
+MAX_STAGE_DEVICES = 4
+"""Of more devices that a stage has a report names the first ones."""
+
+MAX_DEVICE_LETTERS = 64
+MAX_LAYERS_LETTERS = 80
 
 
 Metrics = Annotated[
@@ -50,6 +59,51 @@ class Progress(base.Model):
 
     eta: Annotated[str, pydantic.Field(max_length=32)] | None = None
     """Time to go, such as 1h2m or 45s."""
+
+
+class StagePlacement(base.Model):
+    """One stage of a model that is split: where it runs, and what it holds."""
+
+    stage: Annotated[int, pydantic.Field(ge=0)]
+    """Its number, from 0."""
+
+    devices: Annotated[
+        tuple[Annotated[str, pydantic.Field(max_length=MAX_DEVICE_LETTERS)], ...],
+        pydantic.Field(max_length=MAX_STAGE_DEVICES),
+    ]
+    """The first of its devices, each as replica and device: worker-1/GPU:0."""
+
+    device_count: Annotated[int, pydantic.Field(ge=1)]
+    """How many devices it has."""
+
+    layers: Annotated[str, pydantic.Field(max_length=MAX_LAYERS_LETTERS)]
+    """Its first and its last layer."""
+
+    layer_count: Annotated[int, pydantic.Field(ge=0)]
+    """How many layers it has."""
+
+    parameter_bytes: Annotated[int, pydantic.Field(ge=0)]
+    """Bytes of weights on each of its devices; where they differ, the most."""
+
+    busy_seconds: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    """Seconds of a step in which it computes, lately; the rest it waits."""
+
+
+class Placement(base.Model):
+    """Where the parts of a model that is split are."""
+
+    mesh: job_file.Mesh
+    """The mesh in force: as given, or as the planner chose it, with every axis a number."""
+
+    stages: Annotated[tuple[StagePlacement, ...], pydantic.Field(max_length=MAX_STAGES)] = ()
+    """The stages in the order of the pipeline; one when the layers are not divided."""
+
+
+class Report(Progress):
+    """What the coordinator POSTs."""
+
+    placement: Placement | None = None
+    """Where the parts of the model are, with strategy ModelSplit."""
 
 
 def format_number(value: float) -> str:

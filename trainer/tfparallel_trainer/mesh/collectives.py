@@ -92,6 +92,13 @@ class Communicator:
         stacked = tf.raw_ops.CollectiveGatherV2(input=tensor[tf.newaxis], **self._arguments())
         return tf.ensure_shape(stacked, [self.size, *tensor.shape])
 
+    def exchange(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Give each member one row of a tensor [members, …] of static shape; take one of each."""
+        if self.size == 1:
+            return tf.identity(tensor)
+        taken = tf.raw_ops.CollectiveAllToAllV2(input=tensor, **self._arguments())
+        return tf.ensure_shape(taken, tensor.shape)
+
     def gather_rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Join tensors [n, …] over the group, n being each member's own: [sum of n, …].
 

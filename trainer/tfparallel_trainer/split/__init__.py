@@ -1,1 +1,17 @@
-"""Model split: a Keras model as a graph of our own, cut into stages, and their order of work."""
+"""Model split: a Keras model as a graph of our own, cut into stages, and their order of work.
+
+`rule`, `Rule` and what a rule deals with are for people who split layers of their own.
+"""
+
+from typing import Any
+
+__all__ = ["Call", "CannotSplitError", "Local", "Rule", "Shard", "Split", "rule"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import TensorFlow only for those who write rules; much of this package does without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tfparallel_trainer.split.rules import registry
+
+    return getattr(registry, name)

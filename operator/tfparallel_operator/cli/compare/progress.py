@@ -80,6 +80,9 @@ class Screen:
             self._task, completed=self._number - 1 + share, details=display.sentence(brief)
         )
 
+    def split(self, placement: job_status.PlacementStatus) -> None:
+        """Models are whole in sync and async."""
+
     def stopping(self) -> None:
         """Say that the processes are asked to end."""
         self._print("stopping; interrupt again to end every process at once")

@@ -1,0 +1,110 @@
+"""Rules of `spec.mesh`: what the API server can know of whether a mesh fits its devices.
+
+Devices that only a template asks for are seen by no rule of the API server: `load` looks there.
+"""
+
+from tfparallel_operator.api import rules
+
+_AXES = ("data", "stage", "spatial", "tensor")
+_TRAINING = ("Chief", "Master", "Worker")
+
+_PRODUCT = " * ".join(f"self.{axis}" for axis in _AXES)
+_INFERRED = " + ".join(f"(self.{axis} == -1 ? 1 : 0)" for axis in _AXES)
+
+MESH_RULES = (
+    rules.Rule(
+        f"{_PRODUCT} != 0",
+        "an axis of the mesh is 0: give a number from 1, or -1 for as many as the devices give",
+    ),
+    rules.Rule(
+        f"{_INFERRED} <= 1",
+        "several axes of the mesh are -1: only one may be, give the others a number",
+    ),
+    rules.Rule(
+        f"!self.auto || ({_PRODUCT} == 1 && self.data == 1 && self.stage == 1"
+        " && self.spatial == 1 && self.microbatches == 1)",
+        "mesh.auto lets the planner choose the axes and the microbatches: remove those that are"
+        " given, or remove auto",
+    ),
+)
+"""Rules of the mesh alone."""
+
+
+def _has(role: str) -> str:
+    return f"'{role}' in self.tfReplicaSpecs"
+
+
+def _devices(role: str) -> str:
+    spec = f"self.tfReplicaSpecs['{role}']"
+    return f"({_has(role)} ? {spec}.replicas * (has({spec}.devices) ? {spec}.devices : 1) : 0)"
+
+
+def _unlike(role: str, other: str) -> str:
+    """Two roles whose replicas have different numbers of devices."""
+    one, two = (f"self.tfReplicaSpecs['{name}']" for name in (role, other))
+    return (
+        f"({_has(role)} && {_has(other)} && (has({one}.devices) != has({two}.devices)"
+        f" || (has({one}.devices) && {one}.devices != {two}.devices)))"
+    )
+
+
+_ALL_DEVICES = f"({' + '.join(map(_devices, _TRAINING))})"
+_MESH_DEVICES = f"({' * '.join(f'self.mesh.{axis}' for axis in _AXES)})"
+"""Negative when one axis is -1: then it is the others' product that has to divide the devices."""
+
+_KNOWN = (
+    "self.tfReplicaSpecs.all(role, has(self.tfReplicaSpecs[role].devices)"
+    " || !has(self.tfReplicaSpecs[role].template))"
+)
+"""Whether the spec says how many devices there are: a template may ask for more than one."""
+
+_NUMBERS = ", ".join(f"self.mesh.{axis}" for axis in _AXES)
+
+SPEC_RULES = (
+    rules.Rule(
+        "has(self.mesh) == (has(self.strategy) && self.strategy == 'ModelSplit')",
+        "mesh and strategy ModelSplit belong together: give both (mesh: {auto: true} lets the"
+        " planner choose), or neither",
+    ),
+    rules.Rule(
+        "!has(self.mesh) || has(self.trainer)",
+        "strategy ModelSplit is the shipped trainer's: add trainer, or choose another strategy",
+    ),
+    rules.Rule(
+        "!has(self.mesh) || !('Evaluator' in self.tfReplicaSpecs)",
+        "strategy ModelSplit evaluates on the mesh that trains, because one process may not hold"
+        " the model: remove Evaluator",
+    ),
+    rules.Rule(
+        "!has(self.mesh) || !self.enableDynamicWorker",
+        "strategy ModelSplit needs all its replicas at once: remove enableDynamicWorker",
+    ),
+    rules.Rule(
+        f"!has(self.mesh) || !({_unlike('Chief', 'Worker')} || {_unlike('Master', 'Worker')})",
+        "a mesh needs equally many devices in each replica: give Chief and Worker the same devices",
+    ),
+    rules.Rule(
+        f"!has(self.mesh) || self.mesh.auto || !{_KNOWN} || ({_MESH_DEVICES} < 0"
+        f" ? {_ALL_DEVICES} % -{_MESH_DEVICES} == 0 : {_MESH_DEVICES} == {_ALL_DEVICES})",
+        "the mesh does not fit the devices: the product of its axes is replicas x devices, or"
+        " divides it when one axis is -1",
+        told="'mesh is data %d x stage %d x spatial %d x tensor %d, which does not fit the %d"
+        " devices of all replicas: change an axis, replicas or devices'"
+        f".format([{_NUMBERS}, {_ALL_DEVICES}])",
+    ),
+    rules.Rule(
+        "!has(self.mesh) || !has(self.trainer) || self.mesh.data < 1"
+        " || (self.trainer.globalBatchSize >= self.mesh.data && (self.mesh.microbatches == 1"
+        " || self.trainer.globalBatchSize % (self.mesh.data * self.mesh.microbatches) == 0))",
+        "trainer.globalBatchSize does not divide by mesh.data x mesh.microbatches: change one of"
+        " them",
+        told="'trainer.globalBatchSize is %d, which does not divide by mesh.data %d x"
+        " mesh.microbatches %d: change one of them'.format([self.trainer.globalBatchSize,"
+        " self.mesh.data, self.mesh.microbatches])",
+    ),
+    rules.Rule(
+        "has(self.mesh) == has(oldSelf.mesh) && (!has(self.mesh) || self.mesh == oldSelf.mesh)",
+        "mesh cannot change once the job exists: delete the job and apply it again",
+    ),
+)
+"""Rules between the mesh and the rest of the spec."""

@@ -1,0 +1,48 @@
+"""Where the parts of a model are that is split, for people."""
+
+from rich import table as rich_table
+
+from tfparallel_operator.api import job_status
+
+_STEP = 1024
+_THREE_DIGITS = 100
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def headline(placement: job_status.PlacementStatus) -> str:
+    """Return the mesh as one line; axes that divide nothing are left out."""
+    mesh = placement.mesh
+    axes = [f"{name} {degree}" for name, degree in mesh.axes.items() if degree > 1]
+    parts = [f"mesh {' x '.join(axes) or 'of one device'}"]
+    if mesh.microbatches > 1:
+        parts.append(f"{mesh.microbatches} microbatches ({mesh.schedule.value})")
+    return ", ".join(parts)
+
+
+def table(placement: job_status.PlacementStatus) -> rich_table.Table:
+    """Return the stages as a table; how long each computes in a step where that is known."""
+    timed = any(stage.busy_seconds is not None for stage in placement.stages)
+    shown = rich_table.Table("Stage", "Devices", "Layers", "Weights a device")
+    if timed:
+        shown.add_column("Busy s a step")
+    for stage in placement.stages:
+        more = stage.device_count - len(stage.devices)
+        devices = ", ".join(stage.devices) + (f" and {more} more" if more else "")
+        row = [str(stage.stage), devices, f"{stage.layers} ({stage.layer_count})"]
+        row.append(amount(stage.parameter_bytes))
+        if timed:
+            row.append(stage.busy_seconds or "")
+        shown.add_row(*row)
+    more_stages = placement.mesh.stage - len(placement.stages)
+    if more_stages > 0:
+        shown.caption = f"and {more_stages} more stages"
+    return shown
+
+
+def amount(size: int) -> str:
+    """Write a number of bytes with three digits or a few more: 1.25 MiB, 1023 B."""
+    value, unit = float(size), 0
+    while value >= _STEP and unit < len(_UNITS) - 1:
+        value, unit = value / _STEP, unit + 1
+    digits = f"{value:.0f}" if value >= _THREE_DIGITS else f"{value:.3g}"
+    return f"{digits} {_UNITS[unit]}"

@@ -1,0 +1,91 @@
+"""Which weight a variable of an optimizer belongs to."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import keys, shard, slots
+
+OPTIMIZERS = keras.optimizers
+BUILDERS = {
+    "SGD": lambda: OPTIMIZERS.SGD(momentum=0.9, use_ema=True, gradient_accumulation_steps=2),
+    "Adam": lambda: OPTIMIZERS.Adam(amsgrad=True),
+    "AdamW": OPTIMIZERS.AdamW,
+    "Nadam": OPTIMIZERS.Nadam,
+    "Adamax": OPTIMIZERS.Adamax,
+    "Adagrad": OPTIMIZERS.Adagrad,
+    "Adadelta": OPTIMIZERS.Adadelta,
+    "RMSprop": lambda: OPTIMIZERS.RMSprop(momentum=0.9, centered=True),
+    "Ftrl": OPTIMIZERS.Ftrl,
+    "Lion": OPTIMIZERS.Lion,
+    "Lamb": OPTIMIZERS.Lamb,
+    "Muon": OPTIMIZERS.Muon,
+    "Adafactor": OPTIMIZERS.Adafactor,
+    "ScheduleFreeAdamW": OPTIMIZERS.ScheduleFreeAdamW,
+    "LossScaleOptimizer": lambda: OPTIMIZERS.LossScaleOptimizer(OPTIMIZERS.Adam()),
+}
+
+
+def weights() -> dict[str, Any]:
+    """Two of them have one path, which Keras allows."""
+    shapes = {"model/0/0": (4, 6), "model/0/1": (6,), "model/1/0": (4, 6), "model/2/0": (8, 2, 4)}
+    made = {}
+    for key, shape in shapes.items():
+        with keras.name_scope("dense"):
+            made[key] = keras.Variable(np.zeros(shape), name=f"of_{len(shape)}_axes")
+    return made
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_each_slot_has_the_shape_that_its_weight_and_axes_say(name: str) -> None:
+    optimizer, given = BUILDERS[name](), weights()
+    found = slots.of(optimizer, given)
+    optimizer.build(list(given.values()))
+    assert len(found) == len(optimizer.variables)
+    for slot, variable in zip(found, optimizer.variables, strict=True):
+        of_weight = () if slot.weight is None else given[slot.weight].shape
+        assert tuple(of_weight[axis] for axis in slot.axes) == tuple(variable.shape)
+    assert {slot.weight for slot in found} >= set(given)
+    assert len(set(found)) == len(keys.of(keras.Sequential([]), optimizer))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str) -> None:
+    given = weights()
+    optimizer = BUILDERS[name]()
+    whole = type(optimizer).from_config(optimizer.get_config())
+    whole.build(list(given.values()))
+    named = slots.keys_of(slots.of(whole, given))
+    some = {
+        key: shard.Shard(
+            variable=keras.Variable(np.zeros((2, *given[key].shape[1:])), name="half"),
+            shape=tuple(given[key].shape),
+            part=(slice(2, 4),),
+            label=key,
+        )
+        for key in ("model/2/0", "model/0/1", "model/1/0")
+    }
+    optimizer.build([one.variable for one in some.values()])
+    found = slots.shards(optimizer, some, named, writes_counters=False)
+    assert len(found) == len({id(one) for one in optimizer.variables})
+    for key, one in found.items():
+        there = whole.variables[int(key.removeprefix("optimizer/"))]
+        assert one.shape == tuple(there.shape)
+        assert one.box.shape == tuple(one.variable.shape)
+    counters = [one for one in found.values() if one.variable.path.endswith("iteration")]
+    assert counters
+    assert not any(one.writes for one in counters)
+
+
+def test_an_optimizer_that_does_not_show_its_slots_is_refused() -> None:
+    class Hidden(keras.optimizers.SGD):
+        def build(self, variables: Any) -> None:
+            super().build(variables)
+            for one in variables:
+                self.add_variable((4, *one.shape), name=f"{one.name}_history")
+
+    with pytest.raises(errors.UserCodeError, match="Hidden cannot train a divided model"):
+        slots.of(Hidden(), weights())

@@ -1,0 +1,32 @@
+"""Graphs for tests that need no model."""
+
+from collections.abc import Sequence
+
+from tfparallel_trainer.split import graph
+
+
+def chain(names: Sequence[str], kind: graph.Kind = graph.Kind.LAYER) -> graph.Graph:
+    """Return a model of calls that follow each other."""
+    return graph.Graph(
+        nodes=tuple(_node(place, name, kind) for place, name in enumerate(names)),
+        tensors=(graph.Tensor((None,), "float32"),) * (len(names) + 1),
+        input_names=("input",),
+        outputs=(graph.Output("output", len(names), None),),
+        input_structure=graph.Edge(0),
+        output_structure=graph.Edge(len(names)),
+        variables={},
+    )
+
+
+def _node(place: int, name: str, kind: graph.Kind) -> graph.Node:
+    return graph.Node(
+        kind=kind,
+        name=name,
+        calls=None,
+        arguments=(graph.Edge(place),),
+        keywords={},
+        masks={},
+        inputs=(place,),
+        outputs=(place + 1,),
+        variables=(),
+    )

@@ -1,0 +1,162 @@
+"""Which weight each variable of an optimizer belongs to, and along which of the weight's axes.
+
+Keras does not say so. But every optimizer makes its variables in one order, with names that hold
+those of the weights, so one that is built for tiny stand-ins shows it. Each axis of a stand-in has
+a length of its own, so a variable that has lost one, as Adafactor's factors, shows that too.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import keys, shard
+
+_LENGTHS = (2, 3, 5, 7, 11, 13, 17, 19)
+_MARK = re.compile(r"standin(\d+)standin")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A variable of an optimizer, told without its place among the others."""
+
+    weight: str | None
+    """Key of the weight that it belongs to; None for a counter or the learning rate."""
+    name: str
+    """Its path, without the weight's."""
+    number: int
+    """Which of those that have one weight and one name."""
+    axes: tuple[int, ...]
+    """Those of the weight that it has."""
+
+
+def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
+    """Tell what the variables of an optimizer are once it is built for these weights, in order.
+
+    Args:
+        optimizer: built or not; stays as it is.
+        weights: by key, in the order in which the optimizer gets them; their values are not used.
+
+    Raises:
+        UserCodeError: the optimizer does not let it be seen.
+    """
+    try:
+        probe = type(optimizer).from_config(optimizer.get_config())
+        probe.build([_stand_in(place, one) for place, one in enumerate(weights.values())])
+        return _read(probe, list(weights))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError) as error:
+        raise errors.UserCodeError(
+            f"The optimizer {type(optimizer).__name__} cannot train a divided model, because it "
+            f"does not show which weight its variables belong to ({error}): use one of Keras', or "
+            "make its variables with add_variable_from_reference."
+        ) from error
+
+
+def keys_of(whole: Sequence[Slot]) -> dict[Slot, str]:
+    """The key of each variable in a checkpoint, from those of the unsplit model's optimizer."""
+    found: dict[Slot, str] = {}
+    for position, slot in enumerate(whole):
+        found.setdefault(slot, keys.slot(position))
+    return found
+
+
+def shards(
+    optimizer: Any,
+    weights: Mapping[str, shard.Shard],
+    named: Mapping[Slot, str],
+    *,
+    writes_counters: bool,
+) -> dict[str, shard.Shard]:
+    """Describe the variables of a rank's optimizer, which lie where the rank's weights do.
+
+    Args:
+        optimizer: the rank's, built for these weights; it has the name of the unsplit model's.
+        weights: the rank's trained weights by key, in the order in which the optimizer got them.
+        named: the keys, from `keys_of`.
+        writes_counters: whether this is the one rank that writes what belongs to no weight.
+
+    Raises:
+        UserCodeError: the unsplit model's optimizer has no such variable.
+    """
+    found: dict[str, shard.Shard] = {}
+    own = of(optimizer, {key: one.variable for key, one in weights.items()})
+    for slot, variable in zip(own, optimizer.variables, strict=True):
+        if slot not in named:
+            raise errors.UserCodeError(
+                f"The optimizer {type(optimizer).__name__} has a variable {variable.path} on a "
+                "part of the model that it has not on the whole model."
+            )
+        label = variable.path
+        if slot.weight is None:
+            one = shard.Shard(
+                variable=variable, shape=tuple(variable.shape), writes=writes_counters, label=label
+            )
+        else:
+            weight = weights[slot.weight]
+            slices = weight.box.slices
+            one = shard.Shard(
+                variable=variable,
+                shape=tuple(weight.shape[axis] for axis in slot.axes),
+                part=tuple(slices[axis] for axis in slot.axes),
+                writes=weight.writes and (len(slot.axes) == len(slices) or _first(weight, slot)),
+                label=label,
+            )
+        found.setdefault(named[slot], one)
+    return found
+
+
+def _first(weight: shard.Shard, slot: Slot) -> bool:
+    """Of the ranks that hold one part of a variable without some axes, those that begin them."""
+    return all(start == 0 for axis, start in enumerate(weight.box.start) if axis not in slot.axes)
+
+
+def _stand_in(place: int, weight: Any) -> Any:
+    """A variable that optimizers treat as the weight, of a few bytes, with a name that is found."""
+    if len(weight.shape) > len(_LENGTHS):
+        raise ValueError(f"{weight.path} has {len(weight.shape)} axes")
+    *scopes, name = weight.path.split("/")
+    value = keras.ops.zeros(_LENGTHS[: len(weight.shape)], dtype=weight.dtype)
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
+        made = keras.Variable(value, dtype=weight.dtype, name=f"{name}standin{place}standin")
+    made.overwrite_with_gradient = weight.overwrite_with_gradient
+    return made
+
+
+def _read(probe: Any, weights: Sequence[str]) -> list[Slot]:
+    counted: collections.Counter[tuple[str | None, str]] = collections.Counter()
+    known: dict[int, Slot] = {}  # an optimizer may list one of its own twice
+    for variable in probe.variables:
+        if id(variable) in known:
+            continue
+        mark = _MARK.search(variable.path)
+        weight = None if mark is None else weights[int(mark[1])]
+        name = variable.path[mark.end() :] if mark is not None else _name(variable.path)
+        axes = () if mark is None else _axes(variable)
+        number = counted[weight, name]
+        counted[weight, name] += 1
+        known[id(variable)] = Slot(weight=weight, name=name, number=number, axes=axes)
+    return [known[id(variable)] for variable in probe.variables]
+
+
+def _name(path: str) -> str:
+    """Of a variable without a weight; one that lies in no optimizer is but numbered by Keras."""
+    return path if "/" in path else ""
+
+
+def _axes(variable: Any) -> tuple[int, ...]:
+    """Which axes of its stand-in a variable has.
+
+    Raises:
+        ValueError: it has others.
+    """
+    axes = tuple(_LENGTHS.index(length) for length in variable.shape)
+    if list(axes) != sorted(set(axes)):
+        raise ValueError(f"{variable.path} has axes of its own")
+    return axes

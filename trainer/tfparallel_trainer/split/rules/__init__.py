@@ -1,0 +1,1 @@
+"""How single layers are split: a rule for each kind of layer and way of splitting it."""

@@ -1,0 +1,52 @@
+"""Which activation functions work on each element by itself, so that a part of a tensor will do."""
+
+from typing import Any
+
+import keras
+
+_NAMES = (
+    "celu",
+    "elu",
+    "exponential",
+    "gelu",
+    "hard_shrink",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_tanh",
+    "leaky_relu",
+    "linear",
+    "log_sigmoid",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_shrink",
+    "softplus",
+    "softsign",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
+    "tanh",
+    "tanh_shrink",
+    "threshold",
+)
+
+
+_FUNCTIONS = tuple(
+    function
+    for place in (keras.activations, keras.ops)
+    for name in _NAMES
+    if (function := getattr(place, name, None)) is not None
+)
+
+
+def is_elementwise(activation: Any) -> bool:
+    """Whether a function, as an attribute of a layer, is known to be; None is no function."""
+    return activation is None or any(activation is one for one in _FUNCTIONS)
+
+
+def apply(activation: Any, tensor: Any) -> Any:
+    """Give what a layer's activation makes of a tensor."""
+    return tensor if activation is None else activation(tensor)
