@@ -39,6 +39,8 @@ class Program(enum.IntEnum):
     TELL = 6
     SHARE_CHANGES = 7
     PASS_ON = 8
+    EVALUATE = 9
+    LOOK = 10
 
 
 class Communicator:

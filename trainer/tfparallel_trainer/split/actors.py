@@ -92,7 +92,7 @@ class Stage:
             yield
 
     def did(self, tensors: Sequence[Any]) -> None:
-        """What the rank does next waits for these."""
+        """What the rank does next waits for these, which were made behind its fence."""
         found = [one for one in tensors if one is not None]
         if found:
             self._last = found
@@ -142,8 +142,7 @@ class Stage:
     def _run(self, microbatch: int, taken: Mapping[stages.Transfer, Any]) -> execution.Part:
         rows = self._rows[microbatch]
         given = {
-            number: self._given[number][rows.start : rows.stop]
-            for number in self.own.stage.inputs
+            number: self._given[number][rows.start : rows.stop] for number in self.own.stage.inputs
         }
         return execution.run_nodes(
             self._divided.model,

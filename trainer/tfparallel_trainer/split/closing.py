@@ -127,11 +127,11 @@ class Closing:
         for rank in together:
             actor = self._working[rank]
             variables[rank] = list(actor.own.trained.values())
-            given[rank] = list(actor.gradients.values())
-            if actor.examples:
-                self._kinds[rank] = gradients.kinds(given[rank])
-            else:
-                with actor.fence():
+            with actor.fence():
+                given[rank] = [exchange.here(one) for one in actor.gradients.values()]
+                if actor.examples:
+                    self._kinds[rank] = gradients.kinds(given[rank])
+                else:
                     given[rank] = gradients.zeros(self._kinds[rank], variables[rank])
         for rank, sums in self._between.gradients(ranks, given, variables).items():
             actor = self._working[rank]
@@ -231,9 +231,7 @@ def _with_penalty(actor: actors.Training, factor: tf.Tensor | None) -> list[Any]
     found = tape.gradient(penalty, sources, output_gradients=seed) if sources else []
     of_penalty = dict(zip(regularised, found, strict=True))
     return [
-        exchange.add(
-            [one if factor is None else update.times(one, factor), of_penalty.get(key)]
-        )
+        exchange.add([one if factor is None else update.times(one, factor), of_penalty.get(key)])
         for key, one in actor.gradients.items()
     ]
 

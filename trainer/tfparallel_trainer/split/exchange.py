@@ -118,7 +118,7 @@ class Exchange:
         found = {}
         for rank in ranks:
             with tf.device(self._devices[rank]):
-                found[rank] = [_here(one) for one in sums]
+                found[rank] = [here(one) for one in sums]
         return found
 
     def _is_inside(self, ranks: Sequence[int]) -> bool:
@@ -161,8 +161,8 @@ def floats(gradients: Iterable[Any]) -> list[tf.Tensor]:
     return [one for one in parts(gradients) if one.dtype.is_floating]
 
 
-def _here(gradient: Any) -> Any:
-    """A copy on the current device."""
+def here(gradient: Any) -> Any:
+    """A copy of a gradient of any kind, on the current device."""
     if gradient is None:
         return None
     if isinstance(gradient, tf.IndexedSlices):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.split import head, initial, partition, recording, stages, update
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.step import evaluate, replica
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,16 @@ class Member:
     def is_last(self) -> bool:
         """Whether it computes the loss."""
         return bool(self.stage.outputs)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it tells the loss and the metrics: of ranks that compute the same, one does."""
+        alike = (shape.Axis.SPATIAL, shape.Axis.TENSOR)
+        return self.is_last and not any(self.place[axis] for axis in alike)
+
+    def penalty(self) -> float:
+        """The regularisation of the weights that it owns."""
+        return evaluate.penalty_of(one for key, one in self.trained.items() if self.owns(key))
 
     @property
     def counts(self) -> bool:

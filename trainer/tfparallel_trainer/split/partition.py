@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import balance, communication, graph, programs, schedule, stages
+from tfparallel_trainer.split import balance, communication, graph, programs, schedule
+from tfparallel_trainer.split import stages as cuts
 
 _SIZE_BITS = 12
 _INDEX_BITS = 14
@@ -19,7 +20,7 @@ class Partition:
 
     mesh: shape.Mesh
     model: graph.Graph
-    stages: tuple[stages.Stage, ...]
+    stages: tuple[cuts.Stage, ...]
     microbatches: int
     """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
     order: schedule.Schedule
@@ -60,10 +61,10 @@ class Partition:
         """Which stage a rank runs."""
         return self.mesh.coordinates(rank)[shape.Axis.STAGE]
 
-    def number(self, parcel: programs.Parcel, transfer: stages.Transfer) -> int:
+    def number(self, parcel: programs.Parcel, transfer: cuts.Transfer) -> int:
         """A number that no other message between the same two ranks has in a step."""
         transfers = self.stages[transfer.source].sent
-        kind = list(schedule.Work).index(parcel.work)
+        kind = 0 if parcel.work is schedule.Work.FORWARD else 1
         place = transfers.index(transfer) * len(schedule.Work) + kind
         return place * self.microbatches + parcel.microbatch
 
@@ -95,7 +96,7 @@ def divide(
     return Partition(
         mesh=mesh,
         model=model,
-        stages=stages.cut(model, balance.ends(costs, mesh.stage)),
+        stages=cuts.cut(model, balance.ends(costs, mesh.stage)),
         microbatches=microbatches,
         order=order,
     )

@@ -163,8 +163,8 @@ def _starts(pipeline: Pipeline) -> dict[Turn, float]:
     waiting: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
     if pipeline.microbatches:
         for stage in waiting:
-            actions = pipeline.order(pipeline.count, pipeline.microbatches, stage)
-            waiting[stage] = list(actions)[::-1]
+            in_order = pipeline.order(pipeline.count, pipeline.microbatches, stage)
+            waiting[stage] = list(in_order)[::-1]
     starts: dict[Turn, float] = {}
     ends: dict[Turn, float] = {}
     free = dict.fromkeys(waiting, 0.0)

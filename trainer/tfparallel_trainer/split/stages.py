@@ -2,8 +2,8 @@
 
 A tensor goes from the stage that makes it straight to each stage that takes it, so a skip over
 stages costs one message and no memory between. Inputs of the model are read by each stage that
-needs them, not passed on. Outputs and their masks go to the last stage, which computes the loss: one
-place has all terms of it, and one copy of each metric.
+needs them, not passed on. Outputs and their masks go to the last stage, which computes the loss: so
+one place has all terms of it, and one copy of each metric.
 """
 
 import dataclasses

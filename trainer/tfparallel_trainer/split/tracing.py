@@ -35,7 +35,7 @@ class Actor(Protocol):
         """A context in which operations wait for all that this rank did before."""
 
     def did(self, tensors: Sequence[Any]) -> None:
-        """What the rank does next waits for these."""
+        """What the rank does next waits for these, which were made behind its fence."""
 
 
 Total = collections.abc.Callable[[communication.Meeting, Sequence[int]], None]
@@ -47,7 +47,7 @@ def emit(
     lists: Mapping[int, Sequence[communication.Step]],
     actors: Mapping[int, Actor],
     between: exchange.Exchange,
-    total: Total,
+    total: Total | None = None,
 ) -> None:
     """Let the ranks of this process do their lists.
 
@@ -56,7 +56,7 @@ def emit(
         lists: of all ranks.
         actors: those of this process, by rank.
         between: how they meet.
-        total: makes sums.
+        total: makes sums; absent where the lists have none.
 
     Raises:
         ValueError: the lists cannot be done.
@@ -75,7 +75,7 @@ def _advance(
     waiting: Mapping[int, collections.deque[communication.Step]],
     actors: Mapping[int, Actor],
     messages: "_Messages",
-    total: Total,
+    total: Total | None,
 ) -> int:
     """Do what a rank can do now; gives how many steps."""
     done = 0
@@ -90,13 +90,13 @@ def _advance(
         for member in together:
             waiting[member].popleft()
         done += 1
-        if isinstance(step, communication.Compute):
-            assert isinstance(step.what, schedule.Action)  # as programs makes them
-            actors[rank].work(step.what)
-        elif isinstance(step.tag, programs.Parcel):
-            messages.pass_on(step)
-        else:
-            total(step, together)
+        match step:
+            case communication.Compute(what=schedule.Action() as action):
+                actors[rank].work(action)
+            case communication.Meeting(ranks=(source, target), tag=programs.Parcel() as parcel):
+                messages.pass_on(source, target, parcel)
+            case communication.Meeting() if total is not None:
+                total(step, together)
     return done
 
 
@@ -113,11 +113,8 @@ class _Messages:
         self._actors = actors
         self._between = between
 
-    def pass_on(self, step: communication.Meeting) -> None:
+    def pass_on(self, source: int, target: int, parcel: programs.Parcel) -> None:
         """Do this process's part of a message."""
-        source, target = step.ranks
-        parcel = step.tag
-        assert isinstance(parcel, programs.Parcel)  # only these are messages
         address = (self._transfer(source, target, parcel), parcel)
         number = self._divided.number(parcel, address[0])
         giver, taker = self._actors.get(source), self._actors.get(target)

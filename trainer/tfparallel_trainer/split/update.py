@@ -23,7 +23,7 @@ class Optimizer:
         self.given = given
         self._inner = getattr(given, "inner_optimizer", given)
         self._variables = list(variables)
-        self.clips_globally: float | None = self._inner.global_clipnorm
+        self._global_clipnorm = self._inner.global_clipnorm
         self._clipnorm, self._clipvalue = self._inner.clipnorm, self._inner.clipvalue
         self._steps = self._inner.gradient_accumulation_steps or 1
         self._factor = self._inner.loss_scale_factor
@@ -67,12 +67,12 @@ class Optimizer:
             for one, kept in pairs
         ]
 
-    def apply(self, gradients: Sequence[Any], norm: tf.Tensor | None) -> None:
+    def apply(self, gradients: Sequence[Any], norm: tf.Tensor) -> None:
         """Clip and apply what `unscaled` gave, or keep it for a later step.
 
         Args:
             gradients: what `unscaled` gave.
-            norm: of the gradients of all ranks; None where it is not needed.
+            norm: of the gradients of all ranks, which one norm may clip.
         """
         if not self._kept:
             self._apply(gradients, norm)
@@ -99,7 +99,7 @@ class Optimizer:
             self.given.step_counter.assign(0)
             self.given.dynamic_scale.assign(self.given.dynamic_scale * 0.5)
 
-    def _apply(self, gradients: Sequence[Any], norm: tf.Tensor | None) -> None:
+    def _apply(self, gradients: Sequence[Any], norm: tf.Tensor) -> None:
         clipped = [None if one is None else self._clipped(one, norm) for one in gradients]
         if any(one is not None for one in clipped):
             self._inner.apply(clipped, self._variables)
@@ -116,11 +116,10 @@ class Optimizer:
         self.given.dynamic_scale.assign(tf.where(is_due, scale * 2.0, scale))
         self.given.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
 
-    def _clipped(self, gradient: Any, norm: tf.Tensor | None) -> Any:
-        if self.clips_globally is not None:
-            assert norm is not None  # because this asks for it
+    def _clipped(self, gradient: Any, norm: tf.Tensor) -> Any:
+        if self._global_clipnorm is not None:
             kind = gradient.dtype
-            limit = tf.constant(self.clips_globally, kind)
+            limit = tf.constant(self._global_clipnorm, kind)
             return times(gradient, limit * tf.minimum(1 / tf.cast(norm, kind), 1 / limit))
         if self._clipnorm is not None:
             own = tf.cast(tf.sqrt(square(gradient)), gradient.dtype)
