@@ -251,16 +251,20 @@ class Training(Stage):
         self._held: dict[int, _Held] = {}
         self.gradients: dict[str, Any] = dict.fromkeys(own.trained)
         self.statistics: dict[str, tf.Tensor] = {}
+        self._seconds = tf.zeros((), tf.float64)
+        """In which it computes; the rest of a step it waits."""
         with tf.device(own.device):
             self.scale = own.optimizer.scale()
 
     def work(self, action: schedule.Action) -> None:
         """Go forward or backward with a microbatch."""
+        begin = self._now()
         with self.fence():
             if action.work is schedule.Work.FORWARD:
                 self._forward(action)
             else:
                 self._backward(action)
+        self._seconds += self._now() - begin
 
     def give(self, address: tracing.Address) -> tf.Tensor:
         """Give what a message carries."""
@@ -268,6 +272,23 @@ class Training(Stage):
         if parcel.work is schedule.Work.FORWARD:
             return super().give(address)
         return self._mail.pop(address)
+
+    def busy(self) -> tf.Tensor:
+        """What the rank adds to the seconds in which each stage computes, on average of its ranks:
+        float64 [stages]."""
+        mesh = self._divided.mesh
+        share = self._seconds * mesh.stage / mesh.size
+        return share * tf.one_hot(self.own.stage.index, mesh.stage, dtype=tf.float64)
+
+    def _now(self) -> tf.Tensor:
+        """The moment at which all is done that this rank did before, as its processor sees it."""
+        processor = tf.DeviceSpec.from_string(self.own.device).replace(
+            device_type="CPU", device_index=0
+        )
+        with self.fence(), tf.device(processor.to_string()):
+            moment = tf.timestamp()
+        self.did([moment])
+        return moment
 
     def _forward(self, action: schedule.Action) -> None:
         taken = self._taken(action)

@@ -64,7 +64,7 @@ class Closing:
                 found = self._sum(step.ranks, together, self._parts_of_loss)
                 count = len(self._first.own.head.terms)
                 self._losses = {
-                    rank: _Loss(self._working[rank], numbers, count)
+                    rank: _Loss(self._working[rank], numbers, count, self._told.shape[0])
                     for rank, numbers in found.items()
                 }
             case str(tag) if tag.startswith(programs.PARTS):
@@ -83,7 +83,8 @@ class Closing:
             leaves_out: whether a step that is not finite changes nothing.
 
         Returns:
-            The loss, that of each output, the sum of what processes told, whether all is finite.
+            The loss, that of each output, the sum of what processes told, whether all is finite,
+            and for each stage how many seconds its ranks compute.
         """
         outcomes = []
         for rank, actor in self._working.items():
@@ -91,7 +92,7 @@ class Closing:
                 found = self._losses[rank]
                 is_finite = self._is_finite(rank)
                 self._update(rank, is_finite if leaves_out else None)
-                outcomes.append([found.total, found.terms, found.told, is_finite])
+                outcomes.append([found.total, found.terms, found.told, is_finite, found.busy])
         return outcomes[0]
 
     @property
@@ -184,7 +185,7 @@ class Closing:
         return tf.stack(self._working[rank].denominators)
 
     def _parts_of_loss(self, rank: int) -> tf.Tensor:
-        """What a rank adds to the loss, and what its process tells."""
+        """What a rank adds to the loss, what its process tells, and how long it computes."""
         actor = self._working[rank]
         own = actor.own
         penalty = _penalty(own.trained, [key for key in own.trained if own.owns(key)])
@@ -193,7 +194,7 @@ class Closing:
             numbers = tf.zeros_like(numbers)
         numbers = tf.concat([numbers, [penalty]], 0)
         told = self._told if actor is self._first else tf.zeros_like(self._told)
-        return tf.concat([numbers, told], 0)
+        return tf.concat([numbers, told, actor.busy()], 0)
 
     def _finish(self, rank: int) -> None:
         """Complete the gradients of a rank, once the loss is known."""
@@ -246,7 +247,7 @@ class Closing:
 class _Loss:
     """The loss over all ranks, from the sum of what they gave."""
 
-    def __init__(self, actor: actors.Training, numbers: tf.Tensor, count: int) -> None:
+    def __init__(self, actor: actors.Training, numbers: tf.Tensor, count: int, told: int) -> None:
         terms = actor.own.head.terms
         denominators, numerators = numbers[:count], numbers[count : 2 * count]
         weights = tf.constant([term.weight for term in terms], tf.float64)
@@ -255,7 +256,7 @@ class _Loss:
         self.terms = numerators * scales
         """That of each output."""
         self.total = tf.reduce_sum(self.terms) + numbers[2 * count]
-        self.told = numbers[2 * count + 1 :]
+        self.told, self.busy = tf.split(numbers[2 * count + 1 :], [told, -1])
         self.factor = tf.where(divided[0], tf.math.divide_no_nan(1.0, denominators[0]), 1.0)
         """What gradients of the numerator are multiplied by where there is only one."""
 

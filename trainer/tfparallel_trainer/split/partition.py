@@ -4,6 +4,8 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+import tensorflow as tf
+
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import (
     assignment,
@@ -12,6 +14,7 @@ from tfparallel_trainer.split import (
     graph,
     layout,
     programs,
+    recording,
     schedule,
 )
 from tfparallel_trainer.split import stages as cuts
@@ -76,6 +79,16 @@ class Partition:
     def stage_of(self, rank: int) -> int:
         """Which stage a rank runs."""
         return self.mesh.coordinates(rank)[shape.Axis.STAGE]
+
+    def parameter_bytes(self, stage: cuts.Stage) -> int:
+        """Bytes of the weights on the device of a stage that has most, borrowed ones among them."""
+        size = 0
+        for key in (*stage.owned, *(key for key, _ in stage.borrowed)):
+            if not key.startswith(recording.SEED_PREFIX):
+                variable = self.model.variables[key]
+                part = self.plan.variables[key].layout.largest(tuple(variable.shape))
+                size += math.prod(one or 0 for one in part) * tf.as_dtype(variable.dtype).size
+        return size
 
     def number(self, parcel: programs.Parcel, transfer: cuts.Transfer) -> int:
         """A number that no other message between the same two ranks has in a step."""

@@ -1,5 +1,6 @@
 """The ranks of this process together: what they share while they train and evaluate."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,9 @@ from tfparallel_trainer.data import feed, nest, order
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split import actors, division, exchange, member, partition
 from tfparallel_trainer.step import checks
+
+_LATELY = 20
+"""Steps whose times are kept."""
 
 Shares = tuple[int, ...]
 """How many examples each place along the data axis has."""
@@ -29,6 +33,10 @@ class Ranks:
         default_factory=dict
     )
     """Numbers of traces, in the order in which all processes make them."""
+    busy: collections.deque[list[float]] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_LATELY)
+    )
+    """Of the steps made lately: for each stage the seconds in which it computed."""
 
     def begin(self, program: collectives.Program, shares: Shares) -> None:
         """Start tracing a program for a batch that is divided in this way.

@@ -54,7 +54,9 @@ class TrainStep:
             self._ranks.parts(batch, shares),
         )
         own = self._ranks.members[0].head
-        return train.outcome_of(own, step, [tensor.numpy() for tensor in outcome])
+        *values, busy = (tensor.numpy() for tensor in outcome)
+        self._ranks.busy.append(busy.tolist())
+        return train.outcome_of(own, step, values)
 
     def _function(self, shares: ranks.Shares) -> Any:
         if not all(shares) and not self._kinds:
