@@ -13,6 +13,7 @@ from tfparallel_trainer.split import (
     communication,
     graph,
     layout,
+    named,
     programs,
     recording,
     schedule,
@@ -116,19 +117,33 @@ class Partition:
 
 
 def divide(
-    model: graph.Graph, mesh: shape.Mesh, microbatches: int, order: schedule.Schedule
+    model: graph.Graph,
+    mesh: shape.Mesh,
+    microbatches: int,
+    order: schedule.Schedule,
+    begins: Sequence[str] = (),
 ) -> Partition:
     """Divide a model over a mesh so that the dearest stage is as cheap as can be.
 
+    Args:
+        model: the graph.
+        mesh: the mesh.
+        microbatches: parts that a rank's share of a batch is divided into.
+        order: in which a stage works on them.
+        begins: the layers that stages begin with instead, as in `named.ends`.
+
     Raises:
-        BadConfigurationError: the model has fewer calls than the mesh has stages, or a layer
-            cannot be split as it must.
+        BadConfigurationError: the model has fewer calls than the mesh has stages, no such layers,
+            or a layer that cannot be split as it must.
     """
-    costs = [cost(model, node) for node in model.nodes]
+    if begins:
+        ends = named.ends(model, begins)
+    else:
+        ends = balance.ends([cost(model, node) for node in model.nodes], mesh.stage)
     return Partition(
         mesh=mesh,
         model=model,
-        stages=cuts.cut(model, balance.ends(costs, mesh.stage)),
+        stages=cuts.cut(model, ends),
         microbatches=microbatches,
         order=order,
         plan=assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES}),

@@ -97,7 +97,9 @@ def _prepare(
     examples, looked_at = setup.examples(given, process.module, division)
     bare = skeleton.build(process.module, given.job.trainer.seed)
     model = recording.record(bare)
-    divided = partition.divide(model, mesh, wanted.microbatches, _ORDERS[wanted.schedule])
+    divided = partition.divide(
+        model, mesh, wanted.microbatches, _ORDERS[wanted.schedule], wanted.cuts
+    )
     first = given.cluster.me * len(names)
     places = {first + place: name for place, name in enumerate(names)}
     own = ranks.build(process.module, bare, divided, places, examples)
