@@ -126,6 +126,11 @@ BAD: dict[str, tuple[Change, str]] = {
         _split(stage=4, microbatches=5),
         "trainer.globalBatchSize is 32, which does not divide by mesh.data 1 x mesh.microbatches 5",
     ),
+    "a batch that the rest does not divide": (
+        _split(data=-1, microbatches=16),
+        "trainer.globalBatchSize is 32, which does not divide by mesh.data 4 x mesh.microbatches",
+    ),
+    "a mesh of nothing and the rest": (_split(data=-1, stage=0), "give a number from 1, or -1"),
     "a mesh over unequal replicas": (
         _split_over_unequal,
         "a mesh needs equally many devices in each replica",

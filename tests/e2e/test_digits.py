@@ -1,15 +1,12 @@
 """The main example, applied as the README tells, and everything that a person can see of it."""
 
 import dataclasses
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e import namespaces, operator, volumes
+from tests.e2e import exported, namespaces, operator, volumes
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -124,26 +121,7 @@ def test_last_report_stays_in_the_status(run: Run) -> None:
 
 def test_saved_model_loads_with_plain_keras(run: Run, tmp_path: Path) -> None:
     model = run.volume.fetch("digits/model.keras", tmp_path / "model.keras")
-    program = """
-import importlib.util, json, sys
-import keras
-spec = importlib.util.spec_from_file_location("example", sys.argv[2])
-example = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(example)
-model = keras.saving.load_model(sys.argv[1], compile=False)
-x, y = example.evaluation_data()
-guesses = model.predict(x, verbose=0).argmax(axis=-1)
-print(json.dumps({"accuracy": float((guesses == y).mean())}))
-"""
-    source = str(operator.example("digits", "model.py"))
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(model), source],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    accuracy = json.loads(done.stdout)["accuracy"]
+    accuracy = exported.accuracy(model, operator.example("digits", "model.py"))
     reported = float(run.job["status"]["progress"]["metrics"]["val_accuracy"])
     assert accuracy >= ACCURACY
     assert accuracy == pytest.approx(reported, abs=1e-3)

@@ -60,6 +60,14 @@ def test_a_mesh_that_does_not_fit_says_why(given: job_file.Mesh, sentence: str) 
         given.over(4)
 
 
+def test_a_batch_divides_into_microbatches_without_rest() -> None:
+    job_file.Mesh(data=3).check_batch(4)
+    job_file.Mesh(data=3, microbatches=2).check_batch(12)
+    for mesh, size in ((job_file.Mesh(data=3), 2), (job_file.Mesh(data=3, microbatches=2), 10)):
+        with pytest.raises(ValueError, match="does not divide by"):
+            mesh.check_batch(size)
+
+
 @pytest.mark.parametrize(
     ("strategy", "mesh", "sentence"),
     [

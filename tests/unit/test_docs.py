@@ -12,8 +12,9 @@ from tfparallel_operator.api import load, names, types
 from tfparallel_operator.cli import app
 from tfparallel_operator.cli.compare import complexity
 from tfparallel_operator.core import failure, observation, replicas
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
+from tfparallel_trainer.split import schedule
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tests/cluster/README.md"])
@@ -62,6 +63,60 @@ def test_the_page_on_strategies_shows_its_example_and_every_strategy() -> None:
     assert function in (ROOT / "examples/custom-strategy/model.py").read_text()
     listed = [row[0] for row in rows("strategies.md", "# Strategies: how replicas train together")]
     assert listed == list(types.Strategy)
+
+
+JOBS = sorted(ROOT.glob("examples/*/*.yaml"))
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_every_job_of_an_example_is_a_valid_one(file: pathlib.Path) -> None:
+    documents = load.parse_documents(file.read_text(), str(file))
+    jobs = [document for document in documents if document.get("kind") == names.KIND]
+    for job in jobs:
+        assert load.parse_job(job).spec.tf_replica_specs
+    assert jobs or file.name == "kustomization.yaml"
+
+
+def test_the_page_on_model_split_shows_its_examples() -> None:
+    page = (ROOT / "docs/model-split.md").read_text()
+    first = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)[0]
+    assert first == (ROOT / "examples/split-two-models/job.yaml").read_text()
+    shown = rows("model-split.md", "weights, fill the device.")
+    assert {row[0] for row in shown} == {
+        file.name for file in ROOT.glob("examples/split-cnn/*.yaml")
+    }
+    for file, mesh, places, _ in shown:
+        document = yaml.safe_load((ROOT / "examples/split-cnn" / file).read_text())
+        job = load.parse_job(document)
+        assert yaml.safe_load(mesh) == document["spec"]["mesh"]
+        worker = job.spec.tf_replica_specs[types.Role.WORKER]
+        given = [worker.replicas, worker.devices or 1]
+        assert [int(number) for number in re.findall(r"\d+", places)] == given
+    for folder in ROOT.glob("examples/split-*"):
+        assert f"`{folder.name}`" in page or f"`examples/{folder.name}`" in page
+
+
+def test_the_page_on_model_split_tells_every_axis_and_how_long_stages_wait() -> None:
+    axes = [row[0] for row in rows("model-split.md", "## The mesh")]
+    assert axes == [*job_file.Mesh().axes]
+    for row in rows("model-split.md", "## Microbatches and the schedule"):
+        microbatches, *shares = (int(cell.removesuffix("%")) for cell in row)
+        for stages, share in zip((2, 4, 8), shares, strict=True):
+            assert abs(100 * schedule.bubble(stages, microbatches) - share) <= 0.5
+    listed = rows("model-split.md", "The schedule is the order in which a stage works on them:")
+    order = [row[0].split("`")[0] for row in listed]
+    assert order == list(job_file.PipelineSchedule)
+
+
+def test_the_placement_in_the_page_on_model_split_is_one_that_is_reported() -> None:
+    page = (ROOT / "docs/model-split.md").read_text()
+    [block] = re.findall(r"```yaml\n(placement:.*?)```", page, flags=re.DOTALL)
+    placement = yaml.safe_load(block)["placement"]
+    given = placement["mesh"].pop("schedule")
+    found = progress.Placement.model_validate(
+        {**placement, "mesh": {**placement["mesh"], "schedule": str(given)}}
+    )
+    assert [stage.stage for stage in found.stages] == [0, 1]
 
 
 def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:

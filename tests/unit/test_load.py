@@ -230,6 +230,7 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("planned", with_mesh({"auto": True})),
     ("planned, with a schedule", with_mesh({"auto": True, "schedule": "GPipe"})),
     ("one process", with_mesh({"stage": 1}, worker=1)),
+    ("a batch of unequal parts", with_mesh({"data": 3, "stage": 2}, worker=6)),
     ("several devices", with_devices(with_mesh({"stage": 4, "data": 2}, worker=4), worker=2)),
     ("a CPU in parts", with_template(with_mesh({"data": 4}, worker=2), "Worker", env=CPU_DEVICES)),
     (
@@ -315,6 +316,20 @@ BAD_MESHES: list[tuple[str, dict[str, Any], str]] = [
         with_mesh({"stage": 4, "microbatches": 5}),
         "trainer.globalBatchSize is 32, which does not divide by mesh.data 1 x mesh.microbatches 5",
     ),
+    (
+        "batch of the rest",
+        with_mesh({"data": -1, "microbatches": 16}),
+        "trainer.globalBatchSize is 32, which does not divide by mesh.data 4 x"
+        " mesh.microbatches 16: change one of them",
+    ),
+    (
+        "batch of templates",
+        with_template(
+            with_mesh({"data": -1, "microbatches": 16}, worker=2), "Worker", env=CPU_DEVICES
+        ),
+        "spec.mesh: trainer.globalBatchSize is 32, which does not divide by mesh.data 4 x",
+    ),
+    ("empty parts", with_mesh({"data": 64}, worker=64), "which does not divide by mesh.data 64"),
     (
         "product of templates",
         with_template(with_mesh({"data": 2}, worker=2), "Worker", env=CPU_DEVICES),

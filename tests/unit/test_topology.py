@@ -69,9 +69,13 @@ def test_the_nearer_ranks_are_the_more_nearness_is_preferred() -> None:
     assert terms(job, replicas.Replica(types.Role.WORKER, 5)) == [
         (100, hostname, GROUP),
         (100, zone, GROUP),
+        (30, zone, PIPELINE),
+        (10, zone, names.LABEL_JOB),
+    ]
+    stages = builders.a_split_job({"data": 2, "stage": 2}, worker=4)
+    assert terms(stages, replicas.Replica(types.Role.WORKER, 0)) == [
         (30, hostname, PIPELINE),
         (30, zone, PIPELINE),
-        (10, hostname, names.LABEL_JOB),
         (10, zone, names.LABEL_JOB),
     ]
 

@@ -116,7 +116,9 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
         )
     if not mesh.auto:
         try:
-            mesh.over(sum(one.replicas * devices[role] for role, one in roles.items()))
+            full = mesh.over(sum(one.replicas * devices[role] for role, one in roles.items()))
+            if spec.trainer is not None:
+                full.check_batch(spec.trainer.global_batch_size)
         except ValueError as error:
             raise SpecError(f"spec.mesh: {error}") from error
 

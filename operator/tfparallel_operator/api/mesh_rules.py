@@ -58,6 +58,12 @@ _KNOWN = (
 )
 """Whether the spec says how many devices there are: a template may ask for more than one."""
 
+_DATA = (
+    f"(self.mesh.data == -1 && {_MESH_DEVICES} < 0"
+    f" ? {_ALL_DEVICES} / -{_MESH_DEVICES} : self.mesh.data)"
+)
+"""Replicas of the model; of a mesh that is refused it may be less than 1."""
+
 _NUMBERS = ", ".join(f"self.mesh.{axis}" for axis in _AXES)
 
 SPEC_RULES = (
@@ -93,14 +99,14 @@ SPEC_RULES = (
         f".format([{_NUMBERS}, {_ALL_DEVICES}])",
     ),
     rules.Rule(
-        "!has(self.mesh) || !has(self.trainer) || self.mesh.data < 1"
-        " || (self.trainer.globalBatchSize >= self.mesh.data && (self.mesh.microbatches == 1"
-        " || self.trainer.globalBatchSize % (self.mesh.data * self.mesh.microbatches) == 0))",
+        f"!has(self.mesh) || !has(self.trainer) || self.mesh.auto || !{_KNOWN} || {_DATA} < 1"
+        f" || (self.trainer.globalBatchSize >= {_DATA} && (self.mesh.microbatches == 1"
+        f" || self.trainer.globalBatchSize % ({_DATA} * self.mesh.microbatches) == 0))",
         "trainer.globalBatchSize does not divide by mesh.data x mesh.microbatches: change one of"
         " them",
         told="'trainer.globalBatchSize is %d, which does not divide by mesh.data %d x"
         " mesh.microbatches %d: change one of them'.format([self.trainer.globalBatchSize,"
-        " self.mesh.data, self.mesh.microbatches])",
+        f" {_DATA}, self.mesh.microbatches])",
     ),
     rules.Rule(
         "has(self.mesh) == has(oldSelf.mesh) && (!has(self.mesh) || self.mesh == oldSelf.mesh)",

@@ -210,7 +210,7 @@ class Spec(base.Model):
 
     scheduling: Scheduling | None = None
     """Where the scheduler puts the replicas. Absent: with ModelSplit, pods whose devices exchange
-    most prefer the same node, and then the same zone; else nothing is asked for."""
+    most prefer the same node, and all the same zone; else nothing is asked for."""
 
     run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
     """How long the job may run, how often it is retried, and what is left of it."""

@@ -30,7 +30,11 @@ def labels(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, str
 
 
 def affinity(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, Any] | None:
-    """Return the podAffinity of a pod, preferred only; None when nothing is asked for."""
+    """Return the podAffinity of a pod, preferred only; None when nothing is asked for.
+
+    The narrowest place is for the pods that exchange most: if others preferred it too, they could
+    take it before.
+    """
     keys = _keys(job)
     training = _training(job)
     if not keys or replica not in training or len(training) == 1:
@@ -38,8 +42,8 @@ def affinity(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, A
     wanted = {names.LABEL_JOB: job.metadata.name}
     terms = [
         _term(wanted | {label: value}, key, _WEIGHTS[label])
-        for label, value in (labels(job, replica) | wanted).items()
-        for key in keys
+        for level, (label, value) in enumerate((labels(job, replica) | wanted).items())
+        for key in keys[min(level, len(keys) - 1) :]
     ]
     return {"preferredDuringSchedulingIgnoredDuringExecution": terms}
 

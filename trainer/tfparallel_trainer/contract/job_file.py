@@ -222,6 +222,24 @@ class Mesh(base.Model):
             )
         return self.model_copy(update=dict.fromkeys(inferred, devices // given))
 
+    def check_batch(self, size: int) -> None:
+        """See that a batch can be divided as a mesh asks, whose axes are all numbers.
+
+        Without microbatches the parts of a batch may be unequal, but none may be empty.
+
+        Args:
+            size: examples of a batch.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        parts = self.data * self.microbatches
+        if size < parts or (self.microbatches > 1 and size % parts):
+            raise ValueError(
+                f"trainer.globalBatchSize is {size}, which does not divide by mesh.data {self.data}"
+                f" x mesh.microbatches {self.microbatches}: change one of them"
+            )
+
 
 class JobFile(base.Model):
     """Content of the job file (JSON)."""

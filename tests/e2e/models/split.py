@@ -1,0 +1,49 @@
+"""Handwritten digits in a fixed order, epochs that each begin with a wait, so that something can
+happen during training; until there is a file "hurry" in the output directory.
+"""
+
+import time
+from typing import Any
+
+import keras
+import tensorflow as tf
+from sklearn import datasets, model_selection
+
+SECONDS_BEFORE_AN_EPOCH = 2.0
+
+
+def build_model() -> Any:
+    image = keras.Input((8, 8, 1))
+    x = keras.layers.Conv2D(16, 3, padding="same", activation="relu")(image)
+    y = keras.layers.Conv2D(16, 3, padding="same", activation="relu")(x)
+    x = keras.layers.MaxPooling2D()(keras.layers.Add()([x, y]))
+    x = keras.layers.Dense(64, activation="relu")(keras.layers.Flatten()(x))
+    return keras.Model(image, keras.layers.Dense(10)(x))
+
+
+def compile_model(model: Any) -> None:
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=1.0),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+
+
+def training_data(context: Any) -> Any:
+    if context.epoch and not (context.output_dir / "hurry").exists():
+        time.sleep(SECONDS_BEFORE_AN_EPOCH)
+    x, _, y, _ = _split()
+    return tf.data.Dataset.from_tensor_slices((x, y))
+
+
+def evaluation_data() -> Any:
+    _, x, _, y = _split()
+    return x, y
+
+
+def _split() -> Any:
+    digits = datasets.load_digits()
+    images = (digits.images[..., None] / 16).astype("float32")
+    return model_selection.train_test_split(
+        images, digits.target, test_size=0.2, random_state=0, stratify=digits.target
+    )

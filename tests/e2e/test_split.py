@@ -1,0 +1,164 @@
+"""Models that are split over pods: a pod is lost, and the end is that of a model that is whole."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import console
+from tests.e2e import exported, jobs, namespaces, volumes
+from tfparallel_trainer.contract import environment, exits
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+
+MODEL = Path(__file__).parent / "models/split.py"
+EPOCHS = 20
+STEPS_BEFORE_A_LOSS = 60
+EXAMPLES = 360
+"""Of the evaluation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where all jobs of this file run, and what the whole model came to."""
+
+    namespace: namespaces.Namespace
+    volume: volumes.Volume
+    folder: Path
+    accuracy: float
+
+    def exported(self, name: str) -> float:
+        """The accuracy of what a job left, by plain Keras."""
+        return _exported(self.volume, name, self.folder)
+
+
+def _exported(volume: volumes.Volume, name: str, folder: Path) -> float:
+    file = volume.fetch(f"{name}/model.keras", folder / f"{name}.keras")
+    return exported.accuracy(file, MODEL)
+
+
+def _job(name: str, pods: int, devices: int, **spec: object) -> namespaces.Object:
+    """A job of workers whose CPU stands for several devices."""
+    given = {"name": environment.CPU_DEVICES, "value": str(devices)}
+    template = {"spec": {"containers": [{"name": "tensorflow", "env": [given]}]}}
+    trainer = {
+        "source": {"configMap": {"name": "split"}},
+        "epochs": EPOCHS,
+        "globalBatchSize": 64,
+        "checkpoint": {"claim": "split", "everySteps": 20},
+    }
+    worker = {"replicas": pods, "template": template}
+    return jobs.job(name, trainer=trainer, tfReplicaSpecs={"Worker": worker}, **spec)
+
+
+@pytest.fixture(scope="module")
+def place(
+    module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """A volume, and the accuracy of the model that one process has trained whole."""
+    namespace, folder = module_namespace, tmp_path_factory.mktemp("split")
+    volume = volumes.make(namespace, "split")
+    namespace.kubectl("create", "configmap", "split", f"--from-file=model.py={MODEL}")
+    namespace.apply(_job("whole", 1, 1, strategy="Mirrored"))
+    namespace.wait("whole", _moved(1))
+    volume.touch("whole/hurry")
+    status = namespace.wait_ended("whole")["status"]
+    assert status["state"] == "Succeeded", namespace.describe("whole")
+    assert "placement" not in status
+    yield Place(namespace, volume, folder, _exported(volume, "whole", folder))
+    volume.remove()
+
+
+def _moved(step: int) -> Callable[[namespaces.Object], bool]:
+    def moved(status: namespaces.Object) -> bool:
+        assert status.get("state") not in {"Succeeded", "Failed"}, status
+        return bool(status.get("progress", {}).get("step", 0) >= step)
+
+    return moved
+
+
+def _finish(place: Place, name: str, attempt: int) -> namespaces.Object:
+    """Let the next attempt resume and go to its end without waits; give the job's status."""
+    namespace = place.namespace
+    namespace.wait(name, lambda status: status.get("attempt", 0) >= attempt)
+    place.volume.touch(f"{name}/hurry")
+    status: namespaces.Object = namespace.wait_ended(name)["status"]
+    assert status["state"] == "Succeeded", namespace.describe(name)
+    assert status["attempt"] == attempt
+    assert status["progress"]["step"] == status["progress"]["totalSteps"]
+    resumed = namespace.kubectl("logs", f"{name}-worker-0").partition("resuming after step ")[2]
+    assert int(resumed.split()[0]) >= STEPS_BEFORE_A_LOSS - 20
+    return status
+
+
+def _check(place: Place, name: str, status: namespaces.Object) -> None:
+    """See that the model is as good as the whole one, by the trainer and by plain Keras."""
+    accuracy = place.exported(name)
+    assert place.accuracy > 0.9
+    assert accuracy == pytest.approx(place.accuracy, abs=1.5 / EXAMPLES)
+    reported = float(status["progress"]["metrics"]["val_accuracy"])
+    assert accuracy == pytest.approx(reported, abs=1e-3)
+
+
+def test_four_pods_lose_one_and_end_as_if_the_model_were_whole(place: Place) -> None:
+    namespace = place.namespace
+    mesh = {"data": 2, "stage": -1, "microbatches": 2}
+    namespace.apply(_job("four", 4, 1, strategy="ModelSplit", mesh=mesh))
+    job = namespace.wait("four", _moved(STEPS_BEFORE_A_LOSS))
+    placement = job["status"]["placement"]
+    assert {**placement["mesh"]} == {
+        "data": 2,
+        "stage": 2,
+        "spatial": 1,
+        "tensor": 1,
+        "microbatches": 2,
+        "schedule": "1F1B",
+        "auto": False,
+    }
+    first, second = placement["stages"]
+    assert first["devices"] == ["worker-0/CPU:0", "worker-2/CPU:0"]
+    assert second["devices"] == ["worker-1/CPU:0", "worker-3/CPU:0"]
+    # 160 + 2,320 + 16,448 + 650 weights of four bytes: no device has all of them.
+    assert first["parameterBytes"] + second["parameterBytes"] == 4 * 19_578
+    assert first["parameterBytes"] > 0
+    assert second["parameterBytes"] > 0
+    before = namespace.pods("four")
+    assert {pod["metadata"]["labels"]["tfparallel.dev/mesh-pipeline"] for pod in before.values()}
+
+    namespace.lose("four-worker-3")
+    status = _finish(place, "four", attempt=2)
+    assert status["restarts"] == {"failure": 0, "disruption": 1}
+    after = namespace.pods("four")
+    assert after.keys() == before.keys()
+    for name, pod in after.items():
+        assert pod["metadata"]["uid"] != before[name]["metadata"]["uid"]
+    _check(place, "four", status)
+
+
+def test_two_pods_of_two_devices_outlive_a_crash(place: Place) -> None:
+    namespace = place.namespace
+    mesh = {"stage": 2, "tensor": 2, "microbatches": 2, "schedule": "GPipe"}
+    namespace.apply(_job("two", 2, 2, strategy="ModelSplit", mesh=mesh))
+    job = namespace.wait("two", _moved(STEPS_BEFORE_A_LOSS))
+    stages = job["status"]["placement"]["stages"]
+    assert [stage["devices"] for stage in stages] == [
+        [f"worker-{pod}/CPU:0", f"worker-{pod}/CPU:1"] for pod in (0, 1)
+    ]
+
+    namespace.crash("two-worker-1")
+    status = _finish(place, "two", attempt=2)
+    assert status["restarts"] == {"failure": 1, "disruption": 0}
+    assert status["replicas"]["Worker"]["lastExit"]["code"] in {128 + 9, exits.Exit.PEER_LOST}
+    _check(place, "two", status)
+
+
+def test_a_mesh_of_other_devices_is_refused_when_it_is_applied(place: Place) -> None:
+    spec = {
+        "strategy": "ModelSplit",
+        "mesh": {"data": 2, "tensor": 4},
+        "trainer": {"epochs": 1, "globalBatchSize": 64},
+        "tfReplicaSpecs": {"Worker": {"replicas": 3, "devices": 2}},
+    }
+    with pytest.raises(console.ClusterError, match="does not fit the 6 devices of all replicas"):
+        place.namespace.apply(jobs.job("wide", **spec))
