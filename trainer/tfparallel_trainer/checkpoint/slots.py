@@ -162,8 +162,11 @@ def _read(probe: Any, weights: Sequence[str]) -> list[Slot]:
 
 
 def _name(path: str) -> str:
-    """Of a variable without a weight; one that lies in no optimizer is but numbered by Keras."""
-    return path if "/" in path else ""
+    """Of a variable without a weight: without that of the optimizer, which Keras may number.
+
+    One that lies in no optimizer has but a number.
+    """
+    return path.rpartition("/")[2] if "/" in path else ""
 
 
 def _axes(variable: Any) -> tuple[int, ...]:

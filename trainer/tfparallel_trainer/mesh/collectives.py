@@ -22,7 +22,7 @@ from tfparallel_trainer.mesh import shape
 PROCESSES_KEY = 1 << 13
 """Key of the group that has one rank of each process; below those of the mesh's groups."""
 
-_POSITION_BITS = 24
+POSITION_BITS = 24
 _MAX_POWER = 40
 """Rows that are gathered at once are at most 2**(_MAX_POWER - 1) on each rank."""
 
@@ -38,7 +38,10 @@ class Program(enum.IntEnum):
     SHARE_STATISTICS = 5
     TELL = 6
     SHARE_CHANGES = 7
-    DECIDE = 8
+    PASS_ON = 8
+    EVALUATE = 9
+    LOOK = 10
+    DECIDE = 11
 
 
 class Communicator:
@@ -150,7 +153,7 @@ class Communicator:
         return {
             "group_size": tf.constant(self.size, tf.int32),
             "group_key": tf.constant(self._key, tf.int32),
-            "instance_key": tf.constant(self._program << _POSITION_BITS | position) + variant,
+            "instance_key": tf.constant(self._program << POSITION_BITS | position) + variant,
             "ordering_token": [self._token.handle],
             "communication_hint": self._hint,
         }

@@ -13,7 +13,13 @@ from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import communication, graph, schedule, stages
 
 GRADIENTS = "gradients"
-"""Tag of the sum over the data axis that ends a step."""
+"""Tag of the sum over the data axis when all microbatches are through."""
+
+LOSS = "loss"
+"""Tag of the sum over all ranks of what the loss is made of, and of their flags."""
+
+NORM = "norm"
+"""Tag of the sum over all ranks that tells how large the gradients are, and whether finite."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ Turn = tuple[int, schedule.Action]
 def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
     """Give the list of each stage.
 
+    A pipeline without microbatches has the sums of shared weights only.
+
     Raises:
         ValueError: the schedule lets a stage work before it can have what it needs.
     """
@@ -100,22 +108,34 @@ def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
     return found
 
 
-def on_mesh(pipeline: Pipeline, mesh: shape.Mesh) -> dict[int, list[communication.Step]]:
+def on_mesh(
+    pipelines: Sequence[Pipeline], mesh: shape.Mesh, *, trains: bool
+) -> dict[int, list[communication.Step]]:
     """Give the list of each rank of a mesh whose other axes repeat the pipeline.
+
+    Args:
+        pipelines: of each place along the data axis; they differ in their microbatches only.
+        mesh: the mesh.
+        trains: whether the sums that end a step follow.
 
     Raises:
         ValueError: the mesh has another number of stages, or see `lists`.
     """
-    if mesh.stage != pipeline.count:
-        raise ValueError(f"the mesh has {mesh.stage} stages, and the pipeline {pipeline.count}")
-    own = lists(pipeline)
+    counts = {pipeline.count for pipeline in pipelines}
+    if counts != {mesh.stage}:
+        raise ValueError(f"the mesh has {mesh.stage} stages, and the pipelines {counts}")
+    own = [lists(pipeline) for pipeline in pipelines]
     found: dict[int, list[communication.Step]] = {}
     for rank in range(mesh.size):
+        place = mesh.coordinates(rank)
         along = mesh.group(rank, shape.Axis.STAGE).ranks
-        found[rank] = [_placed(step, along) for step in own[along.index(rank)]]
-        replicas = mesh.group(rank, shape.Axis.DATA).ranks
-        if len(replicas) > 1:
+        steps = own[place[shape.Axis.DATA]][place[shape.Axis.STAGE]]
+        found[rank] = [_placed(step, along) for step in steps]
+        if trains:
+            replicas = mesh.group(rank, shape.Axis.DATA).ranks
+            everyone = range(mesh.size)
             found[rank].append(communication.total(replicas, GRADIENTS))
+            found[rank] += [communication.total(everyone, tag) for tag in (LOSS, NORM)]
     return found
 
 
@@ -140,10 +160,11 @@ def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[communication.Meeting]
 
 def _starts(pipeline: Pipeline) -> dict[Turn, float]:
     """When each turn begins in a run in which messages take no time."""
-    waiting = {
-        stage: list(reversed(list(pipeline.order(pipeline.count, pipeline.microbatches, stage))))
-        for stage in range(pipeline.count)
-    }
+    waiting: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
+    if pipeline.microbatches:
+        for stage in waiting:
+            in_order = pipeline.order(pipeline.count, pipeline.microbatches, stage)
+            waiting[stage] = list(in_order)[::-1]
     starts: dict[Turn, float] = {}
     ends: dict[Turn, float] = {}
     free = dict.fromkeys(waiting, 0.0)
