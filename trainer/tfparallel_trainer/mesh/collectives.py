@@ -195,7 +195,7 @@ class Communicator:
         return {
             "group_size": tf.constant(2, tf.int32),
             "group_key": tf.constant(shape.pair_key(self._key, self.size, one, other), tf.int32),
-            "instance_key": tf.constant(self._program << _POSITION_BITS | position),
+            "instance_key": tf.constant(self._program << POSITION_BITS | position),
             "communication_hint": self._hint,
         }
 
