@@ -1,8 +1,8 @@
 """Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
 
 A node is split as the user wishes, or else in the way of its rules that communicates least among
-those that divide its weights: for two layers in a row that is a column and then a row. What has no
-rule is replicated, on inputs that are gathered first; so every model runs.
+those that use most axes and divide its weights: for two layers in a row that is a column and then a
+row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
 """
 
 import dataclasses
@@ -160,7 +160,9 @@ class _Walk:
         reasons: list[str] = []
         found: list[Choice] = []
         for way, rule in table.ways(node).items():
-            if wish not in (None, way) or any(call.ranks(axis) == 1 for axis in rule.axes):
+            if wish != way and (wish is not None or rule.only_asked):
+                continue
+            if any(call.ranks(axis) == 1 for axis in rule.axes):
                 continue
             try:
                 split = self._checked(node, rule.split(call))
@@ -212,10 +214,11 @@ class _Walk:
                 known.shape, known.dtype, self._layouts[tensor], lies, has_gradient
             )
 
-    def _rank(self, choice: Choice) -> tuple[bool, float]:
+    def _rank(self, choice: Choice) -> tuple[int, bool, float]:
+        axes = len(table.ways(choice.node)[choice.way].axes)
         divides = any(not shard.layout.is_whole for shard in choice.split.variables.values())
         sent = sum(one.sent(_USUAL_BATCH, self._degrees.get(one.axis, 1)) for one in choice.costs)
-        return not divides, sent
+        return -axes, not divides, sent
 
     def _unsplit(self, key: str) -> registry.Shard:
         return registry.Shard(layout.whole(len(self._model.variables[key].shape)))

@@ -4,9 +4,17 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 from tfparallel_trainer.split import graph
-from tfparallel_trainer.split.rules import dense, registry
+from tfparallel_trainer.split.rules import (
+    borders,
+    dense,
+    examples,
+    images,
+    pooling,
+    registry,
+    statistics,
+)
 
-MODULES: Sequence[ModuleType] = (dense,)
+MODULES: Sequence[ModuleType] = (dense, images, pooling, borders, statistics, examples)
 """Each has its `RULES` by class of layer, or `OPERATIONS` by name of an operation, or both."""
 
 
