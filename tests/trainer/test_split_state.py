@@ -115,6 +115,10 @@ def has_one_part(draft: pathlib.Path) -> bool:
     return any(lists)
 
 
+def wait_for_draft(due: Callable[[pathlib.Path], bool], checkpoints: pathlib.Path) -> None:
+    test_kills.wait_for(lambda: any(map(due, test_kills.drafts(checkpoints))))
+
+
 @pytest.mark.timeout(600)
 def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(LARGE)
@@ -141,7 +145,7 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
         with start("killed") as group:
             test_kills.wait_for(lambda: checkpoints.exists() and store.checkpoints(checkpoints))
             before = store.checkpoints(checkpoints)[-1]
-            test_kills.wait_for(lambda: any(map(due, test_kills.drafts(checkpoints))))
+            wait_for_draft(due, checkpoints)
             group.processes[victim].send_signal(signal.SIGKILL)
             ended = group.wait(60)
         assert ended[victim].code == -signal.SIGKILL
