@@ -14,9 +14,13 @@ from tfparallel_operator.api import load, names
 from tfparallel_operator.cli import display, summary
 from tfparallel_operator.cli import status as cluster_status
 from tfparallel_operator.cli.compare import command, execute, plan
+from tfparallel_operator.cli.planning import ask, written
+from tfparallel_operator.cli.planning import command as planning
 from tfparallel_operator.engine import credentials, errors
 from tfparallel_operator.local import run as local_run
 from tfparallel_operator.local import source
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import plan as contract_plan
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -162,6 +166,86 @@ def compare(
     except execute.StoppedError as error:
         sys.exit(EXIT_SIGNAL + error.number)
     except KeyboardInterrupt:  # between two runs: nothing runs
+        sys.exit(EXIT_SIGNAL + 2)
+
+
+@tfparallel.command("plan")
+@click.argument("module", type=_FILE, metavar="MODEL.py")
+@click.option("--devices", type=click.IntRange(min=1), required=True, help="Of all pods together.")
+@click.option("--pods", type=click.IntRange(min=1), help="[default: one for each device]")
+@click.option(
+    "--memory", metavar="BYTES", help="Of each device, such as 8GiB.  [default: no limit]"
+)
+@click.option(
+    "--mesh",
+    metavar="AXIS=NUMBER,...",
+    help="Such as data=2,stage=2; -1 is what is left.  [default: the best that fits]",
+)
+@click.option("--microbatches", type=click.IntRange(min=1), help="[default: the best that fits]")
+@click.option(
+    "--schedule",
+    type=click.Choice([one.value for one in job_file.PipelineSchedule]),
+    default=job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD.value,
+    show_default=True,
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="trainer.globalBatchSize.",
+)
+@click.option(
+    "--length",
+    type=click.IntRange(min=1),
+    help="Stands for dimensions of the inputs that only the data tells.",
+)
+@click.option("--calibrate", is_flag=True, help="Measure each layer on this machine first.")
+@click.option(
+    "--output",
+    type=_FILE,
+    metavar="DIR",
+    help="Where picture and data go.  [default: a new folder runs/<module>/<time>]",
+)
+def plan_(
+    module: pathlib.Path,
+    devices: int,
+    pods: int | None,
+    memory: str | None,
+    mesh: str | None,
+    microbatches: int | None,
+    schedule: str,
+    batch: int,
+    length: int | None,
+    calibrate: bool,
+    output: pathlib.Path | None,
+) -> None:
+    """Say how ModelSplit would divide a model among devices, what fits, and what it costs.
+
+    Exit status: 0 there is a plan, 1 the planner failed, 2 bad input or nothing fits.
+    """
+    try:
+        processes, each = written.pods(devices, pods)
+        question = contract_plan.Question(
+            folder=str(module.resolve().parent),
+            module=module.name,
+            processes=processes,
+            devices=each,
+            memory=None if memory is None else written.size(memory),
+            mesh=None if mesh is None else written.mesh(mesh),
+            microbatches=microbatches,
+            schedule=job_file.PipelineSchedule(schedule),
+            batch=batch,
+            length=length,
+            calibrate=calibrate,
+        )
+        planning.make(question, output or _new_folder(module.stem))
+    except load.SpecError as error:
+        _refuse(error)
+    except ask.PlannerFailedError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:  # the trainer got it too
         sys.exit(EXIT_SIGNAL + 2)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import user
+from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.split import head, initial, layout, partition, recording, stages, update
 from tfparallel_trainer.split.rules import registry
@@ -25,6 +26,8 @@ class Member:
     stage: stages.Stage
     weights: dict[str, Any]
     """By key: its parts of those that its nodes read; some may be borrowed from another stage."""
+    parts: dict[str, shard.Part]
+    """Which part of each weight it has, by key."""
     shards: dict[str, registry.Shard]
     """How each of the weights lies on the ranks that split layers, by key."""
     groups: dict[shape.Axis, collectives.Communicator]
@@ -119,6 +122,7 @@ def build(
             place=place,
             stage=stage,
             weights=weights,
+            parts={key: keys[key] for key in weights},
             shards={key: divided.plan.variables[key] for key in weights},
             groups={
                 group.axis: collectives.Communicator.of(group, rank, device)

@@ -7,11 +7,12 @@ import functools
 import tensorflow as tf
 
 from tfparallel_trainer import engine, errors, run, settings, setup, stall, termination, training
-from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.mesh import devices, shape, watch
 from tfparallel_trainer.split import (
     evaluation,
+    keeping,
     partition,
     placing,
     ranks,
@@ -42,7 +43,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     names = devices.names(given.cluster, count)
     run.compare(given, process, names[0], count)
     with watch.peers(given.cluster, process.give_up), run.reporter_of(given, process) as reporter:
-        ready, own = _prepare(given, process, wanted, names)
+        ready, own, kept = _prepare(given, process, wanted, names)
         together = upkeep.Upkeep(own)
         made = _engine(given, process, ready, own, together)
         reporter.placement = functools.partial(_placement, given, wanted, own)
@@ -53,6 +54,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
                 run.warn(given, process, ready)
             process.stop.allow(termination.STEP_SECONDS)
             outer.run()
+        kept.export(outer.position, process.out.say)
         if given.cluster.is_chief:
             run.write_summary(given, process, ready, reporter, outer.position)
         together.barrier()  # nobody leaves before the chief has written everything
@@ -90,7 +92,7 @@ def _wanted(given: settings.Settings, count: int) -> job_file.Mesh:
 
 def _prepare(
     given: settings.Settings, process: run.Process, wanted: job_file.Mesh, names: list[str]
-) -> tuple[setup.Ready, ranks.Ranks]:
+) -> tuple[setup.Ready, ranks.Ranks, keeping.Keeping]:
     """Load the data, divide the model and build what the ranks of this process have of it."""
     mesh = shape.Mesh(**wanted.axes, generation=next(run.generations))
     division = setup.over(mesh, given, len(names))
@@ -104,17 +106,19 @@ def _prepare(
     places = {first + place: name for place, name in enumerate(names)}
     own = ranks.build(process.module, bare, divided, places, examples)
     advice = checks.check(bare, mesh.data)
+    together = peers.of(given.cluster, names[0])
+    kept = keeping.prepare(given, process.module, together, own.members, process.out.say)
     ready = setup.Ready(
         mesh=mesh,
         replicas=[dataclasses.replace(one.head, advice=advice) for one in own.members],
         training=examples,
         evaluation=looked_at,
-        saved=None,
-        variables={},
-        start=files.Position(step=0, epoch=given.first_epoch, example=0),
+        saved=kept.saved,
+        state=kept.state,
+        start=kept.start(process.out.say),
         given_attempt=given.attempt or 1,
     )
-    return ready, own
+    return ready, own, kept
 
 
 def _engine(

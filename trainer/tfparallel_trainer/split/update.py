@@ -33,7 +33,27 @@ class Optimizer:
         self._kept: list[Any] = []
         if self._steps > 1:
             self._kept = [keras.Variable(tf.zeros(one.shape, one.dtype)) for one in variables]
-        self._made = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._made = keras.Variable(0, dtype=self._inner.iterations.dtype, trainable=False)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of several steps are added up for an update."""
+        return bool(self._kept)
+
+    @property
+    def kept(self) -> list[Any]:
+        """Gradients that wait to be applied, one for each variable where it accumulates."""
+        return self._kept
+
+    @property
+    def made(self) -> Any:
+        """The count of all steps where it accumulates, those without an update among them."""
+        return self._made
+
+    def resume(self) -> None:
+        """Go on after variables were given the state of a checkpoint."""
+        if self.accumulates:
+            self._inner.iterations.assign(self._made // self._steps)
 
     @property
     def scales(self) -> bool:

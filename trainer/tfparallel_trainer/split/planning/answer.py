@@ -25,13 +25,13 @@ def answer(question: plan.Question) -> plan.Plan:
     """
     module = user.load(pathlib.Path(question.folder), question.module)
     model = skeleton.build(module, question.seed)
-    module.compile_model(model)
+    recorded = recording.record(model)
+    module.compile_model(model)  # not before: Keras cannot clone a compiled model without weights
     if not model.compiled or model.optimizer is None:
         raise errors.UserCodeError(
             f"{module.path}: there is no optimizer, whose slots take memory: define "
             "compile_model(model), which calls model.compile(optimizer=…, loss=…)."
         )
-    recorded = recording.record(model)
     held, fixed = slots.of(model.optimizer, recorded.variables)
     known = costs.of(recorded, held, fixed, question.length)
     cluster = devices.Cluster(
