@@ -6,14 +6,17 @@ import importlib.metadata
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
 from tfparallel_operator.api import load, names
 from tfparallel_operator.cli import display, summary
+from tfparallel_operator.cli import status as cluster_status
 from tfparallel_operator.cli.compare import command, execute, plan
 from tfparallel_operator.cli.planning import ask, written
 from tfparallel_operator.cli.planning import command as planning
+from tfparallel_operator.engine import credentials, errors
 from tfparallel_operator.local import run as local_run
 from tfparallel_operator.local import source
 from tfparallel_trainer.contract import job_file
@@ -264,12 +267,36 @@ def validate(files: Sequence[pathlib.Path]) -> None:
 
 
 @tfparallel.command()
+@click.argument("name", metavar="NAME")
+@click.option("-n", "--namespace", default="default", show_default=True)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="How to reach the cluster.  [default: that of kubectl]",
+)
+def status(name: str, namespace: str, kubeconfig: str | None) -> None:
+    """Show a job in a cluster: progress, replicas, and where the parts of a split model are.
+
+    Exit status: 0 it is shown, 1 the cluster gives no answer, 2 there is no such job.
+    """
+    try:
+        access = credentials.find(kubeconfig or cluster_status.kubeconfig())
+        found = asyncio.run(cluster_status.fetch(name, namespace, access))
+    except load.SpecError as error:
+        _refuse(error)
+    except (credentials.CredentialsError, errors.ApiError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    cluster_status.show(name, found)
+
+
+@tfparallel.command()
 def version() -> None:
     """Print the version."""
     click.echo(f"tfparallel {importlib.metadata.version('tfparallel-operator')}")
 
 
-def _refuse(error: load.SpecError) -> None:
+def _refuse(error: load.SpecError) -> NoReturn:
     for problem in error.problems:
         click.echo(f"error: {problem}", err=True)
     sys.exit(EXIT_BAD_INPUT)
