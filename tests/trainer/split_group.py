@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -42,6 +42,16 @@ class Counting(collectives.Communicator):
 
     def exchange(self, tensor: tf.Tensor) -> tf.Tensor:
         return super().exchange(self._noted(tensor))
+
+    def deliver(
+        self,
+        routes: Sequence[tuple[int, int]],
+        given: Mapping[int, tf.Tensor],
+        shapes: Mapping[int, Sequence[int]],
+        dtype: tf.DType,
+    ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
+        noted = {place: self._noted(tensor) for place, tensor in given.items()}
+        return super().deliver(routes, noted, shapes, dtype)
 
     def _noted(self, tensor: tf.Tensor) -> tf.Tensor:
         self.brought.append(tensor.shape.num_elements() * tensor.dtype.size)

@@ -1,5 +1,6 @@
 """The mesh and the cluster as values."""
 
+import itertools
 import json
 
 import pytest
@@ -102,3 +103,29 @@ def test_everybody_is_watched(count: int) -> None:
             seen[peer.name] = seen.get(peer.name, 0) + 1
     assert sorted(seen) == sorted(f"worker-{number}" for number in range(count))
     assert seen["worker-0"] == count - 1
+
+
+@given(meshes)
+def test_pairs_have_keys_that_no_group_and_no_other_pair_has(mesh: shape.Mesh) -> None:
+    groups = {mesh.group(rank, axis) for rank in range(mesh.size) for axis in shape.Axis}
+    keys = [group.key for group in groups]
+    for group in groups:
+        size = len(group.ranks)
+        for one, other in itertools.combinations(range(size), 2):
+            keys.append(shape.pair_key(group.key, size, one, other))
+            assert keys[-1] == shape.pair_key(group.key, size, other, one) < 1 << 31
+    assert len(set(keys)) == len(keys)
+
+
+def test_pairs_of_groups_of_all_sizes_differ() -> None:
+    key = shape.Group(shape.Axis.TENSOR, 0, (0,)).key
+    sizes = range(2, shape.MAX_PAIRED + 1)
+    keys = [
+        shape.pair_key(key, size, *pair)
+        for size in sizes
+        for pair in itertools.combinations(range(size), 2)
+    ]
+    assert len(set(keys)) == len(keys)
+    assert max(keys) < 1 << 31
+    with pytest.raises(ValueError, match="0 and 1 are no pair in a group of 49 ranks"):
+        shape.pair_key(key, 49, 0, 1)

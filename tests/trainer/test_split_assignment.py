@@ -126,7 +126,7 @@ def test_all_calls_of_a_layer_divide_its_weights_alike() -> None:
     ("wishes", "words"),
     [
         ({"none": "row"}, "has no layer none, .* give one of .*narrow"),
-        ({"wide": "heads"}, r"wide \(Dense\) cannot be split by heads: give one of column, row, r"),
+        ({"wide": "heads"}, r"wide \(Dense\) cannot be split by heads: give one of column, row"),
         ({"narrow": "column"}, "narrow cannot be split by column: it has 4 units, .* is 5: let"),
     ],
 )

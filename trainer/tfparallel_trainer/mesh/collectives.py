@@ -12,7 +12,7 @@ ranks can form a group, in one process or in many. Three rules keep every rank i
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import tensorflow as tf
@@ -23,6 +23,10 @@ PROCESSES_KEY = 1 << 13
 """Key of the group that has one rank of each process; below those of the mesh's groups."""
 
 POSITION_BITS = 24
+_VARIANT_BITS = 18
+MAX_VARIANTS = 1 << (POSITION_BITS - _VARIANT_BITS)
+"""How many traces of one program may differ in shapes."""
+
 _MAX_POWER = 40
 """Rows that are gathered at once are at most 2**(_MAX_POWER - 1) on each rank."""
 
@@ -38,10 +42,10 @@ class Program(enum.IntEnum):
     SHARE_STATISTICS = 5
     TELL = 6
     SHARE_CHANGES = 7
-    PASS_ON = 8
-    EVALUATE = 9
-    LOOK = 10
-    DECIDE = 11
+    DECIDE = 8
+    PASS_ON = 9
+    EVALUATE = 10
+    LOOK = 11
 
 
 class Communicator:
@@ -68,10 +72,15 @@ class Communicator:
         """Make a rank's end of a group of the mesh; its operations run on `device`."""
         return cls(group.key, len(group.ranks), group.ranks.index(rank), device)
 
-    def begin(self, program: Program) -> None:
-        """Start tracing a program; call it first in the function that is traced."""
+    def begin(self, program: Program, variant: int = 0) -> None:
+        """Start tracing a program; call it first in the function that is traced.
+
+        Args:
+            program: the same on all members.
+            variant: tells apart traces whose tensors have other shapes; below MAX_VARIANTS.
+        """
         self._program = program
-        self._position = 0
+        self._position = variant << _VARIANT_BITS
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
         """Add a tensor up over the group: same shape and type on every member."""
@@ -128,6 +137,42 @@ class Communicator:
             joined.append(tf.boolean_mask(shaped, given))
         return joined
 
+    def deliver(
+        self,
+        routes: Sequence[tuple[int, int]],
+        given: Mapping[int, tf.Tensor],
+        shapes: Mapping[int, Sequence[int]],
+        dtype: tf.DType,
+    ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
+        """Let members give each other tensors, each from one member to one other.
+
+        Deliveries do not wait for each other. Two members are a group of their own for them; that
+        was measured faster than an exchange or a gathering among all members, and nothing is sent
+        that nobody needs.
+
+        Args:
+            routes: (source, target) of each delivery, the same on every member.
+            given: the tensors that this member gives, by place among the routes.
+            shapes: the static shapes of those that it takes, by place among the routes.
+            dtype: of all of them: a float of at least 16 bits but bfloat16, int32, int64 or bool.
+
+        Returns:
+            The tensors that this member takes, by place; and what must run for the others to get
+            theirs: make something that is computed in any case depend on it.
+        """
+        taken: dict[int, tf.Tensor] = {}
+        sent: list[tf.Operation] = []
+        for place, (source, target) in enumerate(routes):
+            common = self._pair(source, target)
+            if source == self.index:
+                operation = tf.raw_ops.CollectiveBcastSendV2(input=given[place], **common)
+                sent.append(operation.op if hasattr(operation, "op") else operation)
+            elif target == self.index:
+                taken[place] = tf.raw_ops.CollectiveBcastRecvV2(
+                    T=dtype, shape=shapes[place], **common
+                )
+        return taken, sent
+
     def sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Add many tensors up over the group, those of one type in one operation."""
         results: list[tf.Tensor] = list(tensors)
@@ -142,6 +187,17 @@ class Communicator:
             for place, part in zip(chosen, parts, strict=True):
                 results[place] = tf.reshape(part, tensors[place].shape)
         return results
+
+    def _pair(self, one: int, other: int) -> dict[str, object]:
+        """The arguments of an operation of two members; takes a position of every member."""
+        position = self._position
+        self._position += 1
+        return {
+            "group_size": tf.constant(2, tf.int32),
+            "group_key": tf.constant(shape.pair_key(self._key, self.size, one, other), tf.int32),
+            "instance_key": tf.constant(self._program << POSITION_BITS | position),
+            "communication_hint": self._hint,
+        }
 
     def _arguments(self, variant: tf.Tensor | int = 0, variants: int = 1) -> dict[str, object]:
         """The arguments that all operations share.

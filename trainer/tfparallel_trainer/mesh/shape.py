@@ -29,6 +29,9 @@ _AXES = tuple(Axis)
 _INDEX_BITS = 14
 _SIZE_BITS = 12
 
+MAX_PAIRED = 48
+"""Groups of more ranks have no keys for their pairs."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
@@ -47,6 +50,31 @@ class Group:
         """
         axis = 1 + _AXES.index(self.axis)
         return (axis << _SIZE_BITS | len(self.ranks)) << _INDEX_BITS | self.index
+
+
+def pair_key(key: int, size: int, one: int, other: int) -> int:
+    """Give the TensorFlow group key of two members of a group, below 2**31.
+
+    No other pair and no group has it: pairs are numbered over all sizes of groups, and stand where
+    the size stands in the key of a group; the axes of pairs follow those of groups.
+
+    Args:
+        key: of the group.
+        size: number of its members, at most MAX_PAIRED.
+        one: position of a member.
+        other: position of another member; the order does not matter.
+
+    Raises:
+        ValueError: the group has too many members, or not these two.
+    """
+    low, high = sorted((one, other))
+    if size > MAX_PAIRED or not 0 <= low < high < size:
+        raise ValueError(f"{one} and {other} are no pair in a group of {size} ranks")
+    number = math.comb(size, 3) + math.comb(high, 2) + low
+    more, place = divmod(number, 1 << _SIZE_BITS)
+    axis, index = key >> _SIZE_BITS + _INDEX_BITS, key & (1 << _INDEX_BITS) - 1
+    kind = axis + (1 + len(_AXES)) * (1 + more)
+    return (kind << _SIZE_BITS | place) << _INDEX_BITS | index
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

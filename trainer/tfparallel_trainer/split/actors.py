@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
 from tfparallel_trainer.split import (
+    division,
     exchange,
     execution,
     head,
@@ -18,6 +19,7 @@ from tfparallel_trainer.split import (
     partition,
     programs,
     schedule,
+    sharded,
     stages,
     tracing,
 )
@@ -52,10 +54,7 @@ class _Held:
     tape: tf.GradientTape
     taken: dict[stages.Transfer, tf.Tensor]
     tensors: dict[int, Any]
-    targets: list[tf.Tensor]
-    """Numerators of the loss."""
-    scales: list[tf.Tensor]
-    """What each is multiplied by."""
+    terms: list[Counted]
 
 
 class Stage:
@@ -110,7 +109,9 @@ class Stage:
         """Shape and type of what a message brings."""
         _, parcel = address
         tensor = self._divided.model.tensors[parcel.tensor]
-        sizes = [len(self._rows[parcel.microbatch]), *tensor.shape[1:]]
+        lies = self._divided.plan.layouts[parcel.tensor]
+        _, *rest = lies.local(tensor.shape, self.own.place)
+        sizes = [len(self._rows[parcel.microbatch]), *rest]
         if None in sizes:
             raise errors.UserCodeError(
                 f"A tensor of the shape {tensor.shape} leaves stage {address[0].source}, and only "
@@ -139,17 +140,38 @@ class Stage:
             for one in self.own.stage.received
         }
 
+    @property
+    def _leaving(self) -> list[int]:
+        """The tensors that are used outside of the stage's nodes."""
+        outputs = self._divided.model.wanted() if self.own.is_last else ()
+        return list(dict.fromkeys([*(one.tensor for one in self.own.stage.sent), *outputs]))
+
+    def _whole(self, number: int, part: Any) -> Any:
+        """An output of the model as the loss wants it."""
+        if not self.own.groups:
+            return part
+        return sharded.whole(self._divided.plan, number, part, self.own.groups)
+
     def _run(self, microbatch: int, taken: Mapping[stages.Transfer, Any]) -> execution.Part:
         rows = self._rows[microbatch]
         given = {
             number: self._given[number][rows.start : rows.stop] for number in self.own.stage.inputs
         }
-        return execution.run_nodes(
-            self._divided.model,
-            self.own.stage.nodes,
-            {**given, **{one.tensor: tensor for one, tensor in taken.items()}},
-            {**self.values, **self._seeds(microbatch)},
+        tensors = {**given, **{one.tensor: tensor for one, tensor in taken.items()}}
+        variables = {**self.values, **self._seeds(microbatch)}
+        nodes = self.own.stage.nodes
+        if not self.own.groups:
+            return execution.run_nodes(
+                self._divided.model, nodes, tensors, variables, self._training
+            )
+        return sharded.run_nodes(
+            self._divided.plan,
+            nodes,
+            tensors,
+            variables,
             self._training,
+            self.own.groups,
+            leaving=self._leaving,
         )
 
     def _keep(self, microbatch: int, found: execution.Part) -> list[Any]:
@@ -180,13 +202,13 @@ class Stage:
         own, model = self.own.head, self._divided.model
         rows = self._rows[microbatch]
         _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._share.part)
-        tensors = {
-            one.tensor: found.tensors[one.tensor]
-            if one.mask is None
-            else execution.marked(found.tensors[one.tensor], found.tensors[one.mask])
+        tensors = {number: self._whole(number, found.tensors[number]) for number in model.wanted()}
+        masked = {
+            one.tensor: execution.marked(tensors[one.tensor], tensors[one.mask])
             for one in model.outputs
+            if one.mask is not None
         }
-        y_pred = head.of_outputs(model, tensors)
+        y_pred = head.of_outputs(model, {**tensors, **masked})
         own.model.compute_metrics(None, y, y_pred, weight)
         return loss.fractions(own.terms, own.outputs, y, y_pred, weight)
 
@@ -210,16 +232,22 @@ class Training(Stage):
     """A rank's work in a step."""
 
     def __init__(
-        self, own: member.Member, divided: partition.Partition, share: Share, *, defers: bool
+        self,
+        own: member.Member,
+        divided: partition.Partition,
+        share: Share,
+        known: division.Division,
     ) -> None:
         """Args:
         own: the rank.
         divided: the model on the mesh.
         share: what it works on.
-        defers: whether gradients are divided by the denominator of the loss in the end only.
+        known: when the denominators of the loss are known.
         """
         super().__init__(own, divided, share, training=True)
-        self._defers = defers
+        self._known = known
+        self.settled: tf.Tensor | None = None
+        """The denominators of the loss of outputs over the whole batch, once they are known."""
         self._held: dict[int, _Held] = {}
         self.gradients: dict[str, Any] = dict.fromkeys(own.trained)
         self.statistics: dict[str, tf.Tensor] = {}
@@ -251,35 +279,40 @@ class Training(Stage):
         changed = {key: one for key, one in found.changed.items() if key in self.values}
         self.values |= changed
         self.statistics |= changed
-        held = _Held(tape, taken, found.tensors, *self._targets(action.microbatch, terms))
-        self._held[action.microbatch] = held
-        self.did([*self._keep(action.microbatch, found), *held.targets, *changed.values()])
+        self._held[action.microbatch] = _Held(tape, taken, found.tensors, terms)
+        numerators = [one.numerator for _, one in terms]
+        self.did([*self._keep(action.microbatch, found), *numerators, *changed.values()])
 
     def _targets(self, microbatch: int, terms: Sequence[Counted]) -> tuple[list[Any], list[Any]]:
-        """Numerators, and what each is multiplied by before gradients are taken.
-
-        Where the denominator of a whole batch follows from that of a part, gradients are those of
-        the loss at once. Else they are those of the one numerator, to be divided in the end.
-        """
-        if self._defers and len(terms) > 1:
+        """Numerators, and what each is multiplied by before gradients are taken."""
+        if self._known is division.Division.LAST and len(terms) > 1:
             raise errors.UserCodeError(
-                "The loss of a masked output, or a weighted mean, is known when a batch is through "
-                f"all stages, and stage {self.own.stage.index} has another loss besides "
-                f"({', '.join(term.output or 'what a layer adds' for term, _ in terms)}): remove "
-                "the other losses or the mask, or use MultiWorkerMirrored."
+                "The loss of a masked output is known when a batch is through all stages, and a "
+                f"layer of stage {self.own.stage.index} adds another loss: remove one of the two, "
+                "or use MultiWorkerMirrored."
             )
         scales = []
         for term, one in terms:
             scale = tf.cast(self.scale, tf.float64) * term.weight
-            if term.divided and not self._defers:
-                parts = len(self._rows[microbatch]) / self._share.total
-                scale *= parts / one.denominator
+            if term.divided:
+                scale = self._divided_by(scale, microbatch, term, one)
             scales.append(tf.cast(scale, one.numerator.dtype))
         return [one.numerator for _, one in terms], scales
 
+    def _divided_by(
+        self, scale: tf.Tensor, microbatch: int, term: loss.Term, one: loss.Fraction
+    ) -> tf.Tensor:
+        """Divide by the denominator of a term over the whole batch, as far as it is known."""
+        if self.settled is not None and term.output:
+            whole = self.settled[self.own.head.terms.index(term)]
+            return tf.math.divide_no_nan(scale, whole)
+        if self._known is division.Division.LAST:
+            return scale
+        return scale * (len(self._rows[microbatch]) / self._share.total) / one.denominator
+
     def _backward(self, action: schedule.Action) -> None:
         held = self._held.pop(action.microbatch)
-        targets, scales = list(held.targets), list(held.scales)
+        targets, scales = self._targets(action.microbatch, held.terms)
         for one in self.own.stage.sent:
             parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
             if (one, parcel) in self._mail:

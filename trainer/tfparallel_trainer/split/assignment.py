@@ -1,8 +1,8 @@
 """Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
 
 A node is split as the user wishes, or else in the way of its rules that communicates least among
-those that divide its weights: for two layers in a row that is a column and then a row. What has no
-rule is replicated, on inputs that are gathered first; so every model runs.
+those that use most axes and divide its weights: for two layers in a row that is a column and then a
+row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import graph, initial, layout, resharding, traffic
+from tfparallel_trainer.split import graph, initial, layout, resharding, traffic, whole
 from tfparallel_trainer.split.rules import registry, table
 
 _USUAL_BATCH = 32
@@ -87,30 +87,30 @@ def assign(
     """
     wishes = dict(wishes or {})
     _check(model, wishes)
-    whole: set[str] = set()
+    uncut: set[str] = set()
     while True:
-        walk = _Walk(model, degrees, wishes, frozenset(whole))
+        walk = _Walk(model, degrees, wishes, frozenset(uncut))
         conflict = walk.run()
         if conflict is None:
             return walk.result()
         # Two nodes read a variable and cannot do so with one part of it, so neither is split.
-        whole |= conflict
+        uncut |= conflict
 
 
 class _Walk:
-    """One pass over the nodes; `_whole` are the variables that may not be cut."""
+    """One pass over the nodes; `_uncut` are the variables that may not be cut."""
 
     def __init__(
         self,
         model: graph.Graph,
         degrees: Mapping[shape.Axis, int],
         wishes: Mapping[str, str],
-        whole: frozenset[str],
+        uncut: frozenset[str],
     ) -> None:
         self._model = model
         self._degrees = degrees
         self._wishes = wishes
-        self._whole = whole
+        self._uncut = uncut
         self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
         self._brought: set[tuple[int, layout.Layout]] = set()
         self._trained = _trained(model)
@@ -160,7 +160,9 @@ class _Walk:
         reasons: list[str] = []
         found: list[Choice] = []
         for way, rule in table.ways(node).items():
-            if wish not in (None, way) or any(call.ranks(axis) == 1 for axis in rule.axes):
+            if wish != way and (wish is not None or rule.only_asked):
+                continue
+            if any(call.ranks(axis) == 1 for axis in rule.axes):
                 continue
             try:
                 split = self._checked(node, rule.split(call))
@@ -178,13 +180,16 @@ class _Walk:
         return self._choice(node, registry.REPLICATED, registry.Split(), why)
 
     def _wish(self, node: graph.Node) -> str | None:
+        if node.kind is graph.Kind.MASK:
+            return None
         layer = getattr(node.calls, "name", "")
         return self._wishes.get(node.name, self._wishes.get(layer))
 
     def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
-        """See that variables are cut as those nodes have them that read them, too."""
+        """See that variables can be cut so, and are where other nodes read them, too."""
         for key, shard in split.variables.items():
-            if key in self._whole and shard != self._unsplit(key):
+            whole.check_variable(self._model.variables[key], shard.layout)
+            if key in self._uncut and shard != self._unsplit(key):
                 raise registry.CannotSplitError("another call needs the same weights whole")
             if self._variables.get(key, shard).layout != shard.layout:
                 raise registry.CannotSplitError(
@@ -212,10 +217,11 @@ class _Walk:
                 known.shape, known.dtype, self._layouts[tensor], lies, has_gradient
             )
 
-    def _rank(self, choice: Choice) -> tuple[bool, float]:
+    def _rank(self, choice: Choice) -> tuple[int, bool, float]:
+        axes = len(table.ways(choice.node)[choice.way].axes)
         divides = any(not shard.layout.is_whole for shard in choice.split.variables.values())
         sent = sum(one.sent(_USUAL_BATCH, self._degrees.get(one.axis, 1)) for one in choice.costs)
-        return not divides, sent
+        return -axes, not divides, sent
 
     def _unsplit(self, key: str) -> registry.Shard:
         return registry.Shard(layout.whole(len(self._model.variables[key].shape)))

@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer.split import actors, communication, exchange, programs, update
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import actors, communication, division, exchange, programs, update
 from tfparallel_trainer.step import gradients
 
 Kinds = dict[int, list[gradients.Kind]]
@@ -27,23 +28,22 @@ class Closing:
         between: exchange.Exchange,
         told: tf.Tensor,
         kinds: Kinds,
-        *,
-        defers: bool,
+        known: division.Division,
     ) -> None:
         """Args:
         working: what each rank does.
         between: how they meet.
         told: what this process tells the others, which is added up: float64 [n].
         kinds: of gradients; those that become known are added.
-        defers: as in `actors.Training`.
+        known: when denominators are known.
         """
         self._working = working
         self._between = between
         self._told = told
         self._kinds = kinds
-        self._defers = defers
+        self._divides = known is division.Division.LAST
         self._losses: dict[int, _Loss] = {}
-        self._ready: dict[int, list[Any]] = {}
+        self._finished: dict[int, _Finished] = {}
         self._norms: dict[int, tf.Tensor] = {}
         self._before = {}
         for rank, actor in working.items():
@@ -54,6 +54,10 @@ class Closing:
     def total(self, step: communication.Meeting, together: Sequence[int]) -> None:
         """Make a sum that a list asks for, for these of its ranks."""
         match step.tag:
+            case programs.DENOMINATORS:
+                found = self._sum(step.ranks, together, self._denominators)
+                for rank, settled in found.items():
+                    self._working[rank].settled = settled
             case programs.GRADIENTS:
                 self._sum_gradients(step.ranks, together)
             case programs.LOSS:
@@ -63,6 +67,10 @@ class Closing:
                     rank: _Loss(self._working[rank], numbers, count)
                     for rank, numbers in found.items()
                 }
+            case str(tag) if tag.startswith(programs.PARTS):
+                self._sum_parts(step.ranks, together, shape.Axis(tag.rpartition(" ")[2]))
+            case str(tag) if tag.startswith(programs.SQUARES):
+                self._sum_squares(step.ranks, together, shape.Axis(tag.rpartition(" ")[2]))
             case programs.NORM:
                 self._norms = self._sum(step.ranks, together, self._parts_of_norm)
             case key:
@@ -121,6 +129,40 @@ class Closing:
             self._working[rank].gradients[key] = found
             self._working[rank].did([found])
 
+    def _sum_parts(self, ranks: tuple[int, ...], together: Sequence[int], axis: shape.Axis) -> None:
+        """Add up gradients of which each rank along an axis has a part."""
+        first = self._working[together[0]]
+        keys = [key for key in first.gradients if axis in first.own.shards[key].summed]
+        given, variables = {}, {}
+        for rank in together:
+            actor = self._working[rank]
+            variables[rank] = [actor.own.weights[key] for key in keys]
+            with actor.fence():
+                given[rank] = [exchange.here(actor.gradients[key]) for key in keys]
+        if keys and first.examples:
+            for rank, sums in self._between.gradients(ranks, given, variables).items():
+                self._working[rank].gradients |= dict(zip(keys, sums, strict=True))
+                self._working[rank].did(exchange.parts(sums))
+
+    def _sum_squares(
+        self, ranks: tuple[int, ...], together: Sequence[int], axis: shape.Axis
+    ) -> None:
+        """Add up the squares of the gradients of variables that are cut over an axis."""
+
+        def is_cut(rank: int) -> list[bool]:
+            own = self._working[rank].own
+            return [own.shards[key].layout.dimension(axis) is not None for key in own.trained]
+
+        def squares(rank: int) -> tf.Tensor:
+            self._finish(rank)
+            found = self._finished[rank].squares
+            return tf.where(is_cut(rank), found, tf.zeros_like(found))
+
+        for rank, found in self._sum(ranks, together, squares).items():
+            finished = self._finished[rank]
+            with self._working[rank].fence():
+                finished.squares = tf.where(is_cut(rank), found, finished.squares)
+
     def _sum_gradients(self, ranks: tuple[int, ...], together: Sequence[int]) -> None:
         """Add gradients up over the data axis."""
         given, variables = {}, {}
@@ -138,30 +180,32 @@ class Closing:
             actor.gradients = dict(zip(actor.gradients, sums, strict=True))
             actor.did(exchange.parts(sums))
 
+    def _denominators(self, rank: int) -> tf.Tensor:
+        return tf.stack(self._working[rank].denominators)
+
     def _parts_of_loss(self, rank: int) -> tf.Tensor:
         """What a rank adds to the loss, and what its process tells."""
         actor = self._working[rank]
         own = actor.own
         penalty = _penalty(own.trained, [key for key in own.trained if own.owns(key)])
-        numbers = tf.stack([*actor.denominators, *actor.numerators, penalty])
+        numbers = tf.stack([*actor.denominators, *actor.numerators])
+        if not own.is_first:  # others compute the same
+            numbers = tf.zeros_like(numbers)
+        numbers = tf.concat([numbers, [penalty]], 0)
         told = self._told if actor is self._first else tf.zeros_like(self._told)
         return tf.concat([numbers, told], 0)
 
+    def _finish(self, rank: int) -> None:
+        """Complete the gradients of a rank, once the loss is known."""
+        if rank not in self._finished:
+            factor = self._losses[rank].factor if self._divides else None
+            self._finished[rank] = _Finished(self._working[rank], factor)
+
     def _parts_of_norm(self, rank: int) -> tf.Tensor:
         """How many gradients are not finite, and the sum of the squares of those of a rank."""
-        actor = self._working[rank]
-        own = actor.own
-        factor = self._losses[rank].factor if self._defers else None
-        whole = _with_penalty(actor, factor)
-        finite = [tf.reduce_all(tf.math.is_finite(one)) for one in exchange.floats(whole)]
-        failed = tf.add_n([tf.zeros((), tf.float64), *(_number(~one) for one in finite)])
-        self._ready[rank] = own.optimizer.unscaled(whole)
-        squares = [
-            update.square(one)
-            for key, one in zip(own.trained, self._ready[rank], strict=True)
-            if one is not None and own.owns(key)
-        ]
-        return tf.stack([failed, tf.add_n([tf.zeros((), tf.float64), *squares])])
+        self._finish(rank)
+        finished = self._finished[rank]
+        return tf.stack([finished.failed, finished.own_square])
 
     def _is_finite(self, rank: int) -> tf.Tensor:
         """Whether loss and gradients are finite; with loss scaling, gradients may overflow."""
@@ -180,9 +224,10 @@ class Closing:
             for state, value in self._before[rank]:
                 state.assign(tf.where(condition, state.value, value))
         norm = tf.sqrt(self._norms[rank][1])
+        finished = self._finished[rank]
 
         def apply() -> tf.Tensor:
-            own.optimizer.apply(self._ready[rank], norm)
+            own.optimizer.apply(finished.gradients, norm, tf.sqrt(finished.squares))
             return tf.constant(True)
 
         def leave() -> tf.Tensor:
@@ -213,6 +258,25 @@ class _Loss:
         self.told = numbers[2 * count + 1 :]
         self.factor = tf.where(divided[0], tf.math.divide_no_nan(1.0, denominators[0]), 1.0)
         """What gradients of the numerator are multiplied by where there is only one."""
+
+
+class _Finished:
+    """The gradients of a rank as its optimizer takes them."""
+
+    def __init__(self, actor: actors.Training, factor: tf.Tensor | None) -> None:
+        own = actor.own
+        whole = _with_penalty(actor, factor)
+        fits = [tf.reduce_all(tf.math.is_finite(one)) for one in exchange.floats(whole)]
+        self.failed = tf.add_n([tf.zeros((), tf.float64), *(_number(~one) for one in fits)])
+        """How many are not finite."""
+        self.gradients = own.optimizer.unscaled(whole)
+        nothing = tf.zeros((), tf.float64)
+        squares = [nothing if one is None else update.square(one) for one in self.gradients]
+        self.squares = tf.stack(squares) if squares else tf.zeros((0,), tf.float64)
+        """Of each variable; in the end of the whole of it: float64 [trained variables]."""
+        owned = [one for key, one in zip(own.trained, squares, strict=True) if own.owns(key)]
+        self.own_square = tf.add_n([nothing, *owned])
+        """Of the parts that this rank speaks for."""
 
 
 def _with_penalty(actor: actors.Training, factor: tf.Tensor | None) -> list[Any]:

@@ -48,10 +48,9 @@ class Evaluation:
 
     def _function(self, shares: ranks.Shares) -> Any:
         if shares not in self._traced:
-            variant = self._ranks.variant("evaluate", shares)
 
             def run(parts: Any) -> tf.Tensor:
-                self._ranks.between.begin(collectives.Program.EVALUATE, variant)
+                self._ranks.begin(collectives.Program.EVALUATE, shares)
                 return self._sums(shares, parts)
 
             with user.guard(self._module.path, "tracing the evaluation raised"):
@@ -68,8 +67,10 @@ class Evaluation:
             share = self._ranks.share(own, shares, parts, tf.zeros((), tf.int64))
             working[own.rank] = actors.Stage(own, divided, share, training=False)
         tracing.emit(divided, divided.evaluation(shares), working, self._ranks.between)
-        found = []
+        found = [tf.zeros((2, len(self._ranks.members[0].head.terms)), tf.float64)]
         for actor in working.values():
+            if not actor.own.is_first:
+                continue
             with actor.fence():
                 found.append(tf.stack([tf.stack(actor.numerators), tf.stack(actor.denominators)]))
         return tf.add_n(found)

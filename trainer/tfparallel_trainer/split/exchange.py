@@ -47,7 +47,7 @@ class Exchange:
             variant: tells apart traces whose messages have other shapes.
         """
         for end in self._ends.values():
-            end.begin(program)
+            end.begin(program, variant)
         numbers = variant * self._divided.numbers()
         self._first = collectives.Program.PASS_ON << collectives.POSITION_BITS | numbers
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.split import head, initial, partition, recording, stages, update
+from tfparallel_trainer.split import head, initial, layout, partition, recording, stages, update
+from tfparallel_trainer.split.rules import registry
 from tfparallel_trainer.step import evaluate, replica
 
 
@@ -24,9 +25,13 @@ class Member:
     place: Mapping[shape.Axis, int]
     stage: stages.Stage
     weights: dict[str, Any]
-    """By key: those that its nodes read, of which some may be borrowed from another stage."""
+    """By key: its parts of those that its nodes read; some may be borrowed from another stage."""
     parts: dict[str, shard.Part]
     """Which part of each weight it has, by key."""
+    shards: dict[str, registry.Shard]
+    """How each of the weights lies on the ranks that split layers, by key."""
+    groups: dict[shape.Axis, collectives.Communicator]
+    """Its ends of the groups that split layers; empty where none is split."""
     seeds: dict[str, Any]
     """The first values of the variables of random layers (two integers: seed and counter)."""
     head: replica.Replica
@@ -56,21 +61,22 @@ class Member:
     @property
     def speaks(self) -> bool:
         """Whether it tells the loss and the metrics: of ranks that compute the same, one does."""
-        alike = (shape.Axis.SPATIAL, shape.Axis.TENSOR)
-        return self.is_last and not any(self.place[axis] for axis in alike)
+        return self.is_last and self.is_first
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first of the ranks that split the same layers."""
+        return not any(self.place[axis] for axis in layout.AXES)
 
     def penalty(self) -> float:
         """The regularisation of the weights that it owns."""
         return evaluate.penalty_of(one for key, one in self.trained.items() if self.owns(key))
 
-    @property
-    def counts(self) -> bool:
-        """Whether it speaks for the ranks that have the same weights."""
-        return not any(self.place[axis] for axis in shape.Axis if axis is not shape.Axis.STAGE)
-
     def owns(self, key: str) -> bool:
-        """Whether the one copy of a weight that counts is this rank's."""
-        return self.counts and key in self.stage.owned
+        """Whether the one copy that counts, of its part of a weight, is this rank's."""
+        lies = self.shards[key].layout
+        others = (shape.Axis.DATA, *(one for one in layout.AXES if lies.dimension(one) is None))
+        return key in self.stage.owned and not any(self.place[axis] for axis in others)
 
 
 def build(
@@ -98,7 +104,9 @@ def build(
     stage = divided.stages[place[shape.Axis.STAGE]]
     data = divided.mesh.group(rank, shape.Axis.DATA)
     read = {*stage.owned, *dict(stage.borrowed)}
-    keys: dict[str, shard.Part] = {key: () for key in divided.model.variables if key in read}
+    parts = divided.plan.parts(place)
+    keys = {key: parts[key] for key in divided.model.variables if key in read}
+    splits = [divided.mesh.group(rank, axis) for axis in layout.AXES]
     with tf.device(device):
         values = dict(initial.values(divided.model.variables, keys))
         seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
@@ -115,6 +123,12 @@ def build(
             stage=stage,
             weights=weights,
             parts={key: keys[key] for key in weights},
+            shards={key: divided.plan.variables[key] for key in weights},
+            groups={
+                group.axis: collectives.Communicator.of(group, rank, device)
+                for group in splits
+                if any(len(one.ranks) > 1 for one in splits)
+            },
             seeds=seeds,
             head=compiled,
             optimizer=update.Optimizer(compiled.model.optimizer, trained),

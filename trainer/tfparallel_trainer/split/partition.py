@@ -5,7 +5,15 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import balance, communication, graph, programs, schedule
+from tfparallel_trainer.split import (
+    assignment,
+    balance,
+    communication,
+    graph,
+    layout,
+    programs,
+    schedule,
+)
 from tfparallel_trainer.split import stages as cuts
 
 _SIZE_BITS = 12
@@ -24,11 +32,17 @@ class Partition:
     microbatches: int
     """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
     order: schedule.Schedule
+    plan: assignment.Assignment
+    """How each node is split over the ranks of the spatial and tensor axes."""
+    settles: bool = False
+    """As in `programs.Pipeline`; then all microbatches go forward before any goes backward."""
 
     def pipeline(self, examples: int) -> programs.Pipeline:
         """What the stages do with this many examples of one place along the data axis."""
         count = min(self.microbatches, examples)
-        return programs.of_stages(self.model, self.stages, count, self.order)
+        order = schedule.gpipe if self.settles else self.order
+        made = programs.of_stages(self.model, self.stages, count, order)
+        return dataclasses.replace(made, settles=self.settles)
 
     def training(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
         """The list of each rank for a step.
@@ -41,7 +55,9 @@ class Partition:
     def evaluation(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
         """The list of each rank for a batch that is only looked at; arguments as of `training`."""
         forwards = [
-            dataclasses.replace(self.pipeline(share), order=schedule.forwards, shared=())
+            dataclasses.replace(
+                self.pipeline(share), order=schedule.forwards, shared=(), settles=False
+            )
             for share in shares
         ]
         return programs.on_mesh(forwards, self.mesh, trains=False)
@@ -80,6 +96,8 @@ class Partition:
         for rank in range(self.mesh.size):
             yield self.mesh.group(rank, shape.Axis.DATA).ranks
             along = self.mesh.group(rank, shape.Axis.STAGE).ranks
+            for axis in layout.AXES:
+                yield self.mesh.group(rank, axis).ranks
             for members in (*shared, *pairs):
                 yield tuple(sorted(along[stage] for stage in members))
 
@@ -90,7 +108,8 @@ def divide(
     """Divide a model over a mesh so that the dearest stage is as cheap as can be.
 
     Raises:
-        BadConfigurationError: the model has fewer calls than the mesh has stages.
+        BadConfigurationError: the model has fewer calls than the mesh has stages, or a layer
+            cannot be split as it must.
     """
     costs = [cost(model, node) for node in model.nodes]
     return Partition(
@@ -99,6 +118,7 @@ def divide(
         stages=cuts.cut(model, balance.ends(costs, mesh.stage)),
         microbatches=microbatches,
         order=order,
+        plan=assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES}),
     )
 
 

@@ -15,6 +15,15 @@ from tfparallel_trainer.split import communication, graph, schedule, stages
 GRADIENTS = "gradients"
 """Tag of the sum over the data axis when all microbatches are through."""
 
+DENOMINATORS = "denominators"
+"""Tag of the sum over the data axis that the last stages make between forward and backward."""
+
+PARTS = "parts of gradients"
+"""Begins the tag of a sum over an axis that splits layers, of what each rank has a part of."""
+
+SQUARES = "squares"
+"""Begins the tag of a sum over such an axis of the squares of a variable that is cut over it."""
+
 LOSS = "loss"
 """Tag of the sum over all ranks of what the loss is made of, and of their flags."""
 
@@ -49,6 +58,8 @@ class Pipeline:
     shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Keys of weights that several stages have, each with these stages: their gradients are summed
     when all microbatches are through."""
+    settles: bool = False
+    """Whether the last stages sum up denominators of the loss before any of them goes backward."""
     durations: Mapping[schedule.Work, float] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(schedule.Work, 1.0)
     )
@@ -131,12 +142,35 @@ def on_mesh(
         along = mesh.group(rank, shape.Axis.STAGE).ranks
         steps = own[place[shape.Axis.DATA]][place[shape.Axis.STAGE]]
         found[rank] = [_placed(step, along) for step in steps]
-        if trains:
+        if pipelines[0].settles and place[shape.Axis.STAGE] == mesh.stage - 1:
             replicas = mesh.group(rank, shape.Axis.DATA).ranks
-            everyone = range(mesh.size)
-            found[rank].append(communication.total(replicas, GRADIENTS))
-            found[rank] += [communication.total(everyone, tag) for tag in (LOSS, NORM)]
+            at = 1 + max(
+                (number for number, step in enumerate(steps) if _is_forward(step)), default=-1
+            )
+            found[rank].insert(at, communication.total(replicas, DENOMINATORS))
+        if trains:
+            found[rank] += _ending(mesh, rank)
     return found
+
+
+def _is_forward(step: communication.Step) -> bool:
+    match step:
+        case communication.Compute(what=schedule.Action(work=schedule.Work.FORWARD)):
+            return True
+    return False
+
+
+def _ending(mesh: shape.Mesh, rank: int) -> Iterator[communication.Step]:
+    """The sums that end a step."""
+    splits = [mesh.group(rank, axis) for axis in (shape.Axis.SPATIAL, shape.Axis.TENSOR)]
+    split = [group for group in splits if len(group.ranks) > 1]
+    for group in split:
+        yield communication.total(group.ranks, f"{PARTS} {group.axis}")
+    yield communication.total(mesh.group(rank, shape.Axis.DATA).ranks, GRADIENTS)
+    yield communication.total(range(mesh.size), LOSS)
+    for group in split:
+        yield communication.total(group.ranks, f"{SQUARES} {group.axis}")
+    yield communication.total(range(mesh.size), NORM)
 
 
 def _placed(step: communication.Step, along: Sequence[int]) -> communication.Step:

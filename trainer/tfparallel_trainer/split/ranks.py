@@ -6,9 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest, order
-from tfparallel_trainer.split import actors, exchange, member, partition
+from tfparallel_trainer.mesh import collectives
+from tfparallel_trainer.split import actors, division, exchange, member, partition
+from tfparallel_trainer.step import checks
 
 Shares = tuple[int, ...]
 """How many examples each place along the data axis has."""
@@ -21,12 +23,29 @@ class Ranks:
     divided: partition.Partition
     members: Sequence[member.Member]
     between: exchange.Exchange
-    variants: dict[tuple[str, Shares], int] = dataclasses.field(default_factory=dict)
+    division: division.Division
+    """When the denominators of the loss are known."""
+    variants: dict[tuple[collectives.Program, Shares], int] = dataclasses.field(
+        default_factory=dict
+    )
     """Numbers of traces, in the order in which all processes make them."""
 
-    def variant(self, program: str, shares: Shares) -> int:
-        """The number of a trace, the same on all processes."""
-        return self.variants.setdefault((program, shares), len(self.variants))
+    def begin(self, program: collectives.Program, shares: Shares) -> None:
+        """Start tracing a program for a batch that is divided in this way.
+
+        Raises:
+            UserCodeError: there were too many ways.
+        """
+        variant = self.variants.setdefault((program, shares), len(self.variants))
+        if variant >= collectives.MAX_VARIANTS:
+            raise errors.UserCodeError(
+                f"The data functions give batches of more than {collectives.MAX_VARIANTS} sizes, "
+                "and each needs a program of its own: give batches of one size."
+            )
+        self.between.begin(program, variant)
+        for own in self.members:
+            for group in own.groups.values():
+                group.begin(program, variant)
 
     def shares(self, examples: int) -> Shares:
         """How examples are divided over the data axis."""
@@ -66,6 +85,44 @@ class Ranks:
         """
         wanted = sorted({own.data for own in self.members if shares[own.data]})
         return {place: _sized(spec, shares[place]) for place in wanted}
+
+
+def build(
+    module: user.Module,
+    skeleton: Any,
+    divided: partition.Partition,
+    places: Mapping[int, str],
+    examples: feed.Feed,
+) -> Ranks:
+    """Build what the ranks of this process have of a model.
+
+    Args:
+        module: the user's functions.
+        skeleton: what `build_model` gave, built without its weights.
+        divided: how its graph is divided.
+        places: the devices of this process, by their ranks.
+        examples: those to train on.
+
+    Raises:
+        UserCodeError: the user's functions raise, or make what cannot be trained.
+    """
+    sample = examples.sample()
+    members = [
+        member.build(module, skeleton, divided, rank, device, sample)
+        for rank, device in places.items()
+    ]
+    adds = any(
+        getattr(layer, "activity_regularizer", None) is not None
+        for layer in checks.layers(skeleton)
+    )
+    known = division.of(members[0].head, divided.model, examples.spec, adds=adds)
+    settles = known is division.Division.BETWEEN
+    return Ranks(
+        divided=dataclasses.replace(divided, settles=settles),
+        members=members,
+        between=exchange.Exchange(divided, places),
+        division=known,
+    )
 
 
 def _sized(spec: Any, examples: int) -> Any:

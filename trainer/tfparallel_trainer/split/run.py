@@ -11,9 +11,7 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import devices, shape, watch
 from tfparallel_trainer.split import (
     evaluation,
-    exchange,
     keeping,
-    member,
     partition,
     ranks,
     recording,
@@ -101,18 +99,13 @@ def _prepare(
     divided = partition.divide(model, mesh, wanted.microbatches, _ORDERS[wanted.schedule])
     first = given.cluster.me * len(names)
     places = {first + place: name for place, name in enumerate(names)}
-    sample = examples.sample()
-    members = [
-        member.build(process.module, bare, divided, rank, name, sample)
-        for rank, name in places.items()
-    ]
-    own = ranks.Ranks(divided=divided, members=members, between=exchange.Exchange(divided, places))
+    own = ranks.build(process.module, bare, divided, places, examples)
     advice = checks.check(bare, mesh.data)
     together = peers.of(given.cluster, names[0])
-    kept = keeping.prepare(given, process.module, together, members, process.out.say)
+    kept = keeping.prepare(given, process.module, together, own.members, process.out.say)
     ready = setup.Ready(
         mesh=mesh,
-        replicas=[dataclasses.replace(one.head, advice=advice) for one in members],
+        replicas=[dataclasses.replace(one.head, advice=advice) for one in own.members],
         training=examples,
         evaluation=looked_at,
         saved=kept.saved,

@@ -10,11 +10,10 @@ from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split import (
     actors,
     closing,
-    partition,
     ranks,
     tracing,
 )
-from tfparallel_trainer.step import loss, replica, train
+from tfparallel_trainer.step import train
 
 
 class TrainStep:
@@ -66,10 +65,8 @@ class TrainStep:
         return self._traced[shares]
 
     def _trace(self, shares: ranks.Shares) -> Any:
-        variant = self._ranks.variant("train", shares)
-
         def run(step: tf.Tensor, told: tf.Tensor, parts: Any) -> Any:
-            self._ranks.between.begin(collectives.Program.TRAIN, variant)
+            self._ranks.begin(collectives.Program.TRAIN, shares)
             return self._run(shares, step, told, parts)
 
         with user.guard(self._module.path, "tracing a training step raised"):
@@ -81,22 +78,10 @@ class TrainStep:
 
     def _run(self, shares: ranks.Shares, step: tf.Tensor, told: tf.Tensor, parts: Any) -> Any:
         divided, between = self._ranks.divided, self._ranks.between
-        defers = _defers(self._ranks.members[0].head, divided, self._spec)
         working = {}
         for own in self._ranks.members:
             share = self._ranks.share(own, shares, parts, step)
-            working[own.rank] = actors.Training(own, divided, share, defers=defers)
-        ending = closing.Closing(working, between, told, self._kinds, defers=defers)
+            working[own.rank] = actors.Training(own, divided, share, self._ranks.division)
+        ending = closing.Closing(working, between, told, self._kinds, self._ranks.division)
         tracing.emit(divided, divided.training(shares), working, between, ending.total)
         return ending.update(leaves_out=self._leaves_out)
-
-
-def _defers(own: replica.Replica, divided: partition.Partition, spec: Any) -> bool:
-    """Whether the denominators of a batch are not in proportion to those of its parts."""
-    _, _, weight = spec
-    masked = {one.name for one in divided.model.outputs if one.mask is not None}
-    return any(
-        term.output in masked or (term.reduction == loss.WEIGHTED_MEAN and weight is not None)
-        for term in own.terms
-        if term.divided
-    )

@@ -18,6 +18,8 @@ class Kind(enum.StrEnum):
     GATHER = "gather"
     EXCHANGE = "exchange"
     """Each rank gives every other one a part (all-to-all)."""
+    HALO = "halo"
+    """Ranks give their neighbours rows; the rank that gives most is meant."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +33,12 @@ class Traffic:
     """Of the tensor that each rank brings. None in front is the batch; elsewhere it is a length
     that only the data tells, and counts as 1."""
     dtype: str
+    parts: int = 1
+    """Into how many parts the batch is divided; the largest is meant."""
 
     def brought(self, batch: int) -> int:
         """Bytes of the tensor that a rank brings."""
-        front = batch if self.shape and self.shape[0] is None else 1
+        front = -(-batch // self.parts) if self.shape and self.shape[0] is None else 1
         return front * math.prod(size or 1 for size in self.shape) * itemsize(self.dtype)
 
     def sent(self, batch: int, ranks: int) -> float:
@@ -43,6 +47,7 @@ class Traffic:
             Kind.SUM: 2 * (ranks - 1) / ranks,
             Kind.GATHER: ranks - 1,
             Kind.EXCHANGE: (ranks - 1) / ranks,
+            Kind.HALO: 1,
         }[self.kind]
         return share * self.brought(batch)
 

@@ -87,20 +87,21 @@ class Optimizer:
             for one, kept in pairs
         ]
 
-    def apply(self, gradients: Sequence[Any], norm: tf.Tensor) -> None:
+    def apply(self, gradients: Sequence[Any], norm: tf.Tensor, norms: tf.Tensor) -> None:
         """Clip and apply what `unscaled` gave, or keep it for a later step.
 
         Args:
             gradients: what `unscaled` gave.
-            norm: of the gradients of all ranks, which one norm may clip.
+            norm: of all gradients of all ranks together: a scalar.
+            norms: of the gradient of each whole variable that this rank has a part of: [variables].
         """
         if not self._kept:
-            self._apply(gradients, norm)
+            self._apply(gradients, norm, norms)
             return
         made = self._made.assign_add(1)
 
         def now() -> tf.Tensor:
-            self._apply(gradients, norm)
+            self._apply(gradients, norm, norms)
             for kept in self._kept:
                 kept.assign(tf.zeros(kept.shape, kept.dtype))
             return tf.constant(True)
@@ -119,8 +120,11 @@ class Optimizer:
             self.given.step_counter.assign(0)
             self.given.dynamic_scale.assign(self.given.dynamic_scale * 0.5)
 
-    def _apply(self, gradients: Sequence[Any], norm: tf.Tensor) -> None:
-        clipped = [None if one is None else self._clipped(one, norm) for one in gradients]
+    def _apply(self, gradients: Sequence[Any], norm: tf.Tensor, norms: tf.Tensor) -> None:
+        clipped = [
+            None if one is None else self._clipped(one, norm, norms[place])
+            for place, one in enumerate(gradients)
+        ]
         if any(one is not None for one in clipped):
             self._inner.apply(clipped, self._variables)
         else:  # Keras refuses to apply nothing
@@ -136,13 +140,13 @@ class Optimizer:
         self.given.dynamic_scale.assign(tf.where(is_due, scale * 2.0, scale))
         self.given.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
 
-    def _clipped(self, gradient: Any, norm: tf.Tensor) -> Any:
+    def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:
         if self._global_clipnorm is not None:
             kind = gradient.dtype
             limit = tf.constant(self._global_clipnorm, kind)
             return times(gradient, limit * tf.minimum(1 / tf.cast(norm, kind), 1 / limit))
         if self._clipnorm is not None:
-            own = tf.cast(tf.sqrt(square(gradient)), gradient.dtype)
+            own = tf.cast(of_variable, gradient.dtype)
             limit = tf.constant(self._clipnorm, gradient.dtype)
             return tf.convert_to_tensor(gradient) * limit / tf.maximum(own, limit)
         if self._clipvalue is not None:

@@ -186,6 +186,8 @@ class Rule(abc.ABC):
     """Its name, by which people ask for it, such as column."""
     axes: tuple[shape.Axis, ...] = ()
     """It is of use only when each of these axes has several ranks."""
+    only_asked: bool = False
+    """Whether it is taken only when someone asks for it."""
 
     @abc.abstractmethod
     def split(self, call: Call) -> Split:

@@ -1,0 +1,108 @@
+"""One process of several that divide a network's images among their devices; says what differs."""
+
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer.contract import environment
+from tfparallel_trainer.mesh import cluster, collectives, devices, shape, tasks
+from tfparallel_trainer.split import assignment, execution, layout, recording, sharded
+
+LAYERS = keras.layers
+
+
+def main(own: int) -> None:
+    """Compare outputs and gradients with the unsplit network's, and print the largest difference.
+
+    Args:
+        own: number of devices of each process.
+    """
+    found = tasks.parse(os.environ[environment.TF_CONFIG])
+    devices.prepare(own, alone=False)
+    cluster.meet(found, 60.0, print)
+    holds = cluster.join(found)
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(7)
+    made = recording.record(_network())
+    values = {key: np.array(one.value) for key, one in made.variables.items()}
+    image = np.random.default_rng(2).normal(size=(2, 13, 5, 1))
+    mesh = shape.Mesh(spatial=own * len(found.tasks))
+    plan = assignment.assign(made, {shape.Axis.SPATIAL: mesh.spatial})
+    names = devices.names(found, own)
+    ranks = [found.me * own + place for place in range(own)]
+    groups = [
+        {
+            axis: collectives.Communicator.of(mesh.group(rank, axis), rank, name)
+            for axis in layout.AXES
+        }
+        for rank, name in zip(ranks, names, strict=True)
+    ]
+
+    def run(number: int | None) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        held = {key: tf.constant(value) for key, value in values.items()}
+        (output,) = made.wanted()
+        with tf.GradientTape() as tape:
+            tape.watch(held)
+            if number is None:
+                part = execution.run_nodes(made, made.nodes, {0: tf.constant(image)}, held, True)
+                whole = part.tensors[output]
+            else:
+                for group in groups[number].values():
+                    group.begin(collectives.Program.TRAIN)
+                given = (made.nodes, {0: tf.constant(image)}, held, True, groups[number])
+                part = sharded.run_nodes(plan, *given, leaving=[output])
+                whole = sharded.whole(plan, output, part.tensors[output], groups[number])
+            loss = tf.reduce_sum(whole**3)
+        gradients = tape.gradient(loss, held)
+        parts = [
+            groups[number][shape.Axis.SPATIAL].sum(gradients[key])
+            if number is not None and plan.variables[key].summed
+            else gradients[key]
+            for key in sorted(held)
+            if made.variables[key].trainable
+        ]
+        return whole, parts
+
+    def on_devices() -> list[tuple[tf.Tensor, list[tf.Tensor]]]:
+        made_here = []
+        for number, name in enumerate(names):
+            with tf.device(name):
+                made_here.append(run(number))
+        return made_here
+
+    split = tf.function(on_devices, autograph=False)()
+    whole = tf.function(lambda: run(None), autograph=False)()
+    expected = tf.nest.flatten(whole)
+    worst = max(
+        float(np.abs(one - other).max())
+        for rank in split
+        for one, other in zip(tf.nest.flatten(rank), expected, strict=True)
+    )
+    rows = sum(choice.way == "rows" for choice in plan.choices)
+    print(f"{rows} layers by rows, largest difference {worst:.1e}", flush=True)
+    everyone = collectives.Communicator(
+        collectives.PROCESSES_KEY, len(found.tasks), found.me, names[0]
+    )
+    with tf.device(names[0]):
+        tf.function(lambda: everyone.sum(tf.ones(())))()  # nobody leaves before the others
+    del holds
+
+
+def _network() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((13, 5, 1)),
+            LAYERS.Conv2D(3, 4, padding="same", activation="tanh"),
+            LAYERS.BatchNormalization(),
+            LAYERS.MaxPooling2D(2, 1),
+            LAYERS.Conv2DTranspose(2, 3, 2),
+            LAYERS.GlobalAveragePooling2D(),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main(int(os.environ[environment.CPU_DEVICES]))

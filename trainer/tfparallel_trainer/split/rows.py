@@ -1,0 +1,248 @@
+"""How the rows of an image are divided over ranks, and which rows a layer takes from others. Pure.
+
+Rows run along the axis that the spatial axis of the mesh divides: the height, the length in one
+dimension, the first of three. Every tensor is divided alike (`divide`), so a layer's input and its
+output need not have heights that fit each other: what a rank lacks for its rows comes from whoever
+has it. The share of a layer says what a rank must have, what it adds at the edges of the whole
+image, and what of its result is too much. Window arithmetic is that of TensorFlow (`tf.nn.conv2d`
+and its transpose), on the size of the whole image.
+"""
+
+import dataclasses
+import itertools
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """Rows from `start` up to but without `stop`, counted from the top of the whole image."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return self.stop - self.start
+
+    def overlap(self, other: "Span") -> "Span":
+        """The rows in both; a span of no rows when there are none."""
+        start = max(self.start, other.start)
+        return Span(start, max(start, min(self.stop, other.stop)))
+
+    def within(self, other: "Span") -> slice:
+        """Where these rows are among those of another span."""
+        return slice(self.start - other.start, self.stop - other.start)
+
+
+Spans = tuple[Span, ...]
+"""The rows of each rank."""
+
+
+def divide(size: int, ranks: int) -> Spans:
+    """Divide rows over ranks as evenly as can be.
+
+    Rank r starts at row floor(r * size / ranks), so the borders of two sizes lie at the same place
+    of the image, but for less than one row.
+
+    Raises:
+        ValueError: there are fewer rows than ranks.
+    """
+    if size < ranks:
+        raise ValueError(f"{size} rows are too few for {ranks} ranks")
+    starts = [rank * size // ranks for rank in range(ranks + 1)]
+    return tuple(itertools.starmap(Span, itertools.pairwise(starts)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """Rows that one rank has and another one needs."""
+
+    source: int
+    target: int
+    span: Span
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exchange:
+    """Who has which rows, and who needs which."""
+
+    owned: Spans
+    """Each row has one owner, in the order of the ranks."""
+    wanted: Spans
+
+    def messages(self) -> tuple[Message, ...]:
+        """What ranks send each other, in one order for all of them.
+
+        Pairs that share no rank are beside each other, so they can exchange at the same time.
+        """
+        found = [
+            Message(source, target, rows)
+            for source, own in enumerate(self.owned)
+            for target, wanted in enumerate(self.wanted)
+            if source != target and (rows := own.overlap(wanted)).size
+        ]
+        return tuple(sorted(found, key=lambda one: (min(one.source, one.target) % 2, one.source)))
+
+    def sent(self, rank: int) -> int:
+        """The rows that a rank gives to others; their gradients come back to it."""
+        return sum(one.span.size for one in self.messages() if one.source == rank)
+
+    def taken(self, rank: int) -> int:
+        """The rows that a rank gets from others; it gives their gradients back."""
+        return sum(one.span.size for one in self.messages() if one.target == rank)
+
+    @property
+    def reach(self) -> int:
+        """How many ranks away the farthest partner is: 1 when only neighbours exchange rows."""
+        return max((abs(one.source - one.target) for one in self.messages()), default=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """What one rank does for its rows of a layer's output.
+
+    It takes the rows `input`, adds `before` and `after` rows of padding, and computes. Of the
+    result it leaves out the first `skip` rows, and keeps `output.size` of the others; where there
+    are fewer (`skip` may be negative), rows of zeros take their place.
+    """
+
+    output: Span
+    input: Span
+    before: int = 0
+    after: int = 0
+    skip: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What each rank does for its rows of a layer's output."""
+
+    owned: Spans
+    """The rows of the layer's input that each rank has."""
+    shares: tuple[Share, ...]
+
+    @property
+    def exchange(self) -> Exchange:
+        """The rows that change hands before the layer computes."""
+        return Exchange(self.owned, tuple(one.input for one in self.shares))
+
+    @property
+    def outputs(self) -> Spans:
+        """The rows of the layer's output that each rank makes."""
+        return tuple(one.output for one in self.shares)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window:
+    """A convolution's or a pooling's window along the rows."""
+
+    length: int
+    stride: int = 1
+    dilation: int = 1
+
+    @property
+    def extent(self) -> int:
+        """Rows from its first to its last."""
+        return (self.length - 1) * self.dilation + 1
+
+    def output_size(self, size: int, padding: str) -> int:
+        """Rows of the output of an input of `size` rows; may be 0 or less for "valid"."""
+        if padding == "valid":
+            return (size - self.extent) // self.stride + 1
+        return -(-size // self.stride)
+
+    def padding_before(self, size: int, padding: str) -> int:
+        """Rows of padding above the whole image: "valid", "same" or "causal"."""
+        if padding == "valid":
+            return 0
+        if padding == "causal":
+            return self.extent - 1
+        surplus = (self.output_size(size, padding) - 1) * self.stride + self.extent - size
+        return max(surplus, 0) // 2
+
+
+def windows(owned: Spans, window: Window, padding: str) -> Plan:
+    """Plan what slides a window over its input: convolutions, pooling.
+
+    Args:
+        owned: rows of the whole input, by rank.
+        window: what slides.
+        padding: "valid", "same" or "causal".
+
+    Raises:
+        ValueError: the output has fewer rows than there are ranks.
+    """
+    size = owned[-1].stop
+    above = window.padding_before(size, padding)
+
+    def share(output: Span) -> Share:
+        start = output.start * window.stride - above
+        stop = (output.stop - 1) * window.stride - above + window.extent
+        needed = _inside(start, stop, size)
+        return Share(output, needed, before=needed.start - start, after=stop - needed.stop)
+
+    outputs = divide(window.output_size(size, padding), len(owned))
+    return Plan(owned, tuple(share(one) for one in outputs))
+
+
+def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> Plan:
+    """Plan a transposed convolution, which adds each input row into the rows of a window.
+
+    Args:
+        owned: rows of the whole input, by rank.
+        output_size: rows of the whole output.
+        window: of the kernel.
+        padding: "valid" or "same", which leaves out what the convolution from output to input
+            would add.
+
+    Raises:
+        ValueError: the output has fewer rows than there are ranks.
+    """
+    size = owned[-1].stop
+    surplus = (size - 1) * window.stride + window.extent - output_size
+    above = max(surplus, 0) // 2 if padding == "same" else 0
+
+    def share(output: Span) -> Share:
+        first = output.start + above
+        start = -(-(first - window.extent + 1) // window.stride)
+        stop = (output.stop - 1 + above) // window.stride + 1
+        needed = _inside(start, stop, size)
+        return Share(output, needed, skip=first - needed.start * window.stride)
+
+    return Plan(owned, tuple(share(one) for one in divide(output_size, len(owned))))
+
+
+def repeated(owned: Spans, factor: int) -> Plan:
+    """Plan what repeats each row `factor` times."""
+
+    def share(output: Span) -> Share:
+        needed = Span(output.start // factor, -(-output.stop // factor))
+        return Share(output, needed, skip=output.start - needed.start * factor)
+
+    outputs = divide(owned[-1].stop * factor, len(owned))
+    return Plan(owned, tuple(share(one) for one in outputs))
+
+
+def padded(owned: Spans, before: int, after: int) -> Plan:
+    """Plan what adds rows before and after, or leaves rows out where these are negative.
+
+    Raises:
+        ValueError: the output has fewer rows than there are ranks.
+    """
+    size = owned[-1].stop
+
+    def share(output: Span) -> Share:
+        start, stop = output.start - before, output.stop - before
+        needed = Span(start, stop).overlap(Span(0, size))
+        if not needed.size:  # nothing but padding
+            return Share(output, Span(0, 0), before=output.size)
+        return Share(output, needed, before=needed.start - start, after=stop - needed.stop)
+
+    outputs = divide(size + before + after, len(owned))
+    return Plan(owned, tuple(share(one) for one in outputs))
+
+
+def _inside(start: int, stop: int, size: int) -> Span:
+    """The rows that there are of those asked for, and at least one."""
+    start = min(max(start, 0), size - 1)
+    return Span(start, max(start + 1, min(stop, size)))
