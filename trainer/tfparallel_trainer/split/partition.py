@@ -13,6 +13,7 @@ from tfparallel_trainer.split import (
     layout,
     programs,
     schedule,
+    traffic,
 )
 from tfparallel_trainer.split import stages as cuts
 
@@ -133,3 +134,13 @@ def cost(model: graph.Graph, node: graph.Node) -> float:
     places = max((math.prod(one[:-1]) for one in sizes), default=1)
     weights = sum(math.prod(model.variables[key].shape) for key in node.variables)
     return float(written + places * weights)
+
+
+def parameter_bytes(divided: Partition, stage: cuts.Stage) -> int:
+    """The bytes of a stage's weights on the rank that has most of them."""
+    total = 0
+    for key in (*stage.owned, *dict(stage.borrowed)):
+        variable, lies = divided.model.variables[key], divided.plan.variables[key].layout
+        sizes = (size or 0 for size in lies.largest(tuple(variable.shape)))
+        total += math.prod(sizes) * traffic.itemsize(variable.dtype)
+    return total

@@ -2,17 +2,19 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from tfparallel_trainer import engine, errors, run, settings, setup, stall, termination, training
 from tfparallel_trainer.checkpoint import peers
-from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.mesh import devices, shape, watch
 from tfparallel_trainer.split import (
     evaluation,
     keeping,
     partition,
+    placing,
     ranks,
     recording,
     schedule,
@@ -43,6 +45,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     with watch.peers(given.cluster, process.give_up), run.reporter_of(given, process) as reporter:
         ready, own, kept = _prepare(given, process, wanted, names)
         together = upkeep.Upkeep(own)
+        reporter.placement = _placement(given, wanted, own)
         made = _engine(given, process, ready, own, together)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
             outer = run.loop(given, process, ready, reporter, made, moves)
@@ -136,6 +139,18 @@ def _engine(
     return engine.Synchronous(
         ready.replicas, step, evaluator, ready.evaluation, together.metrics, together.finite
     )
+
+
+def _placement(
+    given: settings.Settings, wanted: job_file.Mesh, own: ranks.Ranks
+) -> Callable[[], progress.Placement]:
+    """Where the parts of the model are, which does not change while it trains."""
+    divided = own.divided
+    kind = "GPU" if "GPU" in own.members[0].device else "CPU"
+    place = placing.Place(divided.mesh, given.cluster, kind)
+    sizes = [partition.parameter_bytes(divided, stage) for stage in divided.stages]
+    found = placing.describe(wanted, place, divided.stages, sizes)
+    return lambda: found
 
 
 def _announce(
