@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit import planned_graphs
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.planning import blocks, cuts, predict, settings
 
@@ -101,7 +101,7 @@ def setting_of(draw: Callable[..., Any], count: int) -> settings.Setting:
             stage=draw(st.integers(1, min(4, count))), data=draw(st.sampled_from([1, 2]))
         ),
         microbatches=microbatches,
-        order=draw(st.sampled_from(list(plan.Schedule))),
+        order=draw(st.sampled_from(list(job_file.PipelineSchedule))),
         batch=16,
     )
 

@@ -3,12 +3,11 @@
 Bytes are whole numbers, times are seconds. Equal questions give equal bytes of JSON.
 """
 
-import enum
 from typing import Annotated
 
 import pydantic
 
-from tfparallel_trainer.contract import base
+from tfparallel_trainer.contract import base, job_file
 
 MODULE = "tfparallel_trainer.split.planning"
 """Run with `python -m`: reads a question as JSON from its input and writes a plan to its output."""
@@ -34,15 +33,6 @@ class Axes(base.Model):
         return " x ".join(f"{name} {degree}" for name, degree in own.items()) or "one device"
 
 
-class Schedule(enum.StrEnum):
-    """The order of a stage's work."""
-
-    ONE_FORWARD_ONE_BACKWARD = "1F1B"
-    """Backward as soon as possible: few microbatches are held."""
-    GPIPE = "GPipe"
-    """All forwards, then all backwards: every microbatch is held."""
-
-
 class Question(base.Model):
     """What is to be planned."""
 
@@ -60,7 +50,7 @@ class Question(base.Model):
     """Degrees by axis, one of them -1 for what is left; absent: the planner chooses all."""
     microbatches: Count | None = None
     """Parts of a batch that follow each other; absent: the planner chooses."""
-    schedule: Schedule = Schedule.ONE_FORWARD_ONE_BACKWARD
+    schedule: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     """The order of a stage's work."""
     batch: Count = 32
     """Examples of a step over all devices."""
@@ -170,7 +160,7 @@ class Plan(base.Model):
     """The mesh."""
     microbatches: int
     """Parts of a replica's batch."""
-    schedule: Schedule
+    schedule: job_file.PipelineSchedule
     """The order of a stage's work."""
     batch: int
     """Examples of a step."""

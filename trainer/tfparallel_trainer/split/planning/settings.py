@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import schedule
 
-ORDERS: Mapping[plan.Schedule, schedule.Schedule] = {
-    plan.Schedule.ONE_FORWARD_ONE_BACKWARD: schedule.one_forward_one_backward,
-    plan.Schedule.GPIPE: schedule.gpipe,
+ORDERS: Mapping[job_file.PipelineSchedule, schedule.Schedule] = {
+    job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: schedule.one_forward_one_backward,
+    job_file.PipelineSchedule.GPIPE: schedule.gpipe,
 }
 
 _MOST_MICROBATCHES = 64
@@ -22,7 +22,7 @@ class Setting:
 
     mesh: shape.Mesh
     microbatches: int
-    order: plan.Schedule
+    order: job_file.PipelineSchedule
     batch: int
     """Examples of a step over all replicas."""
 
@@ -46,7 +46,7 @@ class Wanted:
     are chosen."""
     microbatches: int | None = None
     """None: chosen."""
-    order: plan.Schedule = plan.Schedule.ONE_FORWARD_ONE_BACKWARD
+    order: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     batch: int = 32
     """Examples of a step over all replicas."""
 

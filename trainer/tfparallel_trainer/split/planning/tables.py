@@ -14,7 +14,7 @@ from tfparallel_trainer.split.planning import blocks as blocks_
 from tfparallel_trainer.split.planning import costs, cuts, devices, settings, times, ways
 
 UPDATE_COPIES = 2.0
-"""Temporary copies of a stage's weights while the optimizer applies gradients."""
+"""Temporary copies of a weight while the optimizer applies its gradient."""
 
 _Vector = npt.NDArray[np.float64]
 
@@ -97,16 +97,15 @@ class Tables:
     def memory(self, setting: settings.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
 
-        The most at one time is weights and slots, and with them either activations and the node
-        that runs, or all gradients and what the optimizer needs besides. Gradients of several
-        microbatches are added up, so then they are there all the time.
+        The most at one time is weights, slots and gradients (which wait for all others, because no
+        weight changes before all gradients are known to be finite), and with them either
+        activations and the node that runs, or what the optimizer needs for the largest weight.
         """
         parameters, gradients, slots = self.state
         activations = setting.held(stage) * setting.examples * self._kept
         working = setting.examples * self._widest
-        added = gradients if setting.microbatches > 1 else np.zeros_like(gradients)
-        applying = gradients - added + UPDATE_COPIES * gradients
-        peak = parameters + slots + added + np.maximum(activations + working, applying)
+        applying = UPDATE_COPIES * self._largest
+        peak = parameters + slots + gradients + np.maximum(activations + working, applying)
         return Bytes(
             parameters=parameters,
             gradients=gradients,
@@ -143,12 +142,25 @@ class Tables:
         found = np.zeros((3, len(self.downsets), len(self.downsets)))
         for key, readers in self._readers().items():
             one = self._costs.variables[key]
-            share = min(self.ways[node].variables.get(key, 1.0) for node in readers)
+            share = self._variable_share(key, readers)
             held = self._holds(self._places(readers))
             for place, size in enumerate((one.parameters, one.gradients, one.slots)):
                 found[place] += held * (size * share)
         found[2] += self._costs.fixed_slots
         return found[0], found[1], found[2]
+
+    @functools.cached_property
+    def _largest(self) -> cuts.Matrix:
+        """Bytes of the largest gradient of a stage."""
+        found = np.zeros((len(self.downsets), len(self.downsets)))
+        for key, readers in self._readers().items():
+            size = self._costs.variables[key].gradients * self._variable_share(key, readers)
+            found = np.maximum(found, self._holds(self._places(readers)) * size)
+        return found
+
+    def _variable_share(self, key: str, readers: Iterable[int]) -> float:
+        """A rank's share of a variable."""
+        return min(self.ways[node].variables.get(key, 1.0) for node in readers)
 
     def _readers(self) -> dict[str, list[int]]:
         readers: dict[str, list[int]] = {}
