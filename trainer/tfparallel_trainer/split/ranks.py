@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest, order
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.split import actors, division, exchange, member, partition
+from tfparallel_trainer.split import actors, division, exchange, member, partition, recording, whole
 from tfparallel_trainer.step import checks
 
 _LATELY = 20
@@ -52,7 +52,7 @@ class Ranks:
             )
         self.between.begin(program, variant)
         for own in self.members:
-            for group in own.groups.values():
+            for group in (*own.groups.values(), own.head.data):
                 group.begin(program, variant)
 
     def shares(self, examples: int) -> Shares:
@@ -115,10 +115,12 @@ def build(
         UserCodeError: the user's functions raise, or make what cannot be trained.
     """
     sample = examples.sample()
+    _check(skeleton, divided)
     members = [
         member.build(module, skeleton, divided, rank, device, sample)
         for rank, device in places.items()
     ]
+    whole.check_optimizer(skeleton.optimizer, divided.model.variables, divided.plan.variables)
     adds = any(
         getattr(layer, "activity_regularizer", None) is not None
         for layer in checks.layers(skeleton)
@@ -131,6 +133,30 @@ def build(
         between=exchange.Exchange(divided, places),
         division=known,
     )
+
+
+def _check(skeleton: Any, divided: partition.Partition) -> None:
+    """Refuse what two stages cannot share.
+
+    Raises:
+        UserCodeError: a layer that gathers statistics is called in two stages.
+    """
+    trained = {id(weight) for weight in skeleton.trainable_variables}
+    frozen = {
+        id(weight)
+        for layer in checks.layers(skeleton)
+        if not layer.trainable
+        for weight in layer.weights
+    }
+    for stage in divided.stages:
+        for key, owner in stage.borrowed:
+            variable = divided.model.variables[key]
+            if id(variable) not in trained | frozen and not key.startswith(recording.SEED_PREFIX):
+                raise errors.UserCodeError(
+                    f"{variable.path} is gathered by a layer that stages {owner} and {stage.index} "
+                    "both call, and there can be one copy of it only: use a layer for each call, "
+                    "or fewer stages."
+                )
 
 
 def _sized(spec: Any, examples: int) -> Any:
