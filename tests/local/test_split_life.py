@@ -19,8 +19,8 @@ from tfparallel_trainer.contract import environment, outputs
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 
 MODEL = pathlib.Path(__file__).parents[1] / "e2e/models/split.py"
-EPOCHS = 8
-STEPS_BEFORE_THE_LOSS = 40
+EPOCHS = 4
+STEPS_BEFORE_THE_LOSS = 24
 EXAMPLES = 360
 """Of the evaluation."""
 
