@@ -66,6 +66,7 @@ def run(
         return group.wait(LIMIT)
 
 
+@pytest.mark.timeout(1200)
 def test_a_run_goes_on_under_other_meshes_and_strategies(tmp_path: pathlib.Path) -> None:
     for number, (strategy, processes, devices, mesh) in enumerate(CHAIN, 1):
         ended = run(tmp_path, EACH * number, strategy, processes, devices, mesh)
