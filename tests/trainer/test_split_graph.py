@@ -220,3 +220,12 @@ def test_one_whole_variable_is_in_memory_at_a_time() -> None:
     peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
     assert len(parts) == 8
     assert peak < 4 * 512 * 512 * 8  # drawing one takes three times its size
+
+
+def test_running_a_part_gives_no_values_to_the_rest() -> None:
+    made = recording.record(bare(large))
+    first = made.nodes[0]
+    held = {key: tf.zeros(made.variables[key].shape, tf.float64) for key in first.variables}
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    execution.run_nodes(made, [first], {0: tf.zeros((1, 512), tf.float64)}, held, training=True)
+    assert tf.config.experimental.get_memory_info("CPU:0")["current"] - before < 1 << 20

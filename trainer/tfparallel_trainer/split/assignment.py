@@ -180,6 +180,8 @@ class _Walk:
         return self._choice(node, registry.REPLICATED, registry.Split(), why)
 
     def _wish(self, node: graph.Node) -> str | None:
+        if node.kind is graph.Kind.MASK:
+            return None
         layer = getattr(node.calls, "name", "")
         return self._wishes.get(node.name, self._wishes.get(layer))
 

@@ -97,7 +97,8 @@ def run_nodes(
     """
     found = dict(tensors)
     given = [(model.variables[key], value) for key, value in variables.items()]
-    with keras.StatelessScope(state_mapping=given, collect_losses=True) as scope:
+    # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
+    with keras.StatelessScope(given, collect_losses=True, initialize_variables=False) as scope:
         before = [scope.get_current_value(variable) for variable, _ in given]
         for node in nodes:
             outputs = _call(node, found, training)

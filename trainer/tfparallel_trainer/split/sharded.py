@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from tfparallel_trainer.split import adjoint, assignment, execution, graph, layout, resharding
 from tfparallel_trainer.split.rules import registry, table
 
@@ -83,6 +85,7 @@ class _Seat:
             self.added += part.added
             return
         changed: dict[str, Any] = {}
+        place = {axis: group.index for axis, group in self.groups.items()}
         made = table.ways(node)[choice.way].compute(
             registry.Local(
                 model=self.plan.model,
@@ -96,7 +99,10 @@ class _Seat:
                 changed=changed,
             )
         )
-        self.tensors |= dict(zip(node.outputs, made, strict=True))
+        for number, part in zip(node.outputs, made, strict=True):
+            # Some operations forget sizes, without which parts cannot be gathered.
+            dims = choice.split.gives[number].local(self.plan.model.tensors[number].shape, place)
+            self.tensors[number] = None if part is None else tf.ensure_shape(part, dims)
         self._change(changed)
 
     def _change(self, changed: Mapping[str, Any]) -> None:

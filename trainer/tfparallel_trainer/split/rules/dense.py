@@ -48,7 +48,7 @@ class Column(registry.Rule):
         layer, group = local.layer, local.groups[_TENSOR]
         found = keras.ops.matmul(adjoint.spread(group, local.first), local.value(layer.kernel))
         if layer.use_bias:
-            found = keras.ops.add(found, local.value(layer.bias))
+            found = found + local.value(layer.bias)
         return [finished(local, found, layer.kernel, layer.activation)]
 
 
@@ -85,7 +85,7 @@ class Row(registry.Rule):
         summand = keras.ops.matmul(local.first, local.value(layer.kernel))
         found = adjoint.total(local.groups[_TENSOR], summand)
         if layer.use_bias:
-            found = keras.ops.add(found, local.value(layer.bias))
+            found = found + local.value(layer.bias)
         return [activations.apply(layer.activation, found)]
 
 

@@ -5,16 +5,37 @@ from types import ModuleType
 
 from tfparallel_trainer.split import graph
 from tfparallel_trainer.split.rules import (
+    attention,
     borders,
+    convolution,
     dense,
+    einsum,
+    embedding,
     examples,
+    following,
     images,
+    normalisation,
     pooling,
+    randomness,
     registry,
     statistics,
 )
 
-MODULES: Sequence[ModuleType] = (dense, images, pooling, borders, statistics, examples)
+MODULES: Sequence[ModuleType] = (
+    dense,
+    einsum,
+    embedding,
+    attention,
+    convolution,
+    images,
+    pooling,
+    borders,
+    normalisation,
+    statistics,
+    following,
+    randomness,
+    examples,
+)
 """Each has its `RULES` by class of layer, or `OPERATIONS` by name of an operation, or both."""
 
 
