@@ -91,12 +91,14 @@ def environments(
     processes: int = 1,
     devices: int = 1,
     strategy: str = "MultiWorkerMirrored",
+    mesh: dict[str, object] | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> list[dict[str, str]]:
     """The environments of a job's processes: the first is the chief, the others are workers."""
     folder.mkdir(parents=True, exist_ok=True)
     job = folder / "job.json"
-    job.write_text(json.dumps({"name": "test", "strategy": strategy, "trainer": trainer}))
+    content: dict[str, object] = {"name": "test", "strategy": strategy, "trainer": trainer}
+    job.write_text(json.dumps(content if mesh is None else {**content, "mesh": mesh}))
     ports = free_ports(processes)
     cluster = {"chief": [f"127.0.0.1:{ports[0]}"]}
     if processes > 1:

@@ -103,6 +103,7 @@ def test_rings_send_what_arithmetic_says(ranks: int, kind: traffic.Kind) -> None
         traffic.Kind.SUM: 2 * (ranks - 1) * chunk,
         traffic.Kind.GATHER: (ranks - 1) * ranks * chunk,
         traffic.Kind.EXCHANGE: (ranks - 1) * chunk,
+        traffic.Kind.HALO: ranks * chunk,
     }[kind]
     assert one.sent(batch=3, ranks=ranks) == pytest.approx(expected)
 

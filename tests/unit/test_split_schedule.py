@@ -113,21 +113,51 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     pipeline: programs.Pipeline, data: int, tensor: int
 ) -> None:
     mesh = shape.Mesh(data=data, stage=pipeline.count, tensor=tensor)
-    found = programs.on_mesh(pipeline, mesh)
+    found = programs.on_mesh([pipeline] * data, mesh, trains=True)
     assert sorted(found) == list(range(mesh.size))
     outcome = communication.simulate(found)
     assert not outcome.waiting, str(outcome)
-    last = [step for steps in found.values() for step in steps[-1:]]
-    sums = [
-        one for one in last if isinstance(one, communication.Meeting) and one.tag == "gradients"
+    for steps in found.values():
+        whole = (programs.GRADIENTS, programs.LOSS, programs.NORM)
+        ends = [one.tag for one in steps if isinstance(one, communication.Meeting)]
+        assert [tag for tag in ends if tag in whole] == list(whole)
+        split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
+        assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
+
+
+@given(pipelines(), st.lists(st.integers(0, 4), min_size=1, max_size=3))
+def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
+    pipeline: programs.Pipeline, counts: list[int]
+) -> None:
+    mesh = shape.Mesh(data=len(counts), stage=pipeline.count)
+    each = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
+    found = programs.on_mesh(each, mesh, trains=True)
+    outcome = communication.simulate(found)
+    assert not outcome.waiting, str(outcome)
+    for rank, steps in found.items():
+        work = [step for step in steps if isinstance(step, communication.Compute)]
+        assert len(work) == 2 * counts[mesh.coordinates(rank)[shape.Axis.DATA]]
+
+
+@given(pipelines())
+def test_an_evaluation_goes_forward_only(pipeline: programs.Pipeline) -> None:
+    forwards = dataclasses.replace(pipeline, order=schedule.forwards, shared=())
+    mesh = shape.Mesh(data=2, stage=pipeline.count)
+    found = programs.on_mesh([forwards, forwards], mesh, trains=False)
+    assert not communication.simulate(found).waiting
+    works = [
+        step.what.work
+        for steps in found.values()
+        for step in steps
+        if isinstance(step, communication.Compute) and isinstance(step.what, schedule.Action)
     ]
-    assert len(sums) == (mesh.size if data > 1 else 0)
+    assert works == [schedule.Work.FORWARD] * pipeline.microbatches * mesh.size
 
 
 def test_a_mesh_of_other_stages_is_an_error() -> None:
     pipeline = programs.Pipeline(count=2, microbatches=1, order=schedule.gpipe, transfers=())
-    with pytest.raises(ValueError, match="the mesh has 3 stages, and the pipeline 2"):
-        programs.on_mesh(pipeline, shape.Mesh(stage=3))
+    with pytest.raises(ValueError, match="the mesh has 3 stages, and the pipelines"):
+        programs.on_mesh([pipeline], shape.Mesh(stage=3), trains=True)
 
 
 @given(pipelines())

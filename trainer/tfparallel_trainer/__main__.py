@@ -51,6 +51,7 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
     from tfparallel_trainer.mesh import devices
     from tfparallel_trainer.servers import run as with_servers
     from tfparallel_trainer.servers import serve
+    from tfparallel_trainer.split import run as in_parts
 
     def give_up(error: errors.TrainerError) -> None:
         ending.tell(out, error)
@@ -74,6 +75,8 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
         train_to_end = run.train_to_end
         if given.uses_servers:
             train_to_end = with_servers.train_to_end
+        elif given.divides_model:
+            train_to_end = in_parts.train_to_end
         elif given.under_strategy:
             train_to_end = under_strategy.train_to_end
         train_to_end(given, process)

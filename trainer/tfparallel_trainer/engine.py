@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.step import evaluate, finite, replica, train
+from tfparallel_trainer.step import evaluate, replica, train
+from tfparallel_trainer.step import finite as weights
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Synchronous:
         evaluator: Evaluator | None,
         examples: feed.Feed | None,
         report: Callable[[], dict[str, float]] | None = None,
+        finite: Callable[[], bool] | None = None,
     ) -> None:
         """Args:
         replicas: those of this process.
@@ -83,13 +85,14 @@ class Synchronous:
         evaluator: None without examples.
         examples: those to evaluate on.
         report: gives the metrics over all ranks; absent: by the mesh's own collectives.
+        finite: tells whether the weights are finite; absent: from those of the first replica.
         """
         self._replicas = replicas
         self._step = step
         self._evaluator = evaluator
         self._examples = examples
         self._report = report or evaluate.Report(replicas).metrics
-        self._weights = finite.Weights(replicas[0])
+        self._finite = finite or weights.Weights(replicas[0]).finite
 
     def reset(self) -> None:
         """Forget what the metrics have seen."""
@@ -118,5 +121,5 @@ class Synchronous:
         return self._evaluator.run(watched(self._examples.epoch(0, 0)))
 
     def weights_are_finite(self) -> bool:
-        """The same on every process, because all replicas have the same weights."""
-        return self._weights.finite()
+        """The same on every process."""
+        return self._finite()

@@ -28,7 +28,7 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
     """
     averages.adopt(model)
     draft = path.with_name(f".{os.getpid()}.{path.name}")
-    with _storing(path, module):
+    with storing(path, module):
         try:
             model.save(draft)
             draft.replace(path)
@@ -44,7 +44,7 @@ def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> 
         UserCodeError: Keras cannot export the model.
     """
     draft = folder.with_name(f".{os.getpid()}.{folder.name}")
-    with _storing(folder, module):
+    with storing(folder, module):
         try:
             model.export(draft, verbose=False)
             shutil.rmtree(folder, ignore_errors=True)
@@ -54,8 +54,13 @@ def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> 
 
 
 @contextlib.contextmanager
-def _storing(path: pathlib.Path, module: pathlib.Path) -> Iterator[None]:
-    """Tell a disk that does not take the model from a model that cannot be written."""
+def storing(path: pathlib.Path, module: pathlib.Path) -> Iterator[None]:
+    """Tell a disk that does not take the model from a model that cannot be written.
+
+    Raises:
+        StorageError: the body raised an OSError.
+        UserCodeError: it raised anything else.
+    """
     try:
         with user.guard(module, f"saving the model as {path.name} raised"):
             yield

@@ -15,6 +15,7 @@ _STRATEGIES = (
     settings.WITH_SERVERS,
     settings.CUSTOM,
     settings.TPU,
+    job_file.MODEL_SPLIT,
 )
 
 _NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}

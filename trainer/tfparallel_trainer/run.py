@@ -35,7 +35,7 @@ from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
 
-_generations = itertools.count()
+generations = itertools.count()
 """Of the meshes of this process; a script may train several times."""
 
 
@@ -70,7 +70,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     """
     count = process.devices or devices.prepare(given.cpu_devices, given.cluster.alone)
     ranks = count * len(given.cluster.tasks)
-    mesh = shape.Mesh(data=ranks, generation=next(_generations))
+    mesh = shape.Mesh(data=ranks, generation=next(generations))
     _check_batch(given, mesh, count)
     held = None if process.devices else join(given, process.out.say)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
@@ -218,8 +218,8 @@ def _announce(
     places = ", ".join(f"{task.name} {task.address}" for task in tasks[:8])
     more = f" and {len(tasks) - 8} more" if len(tasks) > 8 else ""
     process.out.say(
-        f"{given.job.strategy}: {_count(ranks, 'rank')} = {_count(len(tasks), 'process')} with "
-        f"{_count(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …) "
+        f"{given.job.strategy}: {counted(ranks, 'rank')} = {counted(len(tasks), 'process')} with "
+        f"{counted(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …) "
         f"at {places}{more}; global batch {size} = {shares}; {outer.total_steps or 'unknown'} steps"
     )
 
@@ -232,7 +232,8 @@ def warn(given: settings.Settings, process: Process, ready: setup.Ready) -> None
         process.out.say("warning: without trainer.checkpoint a restart begins at step 0")
 
 
-def _count(number: int, thing: str) -> str:
+def counted(number: int, thing: str) -> str:
+    """Write a number of things, such as 2 processes."""
     ending = "es" if thing.endswith("s") else "s"
     return f"{number} {thing}{'' if number == 1 else ending}"
 
@@ -251,6 +252,18 @@ def write_results(
     if given.job.trainer.saved_model:
         folder = given.output_dir / outputs.SAVED_MODEL
         export.save_for_serving(model, folder, process.module.path)
+    write_summary(given, process, ready, reporter, position, steps_by_worker)
+
+
+def write_summary(
+    given: settings.Settings,
+    process: Process,
+    ready: setup.Ready,
+    reporter: reporting.Reporter,
+    position: files.Position,
+    steps_by_worker: dict[str, int] | None = None,
+) -> None:
+    """Leave the summary in the output directory, which says that all is done."""
     if given.job.evaluator:
         results.wait_for(position.step, given, process.out.say)
         reporter.evaluated(position.step, position.epoch)

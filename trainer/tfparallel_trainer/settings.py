@@ -61,6 +61,11 @@ class Settings:
         return self.job.strategy == WITH_SERVERS
 
     @property
+    def divides_model(self) -> bool:
+        """Whether each device has a part of the model instead of all of it."""
+        return self.job.strategy == job_file.MODEL_SPLIT
+
+    @property
     def evaluates(self) -> bool:
         """Whether this process is the evaluator, which trains nothing."""
         return self.cluster.task.role == tasks.EVALUATOR

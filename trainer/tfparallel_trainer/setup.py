@@ -67,10 +67,7 @@ def prepare(
         PreemptedError: a newer attempt has started.
     """
     saved = _store(given, say)
-    request = _request(given, division or _over(mesh, given, len(devices)))
-    training = source.training(module, request)
-    evaluates = module.evaluates and not given.job.evaluator
-    evaluation = source.evaluation(module, request) if evaluates else None
+    training, evaluation = examples(given, module, division or over(mesh, given, len(devices)))
     first = given.cluster.me * len(devices) if division is None else 0
     sample = training.sample()
     replicas: list[replica.Replica] = []
@@ -112,12 +109,27 @@ def _store(given: settings.Settings, say: Callable[[str], None]) -> store.Store 
     return store.Store(folder, checkpoint.keep, given.job_uid, given.attempt, say)
 
 
-def _over(mesh: shape.Mesh, given: settings.Settings, devices: int) -> feed.Division:
+def over(mesh: shape.Mesh, given: settings.Settings, devices: int) -> feed.Division:
+    """How batches are cut for the devices of this process."""
     first = given.cluster.me * devices
     places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
     return feed.Division(
         batch_size=given.job.trainer.global_batch_size, ranks=mesh.data, own=tuple(places)
     )
+
+
+def examples(
+    given: settings.Settings, module: user.Module, division: feed.Division
+) -> tuple[feed.Feed, feed.Feed | None]:
+    """The examples to train on, and those to evaluate on while training.
+
+    Raises:
+        UserCodeError: the data functions raise, or give what is no data.
+    """
+    request = _request(given, division)
+    evaluates = module.evaluates and not given.job.evaluator
+    evaluation = source.evaluation(module, request) if evaluates else None
+    return source.training(module, request), evaluation
 
 
 def _request(given: settings.Settings, division: feed.Division) -> source.Request:

@@ -1,8 +1,10 @@
 """Initial weights from a file that Keras wrote, instead of random ones."""
 
+import contextlib
 import pathlib
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
@@ -26,6 +28,24 @@ def load(model: Any, given: str, folder: pathlib.Path) -> None:
     Raises:
         BadConfigurationError: the file is not there, or its variables are not the model's.
     """
+    with reading(given, folder) as path:
+        with tempfile.TemporaryDirectory() as place:
+            compare(path, *_shapes(model, path, pathlib.Path(place)))
+        slots = [(variable, variable.value.numpy()) for variable in model.optimizer.variables]
+        model.load_weights(path)
+    for variable, value in slots:  # files of a compiled model bring the optimizer's state along
+        variable.assign(value)
+
+
+@contextlib.contextmanager
+def reading(given: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Give the path of a file of weights; what reading it raises is told as of this setting.
+
+    Arguments as of `load`.
+
+    Raises:
+        BadConfigurationError: the file is not there, or cannot be read.
+    """
     path = folder / given
     if not path.name.endswith((_MODEL, _WEIGHTS)) or not path.is_file():
         raise errors.BadConfigurationError(
@@ -33,17 +53,12 @@ def load(model: Any, given: str, folder: pathlib.Path) -> None:
             f"and is there; {path} is not."
         )
     try:
-        with tempfile.TemporaryDirectory() as place:
-            _compare(path, *_shapes(model, path, pathlib.Path(place)))
-        slots = [(variable, variable.value.numpy()) for variable in model.optimizer.variables]
-        model.load_weights(path)
+        yield path
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise errors.BadConfigurationError(
             f"trainer.initialWeights is {given!r}, which cannot be read: "
             f"{' '.join(str(error).split())[:300]}."
         ) from error
-    for variable, value in slots:  # files of a compiled model bring the optimizer's state along
-        variable.assign(value)
 
 
 def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[keys.Shapes, keys.Shapes]:
@@ -57,18 +72,33 @@ def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[keys.S
 
 
 def _of(path: pathlib.Path) -> keys.Shapes:
+    with h5py.File(path, "r") as file:
+        return shapes(file)
+
+
+def shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
+    """The shapes of all datasets of a file of weights by name, without the optimizer's."""
     found: dict[str, tuple[int, ...]] = {}
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not name.startswith("optimizer/"):
             found[name] = tuple(item.shape)
 
-    with h5py.File(path, "r") as file:
-        file.visititems(visit)
+    file.visititems(visit)
     return found
 
 
-def _compare(path: pathlib.Path, there: keys.Shapes, here: keys.Shapes) -> None:
+def compare(path: pathlib.Path, there: keys.Shapes, here: keys.Shapes) -> None:
+    """See that a file has the variables of the model.
+
+    Args:
+        path: the file's.
+        there: the shapes of its datasets by name.
+        here: those that Keras would write for the model.
+
+    Raises:
+        BadConfigurationError: they differ.
+    """
     differing = keys.differences(there, here, str)
     if differing:
         raise errors.BadConfigurationError(

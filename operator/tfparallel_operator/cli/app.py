@@ -6,14 +6,21 @@ import importlib.metadata
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
 from tfparallel_operator.api import load, names
 from tfparallel_operator.cli import display, summary
+from tfparallel_operator.cli import status as cluster_status
 from tfparallel_operator.cli.compare import command, execute, plan
+from tfparallel_operator.cli.planning import ask, written
+from tfparallel_operator.cli.planning import command as planning
+from tfparallel_operator.engine import credentials, errors
 from tfparallel_operator.local import run as local_run
 from tfparallel_operator.local import source
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import plan as contract_plan
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -162,6 +169,86 @@ def compare(
         sys.exit(EXIT_SIGNAL + 2)
 
 
+@tfparallel.command("plan")
+@click.argument("module", type=_FILE, metavar="MODEL.py")
+@click.option("--devices", type=click.IntRange(min=1), required=True, help="Of all pods together.")
+@click.option("--pods", type=click.IntRange(min=1), help="[default: one for each device]")
+@click.option(
+    "--memory", metavar="BYTES", help="Of each device, such as 8GiB.  [default: no limit]"
+)
+@click.option(
+    "--mesh",
+    metavar="AXIS=NUMBER,...",
+    help="Such as data=2,stage=2; -1 is what is left.  [default: the best that fits]",
+)
+@click.option("--microbatches", type=click.IntRange(min=1), help="[default: the best that fits]")
+@click.option(
+    "--schedule",
+    type=click.Choice([one.value for one in job_file.PipelineSchedule]),
+    default=job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD.value,
+    show_default=True,
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="trainer.globalBatchSize.",
+)
+@click.option(
+    "--length",
+    type=click.IntRange(min=1),
+    help="Stands for dimensions of the inputs that only the data tells.",
+)
+@click.option("--calibrate", is_flag=True, help="Measure each layer on this machine first.")
+@click.option(
+    "--output",
+    type=_FILE,
+    metavar="DIR",
+    help="Where picture and data go.  [default: a new folder runs/<module>/<time>]",
+)
+def plan_(
+    module: pathlib.Path,
+    devices: int,
+    pods: int | None,
+    memory: str | None,
+    mesh: str | None,
+    microbatches: int | None,
+    schedule: str,
+    batch: int,
+    length: int | None,
+    calibrate: bool,
+    output: pathlib.Path | None,
+) -> None:
+    """Say how ModelSplit would divide a model among devices, what fits, and what it costs.
+
+    Exit status: 0 there is a plan, 1 the planner failed, 2 bad input or nothing fits.
+    """
+    try:
+        processes, each = written.pods(devices, pods)
+        question = contract_plan.Question(
+            folder=str(module.resolve().parent),
+            module=module.name,
+            processes=processes,
+            devices=each,
+            memory=None if memory is None else written.size(memory),
+            mesh=None if mesh is None else written.mesh(mesh),
+            microbatches=microbatches,
+            schedule=job_file.PipelineSchedule(schedule),
+            batch=batch,
+            length=length,
+            calibrate=calibrate,
+        )
+        planning.make(question, output or _new_folder(module.stem))
+    except load.SpecError as error:
+        _refuse(error)
+    except ask.PlannerFailedError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:  # the trainer got it too
+        sys.exit(EXIT_SIGNAL + 2)
+
+
 @tfparallel.command()
 @click.argument("files", type=_FILE, nargs=-1, required=True, metavar="FILE...")
 def validate(files: Sequence[pathlib.Path]) -> None:
@@ -180,12 +267,36 @@ def validate(files: Sequence[pathlib.Path]) -> None:
 
 
 @tfparallel.command()
+@click.argument("name", metavar="NAME")
+@click.option("-n", "--namespace", default="default", show_default=True)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="How to reach the cluster.  [default: that of kubectl]",
+)
+def status(name: str, namespace: str, kubeconfig: str | None) -> None:
+    """Show a job in a cluster: progress, replicas, and where the parts of a split model are.
+
+    Exit status: 0 it is shown, 1 the cluster gives no answer, 2 there is no such job.
+    """
+    try:
+        access = credentials.find(kubeconfig or cluster_status.kubeconfig())
+        found = asyncio.run(cluster_status.fetch(name, namespace, access))
+    except load.SpecError as error:
+        _refuse(error)
+    except (credentials.CredentialsError, errors.ApiError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    cluster_status.show(name, found)
+
+
+@tfparallel.command()
 def version() -> None:
     """Print the version."""
     click.echo(f"tfparallel {importlib.metadata.version('tfparallel-operator')}")
 
 
-def _refuse(error: load.SpecError) -> None:
+def _refuse(error: load.SpecError) -> NoReturn:
     for problem in error.problems:
         click.echo(f"error: {problem}", err=True)
     sys.exit(EXIT_BAD_INPUT)

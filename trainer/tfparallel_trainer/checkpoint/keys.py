@@ -23,12 +23,22 @@ def of(model: Any, optimizer: Any) -> dict[str, Any]:
         UserCodeError: two variables would have one key, or a weight would have none.
     """
     found = of_weights(model)
-    seen = {id(variable) for variable in found.values()}
-    for key, variable in _slots(optimizer):
-        if id(variable) not in seen:  # an optimizer may list one of its own twice
-            seen.add(id(variable))
-            found[key] = variable
-    return found
+    weights = {id(variable) for variable in found.values()}
+    slots = of_optimizer(optimizer).items()
+    return {**found, **{key: one for key, one in slots if id(one) not in weights}}
+
+
+def of_optimizer(optimizer: Any) -> dict[str, Any]:
+    """Map each variable of an optimizer that is built to its key; one that it lists twice once."""
+    found: dict[int, tuple[str, Any]] = {}
+    for position, variable in enumerate(optimizer.variables):
+        found.setdefault(id(variable), (slot(position), variable))
+    return dict(found.values())
+
+
+def slot(position: int) -> str:
+    """Give the key of a variable of the optimizer, by its position among those."""
+    return f"optimizer/{position}"
 
 
 def of_weights(model: Any) -> dict[str, Any]:
@@ -84,13 +94,3 @@ def _weights(layer: Any, place: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
     own = [variable for variable in layer.weights if id(variable) not in inner]
     for position, variable in enumerate(own):
         yield f"model/{name}/{position}", variable
-
-
-def slot(position: int) -> str:
-    """Give the key of a variable of the optimizer, by its position among those."""
-    return f"optimizer/{position}"
-
-
-def _slots(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    for position, variable in enumerate(optimizer.variables):
-        yield slot(position), variable

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys, shard
@@ -47,7 +48,7 @@ def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
     """
     try:
         probe = type(optimizer).from_config(optimizer.get_config())
-        probe.build([_stand_in(place, one) for place, one in enumerate(weights.values())])
+        probe.build(stand_ins(weights))
         return _read(probe, list(weights))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError) as error:
         raise errors.UserCodeError(
@@ -110,21 +111,36 @@ def shards(
     return found
 
 
+def stand_ins(weights: Mapping[str, Any], dtype: str | None = None) -> list[Any]:
+    """Variables that optimizers treat as these weights, of a few bytes each.
+
+    Args:
+        weights: by key.
+        dtype: the type of all stand-ins; absent: that of each weight.
+
+    Raises:
+        ValueError: a weight has more axes than they can have.
+    """
+    return [_stand_in(place, one, dtype) for place, one in enumerate(weights.values())]
+
+
 def _first(weight: shard.Shard, slot: Slot) -> bool:
     """Of the ranks that hold one part of a variable without some axes, those that begin them."""
     return all(start == 0 for axis, start in enumerate(weight.box.start) if axis not in slot.axes)
 
 
-def _stand_in(place: int, weight: Any) -> Any:
-    """A variable that optimizers treat as the weight, of a few bytes, with a name that is found."""
+def _stand_in(place: int, weight: Any, dtype: str | None) -> Any:
+    """A stand-in whose name is found in those of its slots."""
     if len(weight.shape) > len(_LENGTHS):
         raise ValueError(f"{weight.path} has {len(weight.shape)} axes")
     *scopes, name = weight.path.split("/")
-    value = keras.ops.zeros(_LENGTHS[: len(weight.shape)], dtype=weight.dtype)
+    value = np.zeros(_LENGTHS[: len(weight.shape)])
     with contextlib.ExitStack() as stack:
         for scope in scopes:
             stack.enter_context(keras.name_scope(scope))
-        made = keras.Variable(value, dtype=weight.dtype, name=f"{name}standin{place}standin")
+        made = keras.Variable(
+            value, dtype=dtype or weight.dtype, name=f"{name}standin{place}standin"
+        )
     made.overwrite_with_gradient = weight.overwrite_with_gradient
     return made
 
@@ -146,8 +162,11 @@ def _read(probe: Any, weights: Sequence[str]) -> list[Slot]:
 
 
 def _name(path: str) -> str:
-    """Of a variable without a weight; one that lies in no optimizer is but numbered by Keras."""
-    return path if "/" in path else ""
+    """Of a variable without a weight: without that of the optimizer, which Keras may number.
+
+    One that lies in no optimizer has but a number.
+    """
+    return path.rpartition("/")[2] if "/" in path else ""
 
 
 def _axes(variable: Any) -> tuple[int, ...]:

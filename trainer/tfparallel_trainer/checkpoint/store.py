@@ -69,7 +69,7 @@ class Store:
             StorageError: the disk does not take it; the checkpoints before are as they were.
             PeerLostError: another process could not write its part.
         """
-        final = self._folder / f"step-{at.step:010}"
+        final = self._folder / name(at.step)
         if self._peers.alone and final.exists() and self._is_intact(final):
             return
         draft = self._folder / f".writing-{self.attempt:06}-{self._owner.process}-{at.step}"
@@ -148,7 +148,7 @@ class Store:
             if step < 0:
                 return None
             steps = [one for one in steps if one < step]
-            folder = self._folder / f"step-{step:010}"
+            folder = self._folder / name(step)
             index = self._verified(folder, state)
             if index is None:
                 continue
@@ -229,6 +229,11 @@ class Store:
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
     """The checkpoints in a folder, the oldest first."""
     return sorted(path for path in folder.iterdir() if _STEP.fullmatch(path.name))
+
+
+def name(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step-{step:010}"
 
 
 def step_of(checkpoint: pathlib.Path) -> int:

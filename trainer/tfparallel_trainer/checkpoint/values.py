@@ -10,6 +10,9 @@ import tensorflow as tf
 BLOCK_BYTES = 4 << 20
 """A block has at most so many bytes, but at least one row."""
 
+Placed = tuple[tuple[slice, ...], Any]
+"""An array and the place that it has in a variable."""
+
 
 def rows_of(shape: Sequence[int], item_bytes: int) -> int:
     """How many rows a block has; an array without axes is one row."""
@@ -33,7 +36,7 @@ def blocks(variable: Any) -> Iterator[Any]:
         yield block if isinstance(block, np.ndarray) else block.numpy()
 
 
-def assign(variable: Any, parts: Iterator[tuple[tuple[slice, ...], Any]]) -> None:
+def assign(variable: Any, parts: Iterator[Placed]) -> None:
     """Assign arrays to the places of a variable that they are given with; they fill all of it."""
     value, shape = variable.value, tuple(variable.shape)
     kind = value.dtype.as_numpy_dtype

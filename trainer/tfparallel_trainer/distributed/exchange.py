@@ -24,7 +24,7 @@ class Exchange(collectives.Communicator):
         self.index = synchrony.number(context)
         self._context = context
 
-    def begin(self, program: collectives.Program) -> None:
+    def begin(self, program: collectives.Program, variant: int = 0) -> None:
         """Nothing to do: TensorFlow numbers what a strategy sends."""
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:

@@ -68,7 +68,7 @@ def of_module(
     """
     if not module.looks_on:
         return observer.Nobody()
-    if given.under_strategy:
+    if given.under_strategy or given.divides_model:
         raise errors.UserCodeError(
             f"{module.path}: callbacks is defined, and strategy {given.job.strategy} has none: "
             "remove the function, or use Mirrored, MultiWorkerMirrored or ParameterServer."

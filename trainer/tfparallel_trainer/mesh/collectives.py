@@ -22,7 +22,11 @@ from tfparallel_trainer.mesh import shape
 PROCESSES_KEY = 1 << 13
 """Key of the group that has one rank of each process; below those of the mesh's groups."""
 
-_POSITION_BITS = 24
+POSITION_BITS = 24
+_VARIANT_BITS = 18
+MAX_VARIANTS = 1 << (POSITION_BITS - _VARIANT_BITS)
+"""How many traces of one program may differ in shapes."""
+
 _MAX_POWER = 40
 """Rows that are gathered at once are at most 2**(_MAX_POWER - 1) on each rank."""
 
@@ -39,6 +43,9 @@ class Program(enum.IntEnum):
     TELL = 6
     SHARE_CHANGES = 7
     DECIDE = 8
+    PASS_ON = 9
+    EVALUATE = 10
+    LOOK = 11
 
 
 class Communicator:
@@ -65,10 +72,15 @@ class Communicator:
         """Make a rank's end of a group of the mesh; its operations run on `device`."""
         return cls(group.key, len(group.ranks), group.ranks.index(rank), device)
 
-    def begin(self, program: Program) -> None:
-        """Start tracing a program; call it first in the function that is traced."""
+    def begin(self, program: Program, variant: int = 0) -> None:
+        """Start tracing a program; call it first in the function that is traced.
+
+        Args:
+            program: the same on all members.
+            variant: tells apart traces whose tensors have other shapes; below MAX_VARIANTS.
+        """
         self._program = program
-        self._position = 0
+        self._position = variant << _VARIANT_BITS
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
         """Add a tensor up over the group: same shape and type on every member."""
@@ -193,7 +205,7 @@ class Communicator:
         return {
             "group_size": tf.constant(self.size, tf.int32),
             "group_key": tf.constant(self._key, tf.int32),
-            "instance_key": tf.constant(self._program << _POSITION_BITS | position) + variant,
+            "instance_key": tf.constant(self._program << POSITION_BITS | position) + variant,
             "ordering_token": [self._token.handle],
             "communication_hint": self._hint,
         }

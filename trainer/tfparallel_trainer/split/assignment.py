@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import graph, initial, layout, resharding, traffic
+from tfparallel_trainer.split import graph, initial, layout, resharding, traffic, whole
 from tfparallel_trainer.split.rules import registry, table
 
 _USUAL_BATCH = 32
@@ -112,30 +112,30 @@ def assign(
     """
     wishes = dict(wishes or {})
     _check(model, wishes)
-    whole: set[str] = set()
+    uncut: set[str] = set()
     while True:
-        walk = _Walk(model, degrees, wishes, frozenset(whole))
+        walk = _Walk(model, degrees, wishes, frozenset(uncut))
         conflict = walk.run()
         if conflict is None:
             return walk.result()
         # Two nodes read a variable and cannot do so with one part of it, so neither is split.
-        whole |= conflict
+        uncut |= conflict
 
 
 class _Walk:
-    """One pass over the nodes; `_whole` are the variables that may not be cut."""
+    """One pass over the nodes; `_uncut` are the variables that may not be cut."""
 
     def __init__(
         self,
         model: graph.Graph,
         degrees: Mapping[shape.Axis, int],
         wishes: Mapping[str, str],
-        whole: frozenset[str],
+        uncut: frozenset[str],
     ) -> None:
         self._model = model
         self._degrees = degrees
         self._wishes = wishes
-        self._whole = whole
+        self._uncut = uncut
         self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
         self._brought: set[tuple[int, layout.Layout]] = set()
         self._trained = _trained(model)
@@ -211,9 +211,10 @@ class _Walk:
         return self._wishes.get(node.name, self._wishes.get(layer))
 
     def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
-        """See that variables are cut as those nodes have them that read them, too."""
+        """See that variables can be cut so, and are where other nodes read them, too."""
         for key, shard in split.variables.items():
-            if key in self._whole and shard != self._unsplit(key):
+            whole.check_variable(self._model.variables[key], shard.layout)
+            if key in self._uncut and shard != self._unsplit(key):
                 raise registry.CannotSplitError("another call needs the same weights whole")
             if self._variables.get(key, shard).layout != shard.layout:
                 raise registry.CannotSplitError(

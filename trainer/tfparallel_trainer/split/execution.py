@@ -111,9 +111,9 @@ def run_nodes(
 
 
 def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
-    marked = {tensor: _mark(tensors[tensor], tensors[mask]) for tensor, mask in node.masks.items()}
+    masked = {tensor: marked(tensors[tensor], tensors[mask]) for tensor, mask in node.masks.items()}
     given = (node.arguments, dict(node.keywords))
-    arguments, keywords = _filled(given, {**tensors, **marked})
+    arguments, keywords = _filled(given, {**tensors, **masked})
     match node.kind:
         case graph.Kind.LAYER:
             return node.calls(*arguments, **keywords, training=training)
@@ -141,7 +141,8 @@ class _Mark(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         return tf.identity(tensor)
 
 
-def _mark(tensor: Any, mask: Any) -> Any:
+def marked(tensor: Any, mask: Any) -> Any:
+    """Hang a mask on a tensor, where Keras looks for it."""
     return _Mark()(tensor, mask=mask)
 
 

@@ -13,7 +13,22 @@ from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import communication, graph, schedule, stages
 
 GRADIENTS = "gradients"
-"""Tag of the sum over the data axis that ends a step."""
+"""Tag of the sum over the data axis when all microbatches are through."""
+
+DENOMINATORS = "denominators"
+"""Tag of the sum over the data axis that the last stages make between forward and backward."""
+
+PARTS = "parts of gradients"
+"""Begins the tag of a sum over an axis that splits layers, of what each rank has a part of."""
+
+SQUARES = "squares"
+"""Begins the tag of a sum over such an axis of the squares of a variable that is cut over it."""
+
+LOSS = "loss"
+"""Tag of the sum over all ranks of what the loss is made of, and of their flags."""
+
+NORM = "norm"
+"""Tag of the sum over all ranks that tells how large the gradients are, and whether finite."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +58,8 @@ class Pipeline:
     shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Keys of weights that several stages have, each with these stages: their gradients are summed
     when all microbatches are through."""
+    settles: bool = False
+    """Whether the last stages sum up denominators of the loss before any of them goes backward."""
     durations: Mapping[schedule.Work, float] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(schedule.Work, 1.0)
     )
@@ -80,6 +97,8 @@ Turn = tuple[int, schedule.Action]
 def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
     """Give the list of each stage.
 
+    A pipeline without microbatches has the sums of shared weights only.
+
     Raises:
         ValueError: the schedule lets a stage work before it can have what it needs.
     """
@@ -100,23 +119,58 @@ def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
     return found
 
 
-def on_mesh(pipeline: Pipeline, mesh: shape.Mesh) -> dict[int, list[communication.Step]]:
+def on_mesh(
+    pipelines: Sequence[Pipeline], mesh: shape.Mesh, *, trains: bool
+) -> dict[int, list[communication.Step]]:
     """Give the list of each rank of a mesh whose other axes repeat the pipeline.
+
+    Args:
+        pipelines: of each place along the data axis; they differ in their microbatches only.
+        mesh: the mesh.
+        trains: whether the sums that end a step follow.
 
     Raises:
         ValueError: the mesh has another number of stages, or see `lists`.
     """
-    if mesh.stage != pipeline.count:
-        raise ValueError(f"the mesh has {mesh.stage} stages, and the pipeline {pipeline.count}")
-    own = lists(pipeline)
+    counts = {pipeline.count for pipeline in pipelines}
+    if counts != {mesh.stage}:
+        raise ValueError(f"the mesh has {mesh.stage} stages, and the pipelines {counts}")
+    own = [lists(pipeline) for pipeline in pipelines]
     found: dict[int, list[communication.Step]] = {}
     for rank in range(mesh.size):
+        place = mesh.coordinates(rank)
         along = mesh.group(rank, shape.Axis.STAGE).ranks
-        found[rank] = [_placed(step, along) for step in own[along.index(rank)]]
-        replicas = mesh.group(rank, shape.Axis.DATA).ranks
-        if len(replicas) > 1:
-            found[rank].append(communication.total(replicas, GRADIENTS))
+        steps = own[place[shape.Axis.DATA]][place[shape.Axis.STAGE]]
+        found[rank] = [_placed(step, along) for step in steps]
+        if pipelines[0].settles and place[shape.Axis.STAGE] == mesh.stage - 1:
+            replicas = mesh.group(rank, shape.Axis.DATA).ranks
+            at = 1 + max(
+                (number for number, step in enumerate(steps) if _is_forward(step)), default=-1
+            )
+            found[rank].insert(at, communication.total(replicas, DENOMINATORS))
+        if trains:
+            found[rank] += _ending(mesh, rank)
     return found
+
+
+def _is_forward(step: communication.Step) -> bool:
+    match step:
+        case communication.Compute(what=schedule.Action(work=schedule.Work.FORWARD)):
+            return True
+    return False
+
+
+def _ending(mesh: shape.Mesh, rank: int) -> Iterator[communication.Step]:
+    """The sums that end a step."""
+    splits = [mesh.group(rank, axis) for axis in (shape.Axis.SPATIAL, shape.Axis.TENSOR)]
+    split = [group for group in splits if len(group.ranks) > 1]
+    for group in split:
+        yield communication.total(group.ranks, f"{PARTS} {group.axis}")
+    yield communication.total(mesh.group(rank, shape.Axis.DATA).ranks, GRADIENTS)
+    yield communication.total(range(mesh.size), LOSS)
+    for group in split:
+        yield communication.total(group.ranks, f"{SQUARES} {group.axis}")
+    yield communication.total(range(mesh.size), NORM)
 
 
 def _placed(step: communication.Step, along: Sequence[int]) -> communication.Step:
@@ -140,10 +194,11 @@ def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[communication.Meeting]
 
 def _starts(pipeline: Pipeline) -> dict[Turn, float]:
     """When each turn begins in a run in which messages take no time."""
-    waiting = {
-        stage: list(reversed(list(pipeline.order(pipeline.count, pipeline.microbatches, stage))))
-        for stage in range(pipeline.count)
-    }
+    waiting: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
+    if pipeline.microbatches:
+        for stage in waiting:
+            in_order = pipeline.order(pipeline.count, pipeline.microbatches, stage)
+            waiting[stage] = list(in_order)[::-1]
     starts: dict[Turn, float] = {}
     ends: dict[Turn, float] = {}
     free = dict.fromkeys(waiting, 0.0)

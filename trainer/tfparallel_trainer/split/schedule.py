@@ -59,6 +59,13 @@ def one_forward_one_backward(stages: int, microbatches: int, stage: int) -> Iter
         yield Action(Work.BACKWARD, microbatch)
 
 
+def forwards(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
+    """One forward after the other, as when a model is evaluated."""
+    _check(stages, microbatches, stage)
+    for microbatch in range(microbatches):
+        yield Action(Work.FORWARD, microbatch)
+
+
 def held(actions: Iterator[Action]) -> int:
     """The most microbatches whose activations a stage holds at one time."""
     now = most = 0

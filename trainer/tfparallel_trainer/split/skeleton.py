@@ -1,6 +1,7 @@
 """Builds the user's model without its weights, so that no process ever holds all of it."""
 
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -8,6 +9,12 @@ import keras
 from tfparallel_trainer import errors, user
 
 _BY_VALUE = "while in a stateless scope"
+_NO_VALUE = "'NoneType' object has no attribute"
+"""What Python says when Keras assigns to a variable without a value."""
+_REMEDY = (
+    "leave out set_weights, load_weights and arguments like weights='imagenet' (weights=None), and "
+    "name the file of the weights in trainer.initialWeights"
+)
 
 
 def build(module: user.Module, seed: int) -> Any:
@@ -35,18 +42,65 @@ def build(module: user.Module, seed: int) -> Any:
         )
     if model.compiled:
         raise _compiles(module)
-    for variable in model.variables:
-        if scope.get_current_value(variable) is not None:
-            raise errors.UserCodeError(
-                f"{module.path}: build_model assigns a value to {variable.path}, which is lost "
-                "because ModelSplit builds the model without its weights: name the file of the "
-                "weights in trainer.initialWeights instead."
-            )
+    assigned = [one for one in model.variables if scope.get_current_value(one) is not None]
+    _check_adapted(module, model)
+    if assigned:
+        raise errors.UserCodeError(
+            f"{module.path}: build_model assigns a value to {assigned[0].path}, which is lost "
+            f"because ModelSplit builds the model without its weights: {_REMEDY}."
+        )
     return model
+
+
+def compile_model(module: user.Module, model: Any) -> None:
+    """Call the user's `compile_model` on a model without weights.
+
+    Raises:
+        UserCodeError: the function raises, does not compile, or wants the weights.
+    """
+    try:
+        module.compile_model(model)
+    except errors.UserCodeError as error:
+        if _NO_VALUE not in str(error.__cause__):
+            raise
+        raise errors.UserCodeError(
+            f"{module.path}: compile_model assigns values to weights, but with ModelSplit the "
+            f"model is compiled without its weights: {_REMEDY}.",
+            error.trace,
+        ) from error
+    if not model.compiled or model.optimizer is None:
+        raise errors.UserCodeError(
+            f"{module.path}: the model is not compiled: call model.compile(optimizer, loss) in "
+            "compile_model."
+        )
+
+
+def _check_adapted(module: user.Module, model: Any) -> None:
+    """Refuse layers whose weights are copied into their calls, where no checkpoint finds them."""
+    for layer in _layers(model):
+        if isinstance(layer, keras.layers.Normalization) and layer.weights:
+            raise errors.UserCodeError(
+                f"{module.path}: the layer {layer.name} takes its mean and variance from adapt(), "
+                "which is lost because ModelSplit builds the model without its weights: make it "
+                "with both, Normalization(mean=…, variance=…), or normalize in training_data."
+            )
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    for layer in model.layers:
+        yield layer
+        if isinstance(layer, keras.Model):
+            yield from _layers(layer)
 
 
 def _explained(module: user.Module, error: errors.UserCodeError) -> errors.UserCodeError:
     cause = error.__cause__
+    if cause is not None and _is_loading(cause):
+        return errors.UserCodeError(
+            f"{module.path}: build_model loads weights ({' '.join(str(cause).split())[:200]}), but "
+            f"ModelSplit builds the model without its weights: {_REMEDY}.",
+            error.trace,
+        )
     if not isinstance(cause, ValueError) or _BY_VALUE not in str(cause):
         return error
     if _is_compiling(cause):
@@ -55,6 +109,16 @@ def _explained(module: user.Module, error: errors.UserCodeError) -> errors.UserC
         f"{module.path}: build_model creates a variable from a value, but ModelSplit builds the "
         "model without its weights: give an initializer instead, as add_weight takes it.",
         error.trace,
+    )
+
+
+def _is_loading(error: BaseException) -> bool:
+    """Whether a model of keras.applications was given something to load."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(
+        frame.f_globals.get("__name__", "").startswith("keras.src.applications")
+        and frame.f_locals.get("weights") is not None
+        for frame in frames
     )
 
 

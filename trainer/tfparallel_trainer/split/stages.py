@@ -2,8 +2,8 @@
 
 A tensor goes from the stage that makes it straight to each stage that takes it, so a skip over
 stages costs one message and no memory between. Inputs of the model are read by each stage that
-needs them, not passed on. The loss of an output is computed where the later one of the output and
-its mask is made.
+needs them, not passed on. Outputs and their masks go to the last stage, which computes the loss: so
+one place has all terms of it, and one copy of each metric.
 """
 
 import dataclasses
@@ -59,7 +59,8 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
     makers = dict.fromkeys(model.inputs, 0) | {
         tensor: index for index, own in enumerate(nodes) for node in own for tensor in node.outputs
     }
-    wanted = [_wanted(model, index, own, makers) for index, own in enumerate(nodes)]
+    wanted = [{tensor for node in own for tensor in node.inputs} for own in nodes]
+    wanted[-1].update(model.wanted())
     transfers = sorted(
         Transfer(makers[tensor], index, tensor)
         for index, tensors in enumerate(wanted)
@@ -74,30 +75,12 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
             inputs=tuple(tensor for tensor in model.inputs if tensor in wanted[index]),
             received=tuple(one for one in transfers if one.target == index),
             sent=tuple(one for one in transfers if one.source == index),
-            outputs=tuple(one for one in model.outputs if _place(one, makers) == index),
+            outputs=model.outputs if index == len(nodes) - 1 else (),
             owned=tuple(key for key in model.variables if owners[key] == index),
             borrowed=tuple((key, owners[key]) for key in _read(own) if owners[key] != index),
         )
         for index, own in enumerate(nodes)
     )
-
-
-def _wanted(
-    model: graph.Graph, index: int, nodes: Sequence[graph.Node], makers: dict[int, int]
-) -> set[int]:
-    """The tensors that a stage needs, its own among them."""
-    tensors = {tensor for node in nodes for tensor in node.inputs}
-    for output in model.outputs:
-        if _place(output, makers) == index:
-            tensors.add(output.tensor)
-            if output.mask is not None:
-                tensors.add(output.mask)
-    return tensors
-
-
-def _place(output: graph.Output, makers: dict[int, int]) -> int:
-    """The first stage that can have an output and its mask."""
-    return max(makers[one] for one in (output.tensor, output.mask) if one is not None)
 
 
 def _owners(model: graph.Graph, nodes: Sequence[Sequence[graph.Node]]) -> dict[str, int]:

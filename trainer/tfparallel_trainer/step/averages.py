@@ -11,26 +11,35 @@ from tfparallel_trainer.step import replica
 
 def adopt(model: Any) -> bool:
     """Overwrite the weights by their averages; gives whether there are any."""
-    optimizer = model.optimizer
-    inner = getattr(optimizer, "inner_optimizer", optimizer)  # that of a loss scale
-    if not inner.use_ema or int(tf.convert_to_tensor(inner.iterations)) == 0:
-        return False
-    optimizer.finalize_variable_values(model.trainable_variables)
-    return True
+    return _overwrite(model.optimizer, model.trainable_variables)
 
 
 @contextlib.contextmanager
 def used(replicas: Sequence[replica.Replica]) -> Iterator[None]:
     """Let the models of the body have the averages, where they are kept."""
-    kept: list[tuple[Any, tf.Tensor]] = []
-    for own in replicas:
-        weights = own.model.trainable_variables
-        with tf.device(own.device):
-            before = [(weight, tf.identity(weight.value)) for weight in weights]
-            if adopt(own.model):
-                kept += before
+    with contextlib.ExitStack() as stack:
+        for own in replicas:
+            weights = own.model.trainable_variables
+            stack.enter_context(of(own.optimizer, weights, own.device))
+        yield
+
+
+@contextlib.contextmanager
+def of(optimizer: Any, weights: Sequence[Any], device: str) -> Iterator[None]:
+    """Let these weights in the body be the averages that their optimizer keeps of them."""
+    with tf.device(device):
+        before = [(weight, tf.identity(weight.value)) for weight in weights]
+        kept = before if _overwrite(optimizer, weights) else []
     try:
         yield
     finally:
         for weight, value in kept:
             weight.assign(value)
+
+
+def _overwrite(optimizer: Any, weights: Sequence[Any]) -> bool:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # that of a loss scale
+    if not inner.use_ema or int(tf.convert_to_tensor(inner.iterations)) == 0:
+        return False
+    optimizer.finalize_variable_values(weights)
+    return True

@@ -128,11 +128,17 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
 
 
 def losses(own: replica.Replica, totals: Any) -> dict[str, float]:
+    """The losses of a replica with all weights; see `losses_with`."""
+    return losses_with(own, totals, penalty_of(own.model.trainable_variables))
+
+
+def losses_with(own: replica.Replica, totals: Any, penalty: float) -> dict[str, float]:
     """The loss over all examples, and with several outputs that of each.
 
     Args:
         own: any replica.
         totals: [2, terms], the sum over all examples of what `sums_of` gives.
+        penalty: the regularisation of the weights.
 
     Raises:
         UserCodeError: no example counts.
@@ -140,9 +146,12 @@ def losses(own: replica.Replica, totals: Any) -> dict[str, float]:
     values = [
         _value(term, above, below) for term, above, below in zip(own.terms, *totals, strict=True)
     ]
-    weights = own.model.trainable_variables
-    penalty = sum(float(v.regularizer(v)) for v in weights if v.regularizer)
     return {"loss": float(sum(values) + penalty), **own.by_output(values)}
+
+
+def penalty_of(weights: Iterable[Any]) -> float:
+    """The regularisation of weights."""
+    return float(sum(float(one.regularizer(one)) for one in weights if one.regularizer))
 
 
 def sums_of(own: replica.Replica, part: Any) -> tf.Tensor:

@@ -23,7 +23,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.step import outputs
 
 _MEANS = ("sum_over_batch_size", "mean")
-_WEIGHTED_MEAN = "mean_with_sample_weight"
+WEIGHTED_MEAN = "mean_with_sample_weight"
 SUM = "sum"
 MEAN = _MEANS[0]
 
@@ -133,7 +133,7 @@ def _term(name: str, given: Any, weight: float) -> Term:
     if not isinstance(found, keras.losses.Loss):
         return Term(name, _aligned(found), _MEANS[0], keras.config.floatx(), weight)
     reduction = found.reduction or "none"
-    if reduction not in (*_MEANS, _WEIGHTED_MEAN, SUM):
+    if reduction not in (*_MEANS, WEIGHTED_MEAN, SUM):
         raise errors.UserCodeError(
             f"The loss {found.name!r} has reduction={found.reduction!r}, which leaves no number to "
             'minimise: use reduction="sum_over_batch_size".'
@@ -173,7 +173,7 @@ def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Frac
     if sample_weight is not None:
         weights *= _like(sample_weight, values)
     denominator = valid
-    if term.reduction == _WEIGHTED_MEAN:
+    if term.reduction == WEIGHTED_MEAN:
         denominator = tf.cast(tf.reduce_sum(weights), tf.float64)
     return Fraction(tf.reduce_sum(values * weights), tf.stop_gradient(denominator))
 

@@ -81,19 +81,7 @@ class TrainStep:
             tf.constant(told, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
-        total, values, heard, is_finite = (tensor.numpy() for tensor in outcome)
-        if not marks.alike(heard[len(Flag) :]):
-            raise errors.UserCodeError(
-                f"training_data gives other examples on some replicas than on others, which shows "
-                f"in step {step + 1}: let it give the same in the same order everywhere. Sort "
-                "lists of files, and let what is random follow from context.seed and context.epoch."
-            )
-        return Outcome(
-            loss=float(total),
-            terms=self._replicas[0].by_output(values),
-            flags=frozenset(flag for flag in Flag if heard[flag] > 0),
-            finite=bool(is_finite),
-        )
+        return outcome_of(self._replicas[0], step, [tensor.numpy() for tensor in outcome])
 
     def _function(self, pattern: tuple[bool, ...]) -> Any:
         if not all(pattern) and self._kinds is None:
@@ -134,6 +122,33 @@ class TrainStep:
         else:
             before.apply_if(found.finite, found.gradients, variables)
         return found.loss, found.terms, found.flags, found.finite
+
+
+def outcome_of(own: replica.Replica, step: int, values: Sequence[Any]) -> Outcome:
+    """What a step gave.
+
+    Args:
+        own: any replica.
+        step: number of the step.
+        values: the loss, that of each output, the sums of flags and marks, and whether all are
+            finite, as arrays.
+
+    Raises:
+        UserCodeError: processes were given different examples.
+    """
+    total, terms, heard, is_finite = values
+    if not marks.alike(heard[len(Flag) :]):
+        raise errors.UserCodeError(
+            f"training_data gives other examples on some replicas than on others, which shows "
+            f"in step {step + 1}: let it give the same in the same order everywhere. Sort "
+            "lists of files, and let what is random follow from context.seed and context.epoch."
+        )
+    return Outcome(
+        loss=float(total),
+        terms=own.by_output(terms),
+        flags=frozenset(flag for flag in Flag if heard[flag] > 0),
+        finite=bool(is_finite),
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

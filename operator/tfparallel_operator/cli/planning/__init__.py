@@ -1,0 +1,1 @@
+"""`tfparallel plan`: which device holds and does what, before anything trains."""

@@ -1,0 +1,54 @@
+"""Models that are planned, not trained."""
+
+from typing import Any
+
+import keras
+
+LAYERS = keras.layers
+
+
+def decoder(blocks: int = 4, width: int = 64, length: int = 32, words: int = 500) -> Any:
+    """As in GPT-2 (Radford et al. 2019)."""
+    tokens = keras.Input((length,), dtype="int32")
+    rows = LAYERS.Embedding(words, width)(tokens)
+    for _ in range(blocks):
+        normal = LAYERS.LayerNormalization()(rows)
+        mixed = LAYERS.MultiHeadAttention(4, width // 4)(normal, normal, use_causal_mask=True)
+        rows = LAYERS.Add()([rows, mixed])
+        inner = LAYERS.Dense(4 * width, activation="gelu")(LAYERS.LayerNormalization()(rows))
+        rows = LAYERS.Add()([rows, LAYERS.Dense(width)(inner)])
+    return keras.Model(tokens, LAYERS.Dense(words)(LAYERS.LayerNormalization()(rows)))
+
+
+def lstm() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((20,), dtype="int32"),
+            LAYERS.Embedding(500, 32),
+            LAYERS.LSTM(64, return_sequences=True),
+            LAYERS.LSTM(64),
+            LAYERS.Dense(500),
+        ]
+    )
+
+
+def convolutions() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            LAYERS.Conv2D(32, 3, padding="same", activation="relu"),
+            LAYERS.BatchNormalization(),
+            LAYERS.Conv2D(32, 3, padding="same", activation="relu"),
+            LAYERS.MaxPooling2D(),
+            LAYERS.Conv2D(64, 3, padding="same", activation="relu"),
+            LAYERS.MaxPooling2D(),
+            LAYERS.Flatten(),
+            LAYERS.Dense(256, activation="relu"),
+            LAYERS.Dense(10),
+        ]
+    )
+
+
+def perceptron() -> Any:
+    layers = [LAYERS.Dense(1000, activation="relu") for _ in range(4)]
+    return keras.Sequential([keras.Input((1000,)), *layers, LAYERS.Dense(10)])

@@ -1,0 +1,217 @@
+"""Plans of real models: fast, as good as brute force, and right about bytes."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+
+from tests.trainer import planned_models, split_models, test_split_graph
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import plan
+from tfparallel_trainer.split import graph, recording
+from tfparallel_trainer.split.planning import (
+    assigned,
+    blocks,
+    choose,
+    costs,
+    devices,
+    predict,
+    settings,
+    slots,
+    tables,
+    times,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
+    pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning"),
+]
+
+
+def _application(name: str) -> Callable[[], Any]:
+    return lambda: getattr(keras.applications, name)(weights=None)
+
+
+APPLICATIONS = (
+    *("VGG16", "ResNet50", "InceptionV3", "MobileNetV2", "DenseNet121", "Xception"),
+    *("EfficientNetB0", "NASNetMobile", "ConvNeXtTiny"),
+)
+MODELS: dict[str, Callable[[], Any]] = {
+    **{name: _application(name) for name in APPLICATIONS},
+    "decoder": planned_models.decoder,
+    "lstm": planned_models.lstm,
+}
+
+
+BLOCKS = 16
+"""So many blocks can be cut in all ways."""
+
+
+def subject(build: Callable[[], Any], cluster: devices.Cluster) -> choose.Subject:
+    return subject_of(recording.record(test_split_graph.bare(build)), cluster)
+
+
+def subject_of(
+    recorded: graph.Graph, cluster: devices.Cluster, optimizer: Any = None
+) -> choose.Subject:
+    held, fixed = slots.of(optimizer or keras.optimizers.Adam(), recorded.variables)
+    known = costs.of(recorded, held, fixed)
+    return choose.Subject(
+        model=recorded,
+        costs=known,
+        times=times.estimated(known, cluster.device),
+        cluster=cluster,
+        ways_of=assigned.ways_of(recorded),
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_planning_takes_less_than_a_second_and_repeats_to_the_byte(name: str) -> None:
+    model = test_split_graph.bare(MODELS[name])
+    cluster = devices.Cluster(processes=4)
+    began = time.process_time()
+    given = subject_of(recording.record(model), cluster)
+    made = choose.plan_for(given, settings.Wanted(mesh={"stage": 4}, microbatches=8))
+    chosen = choose.plan_for(given, settings.Wanted())
+    assert time.process_time() - began < 2  # seconds for two plans
+    again = choose.plan_for(given, settings.Wanted())
+    assert again.model_dump_json() == chosen.model_dump_json()
+    assert sorted(made.order) == list(range(len(given.model.nodes)))
+    assert plan.Plan.model_validate_json(made.model_dump_json(by_alias=True)) == made
+
+
+def part(model: graph.Graph, most: int) -> graph.Graph:
+    """The first nodes of a model, as many as make so few blocks when those in series are joined."""
+    low, high = 1, len(model.nodes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        some = dataclasses.replace(model, nodes=model.nodes[:middle])
+        if len(blocks.condense(some, [1.0] * middle, most)) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    nodes = model.nodes[:low]
+    last = graph.Output("last", nodes[-1].outputs[0], None)
+    return dataclasses.replace(model, nodes=nodes, outputs=(last,))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
+    cluster = devices.Cluster(processes=2)
+    recorded = part(recording.record(test_split_graph.bare(MODELS[name])), BLOCKS)
+    given = subject_of(recorded, cluster)
+    wanted = settings.Wanted(mesh={"stage": 2}, microbatches=4)
+    made = choose.plan_for(given, wanted)
+    few = blocks.condense(given.model, times.weights(given.times), BLOCKS)
+    assert 4 < len(few) <= BLOCKS
+    known = tables.Tables(given.model, given.costs, given.times, few, blocks.downsets(few))
+    [setting] = settings.every(wanted, cluster.size)
+    last = len(known.downsets) - 1
+    best = min(
+        predict.predict(given.model, known, (0, place, last), setting, cluster).step_seconds
+        for place in range(1, last)
+    )
+    assert made.step_seconds <= 1.05 * best
+
+
+@pytest.mark.parametrize("name", [*split_models.ALL, "decoder", "lstm"])
+def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
+    build = {**split_models.ALL, **MODELS}[name]
+    recorded = recording.record(test_split_graph.bare(build))
+    model = test_split_graph.eager(build)
+
+    def size(variables: Any) -> int:
+        return sum(math.prod(one.shape) * one.value.dtype.size for one in variables)
+
+    for optimizer in ("SGD", "Adam", "Adafactor", "Nadam", "Lion", "Muon"):
+        made, real = (getattr(keras.optimizers, optimizer)() for _ in range(2))
+        given = subject_of(recorded, devices.Cluster(), made)
+        [only] = choose.plan_for(given, settings.Wanted(mesh={})).stages
+        real.build(model.trainable_variables)
+        assert only.holds.parameters == size(model.variables)
+        assert only.holds.gradients == size(model.trainable_variables)
+        assert only.holds.slots == size(real.variables)
+
+
+def test_memory_is_a_hard_limit() -> None:
+    cluster = devices.Cluster(processes=4)
+    given = subject(planned_models.perceptron, cluster)
+    replicas = settings.Wanted(mesh={"data": 4})
+    limit = choose.plan_for(given, replicas).stages[0].holds.peak * 6 // 10
+    tight = devices.Cluster(processes=4, device=devices.Device(memory=limit))
+    given = dataclasses.replace(given, cluster=tight)
+    with pytest.raises(errors.BadConfigurationError, match="does not fit 4 devices"):
+        choose.plan_for(given, replicas)
+    made = choose.plan_for(given, settings.Wanted())
+    assert made.mesh.data < 4
+    assert all(one.holds.peak <= limit for one in made.stages)
+    assert any("does not fit: a device lacks" in one.what for one in made.alternatives)
+
+
+def test_what_does_not_fit_says_by_how_much_and_where() -> None:
+    tight = devices.Cluster(processes=2, device=devices.Device(memory=10 * 2**20))
+    with pytest.raises(errors.BadConfigurationError) as caught:
+        choose.plan_for(subject(planned_models.perceptron, tight), settings.Wanted())
+    sentence = str(caught.value)
+    assert "does not fit 2 devices with 10.0 MiB each" in sentence
+    assert "a device of stage" in sentence
+    assert "too much: parameters" in sentence
+    assert "Give each device" in sentence
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ({"mesh": {"stage": 7}}, r"mesh.stage is 7, but the model makes only 5 calls"),
+        ({"mesh": {"stage": 2, "tensor": 2}}, r"does not fit 7 devices"),
+        ({"mesh": {"stage": -1, "data": -1}}, r"mesh.stage and mesh.data are both -1"),
+        ({"mesh": {"model": 7}}, r"mesh.model is no axis of a mesh: give data, stage"),
+        ({"mesh": {"data": 0}}, r"mesh.data is 0: give a number from 1, or -1"),
+        ({"mesh": {"data": 7}}, r"batch has 32 examples, which mesh.data \(7\).* multiple of 7"),
+        ({"mesh": {"spatial": 7}}, r"divided by mesh.spatial \(7\)"),
+    ],
+)
+def test_what_is_impossible_is_refused(wanted: dict[str, Any], sentence: str) -> None:
+    given = subject(planned_models.perceptron, devices.Cluster(processes=7))
+    with pytest.raises(errors.BadConfigurationError, match=sentence):
+        choose.plan_for(given, settings.Wanted(**wanted))
+
+
+def test_an_open_length_has_to_be_told() -> None:
+    def build() -> Any:
+        tokens = keras.Input((None,), dtype="int32", name="words")
+        return keras.Model(tokens, keras.layers.LSTM(3)(keras.layers.Embedding(5, 4)(tokens)))
+
+    recorded = recording.record(test_split_graph.bare(build))
+    with pytest.raises(errors.BadConfigurationError, match=r"words .* --length"):
+        costs.of(recorded, {})
+    assert costs.of(recorded, {}, length=7).nodes[1].flops > 0
+
+
+def test_the_operations_of_known_networks() -> None:
+    """As published: VGG16 15.5, ResNet50 3.9, MobileNetV2 0.3 thousand million products."""
+    for name, published in (("VGG16", 15.5), ("ResNet50", 3.9), ("MobileNetV2", 0.3)):
+        known = subject(MODELS[name], devices.Cluster()).costs
+        products = sum(one.flops for one in known.nodes) / 2e9
+        assert products == pytest.approx(published, rel=0.12)
+
+
+def test_a_stage_may_take_a_branch_each() -> None:
+    """Two towers of equal cost are two stages, though their layers alternate in the model."""
+
+    def build() -> Any:
+        first = keras.Input((64,))
+        left = right = first
+        for _ in range(4):
+            left = keras.layers.Dense(64)(left)
+            right = keras.layers.Dense(64)(right)
+        return keras.Model(first, keras.layers.Add()([left, right]))
+
+    given = subject(build, devices.Cluster(processes=2))
+    made = choose.plan_for(given, settings.Wanted(mesh={"stage": 2}, batch=2**14))
+    assert made.order != tuple(range(len(made.order)))
+    assert made.stages[0].sent_bytes == 2**14 * 64 * 4

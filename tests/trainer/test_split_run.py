@@ -1,0 +1,56 @@
+"""A job with a mesh of stages: whole processes, as the operator starts them."""
+
+import json
+import pathlib
+
+import pytest
+
+from tests.trainer import launch, reference
+from tfparallel_trainer.contract import environment, exits, outputs
+
+pytestmark = pytest.mark.trainer
+
+STEPS = 8
+BATCH = 15
+
+CASES = [  # model, processes, devices of each, mesh
+    pytest.param("mlp", 1, 2, {"stage": 2, "microbatches": 4}, id="mlp-1x2"),
+    pytest.param("mlp", 2, 1, {"stage": 2, "microbatches": 4}, id="mlp-2x1"),
+    pytest.param(
+        "tokens",
+        2,
+        2,
+        {"data": 2, "stage": 2, "microbatches": 2, "schedule": "GPipe"},
+        id="tokens-2x2",
+    ),
+]
+
+
+def losses_of(folder: pathlib.Path) -> list[float]:
+    """The loss of each step."""
+    lines = (folder / "output" / outputs.STEP_LOG).read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [one["loss"] for one in records if one["event"] == outputs.StepEvent.STEP]
+
+
+@pytest.mark.parametrize(("name", "processes", "devices", "mesh"), CASES)
+def test_losses_equal_one_process(
+    name: str, processes: int, devices: int, mesh: dict[str, object], tmp_path: pathlib.Path
+) -> None:
+    trainer = {"module": f"{name}.py", "steps": STEPS, "globalBatchSize": BATCH, "seed": 5}
+    environments = launch.environments(
+        tmp_path,
+        reference.MODELS,
+        trainer,
+        processes=processes,
+        devices=devices,
+        strategy="ModelSplit",
+        mesh=mesh,
+        more={environment.STEP_LOG: "1"},
+    )
+    with launch.Group(tmp_path / "logs", environments) as group:
+        with reference.floatx():
+            _, losses = reference.train(reference.load(name), STEPS, BATCH, 5)
+        ended = group.wait()
+    assert [one.code for one in ended] == [exits.Exit.DONE] * processes, ended
+    assert losses_of(tmp_path) == pytest.approx(losses, rel=1e-9)

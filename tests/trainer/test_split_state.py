@@ -1,0 +1,168 @@
+"""State of divided models with whole processes: under another mesh, after a kill, as one file."""
+
+import pathlib
+import signal
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+
+from tests.trainer import launch, reference, test_kills
+from tfparallel_trainer.checkpoint import files, store
+from tfparallel_trainer.contract import exits, outputs
+
+pytestmark = [
+    pytest.mark.trainer,
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
+]
+
+BATCH = 15
+SEED = 5
+EACH = 3
+STAGES_OF_TWO: dict[str, object] = {"stage": 2, "microbatches": 2}
+
+Mesh = dict[str, object]
+
+STAGES: Mesh = {"stage": 2, "microbatches": 3}
+CHAIN: list[tuple[str, int, int, Mesh | None]] = [  # strategy, processes, devices of each, mesh
+    ("ModelSplit", 1, 2, STAGES),
+    ("ModelSplit", 2, 2, {"data": 2, "stage": 2, "schedule": "GPipe"}),
+    ("MultiWorkerMirrored", 2, 1, None),
+    ("ModelSplit", 3, 1, {"stage": 3, "microbatches": 2}),
+    ("Mirrored", 1, 1, None),
+    ("ModelSplit", 2, 1, STAGES),
+]
+
+
+def run(
+    folder: pathlib.Path,
+    steps: int,
+    strategy: str,
+    processes: int,
+    devices: int,
+    mesh: Mesh | None,
+    **trainer: object,
+) -> list[launch.Ended]:
+    spec: dict[str, object] = {
+        "module": "mlp.py",
+        "steps": steps,
+        "globalBatchSize": BATCH,
+        "seed": SEED,
+        "checkpoint": {"claim": "c", "everySteps": EACH, "keep": 2},
+        **trainer,
+    }
+    environments = launch.environments(
+        folder,
+        reference.MODELS,
+        spec,
+        processes=processes,
+        devices=devices,
+        strategy=strategy,
+        mesh=mesh,
+    )
+    with launch.Group(folder / "logs", environments) as group:
+        return group.wait(240)
+
+
+def test_a_run_goes_on_under_other_meshes_and_strategies(tmp_path: pathlib.Path) -> None:
+    for number, (strategy, processes, devices, mesh) in enumerate(CHAIN, 1):
+        ended = run(tmp_path, EACH * number, strategy, processes, devices, mesh)
+        assert [one.code for one in ended] == [exits.Exit.DONE] * processes, ended
+        if number > 1:
+            assert f"resuming after step {EACH * (number - 1)} " in ended[0].output
+        parts = list((tmp_path / "output/checkpoints" / store.name(EACH * number)).glob("*.bin"))
+        assert len(parts) == (processes if strategy == "ModelSplit" else 1)
+    with reference.floatx():
+        module = reference.load("mlp")
+        weights, _ = reference.train(module, EACH * len(CHAIN), BATCH, SEED)
+        plain = module.build_model()
+        module.compile_model(plain)
+        plain.set_weights(weights)
+        loaded = keras.saving.load_model(tmp_path / "output" / outputs.MODEL)
+        for found, wanted in zip(loaded.get_weights(), weights, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+        assert loaded.optimizer.iterations.value.numpy() == EACH * len(CHAIN)
+        x, y, weight = module.training_data()
+        numbers, wanted = (
+            one.evaluate(x, y, sample_weight=weight, verbose=0, return_dict=True)
+            for one in (loaded, plain)
+        )
+    assert numbers == pytest.approx(wanted, rel=1e-9)
+
+
+LARGE = """
+import keras, numpy
+keras.config.set_floatx("float64")
+def build_model():
+    layers = [keras.layers.Dense(1000, use_bias=False) for _ in range(8)]
+    return keras.Sequential([keras.Input((1000,)), *layers, keras.layers.Dense(1)])
+def compile_model(model):
+    model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), "mse")
+def training_data():
+    return numpy.eye(8, 1000), numpy.ones((8, 1))
+"""
+PART_BYTES = 64_000_000
+"""About what each of two processes writes: four weights with their momentum."""
+
+
+def is_half_written(draft: pathlib.Path, part: int) -> bool:
+    return 0 < test_kills.size(draft / f"part-{part:05}.bin") < PART_BYTES // 2
+
+
+def has_one_part(draft: pathlib.Path) -> bool:
+    lists = [test_kills.size(draft / f"part-{part:05}.json") > 0 for part in (0, 1)]
+    return any(lists)
+
+
+def wait_for_draft(due: Callable[[pathlib.Path], bool], checkpoints: pathlib.Path) -> None:
+    test_kills.wait_for(lambda: any(map(due, test_kills.drafts(checkpoints))))
+
+
+@pytest.mark.timeout(600)
+def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(LARGE)
+
+    def start(name: str) -> launch.Group:
+        folder = tmp_path / name
+        trainer: dict[str, object] = {
+            "steps": 6,
+            "globalBatchSize": 4,
+            "checkpoint": {"claim": "c", "everySteps": 1, "keep": 2},
+        }
+        environments = launch.environments(
+            folder, tmp_path, trainer, processes=2, strategy="ModelSplit", mesh=STAGES_OF_TWO
+        )
+        return launch.Group(folder / "logs", environments)
+
+    checkpoints = tmp_path / "killed/output/checkpoints"
+    cases: list[tuple[int, Callable[[pathlib.Path], bool]]] = [
+        (1, lambda draft: is_half_written(draft, 1)),
+        (0, lambda draft: is_half_written(draft, 0)),
+        (0, has_one_part),
+    ]
+    for victim, due in cases:
+        with start("killed") as group:
+            test_kills.wait_for(lambda: checkpoints.exists() and store.checkpoints(checkpoints))
+            before = store.checkpoints(checkpoints)[-1]
+            wait_for_draft(due, checkpoints)
+            group.processes[victim].send_signal(signal.SIGKILL)
+            ended = group.wait(60)
+        assert ended[victim].code == -signal.SIGKILL
+        assert ended[1 - victim].code == exits.Exit.PEER_LOST, ended
+        newest = store.checkpoints(checkpoints)[-1]
+        assert newest.name >= before.name
+        for _ in files.read(newest, files.read_index(newest)):
+            pass
+    for name in ("killed", "whole"):
+        with start(name) as group:
+            ended = group.wait(240)
+        assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
+    whole = tmp_path / "whole/output/checkpoints" / store.name(6)
+    wanted = dict(files.read(whole, files.read_index(whole)))
+    last = checkpoints / store.name(6)
+    found = dict(files.read(last, files.read_index(last)))
+    assert found.keys() == wanted.keys()
+    for key, array in wanted.items():
+        np.testing.assert_array_equal(found[key], array)
+    assert not test_kills.drafts(checkpoints)

@@ -1,0 +1,100 @@
+"""Graphs for the planner that no layer stands behind."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from hypothesis import strategies as st
+
+from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.planning import blocks, costs, devices, tables, times, ways
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variable:
+    """What the planner looks at."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    trainable: bool = True
+
+
+class Step:
+    """What a node calls."""
+
+
+def of(before: Sequence[Sequence[int]], weights: Mapping[str, Sequence[int]]) -> graph.Graph:
+    """A graph whose nodes take what some nodes before them make.
+
+    Args:
+        before: of each node the nodes whose tensor it takes; one without takes the input.
+        weights: of each variable, of 4 elements, the nodes that read it.
+    """
+    nodes = tuple(
+        graph.Node(
+            kind=graph.Kind.OPERATION,
+            name=f"node{place}",
+            calls=Step(),
+            arguments=(),
+            keywords={},
+            masks={},
+            inputs=tuple(one + 1 for one in taken) or (0,),
+            outputs=(place + 1,),
+            variables=tuple(key for key, readers in weights.items() if place in readers),
+        )
+        for place, taken in enumerate(before)
+    )
+    return graph.Graph(
+        nodes=nodes,
+        tensors=(graph.Tensor((None, 1), "float32"),) * (len(before) + 1),
+        input_names=("input",),
+        outputs=(graph.Output("output", len(before), None),),
+        input_structure=None,
+        output_structure=None,
+        variables={key: Variable((4,)) for key in weights},
+    )
+
+
+def chain(count: int) -> list[list[int]]:
+    return [[], *([place] for place in range(count - 1))]
+
+
+@st.composite
+def branched(draw: st.DrawFn, most: int = 8) -> list[list[int]]:
+    """Each node takes from one or two of the few nodes before it."""
+    count = draw(st.integers(2, most))
+    found: list[list[int]] = [[]]
+    for place in range(1, count):
+        near = st.integers(max(0, place - 3), place - 1)
+        found.append(sorted(draw(st.sets(near, min_size=1, max_size=2))))
+    return found
+
+
+def costs_of(model: graph.Graph, sizes: Sequence[float], gradients: bool = True) -> costs.Costs:
+    """Tensors of so many bytes."""
+    tensors = [costs.TensorCost(bytes=one, kept=True, has_gradient=gradients) for one in sizes]
+    node = costs.NodeCost(
+        flops=1.0, tensor_bytes=1.0, weight_bytes=1.0, backward=2.0, inner_bytes=0.0
+    )
+    return costs.Costs(
+        nodes=(node,) * len(model.nodes),
+        tensors=(costs.TensorCost(bytes=1.0, kept=False, has_gradient=False), *tensors),
+        variables={key: costs.Variable(16, 16, 32) for key in model.variables},
+        fixed_slots=0,
+    )
+
+
+def times_of(seconds: Sequence[float]) -> list[times.NodeTime]:
+    return [times.NodeTime(times.Line(0.0, one), times.Line(0.0, 2 * one)) for one in seconds]
+
+
+def tables_of(
+    model: graph.Graph, known: costs.Costs, found: Sequence[times.NodeTime]
+) -> tables.Tables:
+    """With every cut that there is."""
+    made = blocks.condense(model, [one.each for one in found], len(model.nodes))
+    return tables.Tables(
+        model, known, found, made, blocks.downsets(made), [ways.REPLICATED] * len(model.nodes)
+    )
+
+
+CLUSTER = devices.Cluster(processes=8, across=devices.Link(100.0, 0.01))

@@ -1,0 +1,180 @@
+"""The planner's cuts are as good as the best of all cuts."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit import planned_graphs
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.planning import blocks, cuts, predict, settings
+
+seconds = st.floats(0.0, 10.0)
+
+
+@st.composite
+def stages(draw: st.DrawFn) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
+    """Rows and loads between any downsets, some of them impossible."""
+    size, count = draw(st.integers(2, 6)), draw(st.integers(1, 4))
+    rows, loads = [], []
+    for _ in range(count):
+        row, load = np.full((size, size), np.inf), np.full((size, size), np.inf)
+        for pair in itertools.combinations(range(size), 2):
+            if draw(st.integers(0, 9)):
+                row[pair], load[pair] = draw(seconds), draw(seconds)
+        rows.append(row)
+        loads.append(load)
+    return rows, loads
+
+
+def brute_force(rows: list[cuts.Matrix], loads: list[cuts.Matrix]) -> float:
+    last = len(rows[0]) - 1
+    return min(
+        (
+            cuts.step((0, *inner, last), rows, loads)
+            for inner in itertools.combinations(range(1, last), len(rows) - 1)
+        ),
+        default=np.inf,
+    )
+
+
+@given(stages())
+def test_no_other_cut_is_better(given_stages: tuple[list[cuts.Matrix], list[cuts.Matrix]]) -> None:
+    rows, loads = given_stages
+    best = cuts.best(rows, loads)
+    least = brute_force(rows, loads)
+    if best is None:
+        assert least == np.inf
+    else:
+        assert cuts.step(best, rows, loads) == pytest.approx(least, rel=1e-9, abs=1e-9)
+
+
+@given(planned_graphs.branched())
+def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> None:
+    model = planned_graphs.of(before, {})
+    made = blocks.condense(model, [1.0] * len(before), len(before))
+    expected = {
+        bits
+        for bits in range(1 << len(before))
+        if all(
+            bits >> one & 1
+            for place, taken in enumerate(before)
+            if bits >> place & 1
+            for one in taken
+        )
+    }
+    assert set(blocks.downsets(made)) == expected
+    some = blocks.some_downsets(made, 6)
+    assert set(some) <= expected
+    assert (some[0], some[-1]) == (0, (1 << len(before)) - 1)
+
+
+@given(planned_graphs.branched(12), st.integers(1, 12))
+def test_blocks_hold_each_node_once_and_can_run_in_order(
+    before: list[list[int]], most: int
+) -> None:
+    model = planned_graphs.of(before, {})
+    made = blocks.condense(model, [1.0] * len(before), most)
+    assert sorted(itertools.chain.from_iterable(one.nodes for one in made)) == list(
+        range(len(before))
+    )
+    home = {node: place for place, one in enumerate(made) for node in one.nodes}
+    for node, taken in enumerate(before):
+        for one in taken:
+            assert home[one] <= home[node]
+            if home[one] != home[node]:
+                assert made[home[node]].before >> home[one] & 1
+    if before == planned_graphs.chain(len(before)):
+        assert len(made) == min(most, len(before))
+
+
+def setting_of(draw: Callable[..., Any], count: int) -> settings.Setting:
+    microbatches = draw(st.sampled_from([1, 2, 4]))
+    return settings.Setting(
+        mesh=shape.Mesh(
+            stage=draw(st.integers(1, min(4, count))), data=draw(st.sampled_from([1, 2]))
+        ),
+        microbatches=microbatches,
+        order=draw(st.sampled_from(list(job_file.PipelineSchedule))),
+        batch=16,
+    )
+
+
+@given(st.data())
+def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
+    """What the tables say of stages is what adding up their nodes says."""
+    count = data.draw(st.integers(1, 8))
+    model = planned_graphs.of(planned_graphs.chain(count), {"w": [0, count - 1]})
+    several = st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count)
+    took, sizes = data.draw(several), data.draw(several)
+    setting = setting_of(data.draw, count)
+    known = planned_graphs.tables_of(
+        model, planned_graphs.costs_of(model, sizes), planned_graphs.times_of(took)
+    )
+    cluster = planned_graphs.CLUSTER
+    rows, loads = known.matrices(setting, cluster)
+    path = cuts.best(rows, loads)
+    assert path is not None
+
+    def step(ends: tuple[int, ...]) -> float:
+        bounds = [0, *ends, count]
+        each = []
+        held = []
+        for low, high in itertools.pairwise(bounds):
+            own = 3 * sum(took[low:high]) * setting.examples
+            for end in (low, high):
+                if 0 < end < count:
+                    own += 2 * (0.01 + sizes[end - 1] * setting.examples / 100.0)
+            each.append(own)
+            weights = 16 * ((low == 0) or (high == count))
+            update = 7 * weights / cluster.device.bandwidth
+            if setting.mesh.data > 1:
+                update += 2 * 0.01 + weights / 100.0
+            held.append((setting.microbatches - 1) * own + update)
+        return sum(each) + max(held)
+
+    least = min(step(one) for one in itertools.combinations(range(1, count), len(rows) - 1))
+    assert cuts.step(path, rows, loads) == pytest.approx(least, rel=1e-6)
+
+
+@hypothesis.settings(deadline=None)
+@given(planned_graphs.branched(7), st.data())
+def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
+    before: list[list[int]], data: st.DataObject
+) -> None:
+    """A tensor that several stages take is sent several times, which only all cuts tell."""
+    count = len(before)
+    model = planned_graphs.of(before, {})
+    took = data.draw(st.lists(st.integers(1, 20).map(float), min_size=count, max_size=count))
+    sizes = data.draw(st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count))
+    setting = setting_of(data.draw, count)
+    known = planned_graphs.tables_of(
+        model, planned_graphs.costs_of(model, sizes), planned_graphs.times_of(took)
+    )
+    cluster = planned_graphs.CLUSTER
+    rows, loads = known.matrices(setting, cluster)
+    path = cuts.best(rows, loads)
+    assert path is not None
+
+    def step(one: tuple[int, ...]) -> float:
+        made = predict.predict(model, known, one, setting, cluster).stages
+        each = [
+            stage.forward_seconds + stage.backward_seconds + stage.message_seconds for stage in made
+        ]
+        ends = [stage.update_seconds for stage in made]
+        count = setting.microbatches - 1
+        return sum(each) + max(count * row + end for row, end in zip(each, ends, strict=True))
+
+    last = len(known.downsets) - 1
+    every = [
+        (0, *inner, last)
+        for inner in itertools.combinations(range(1, last), len(rows) - 1)
+        if all(known.valid[pair] for pair in itertools.pairwise((0, *inner, last)))
+    ]
+    assert step(path) <= 1.05 * min(map(step, every))

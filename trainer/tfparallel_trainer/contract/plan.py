@@ -1,0 +1,188 @@
+"""The plan of a split model: what `tfparallel plan` asks the trainer for, and what it gets.
+
+Bytes are whole numbers, times are seconds. Equal questions give equal bytes of JSON.
+"""
+
+from typing import Annotated
+
+import pydantic
+
+from tfparallel_trainer.contract import base, job_file
+
+MODULE = "tfparallel_trainer.split.planning"
+"""Run with `python -m`: reads a question as JSON from its input and writes a plan to its output."""
+
+Count = Annotated[int, pydantic.Field(ge=1)]
+
+
+class Axes(base.Model):
+    """How many ranks each axis of a mesh has; their product is the number of devices."""
+
+    data: Count = 1
+    """Replicas of the model; each takes its part of the batch."""
+    stage: Count = 1
+    """Stages, each with its part of the layers."""
+    spatial: Count = 1
+    """Parts of the height of images."""
+    tensor: Count = 1
+    """Parts of channels and features."""
+
+    def __str__(self) -> str:
+        """Axes with more than one rank."""
+        own = {name: degree for name, degree in self.model_dump().items() if degree > 1}
+        return " x ".join(f"{name} {degree}" for name, degree in own.items()) or "one device"
+
+
+class Question(base.Model):
+    """What is to be planned."""
+
+    folder: str
+    """Where the user's module lies."""
+    module: str
+    """Its file, relative to the folder."""
+    processes: Count = 1
+    """Processes, as many as pods."""
+    devices: Count
+    """Devices of each process."""
+    memory: Count | None = None
+    """Bytes of each device; absent: no limit."""
+    mesh: dict[str, int] | None = None
+    """Degrees by axis, one of them -1 for what is left; absent: the planner chooses all."""
+    microbatches: Count | None = None
+    """Parts of a batch that follow each other; absent: the planner chooses."""
+    schedule: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+    """The order of a stage's work."""
+    batch: Count = 32
+    """Examples of a step over all devices."""
+    length: Count | None = None
+    """Stands for dimensions of the inputs that only the data tells."""
+    seed: int = 0
+    """As in the job."""
+    calibrate: bool = False
+    """Whether nodes are measured on this machine instead of estimated."""
+
+
+class Bytes(base.Model):
+    """What a device of a stage holds."""
+
+    parameters: int
+    """Weights and statistics."""
+    gradients: int
+    """Of the weights that are trained."""
+    slots: int
+    """The optimizer's."""
+    activations: int
+    """What backwards need of the microbatches that are held at one time."""
+    working: int
+    """Of the widest node while it runs."""
+    peak: int
+    """The most at one time; not all of the above are there at the same time."""
+
+
+class Stage(base.Model):
+    """What the ranks of one stage do in a step."""
+
+    nodes: tuple[str, ...]
+    """Calls of layers and operations, in order."""
+    split: dict[str, str]
+    """Of those that several ranks share: how, by node."""
+    holds: Bytes
+    """On each of its devices."""
+    held_microbatches: int
+    """The most whose activations it holds at one time."""
+    forward_seconds: float
+    """Of one microbatch."""
+    backward_seconds: float
+    """Of one microbatch."""
+    message_seconds: float
+    """Of one microbatch: taking from other stages and giving to them."""
+    update_seconds: float
+    """After the last microbatch: sums over the replicas, the optimizer."""
+    sent_bytes: int
+    """Of a step, by one rank, forward and backward."""
+    busy_seconds: float
+    """Of a step: all but waiting."""
+
+
+class Rank(base.Model):
+    """One device and its place."""
+
+    rank: int
+    """Its number."""
+    process: int
+    """The process that it belongs to."""
+    device: int
+    """Its number in the process."""
+    data: int
+    """The replica that it belongs to."""
+    stage: int
+    """Its stage."""
+    spatial: int
+    """Its part of the height."""
+    tensor: int
+    """Its part of channels and features."""
+
+
+class Span(base.Model):
+    """What a stage does for a while."""
+
+    stage: int
+    """The stage."""
+    work: str
+    """forward, backward or message."""
+    microbatch: int
+    """Of which microbatch."""
+    begin: float
+    """Seconds after the begin of the step."""
+    end: float
+    """Seconds after the begin of the step."""
+
+
+class Alternative(base.Model):
+    """What else could be done."""
+
+    mesh: Axes
+    """The mesh."""
+    microbatches: int
+    """Parts of a replica's batch."""
+    what: str
+    """How it differs, or why it is impossible."""
+    step_seconds: float | None
+    """Of a step; absent when it is impossible."""
+    peak_bytes: int
+    """Of the device that holds most."""
+
+
+class Plan(base.Model):
+    """A mesh, the stages on it, and what they cost."""
+
+    mesh: Axes
+    """The mesh."""
+    microbatches: int
+    """Parts of a replica's batch."""
+    schedule: job_file.PipelineSchedule
+    """The order of a stage's work."""
+    batch: int
+    """Examples of a step."""
+    memory: int | None
+    """Bytes of each device, where there is a limit."""
+    measured: bool
+    """Whether times come from a measurement on this machine."""
+    order: tuple[int, ...]
+    """Positions of the nodes in the model, in the order in which stages have them."""
+    ends: tuple[int, ...]
+    """Behind how many of these each stage but the last one ends."""
+    stages: tuple[Stage, ...]
+    """In order."""
+    ranks: tuple[Rank, ...]
+    """In order."""
+    step_seconds: float
+    """Of a step."""
+    bubble: float
+    """Share of the step that stages wait, on average."""
+    spans: tuple[Span, ...]
+    """What one replica does in a step, update left out."""
+    reasons: tuple[str, ...]
+    """Why so, in sentences."""
+    alternatives: tuple[Alternative, ...]
+    """The next best first."""

@@ -1,0 +1,336 @@
+"""What one rank does in a program: the forward and backward work of its stage."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import nest, order
+from tfparallel_trainer.split import (
+    division,
+    exchange,
+    execution,
+    head,
+    member,
+    partition,
+    programs,
+    schedule,
+    sharded,
+    stages,
+    tracing,
+)
+from tfparallel_trainer.step import loss
+
+_BORROWED = 1 << 16
+"""Keeps the seeds of a random layer apart that two stages call."""
+
+
+Counted = tuple[loss.Term, loss.Fraction]
+"""A term of the loss over some examples."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a rank works on."""
+
+    part: Any
+    """(x, y, sample_weight) of its place along the data axis; None when it has no examples."""
+    examples: int
+    """How many, known when the program is traced."""
+    total: int
+    """How many over the data axis."""
+    step: tf.Tensor
+    """Number of the step: a scalar int64."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Held:
+    """What a microbatch's backward work needs of its forward work."""
+
+    tape: tf.GradientTape
+    taken: dict[stages.Transfer, tf.Tensor]
+    tensors: dict[int, Any]
+    terms: list[Counted]
+
+
+class Stage:
+    """A rank's forward work, and what all programs have in common."""
+
+    def __init__(
+        self, own: member.Member, divided: partition.Partition, share: Share, *, training: bool
+    ) -> None:
+        self.own = own
+        self._divided = divided
+        self._share = share
+        self._training = training
+        count = min(divided.microbatches, share.examples)
+        self._rows = order.split(share.examples, count) if count else []
+        self._last: list[Any] = []
+        self._mail: dict[tracing.Address, tf.Tensor] = {}
+        self._made: dict[tuple[int, int], tf.Tensor] = {}
+        """Tensors that are sent, by microbatch and number."""
+        with tf.device(own.device):
+            self.values = {key: tf.convert_to_tensor(one) for key, one in own.weights.items()}
+            self._given = (
+                execution.by_number(divided.model, share.part[0])
+                if share.examples and own.stage.inputs
+                else {}
+            )
+        self.numerators = [tf.zeros((), tf.float64) for _ in own.head.terms]
+        of_examples = float(share.examples if own.is_last else 0)
+        self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
+
+    @contextlib.contextmanager
+    def fence(self) -> Iterator[None]:
+        """A context in which operations wait for all that this rank did before."""
+        with tf.device(self.own.device), tf.control_dependencies(self._last):
+            yield
+
+    def did(self, tensors: Sequence[Any]) -> None:
+        """What the rank does next waits for these, which were made behind its fence."""
+        found = [one for one in tensors if one is not None]
+        if found:
+            self._last = found
+
+    def give(self, address: tracing.Address) -> tf.Tensor:
+        """Give what a message carries."""
+        _, parcel = address
+        return self._made[parcel.microbatch, parcel.tensor]
+
+    def take(self, address: tracing.Address, tensor: tf.Tensor) -> None:
+        """Take what a message carries."""
+        self._mail[address] = tensor
+
+    def shape_of(self, address: tracing.Address) -> tuple[list[int], str]:
+        """Shape and type of what a message brings."""
+        _, parcel = address
+        tensor = self._divided.model.tensors[parcel.tensor]
+        lies = self._divided.plan.layouts[parcel.tensor]
+        _, *rest = lies.local(tensor.shape, self.own.place)
+        sizes = [len(self._rows[parcel.microbatch]), *rest]
+        if None in sizes:
+            raise errors.UserCodeError(
+                f"A tensor of the shape {tensor.shape} leaves stage {address[0].source}, and only "
+                "the data would tell its size: give keras.Input the whole shape of an example."
+            )
+        return [size or 0 for size in sizes], tensor.dtype
+
+    def work(self, action: schedule.Action) -> None:
+        """Go forward with a microbatch."""
+        with self.fence():
+            taken = self._taken(action)
+            found = self._run(action.microbatch, taken)
+            numerators = [one.numerator for _, one in self._terms(action.microbatch, found)]
+            self.did([*self._keep(action.microbatch, found), *numerators])
+
+    @property
+    def examples(self) -> int:
+        """How many it works on."""
+        return self._share.examples
+
+    def _taken(self, action: schedule.Action) -> dict[stages.Transfer, tf.Tensor]:
+        """What other stages have sent for a turn."""
+        microbatch = action.microbatch
+        return {
+            one: self._mail.pop((one, programs.Parcel(action.work, one.tensor, microbatch)))
+            for one in self.own.stage.received
+        }
+
+    @property
+    def _leaving(self) -> list[int]:
+        """The tensors that are used outside of the stage's nodes."""
+        outputs = self._divided.model.wanted() if self.own.is_last else ()
+        return list(dict.fromkeys([*(one.tensor for one in self.own.stage.sent), *outputs]))
+
+    def _whole(self, number: int, part: Any) -> Any:
+        """An output of the model as the loss wants it."""
+        if not self.own.groups:
+            return part
+        return sharded.whole(self._divided.plan, number, part, self.own.groups)
+
+    def _run(self, microbatch: int, taken: Mapping[stages.Transfer, Any]) -> execution.Part:
+        rows = self._rows[microbatch]
+        given = {
+            number: self._given[number][rows.start : rows.stop] for number in self.own.stage.inputs
+        }
+        tensors = {**given, **{one.tensor: tensor for one, tensor in taken.items()}}
+        variables = {**self.values, **self._seeds(microbatch)}
+        nodes = self.own.stage.nodes
+        if not self.own.groups:
+            return execution.run_nodes(
+                self._divided.model, nodes, tensors, variables, self._training
+            )
+        return sharded.run_nodes(
+            self._divided.plan,
+            nodes,
+            tensors,
+            variables,
+            self._training,
+            self.own.groups,
+            leaving=self._leaving,
+        )
+
+    def _keep(self, microbatch: int, found: execution.Part) -> list[Any]:
+        """Keep what is sent; gives it."""
+        sent = {one.tensor: found.tensors[one.tensor] for one in self.own.stage.sent}
+        self._made |= {(microbatch, number): tensor for number, tensor in sent.items()}
+        return list(sent.values())
+
+    def _terms(self, microbatch: int, found: execution.Part) -> list[Counted]:
+        """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""
+        examples = len(self._rows[microbatch])
+        terms: list[Counted] = []
+        if self.own.is_last:
+            terms += zip(self.own.head.terms, self._of_outputs(microbatch, found), strict=False)
+        if found.added:
+            kind = keras.config.floatx()
+            total = tf.add_n([tf.cast(tf.reduce_sum(one), kind) for one in found.added])
+            fraction = loss.Fraction(total * examples, tf.constant(examples, tf.float64))
+            terms.append((self.own.head.terms[-1], fraction))
+        for term, one in terms:
+            place = self.own.head.terms.index(term)
+            self.numerators[place] += tf.cast(one.numerator, tf.float64)
+            if term.output:
+                self.denominators[place] += one.denominator
+        return terms
+
+    def _of_outputs(self, microbatch: int, found: execution.Part) -> list[loss.Fraction]:
+        own, model = self.own.head, self._divided.model
+        rows = self._rows[microbatch]
+        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._share.part)
+        tensors = {number: self._whole(number, found.tensors[number]) for number in model.wanted()}
+        masked = {
+            one.tensor: execution.marked(tensors[one.tensor], tensors[one.mask])
+            for one in model.outputs
+            if one.mask is not None
+        }
+        y_pred = head.of_outputs(model, {**tensors, **masked})
+        own.model.compute_metrics(None, y, y_pred, weight)
+        return loss.fractions(own.terms, own.outputs, y, y_pred, weight)
+
+    def _seeds(self, microbatch: int) -> dict[str, tf.Tensor]:
+        """Seeds of this step, microbatch and place along the data axis."""
+        turn = self._share.step * self._divided.microbatches + microbatch
+        place = turn * self._divided.mesh.data + self.own.data
+        borrowed = dict(self.own.stage.borrowed)
+        return {
+            key: tf.stack(
+                [
+                    tf.constant(first[0]) + tf.cast(place, first.dtype),
+                    tf.constant(first[1] + (_BORROWED if key in borrowed else 0), first.dtype),
+                ]
+            )
+            for key, first in self.own.seeds.items()
+        }
+
+
+class Training(Stage):
+    """A rank's work in a step."""
+
+    def __init__(
+        self,
+        own: member.Member,
+        divided: partition.Partition,
+        share: Share,
+        known: division.Division,
+    ) -> None:
+        """Args:
+        own: the rank.
+        divided: the model on the mesh.
+        share: what it works on.
+        known: when the denominators of the loss are known.
+        """
+        super().__init__(own, divided, share, training=True)
+        self._known = known
+        self.settled: tf.Tensor | None = None
+        """The denominators of the loss of outputs over the whole batch, once they are known."""
+        self._held: dict[int, _Held] = {}
+        self.gradients: dict[str, Any] = dict.fromkeys(own.trained)
+        self.statistics: dict[str, tf.Tensor] = {}
+        with tf.device(own.device):
+            self.scale = own.optimizer.scale()
+
+    def work(self, action: schedule.Action) -> None:
+        """Go forward or backward with a microbatch."""
+        with self.fence():
+            if action.work is schedule.Work.FORWARD:
+                self._forward(action)
+            else:
+                self._backward(action)
+
+    def give(self, address: tracing.Address) -> tf.Tensor:
+        """Give what a message carries."""
+        _, parcel = address
+        if parcel.work is schedule.Work.FORWARD:
+            return super().give(address)
+        return self._mail.pop(address)
+
+    def _forward(self, action: schedule.Action) -> None:
+        taken = self._taken(action)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
+            tape.watch([self.values[key] for key in self.gradients])
+            found = self._run(action.microbatch, taken)
+            terms = self._terms(action.microbatch, found)
+        changed = {key: one for key, one in found.changed.items() if key in self.values}
+        self.values |= changed
+        self.statistics |= changed
+        self._held[action.microbatch] = _Held(tape, taken, found.tensors, terms)
+        numerators = [one.numerator for _, one in terms]
+        self.did([*self._keep(action.microbatch, found), *numerators, *changed.values()])
+
+    def _targets(self, microbatch: int, terms: Sequence[Counted]) -> tuple[list[Any], list[Any]]:
+        """Numerators, and what each is multiplied by before gradients are taken."""
+        if self._known is division.Division.LAST and len(terms) > 1:
+            raise errors.UserCodeError(
+                "The loss of a masked output is known when a batch is through all stages, and a "
+                f"layer of stage {self.own.stage.index} adds another loss: remove one of the two, "
+                "or use MultiWorkerMirrored."
+            )
+        scales = []
+        for term, one in terms:
+            scale = tf.cast(self.scale, tf.float64) * term.weight
+            if term.divided:
+                scale = self._divided_by(scale, microbatch, term, one)
+            scales.append(tf.cast(scale, one.numerator.dtype))
+        return [one.numerator for _, one in terms], scales
+
+    def _divided_by(
+        self, scale: tf.Tensor, microbatch: int, term: loss.Term, one: loss.Fraction
+    ) -> tf.Tensor:
+        """Divide by the denominator of a term over the whole batch, as far as it is known."""
+        if self.settled is not None and term.output:
+            whole = self.settled[self.own.head.terms.index(term)]
+            return tf.math.divide_no_nan(scale, whole)
+        if self._known is division.Division.LAST:
+            return scale
+        return scale * (len(self._rows[microbatch]) / self._share.total) / one.denominator
+
+    def _backward(self, action: schedule.Action) -> None:
+        held = self._held.pop(action.microbatch)
+        targets, scales = self._targets(action.microbatch, held.terms)
+        for one in self.own.stage.sent:
+            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
+            if (one, parcel) in self._mail:
+                targets.append(held.tensors[one.tensor])
+                scales.append(self._mail.pop((one, parcel)))
+        watched = {one: tensor for one, tensor in held.taken.items() if tensor.dtype.is_floating}
+        sources = [*watched.values(), *(self.values[key] for key in self.gradients)]
+        found = iter(
+            held.tape.gradient(targets, sources, output_gradients=scales)
+            if targets
+            else [None] * len(sources)
+        )
+        given = {}
+        for one, tensor in watched.items():
+            gradient = next(found)
+            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
+            given[one, parcel] = tf.zeros_like(tensor) if gradient is None else gradient
+        self._mail |= given
+        for key in self.gradients:
+            self.gradients[key] = exchange.add([self.gradients[key], next(found)])
+        self.did([*given.values(), *exchange.parts(self.gradients.values())])

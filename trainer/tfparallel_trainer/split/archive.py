@@ -1,0 +1,247 @@
+"""How Keras lays out a model in a .keras or .weights.h5 file, found without the model's values.
+
+Keras is let to write the file itself, but with a small number in place of each variable. So which
+dataset belongs to which variable is never guessed, and values can be put in their places, or taken
+from them, one slice after the other.
+"""
+
+import contextlib
+import io
+import pathlib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+import h5py
+import keras
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+
+MODEL, WEIGHTS = ".keras", ".weights.h5"
+INSIDE = "model.weights.h5"
+"""Where a .keras file holds its weights."""
+OPTIMIZER = "optimizer"
+"""Where a file of weights holds the state of the optimizer."""
+
+_FIRST_TOKEN = 0x5A17 << 33
+"""Numbers from this one on, which float64 holds exactly, stand for variables."""
+_DTYPE = "dtype"
+"""The attribute by which Keras marks datasets of a type that HDF5 does not have."""
+
+
+class _Tokens(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+    """While it is open, the given variables have numbers as their values."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        super().__init__(initialize_variables=False)
+        self._places = {id(one): place for place, one in enumerate(variables.values())}
+
+    def get_current_value(self, variable: Any) -> Any:
+        place = self._places.get(id(variable))
+        return None if place is None else tf.constant(_FIRST_TOKEN + place, tf.int64)
+
+
+def save_model(model: Any, path: pathlib.Path, weights: Mapping[str, Any]) -> None:
+    """Let Keras write a model, its weights by key, without values and without the optimizer's."""
+    _without_optimizer(model, path, weights, model.save)
+
+
+def save_weights(model: Any, path: pathlib.Path, weights: Mapping[str, Any]) -> None:
+    """Let Keras write the weights of a model by key, without values."""
+    _without_optimizer(model, path, weights, model.save_weights)
+
+
+def save_optimizer(optimizer: Any, path: pathlib.Path, slots: Mapping[str, Any]) -> None:
+    """Let Keras write a file of weights whose optimizer is this one.
+
+    Args:
+        optimizer: built for stand-ins of type float64.
+        path: ends in .weights.h5.
+        slots: those of its variables, by key, that are not written with their values.
+    """
+    for place, one in enumerate(slots.values()):
+        one.assign(np.full(one.shape, _FIRST_TOKEN + place, np.float64))
+    carrier = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    carrier.compile(optimizer, auto_scale_loss=False)
+    carrier.save_weights(path)
+
+
+def _without_optimizer(
+    model: Any, path: pathlib.Path, weights: Mapping[str, Any], write: Callable[[Any], None]
+) -> None:
+    """Keras makes an optimizer of its own when it writes one, which it cannot among tokens.
+
+    Raises:
+        UserCodeError: Keras computes with the weights, as LoRA does.
+    """
+    optimizer = model.optimizer
+    model.optimizer = None
+    try:
+        with _Tokens(weights):
+            write(path)
+    except tf.errors.InvalidArgumentError as error:
+        raise _changed(str(error)) from error
+    finally:
+        model.optimizer = optimizer
+
+
+class Layout:
+    """Which dataset of a file of weights stands for which variable."""
+
+    def __init__(self, file: h5py.Group, variables: Mapping[str, Any]) -> None:
+        """Read a file that was written without the values of these variables.
+
+        Raises:
+            UserCodeError: it does not hold each of them.
+        """
+        self.places: dict[str, str] = {}
+        """The key of a variable by the name of its dataset."""
+        names = list(variables)
+
+        def visit(name: str, item: Any) -> None:
+            place = _token(item)
+            if place is not None:
+                self.places[name] = names[place]
+
+        file.visititems(visit)
+        held = set(self.places.values())
+        for key, one in variables.items():
+            if key not in held:
+                raise _changed(one.path)
+
+
+def fill(
+    source: h5py.Group,
+    target: h5py.Group,
+    variables: Mapping[str, Any],
+    describe: Callable[[str], tuple[tuple[int, ...], str]],
+    content: Callable[[str, h5py.Dataset], None],
+) -> None:
+    """Copy a file of weights, with values where it has numbers.
+
+    Args:
+        source: the file without values, or a group of it.
+        target: where to write the same with values.
+        variables: those without values, by key.
+        describe: gives shape and type of a variable by its key.
+        content: puts the values of a variable, by key, into a dataset.
+
+    Raises:
+        UserCodeError: see `Layout`.
+    """
+    places = Layout(source, variables).places
+
+    def visit(name: str, item: Any) -> None:
+        key = places.get(name)
+        if key is not None:
+            shape, kind = describe(key)
+            placed = target.create_dataset(name, shape, np.dtype(tf.as_dtype(kind).as_numpy_dtype))
+            if kind == "bfloat16":
+                placed.attrs[_DTYPE] = kind
+            content(key, placed)
+        elif isinstance(item, h5py.Group):
+            target.create_group(name).attrs.update(item.attrs)
+        else:
+            source.copy(item, target, name)
+
+    target.attrs.update(source.attrs)
+    source.visititems(visit)
+
+
+def put_together(empty: pathlib.Path, weights: pathlib.Path, target: pathlib.Path) -> None:
+    """Write a .keras file that has the weights of a file, and the rest of another .keras file."""
+    with zipfile.ZipFile(empty) as source, zipfile.ZipFile(target, "w") as archive:
+        for one in source.infolist():
+            if one.filename != INSIDE:
+                archive.writestr(one, source.read(one))
+        archive.write(weights, INSIDE)
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[h5py.File]:
+    """Open the weights in a .keras or .weights.h5 file, where they lie.
+
+    Raises:
+        OSError: the file cannot be read.
+        KeyError: there are no weights in it.
+        zipfile.BadZipFile: it is damaged.
+    """
+    with contextlib.ExitStack() as stack:
+        source: Any = path
+        if path.name.endswith(MODEL):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            source = stack.enter_context(_member(archive, path))
+        yield stack.enter_context(h5py.File(source, "r"))
+
+
+def value(dataset: h5py.Dataset, part: tuple[slice, ...]) -> Any:
+    """Read a part of a variable."""
+    found = dataset[part]
+    if dataset.attrs.get(_DTYPE) == "bfloat16":
+        return np.asarray(found).view(ml_dtypes.bfloat16)
+    return np.asarray(found)
+
+
+def _member(archive: zipfile.ZipFile, path: pathlib.Path) -> IO[bytes]:
+    info = archive.getinfo(INSIDE)
+    if info.compress_type != zipfile.ZIP_STORED:
+        return archive.open(info)
+    with path.open("rb") as raw:
+        raw.seek(info.header_offset + 26)
+        name, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
+    start = info.header_offset + 30 + name + extra
+    return io.BufferedReader(_Window(path, start, info.file_size))
+
+
+class _Window(io.RawIOBase):
+    """A part of a file as a file; zipfile would read all that lies before a place to get there."""
+
+    def __init__(self, path: pathlib.Path, start: int, size: int) -> None:
+        super().__init__()
+        self._raw = path.open("rb", buffering=0)
+        self._start = start
+        self._size = size
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = base + offset
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._size - self._place))
+        self._raw.seek(self._start + self._place)
+        read = self._raw.readinto(memoryview(buffer)[:count]) or 0
+        self._place += read
+        return read
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _changed(what: str) -> errors.UserCodeError:
+    return errors.UserCodeError(
+        "Keras does not write all weights as they are (LoRA and quantization change them on the "
+        f"way: {what}), so the divided model could not be saved as one file: leave that out of "
+        "build_model, or use the strategy MultiWorkerMirrored."
+    )
+
+
+def _token(item: Any) -> int | None:
+    """Which variable a dataset stands for."""
+    if not isinstance(item, h5py.Dataset) or item.size == 0:
+        return None
+    if item.dtype == np.float64 or (item.dtype == np.int64 and item.shape == ()):
+        place = int(np.ravel(item[()])[0]) - _FIRST_TOKEN
+        return place if 0 <= place < 1 << 32 else None
+    return None

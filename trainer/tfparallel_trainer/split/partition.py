@@ -1,0 +1,137 @@
+"""How a model is divided over the ranks of a mesh, and what follows for a batch. Pure."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import (
+    assignment,
+    balance,
+    communication,
+    graph,
+    layout,
+    programs,
+    schedule,
+)
+from tfparallel_trainer.split import stages as cuts
+
+_SIZE_BITS = 12
+_INDEX_BITS = 14
+_FIRST = 1 + len(shape.Axis)
+"""The number that stands where groups along an axis have that of the axis."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A model in stages on a mesh."""
+
+    mesh: shape.Mesh
+    model: graph.Graph
+    stages: tuple[cuts.Stage, ...]
+    microbatches: int
+    """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
+    order: schedule.Schedule
+    plan: assignment.Assignment
+    """How each node is split over the ranks of the spatial and tensor axes."""
+    settles: bool = False
+    """As in `programs.Pipeline`; then all microbatches go forward before any goes backward."""
+
+    def pipeline(self, examples: int) -> programs.Pipeline:
+        """What the stages do with this many examples of one place along the data axis."""
+        count = min(self.microbatches, examples)
+        order = schedule.gpipe if self.settles else self.order
+        made = programs.of_stages(self.model, self.stages, count, order)
+        return dataclasses.replace(made, settles=self.settles)
+
+    def training(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
+        """The list of each rank for a step.
+
+        Args:
+            shares: how many examples each place along the data axis has.
+        """
+        return programs.on_mesh([self.pipeline(share) for share in shares], self.mesh, trains=True)
+
+    def evaluation(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
+        """The list of each rank for a batch that is only looked at; arguments as of `training`."""
+        forwards = [
+            dataclasses.replace(
+                self.pipeline(share), order=schedule.forwards, shared=(), settles=False
+            )
+            for share in shares
+        ]
+        return programs.on_mesh(forwards, self.mesh, trains=False)
+
+    def keys(self) -> dict[tuple[int, ...], int]:
+        """A group key for each set of ranks that ever meet; TensorFlow wants it below 2**30."""
+        found = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
+        keys: dict[tuple[int, ...], int] = {}
+        for size in {len(ranks) for ranks in found}:
+            same = [ranks for ranks in found if len(ranks) == size]
+            shift = self.mesh.generation % ((1 << _INDEX_BITS) // len(same)) * len(same)
+            for place, ranks in enumerate(same, shift):
+                keys[ranks] = (_FIRST << _SIZE_BITS | size) << _INDEX_BITS | place
+        return keys
+
+    def stage_of(self, rank: int) -> int:
+        """Which stage a rank runs."""
+        return self.mesh.coordinates(rank)[shape.Axis.STAGE]
+
+    def number(self, parcel: programs.Parcel, transfer: cuts.Transfer) -> int:
+        """A number that no other message between the same two ranks has in a step."""
+        transfers = self.stages[transfer.source].sent
+        kind = 0 if parcel.work is schedule.Work.FORWARD else 1
+        place = transfers.index(transfer) * len(schedule.Work) + kind
+        return place * self.microbatches + parcel.microbatch
+
+    def numbers(self) -> int:
+        """One more than the largest of these numbers."""
+        most = max((len(stage.sent) for stage in self.stages), default=0)
+        return most * len(schedule.Work) * self.microbatches
+
+    def _groups(self) -> Iterator[tuple[int, ...]]:
+        yield tuple(range(self.mesh.size))
+        shared = [members for _, members in self.pipeline(1).shared]
+        pairs = {(one.source, one.target) for stage in self.stages for one in stage.sent}
+        for rank in range(self.mesh.size):
+            yield self.mesh.group(rank, shape.Axis.DATA).ranks
+            along = self.mesh.group(rank, shape.Axis.STAGE).ranks
+            for axis in layout.AXES:
+                yield self.mesh.group(rank, axis).ranks
+            for members in (*shared, *pairs):
+                yield tuple(sorted(along[stage] for stage in members))
+
+
+def divide(
+    model: graph.Graph, mesh: shape.Mesh, microbatches: int, order: schedule.Schedule
+) -> Partition:
+    """Divide a model over a mesh so that the dearest stage is as cheap as can be.
+
+    Raises:
+        BadConfigurationError: the model has fewer calls than the mesh has stages, a layer cannot
+            be split as it must, or an axis would divide no layer.
+    """
+    plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
+    plan.check()
+    costs = [cost(model, node) for node in model.nodes]
+    return Partition(
+        mesh=mesh,
+        model=model,
+        stages=cuts.cut(model, balance.ends(costs, mesh.stage)),
+        microbatches=microbatches,
+        order=order,
+        plan=plan,
+    )
+
+
+def cost(model: graph.Graph, node: graph.Node) -> float:
+    """A rough measure of a node's work for an example: multiplications, and what it writes.
+
+    Each weight is used once at each place of the output, as in dense layers and convolutions.
+    """
+    shapes = [model.tensors[number].shape[1:] for number in node.outputs]
+    sizes = [[size or 1 for size in one] for one in shapes]
+    written = sum(math.prod(one) for one in sizes)
+    places = max((math.prod(one[:-1]) for one in sizes), default=1)
+    weights = sum(math.prod(model.variables[key].shape) for key in node.variables)
+    return float(written + places * weights)

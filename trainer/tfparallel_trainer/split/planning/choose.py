@@ -1,0 +1,251 @@
+"""Chooses mesh, microbatches and cuts: the step that takes least among those that fit. Pure."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import plan
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.planning import (
+    blocks,
+    costs,
+    cuts,
+    devices,
+    explain,
+    predict,
+    settings,
+    tables,
+    times,
+    ways,
+)
+
+MOST_CUTS = 160
+"""So many downsets are looked at. A chain with fewer nodes is cut exactly."""
+
+_COMPARED = 8
+"""So many of the best settings are run in thought; the others are known well enough."""
+
+_SHOWN = 5
+"""Alternatives that a plan tells, of those that are possible and of those that are not."""
+
+WaysOf = Callable[[shape.Mesh], Sequence[ways.Way] | None]
+"""Gives the way of each node on a mesh; None when the model cannot be split so."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is planned for what."""
+
+    model: graph.Graph
+    costs: costs.Costs
+    times: Sequence[times.NodeTime]
+    """Of each node."""
+    cluster: devices.Cluster
+    ways_of: WaysOf
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cut:
+    """A cut for a setting."""
+
+    setting: settings.Setting
+    path: tuple[int, ...]
+    value: float
+    """Seconds of a step by the formula of `cuts`; or, for one that does not fit, bytes."""
+
+
+def plan_for(subject: Subject, wanted: settings.Wanted, measured: bool = False) -> plan.Plan:
+    """Find the best plan.
+
+    Args:
+        subject: model and devices.
+        wanted: what to keep to.
+        measured: told in the plan.
+
+    Raises:
+        BadConfigurationError: what is wanted is impossible, or does not fit the devices.
+    """
+    return _Planner(subject).make(wanted, measured)
+
+
+class _Planner:
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._cluster = subject.cluster
+        self._tables: dict[tuple[int, int], tables.Tables | None] = {}
+
+    def make(self, wanted: settings.Wanted, measured: bool) -> plan.Plan:
+        """Find the best plan; see `plan_for`."""
+        found, misfits = self._search(settings.every(wanted, self._cluster.size))
+        if not found:
+            least = min(misfits, key=lambda one: one.value)
+            limit = self._cluster.device.memory or 0
+            sentence = explain.excess(self._run(least), least.setting, len(misfits), limit)
+            raise errors.BadConfigurationError(sentence)
+        runs = [(one, self._run(one)) for one in self._candidates(found)]
+        runs.sort(key=lambda pair: pair[1].step_seconds)
+        (best, made), *rest = runs
+        others = [*_others(best, made, rest), *self._impossible(misfits)]
+        return plan.Plan(
+            mesh=explain.axes(best.setting.mesh),
+            microbatches=best.setting.microbatches,
+            schedule=best.setting.order,
+            batch=wanted.batch,
+            memory=self._cluster.device.memory,
+            measured=measured,
+            order=made.order,
+            ends=made.ends,
+            stages=made.stages,
+            ranks=tuple(self._rank(best.setting.mesh, rank) for rank in range(self._cluster.size)),
+            step_seconds=made.step_seconds,
+            bubble=made.bubble,
+            spans=made.spans,
+            reasons=tuple(explain.reasons(made, best.setting, others)),
+            alternatives=tuple(others),
+        )
+
+    def _search(self, every: Sequence[settings.Setting]) -> tuple[list[_Cut], list[_Cut]]:
+        """The best cut of each setting, and for those that do not fit the one that lacks least."""
+        found: list[_Cut] = []
+        misfits: list[_Cut] = []
+        problem = ""
+        for setting in every:
+            known = self._known(setting.mesh)
+            problem = _problem(known, setting.mesh) or problem
+            if known is None or _problem(known, setting.mesh):
+                continue
+            cut = self._best(known, setting)
+            if cut is not None:
+                found.append(cut)
+            else:
+                misfits.append(_roomiest(known, setting))
+        if not found and not misfits:
+            raise errors.BadConfigurationError(problem)
+        return found, misfits
+
+    def _best(self, known: tables.Tables, setting: settings.Setting) -> _Cut | None:
+        rows, loads = known.matrices(setting, self._cluster)
+        path = cuts.best(rows, loads)
+        return None if path is None else _Cut(setting, path, cuts.step(path, rows, loads))
+
+    def _candidates(self, found: Sequence[_Cut]) -> list[_Cut]:
+        """The best cut of each mesh and number of microbatches, and the best one's next best."""
+        ranked = sorted(found, key=lambda one: one.value)[:_COMPARED]
+        second = self._second(ranked[0])
+        return ranked if second is None else [*ranked, second]
+
+    def _second(self, best: _Cut) -> _Cut | None:
+        """The best cut of a setting that differs from the best one."""
+        known = self._known(best.setting.mesh)
+        if known is None:
+            raise AssertionError("the setting was found with its tables")
+        rows, loads = known.matrices(best.setting, self._cluster)
+        found: list[_Cut] = []
+        for stage, place in enumerate(best.path[1:-1]):
+            limited = [rows[stage].copy(), loads[stage].copy()]
+            for one in limited:
+                one[:, place] = np.inf
+            path = cuts.best(
+                [*rows[:stage], limited[0], *rows[stage + 1 :]],
+                [*loads[:stage], limited[1], *loads[stage + 1 :]],
+            )
+            if path is not None:
+                found.append(_Cut(best.setting, path, cuts.step(path, rows, loads)))
+        return min(found, key=lambda one: one.value, default=None)
+
+    def _known(self, mesh: shape.Mesh) -> tables.Tables | None:
+        """The tables for a way of splitting layers, made once."""
+        key = (mesh.spatial, mesh.tensor)
+        if key not in self._tables:
+            chosen = self._subject.ways_of(mesh)
+            self._tables[key] = None if chosen is None else self._made(chosen)
+        return self._tables[key]
+
+    def _made(self, chosen: Sequence[ways.Way]) -> tables.Tables:
+        given, (made, downsets) = self._subject, self._cuts
+        return tables.Tables(given.model, given.costs, given.times, made, downsets, chosen)
+
+    @functools.cached_property
+    def _cuts(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
+        weights = times.weights(self._subject.times)
+        return blocks.cuttable(self._subject.model, weights, MOST_CUTS)
+
+    def _run(self, cut: _Cut) -> predict.Prediction:
+        known = self._known(cut.setting.mesh)
+        if known is None:
+            raise AssertionError("the setting was found with its tables")
+        return predict.predict(self._subject.model, known, cut.path, cut.setting, self._cluster)
+
+    def _impossible(self, misfits: Sequence[_Cut]) -> Iterator[plan.Alternative]:
+        """The meshes that do not fit, the nearest to it first."""
+        seen: set[shape.Mesh] = set()
+        limit = self._cluster.device.memory or 0
+        for one in sorted(misfits, key=lambda one: one.value):
+            if one.setting.mesh not in seen and len(seen) < _SHOWN:
+                seen.add(one.setting.mesh)
+                what = f"does not fit: a device lacks {explain.size(one.value - limit)}"
+                yield _alternative(one.setting, what, None, round(one.value))
+
+    def _rank(self, mesh: shape.Mesh, rank: int) -> plan.Rank:
+        place = {axis.value: step for axis, step in mesh.coordinates(rank).items()}
+        process, device = divmod(rank, self._cluster.devices)
+        return plan.Rank(rank=rank, process=process, device=device, **place)
+
+
+def _problem(known: tables.Tables | None, mesh: shape.Mesh) -> str:
+    """Why a mesh is impossible for the model; empty when it is not."""
+    if known is None:
+        return (
+            f"No layer of the model can be divided by mesh.spatial ({mesh.spatial}) or by "
+            f"mesh.tensor ({mesh.tensor}): give 1 for that one, and the devices to data or stage."
+        )
+    if mesh.stage > len(known.blocks):
+        return (
+            f"mesh.stage is {mesh.stage}, but the model makes only {len(known.blocks)} calls of "
+            f"layers and operations: give at most {len(known.blocks)}."
+        )
+    return ""
+
+
+def _roomiest(known: tables.Tables, setting: settings.Setting) -> _Cut:
+    """The cut whose fullest device is emptiest."""
+    peaks = [known.memory(setting, stage).peak for stage in range(setting.mesh.stage)]
+    least = cuts.least_maximum(peaks)
+    if least is None:
+        raise AssertionError("there are enough blocks for the stages")
+    return _Cut(setting, *least)
+
+
+def _others(
+    best: _Cut, made: predict.Prediction, rest: Sequence[tuple[_Cut, predict.Prediction]]
+) -> Iterator[plan.Alternative]:
+    """The next best: another cut, other microbatches, and other meshes, each once."""
+    seen: set[tuple[shape.Mesh, int]] = set()
+    for one, run in itertools.islice(rest, _SHOWN):
+        key = (one.setting.mesh, one.setting.microbatches)
+        if key in seen:
+            continue
+        seen.add(key)
+        what = "another mesh"
+        if one.setting == best.setting:
+            what = explain.difference(made, run)
+        elif one.setting.mesh == best.setting.mesh:
+            what = "other microbatches"
+        yield _alternative(one.setting, what, run.step_seconds, run.peak)
+
+
+def _alternative(
+    setting: settings.Setting, what: str, seconds: float | None, peak: int
+) -> plan.Alternative:
+    return plan.Alternative(
+        mesh=explain.axes(setting.mesh),
+        microbatches=setting.microbatches,
+        what=what,
+        step_seconds=seconds,
+        peak_bytes=peak,
+    )

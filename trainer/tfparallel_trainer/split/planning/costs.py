@@ -1,0 +1,170 @@
+"""What each node of a graph costs, from shapes alone: operations, bytes moved, bytes kept. Pure.
+
+Sizes of tensors are linear in the examples of a microbatch: so much for each, and so much besides.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.planning import flops, keeping
+
+_TYPE_BITS = {"bool": 8, "none": 0}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCost:
+    """Of one node."""
+
+    flops: float
+    """Floating point operations of an example, forward."""
+    tensor_bytes: float
+    """Of an example: what it reads and gives."""
+    weight_bytes: float
+    """What it reads of weights, whatever the number of examples."""
+    backward: float
+    """Operations backward for each one forward: one for its inputs, one for its weights."""
+    inner_bytes: float
+    """Of an example: what it keeps for its backward besides its inputs and outputs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorCost:
+    """Of one tensor."""
+
+    bytes: float
+    """Of an example."""
+    kept: bool
+    """Whether a backward needs it: of the node that makes it or of one that takes it."""
+    has_gradient: bool
+    """Whether a gradient goes the other way."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable by what of it is held: its value, its gradient, the optimizer's slots."""
+
+    parameters: int
+    """Bytes."""
+    gradients: int
+    """Bytes; 0 for one that is not trained."""
+    slots: int
+    """Bytes."""
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.parameters + self.gradients + self.slots
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of a whole model."""
+
+    nodes: tuple[NodeCost, ...]
+    tensors: tuple[TensorCost, ...]
+    variables: Mapping[str, Variable]
+    fixed_slots: int
+    """Bytes that the optimizer holds on each device besides: its step and learning rate."""
+
+
+def of(
+    model: graph.Graph, slots: Mapping[str, int], fixed_slots: int = 0, length: int | None = None
+) -> Costs:
+    """Say what a model costs.
+
+    Args:
+        model: its graph.
+        slots: bytes of optimizer slots of each variable that is trained, by key.
+        fixed_slots: bytes that the optimizer holds besides.
+        length: stands for dimensions that only the data tells.
+
+    Raises:
+        BadConfigurationError: there are such dimensions, and no length.
+    """
+    shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
+    widths = [width(one.dtype) for one in model.tensors]
+    sizes = [math.prod(shape) * wide for shape, wide in zip(shapes, widths, strict=True)]
+    kept = {number for node in model.nodes for number in keeping.tensors(node)}
+    gradients = _with_gradient(model)
+    trained = {key for key, one in model.variables.items() if one.trainable}
+    nodes = []
+    for node in model.nodes:
+        taken = [one for one in node.inputs if one not in node.masks.values()]
+        given = [shapes[one] for one in node.outputs]
+        made = flops.of(node, [shapes[one] for one in taken], given)
+        moved = sum(sizes[one] for one in (*node.inputs, *node.outputs))
+        held = [model.variables[key] for key in node.variables]
+        is_trained = any(key in trained for key in node.variables)
+        has_gradient = any(one in gradients for one in taken)
+        wide = widths[node.outputs[0]] if node.outputs else 0
+        nodes.append(
+            NodeCost(
+                flops=made,
+                tensor_bytes=moved,
+                weight_bytes=sum(math.prod(one.shape) * width(one.dtype) for one in held),
+                backward=float(has_gradient) + is_trained,
+                inner_bytes=keeping.inner(node, [shapes[one] for one in taken], given) * wide,
+            )
+        )
+    return Costs(
+        nodes=tuple(nodes),
+        tensors=tuple(
+            TensorCost(
+                bytes=size,
+                kept=number in kept and number not in model.inputs,
+                has_gradient=number in gradients,
+            )
+            for number, size in enumerate(sizes)
+        ),
+        variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
+        fixed_slots=fixed_slots,
+    )
+
+
+def width(dtype: str) -> int:
+    """Bytes of an element of a type."""
+    if dtype in _TYPE_BITS:
+        return _TYPE_BITS[dtype] // 8
+    digits = "".join(filter(str.isdigit, dtype.partition("_")[0]))
+    return -(-int(digits or 64) // 8)
+
+
+def _variable(one: Any, slots: int) -> Variable:
+    size = math.prod(one.shape) * width(one.dtype)
+    return Variable(size, size if one.trainable else 0, slots)
+
+
+def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ...]:
+    """The shape of a tensor for one example."""
+    inner = model.tensors[number].shape[1:]
+    if None in inner and length is None:
+        raise errors.BadConfigurationError(
+            f"The tensor {_named(model, number)} has the shape {model.tensors[number].shape}, of "
+            "which only the data tells more than the batch: say how long it is with --length."
+        )
+    return tuple(length or 1 if size is None else size for size in inner)
+
+
+def _named(model: graph.Graph, number: int) -> str:
+    if number in model.inputs:
+        return model.input_names[number]
+    return next((one.name for one in model.nodes if number in one.outputs), str(number))
+
+
+def _with_gradient(model: graph.Graph) -> set[int]:
+    """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
+    trained = {key for key, one in model.variables.items() if one.trainable}
+    found: set[int] = set()
+    for node in model.nodes:
+        if any(key in trained for key in node.variables) or found.intersection(node.inputs):
+            found.update(one for one in node.outputs if model.tensors[one].is_real)
+    return found
+
+
+def makers(nodes: Iterable[graph.Node]) -> dict[int, int]:
+    """Which of some nodes makes each tensor, by the tensor's number."""
+    return {tensor: place for place, node in enumerate(nodes) for tensor in node.outputs}

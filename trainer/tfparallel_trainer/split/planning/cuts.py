@@ -1,0 +1,127 @@
+"""Where to cut so that a step of the pipeline takes least: exact, by dynamic programming. Pure.
+
+A step takes the time in which one microbatch goes through all stages, and then that in which the
+dearest stage does all the others and its end of the step:
+
+    sum over stages of row + maximum over stages of load
+
+with row the seconds of a stage for one microbatch and load those for the other microbatches and the
+update (the model of Zheng et al., Alpa, 2022, section 5.2). Stages are differences of downsets.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[np.float64]
+"""Of each stage that begins behind one downset and ends with another one, by their places;
+infinite where there is no such stage or it does not fit its device."""
+
+_NOTHING = 1e-12
+"""Relative difference below which two times are equal."""
+
+
+def best(rows: Sequence[Matrix], loads: Sequence[Matrix]) -> tuple[int, ...] | None:
+    """Find the cut whose step takes least.
+
+    The sum for the least possible maximum is an upper bound; the least sum of all is a lower one.
+    Between the two maxima the range is halved as long as it can hold anything better.
+
+    Args:
+        rows: of each stage in turn.
+        loads: of each stage in turn.
+
+    Returns:
+        The places of the downsets, the empty one and the whole included; None when nothing fits.
+    """
+    top = least_maximum(loads)
+    if top is None:
+        return None
+    search = _Search(rows, loads, top[1])
+    search.between(0, len(search.limits) - 1)
+    return search.path
+
+
+def least_maximum(values: Sequence[Matrix]) -> tuple[tuple[int, ...], float] | None:
+    """Find the cut whose greatest value is least, and that value; None when there is no cut."""
+    reached = values[0][0]
+    lasts: list[npt.NDArray[np.intp]] = []
+    for value in values[1:]:
+        through = np.maximum(reached[:, None], value)
+        lasts.append(through.argmin(axis=0))
+        reached = through.min(axis=0)
+    if not np.isfinite(reached[-1]):
+        return None
+    return _path(lasts, len(reached) - 1), float(reached[-1])
+
+
+def least_sum(values: Sequence[Matrix]) -> tuple[tuple[int, ...], float] | None:
+    """Find the cut whose sum of values is least, and that sum; None when there is no cut."""
+    reached = values[0][0]
+    lasts: list[npt.NDArray[np.intp]] = []
+    for value in values[1:]:
+        through = reached[:, None] + value
+        lasts.append(through.argmin(axis=0))
+        reached = through.min(axis=0)
+    if not np.isfinite(reached[-1]):
+        return None
+    return _path(lasts, len(reached) - 1), float(reached[-1])
+
+
+def step(path: Sequence[int], rows: Sequence[Matrix], loads: Sequence[Matrix]) -> float:
+    """Seconds of a step for a cut."""
+    pairs = list(itertools.pairwise(path))
+    total = sum(float(row[pair]) for row, pair in zip(rows, pairs, strict=True))
+    return total + max(float(load[pair]) for load, pair in zip(loads, pairs, strict=True))
+
+
+class _Search:
+    """Looks for the greatest load that the best cut has, among all that there are."""
+
+    def __init__(self, rows: Sequence[Matrix], loads: Sequence[Matrix], least: float) -> None:
+        self._rows = rows
+        self._loads = loads
+        every = np.unique(np.concatenate([load[np.isfinite(load)] for load in loads]))
+        self.limits = every[every >= least]
+        self.path: tuple[int, ...] | None = None
+        self._seconds = np.inf
+        self._sums: dict[int, float] = {}
+
+    def between(self, low: int, high: int) -> None:
+        """Try the limits at two places, and those between that can still give something better."""
+        open_ranges = [(low, high)]
+        while open_ranges:
+            low, high = open_ranges.pop()
+            least, most = self._sum(high), self._sum(low)
+            if high - low < 2 or most - least <= _NOTHING * most:
+                continue
+            # Nothing between has a smaller sum than at the high end.
+            if float(self.limits[low + 1]) + least >= self._seconds * (1 - _NOTHING):
+                continue
+            middle = (low + high) // 2
+            open_ranges += [(middle, high), (low, middle)]
+
+    def _sum(self, place: int) -> float:
+        """The least sum where no load exceeds a limit; remembers the best cut."""
+        if place not in self._sums:
+            limit = self.limits[place]
+            limited = [
+                np.where(load <= limit, row, np.inf)
+                for row, load in zip(self._rows, self._loads, strict=True)
+            ]
+            found = least_sum(limited)
+            self._sums[place] = np.inf if found is None else found[1]
+            if found is not None:
+                seconds = step(found[0], self._rows, self._loads)
+                if seconds < self._seconds * (1 - _NOTHING):
+                    self.path, self._seconds = found[0], seconds
+        return self._sums[place]
+
+
+def _path(lasts: Sequence[npt.NDArray[np.intp]], end: int) -> tuple[int, ...]:
+    path = [end]
+    for last in reversed(lasts):
+        path.append(int(last[path[-1]]))
+    return (0, *reversed(path))

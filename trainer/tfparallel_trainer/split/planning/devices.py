@@ -1,0 +1,74 @@
+"""Devices and the links between them, as values, and how long messages take. Pure."""
+
+import dataclasses
+from collections.abc import Collection
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What one rank computes with. The defaults are one core of a processor."""
+
+    memory: int | None = None
+    """Bytes that TensorFlow may take for tensors; None: no limit."""
+    flops: float = 2e10
+    """Floating point operations a second in products of matrices and convolutions."""
+    bandwidth: float = 4e9
+    """Bytes a second that operations without products read and write."""
+    call_seconds: float = 2e-5
+    """What each operation takes besides."""
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """How long an operation takes: as long as its products or its bytes, whichever is longer.
+
+        The roofline model (Williams, Waterman, Patterson 2009), plus a cost of each call.
+        """
+        return self.call_seconds + max(flops / self.flops, moved / self.bandwidth)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """A way between two devices."""
+
+    bandwidth: float
+    """Bytes a second."""
+    latency: float
+    """Seconds of a message without content."""
+
+    def message(self, size: float) -> float:
+        """Seconds of a message of so many bytes."""
+        return self.latency + size / self.bandwidth
+
+    def total(self, members: int, size: float) -> float:
+        """Seconds of a sum of so many bytes over a group, in a ring.
+
+        2(n-1) steps, each with an n-th of the bytes (Patarasuk, Yuan 2009).
+        """
+        steps = 2 * (members - 1)
+        return steps * self.latency + steps / members * size / self.bandwidth
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal devices in processes of equal size; ranks go through one process after the other."""
+
+    processes: int = 1
+    devices: int = 1
+    """Of each process."""
+    device: Device = dataclasses.field(default_factory=Device)
+    inside: Link = Link(4e9, 5e-5)
+    """Between devices of one process."""
+    across: Link = Link(1e9, 5e-4)
+    """Between processes."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.processes * self.devices
+
+    def process(self, rank: int) -> int:
+        """The process that a rank belongs to."""
+        return rank // self.devices
+
+    def link(self, ranks: Collection[int]) -> Link:
+        """The slowest link that ranks need to reach each other."""
+        return self.inside if len({self.process(rank) for rank in ranks}) == 1 else self.across

@@ -1,0 +1,83 @@
+"""Why a plan is as it is, in sentences. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from tfparallel_trainer.contract import plan
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.planning import predict, settings
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def axes(mesh: shape.Mesh) -> plan.Axes:
+    """The mesh as a plan tells it."""
+    return plan.Axes(**{axis.value: mesh.degree(axis) for axis in shape.Axis})
+
+
+def reasons(
+    made: predict.Prediction, setting: settings.Setting, others: Sequence[plan.Alternative]
+) -> Iterator[str]:
+    """What decides the time and the memory of a step, and what the next best would cost."""
+    stages = len(made.stages)
+    dearest = max(range(stages), key=lambda one: made.stages[one].busy_seconds)
+    fullest = max(range(stages), key=lambda one: made.stages[one].holds.peak)
+    share = made.stages[dearest].busy_seconds / made.step_seconds
+    yield (
+        f"Stage {dearest} sets the pace: it is busy for {share:.0%} of a step of "
+        f"{made.step_seconds:.3g} s."
+    )
+    if stages > 1:
+        ideal = (stages - 1) / (setting.microbatches + stages - 1)
+        yield (
+            f"Stages wait for {made.bubble:.0%} of a step; {stages} equal stages with "
+            f"{setting.microbatches} microbatches would wait for {ideal:.0%}."
+        )
+    yield f"The fullest device is one of stage {fullest}, with {size(made.peak)}."
+    for other in others:
+        if other.step_seconds is not None:
+            more = other.step_seconds / made.step_seconds - 1
+            yield (
+                f"The next best ({other.mesh}, microbatches {other.microbatches}: {other.what}) "
+                f"takes {other.step_seconds:.3g} s, {more:.1%} more."
+            )
+            return
+
+
+def difference(made: predict.Prediction, other: predict.Prediction) -> str:
+    """How another cut of the same mesh differs: the first node that changes its stage."""
+    places = {name: index for index, one in enumerate(other.stages) for name in one.nodes}
+    for index, one in enumerate(made.stages):
+        for name in one.nodes:
+            if places[name] != index:
+                return f"{name} in stage {places[name]} instead of {index}"
+    return "the same cut"
+
+
+def excess(made: predict.Prediction, setting: settings.Setting, tried: int, limit: int) -> str:
+    """Why nothing fits, and by how much.
+
+    Args:
+        made: the cut that fits least badly.
+        setting: what it is a cut for.
+        tried: how many settings were tried.
+        limit: bytes of a device.
+    """
+    index = max(range(len(made.stages)), key=lambda one: made.stages[one].holds.peak)
+    stage = made.stages[index]
+    holds = stage.holds
+    last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
+    return (
+        f"The model does not fit {setting.mesh.size} devices with {size(limit)} each"
+        f"{f', in none of {tried} ways' if tried > 1 else ''}. At best ({axes(setting.mesh)}, "
+        f"microbatches {setting.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
+        f"needs {size(holds.peak)}, {size(holds.peak - limit)} too much: parameters "
+        f"{size(holds.parameters)}, gradients {size(holds.gradients)}, slots {size(holds.slots)}, "
+        f"activations {size(holds.activations)}, the widest layer {size(holds.working)}. Give "
+        f"each device {size(holds.peak)}, more devices, a smaller batch or more microbatches."
+    )

@@ -1,0 +1,181 @@
+"""What one step of a model on a mesh costs when all cuts are known. Pure."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+from tfparallel_trainer.contract import plan
+from tfparallel_trainer.split import communication, graph, programs, schedule, stages
+from tfparallel_trainer.split.planning import devices, settings, tables, timeline, ways
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Of one step."""
+
+    stages: tuple[plan.Stage, ...]
+    order: tuple[int, ...]
+    """As in a plan."""
+    ends: tuple[int, ...]
+    """As in a plan."""
+    spans: tuple[plan.Span, ...]
+    step_seconds: float
+
+    @property
+    def bubble(self) -> float:
+        """The share of the step that stages wait, on average."""
+        busy = sum(one.busy_seconds for one in self.stages) / len(self.stages)
+        return max(0.0, 1 - busy / self.step_seconds)
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the device that holds most."""
+        return max(one.holds.peak for one in self.stages)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seconds:
+    """How long things take."""
+
+    work: Mapping[int, Mapping[schedule.Work, float]]
+    """Of a stage for one microbatch."""
+    messages: Mapping[tuple[int, int, int], float]
+    """By the stages at both ends, the lower one first, and the tensor."""
+
+    def of(self, stage: int, step: communication.Step) -> float:
+        if isinstance(step, communication.Compute):
+            return self.work[stage][_action(step).work]
+        if isinstance(step.tag, programs.Parcel):
+            low, high = sorted(step.ranks)
+            return self.messages[low, high, step.tag.tensor]
+        return 0.0  # sums of shared weights are part of the update
+
+
+def predict(
+    model: graph.Graph,
+    known: tables.Tables,
+    path: Sequence[int],
+    setting: settings.Setting,
+    cluster: devices.Cluster,
+) -> Prediction:
+    """Run a step in thought.
+
+    Args:
+        model: the graph.
+        known: what its stages cost.
+        path: the places of the downsets between stages, the empty one and the whole included.
+        setting: the mesh and the rest.
+        cluster: the devices.
+    """
+    parts = [tuple(sorted(known.nodes(*pair))) for pair in itertools.pairwise(path)]
+    order = tuple(itertools.chain.from_iterable(parts))
+    ends = tuple(itertools.accumulate(map(len, parts[:-1])))
+    ordered = dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in order))
+    made = stages.cut(ordered, ends)
+    seconds = _seconds(known, made, parts, setting, cluster)
+    pipeline = programs.of_stages(
+        ordered, made, setting.microbatches, settings.ORDERS[setting.order]
+    )
+    found = timeline.run(programs.lists(pipeline), seconds.of)
+    updates = [float(known.updates(setting, cluster)[pair]) for pair in itertools.pairwise(path)]
+    holds = [
+        _bytes(known.memory(setting, index), pair)
+        for index, pair in enumerate(itertools.pairwise(path))
+    ]
+    described = tuple(
+        _stage(model, known, part, setting, seconds, made[index], holds[index], updates[index])
+        for index, part in enumerate(parts)
+    )
+    ended = [max(one.end for one in found if one.rank == stage) for stage in range(len(made))]
+    return Prediction(
+        stages=described,
+        order=order,
+        ends=ends,
+        spans=tuple(_span(one) for one in found),
+        step_seconds=max(end + update for end, update in zip(ended, updates, strict=True)),
+    )
+
+
+def _seconds(
+    known: tables.Tables,
+    made: Sequence[stages.Stage],
+    parts: Sequence[Sequence[int]],
+    setting: settings.Setting,
+    cluster: devices.Cluster,
+) -> _Seconds:
+    work = {}
+    for index, part in enumerate(parts):
+        forward, backward = known.seconds(part, setting, cluster)
+        work[index] = {schedule.Work.FORWARD: forward, schedule.Work.BACKWARD: backward}
+    messages = {}
+    for one in itertools.chain.from_iterable(stage.sent for stage in made):
+        link = tables.between(setting.mesh, cluster, one.source, one.target)
+        size = known.message_bytes(one.tensor) * setting.examples
+        messages[one.source, one.target, one.tensor] = link.message(size)
+    return _Seconds(work, messages)
+
+
+def _stage(
+    model: graph.Graph,
+    known: tables.Tables,
+    part: Sequence[int],
+    setting: settings.Setting,
+    seconds: _Seconds,
+    made: stages.Stage,
+    holds: plan.Bytes,
+    update: float,
+) -> plan.Stage:
+    work = seconds.work[made.index]
+    turns = [(one, known.directions(one.tensor)) for one in (*made.received, *made.sent)]
+    message = sum(
+        seconds.messages[one.source, one.target, one.tensor] * count for one, count in turns
+    )
+    outward = sum(known.message_bytes(one.tensor) for one in made.sent)
+    back = sum(
+        known.message_bytes(one.tensor) for one in made.received if known.directions(one.tensor) > 1
+    )
+    own = {place: known.ways[place] for place in part}
+    return plan.Stage(
+        nodes=tuple(model.nodes[place].name for place in part),
+        split={
+            model.nodes[place].name: way.name
+            for place, way in own.items()
+            if way is not ways.REPLICATED
+        },
+        holds=holds,
+        held_microbatches=setting.held(made.index),
+        forward_seconds=work[schedule.Work.FORWARD],
+        backward_seconds=work[schedule.Work.BACKWARD],
+        message_seconds=message,
+        update_seconds=update,
+        sent_bytes=round((outward + back) * setting.examples * setting.microbatches),
+        busy_seconds=setting.microbatches * (sum(work.values()) + message) + update,
+    )
+
+
+def _bytes(found: tables.Bytes, pair: tuple[int, int]) -> plan.Bytes:
+    return plan.Bytes(
+        **{
+            field.name: round(float(getattr(found, field.name)[pair]))
+            for field in dataclasses.fields(found)
+        }
+    )
+
+
+def _span(found: timeline.Span) -> plan.Span:
+    step = found.step
+    if isinstance(step, communication.Compute):
+        action = _action(step)
+        work, microbatch = action.work.value, action.microbatch
+    else:
+        work = "message"
+        microbatch = step.tag.microbatch if isinstance(step.tag, programs.Parcel) else -1
+    return plan.Span(
+        stage=found.rank, work=work, microbatch=microbatch, begin=found.begin, end=found.end
+    )
+
+
+def _action(step: communication.Compute) -> schedule.Action:
+    if not isinstance(step.what, schedule.Action):
+        raise AssertionError("programs let stages do nothing else")
+    return step.what

@@ -1,0 +1,303 @@
+"""Seconds and bytes of every stage that two downsets leave between them, as matrices. Pure."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.planning import blocks as blocks_
+from tfparallel_trainer.split.planning import costs, cuts, devices, settings, times, ways
+
+UPDATE_COPIES = 2.0
+"""Temporary copies of a weight while the optimizer applies its gradient."""
+
+_Vector = npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bytes:
+    """Of one rank, for all stages between two downsets, or for one stage."""
+
+    parameters: cuts.Matrix
+    gradients: cuts.Matrix
+    slots: cuts.Matrix
+    activations: cuts.Matrix
+    """Of all microbatches that are held at one time."""
+    working: cuts.Matrix
+    """Tensors and gradients of the widest node while it runs."""
+    peak: cuts.Matrix
+    """The most at one time."""
+
+
+class Tables:
+    """Of one model in blocks, with one way for each node."""
+
+    def __init__(
+        self,
+        model: graph.Graph,
+        known: costs.Costs,
+        found: Sequence[times.NodeTime],
+        made: Sequence[blocks_.Block],
+        downsets: Sequence[int],
+        chosen: Sequence[ways.Way] | None = None,
+    ) -> None:
+        self._model = model
+        self._costs = known
+        self._times = found
+        self.ways = tuple(chosen or [ways.REPLICATED] * len(model.nodes))
+        """Of each node."""
+        self.downsets = tuple(downsets)
+        self.blocks = tuple(made)
+        self._block_of = {node: place for place, one in enumerate(made) for node in one.nodes}
+        bits = [[one >> place & 1 for place in range(len(made))] for one in downsets]
+        self._member = np.array(bits, dtype=float)
+        inside = self._member @ (1 - self._member.T)  # blocks of the first that the second lacks
+        sizes = self._member.sum(axis=1)
+        self.valid: npt.NDArray[np.bool_] = (inside == 0) & (sizes[:, None] < sizes[None, :])
+        """Whether there is a stage between two downsets."""
+
+    def matrices(
+        self, setting: settings.Setting, cluster: devices.Cluster
+    ) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
+        """Rows and loads of the stages, as `cuts` defines them.
+
+        They are infinite where there is no stage or it does not fit its device.
+        """
+        work = self._between(self._work(setting, cluster))
+        updates = self.updates(setting, cluster)
+        limit = cluster.device.memory
+        rows, loads = [], []
+        for stage in range(setting.mesh.stage):
+            row = work + self._messages(setting, cluster, stage)
+            load = (setting.microbatches - 1) * row + updates
+            impossible = ~self.valid
+            if limit is not None:
+                impossible = impossible | (self.memory(setting, stage).peak > limit)
+            row[impossible] = load[impossible] = np.inf
+            rows.append(row)
+            loads.append(load)
+        return rows, loads
+
+    def updates(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Matrix:
+        """Seconds of a stage after the last microbatch: sums over the data axis, the optimizer."""
+        parameters, gradients, slots = self.state
+        seconds = (2 * parameters + 2 * slots + gradients) / cluster.device.bandwidth
+        if setting.mesh.data > 1:
+            group = setting.mesh.group(0, shape.Axis.DATA).ranks
+            link = cluster.link(group)
+            steps = link.total(len(group), 0.0)
+            seconds = seconds + steps + gradients * (link.total(len(group), 1.0) - steps)
+        return seconds
+
+    def memory(self, setting: settings.Setting, stage: int) -> Bytes:
+        """Bytes of a rank of a stage.
+
+        The most at one time is weights, slots and gradients (which wait for all others, because no
+        weight changes before all gradients are known to be finite), and with them either
+        activations and the node that runs, or what the optimizer needs for the largest weight.
+        """
+        parameters, gradients, slots = self.state
+        activations = setting.held(stage) * setting.examples * self._kept
+        working = setting.examples * self._widest
+        applying = UPDATE_COPIES * self._largest
+        peak = parameters + slots + gradients + np.maximum(activations + working, applying)
+        return Bytes(
+            parameters=parameters,
+            gradients=gradients,
+            slots=slots,
+            activations=activations,
+            working=working,
+            peak=np.where(self.valid, peak, np.inf),
+        )
+
+    def nodes(self, first: int, second: int) -> tuple[int, ...]:
+        """The nodes of a stage between two downsets, by position, in an order of their blocks."""
+        bits = self.downsets[second] & ~self.downsets[first]
+        own = (one for place, one in enumerate(self.blocks) if bits >> place & 1)
+        return tuple(itertools.chain.from_iterable(one.nodes for one in own))
+
+    def seconds(
+        self, nodes: Iterable[int], setting: settings.Setting, cluster: devices.Cluster
+    ) -> tuple[float, float]:
+        """Seconds of some nodes for one microbatch, forward and backward, without messages."""
+        pairs = [self._seconds(node, setting, cluster) for node in nodes]
+        return sum(one[0] for one in pairs), sum(one[1] for one in pairs)
+
+    def message_bytes(self, tensor: int) -> float:
+        """Bytes of a tensor of one example that a rank holds and sends."""
+        return self._costs.tensors[tensor].bytes * self._share(tensor)
+
+    def directions(self, tensor: int) -> int:
+        """How many messages a transfer of a tensor is: its gradient, if it has one, goes back."""
+        return 1 + self._costs.tensors[tensor].has_gradient
+
+    @functools.cached_property
+    def state(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix]:
+        """Bytes of parameters, gradients and slots of a stage."""
+        found = np.zeros((3, len(self.downsets), len(self.downsets)))
+        for key, readers in self._readers().items():
+            one = self._costs.variables[key]
+            share = self._variable_share(key, readers)
+            held = self._holds(self._places(readers))
+            for place, size in enumerate((one.parameters, one.gradients, one.slots)):
+                found[place] += held * (size * share)
+        found[2] += self._costs.fixed_slots
+        return found[0], found[1], found[2]
+
+    @functools.cached_property
+    def _largest(self) -> cuts.Matrix:
+        """Bytes of the largest gradient of a stage."""
+        found = np.zeros((len(self.downsets), len(self.downsets)))
+        for key, readers in self._readers().items():
+            size = self._costs.variables[key].gradients * self._variable_share(key, readers)
+            found = np.maximum(found, self._holds(self._places(readers)) * size)
+        return found
+
+    def _variable_share(self, key: str, readers: Iterable[int]) -> float:
+        """A rank's share of a variable."""
+        return min(self.ways[node].variables.get(key, 1.0) for node in readers)
+
+    def _readers(self) -> dict[str, list[int]]:
+        readers: dict[str, list[int]] = {}
+        for place, node in enumerate(self._model.nodes):
+            for key in node.variables:
+                readers.setdefault(key, []).append(place)
+        return readers
+
+    def _places(self, nodes: Iterable[int]) -> list[int]:
+        """The blocks of some nodes."""
+        return sorted({self._block_of[node] for node in nodes})
+
+    def _holds(self, places: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Whether a stage has any of some blocks."""
+        count = self._member[:, places].sum(axis=1)
+        return np.asarray(count[None, :] > count[:, None])
+
+    def _between(self, of_blocks: _Vector) -> cuts.Matrix:
+        """Sums over the blocks of a stage, from what each block has."""
+        total = self._member @ of_blocks
+        return np.asarray(total[None, :] - total[:, None])
+
+    def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> _Vector:
+        return np.array([sum(self.seconds(block.nodes, setting, cluster)) for block in self.blocks])
+
+    def _seconds(
+        self, node: int, setting: settings.Setting, cluster: devices.Cluster
+    ) -> tuple[float, float]:
+        way, took = self.ways[node], self._times[node]
+        scaled = setting.examples * way.compute
+        forward, backward = took.forward.at(scaled), took.backward.at(scaled)
+        if way.forward_messages or way.backward_messages:
+            group = {
+                *setting.mesh.group(0, shape.Axis.TENSOR).ranks,
+                *setting.mesh.group(0, shape.Axis.SPATIAL).ranks,
+            }
+            link = cluster.link(group)
+            each = setting.examples / link.bandwidth
+            forward += way.forward_messages * link.latency + way.forward_bytes * each
+            backward += way.backward_messages * link.latency + way.backward_bytes * each
+        return forward, backward
+
+    def _share(self, tensor: int) -> float:
+        """A rank's share of a tensor."""
+        node = self._makers.get(tensor)
+        return 1.0 if node is None else self.ways[node].kept
+
+    @functools.cached_property
+    def _makers(self) -> dict[int, int]:
+        return costs.makers(self._model.nodes)
+
+    @functools.cached_property
+    def _crossing(self) -> list[tuple[int, _Vector, _Vector, float]]:
+        """Tensors that may leave a block.
+
+        Each with whether a downset has its maker, how many of its takers, and how many there are.
+        """
+        takers: dict[int, set[int]] = {}
+        for place, node in enumerate(self._model.nodes):
+            for tensor in node.inputs:
+                if tensor in self._makers:
+                    takers.setdefault(tensor, set()).add(self._block_of[place])
+        found = []
+        for tensor, places in takers.items():
+            made = self._block_of[self._makers[tensor]]
+            if places != {made}:
+                count = self._member[:, sorted(places)].sum(axis=1)
+                found.append((tensor, self._member[:, made], count, float(len(places))))
+        return found
+
+    @functools.cached_property
+    def _traffic(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix, cuts.Matrix]:
+        """Of a stage: bytes of an example and messages that it takes, and that it gives.
+
+        Both directions are counted. A tensor that several stages take is given once here; the exact
+        number is known when all cuts are.
+        """
+        size = len(self.downsets)
+        found = np.zeros((4, size, size))
+        for tensor, made, count, total in self._crossing:
+            directions = self.directions(tensor)
+            taken = (made[:, None] > 0) & (count[None, :] > count[:, None])
+            given = (made[None, :] > made[:, None]) & (count[None, :] < total)
+            for place, moved in ((0, taken), (2, given)):
+                found[place] += moved * (self.message_bytes(tensor) * directions)
+                found[place + 1] += moved * directions
+        return found[0], found[1], found[2], found[3]
+
+    def _messages(
+        self, setting: settings.Setting, cluster: devices.Cluster, stage: int
+    ) -> cuts.Matrix | float:
+        """Seconds of a stage's messages for one microbatch, both ends waiting."""
+        taken, takes, given, gives = self._traffic
+        seconds: cuts.Matrix | float = 0.0
+        if stage > 0:
+            link = between(setting.mesh, cluster, stage - 1, stage)
+            seconds = seconds + taken * setting.examples / link.bandwidth + takes * link.latency
+        if stage < setting.mesh.stage - 1:
+            link = between(setting.mesh, cluster, stage, stage + 1)
+            seconds = seconds + given * setting.examples / link.bandwidth + gives * link.latency
+        return seconds
+
+    @functools.cached_property
+    def _kept(self) -> cuts.Matrix:
+        """Bytes of an example that a stage keeps for its backward."""
+        own = np.zeros(len(self.blocks))
+        for node, place in self._block_of.items():
+            way = self.ways[node]
+            own[place] += self._costs.nodes[node].inner_bytes * way.kept
+            for tensor in self._model.nodes[node].outputs:
+                if self._costs.tensors[tensor].kept:
+                    own[place] += self.message_bytes(tensor)
+        kept = self._between(own)
+        for tensor, made, count, _ in self._crossing:
+            if self._costs.tensors[tensor].kept:
+                taken = (made[:, None] > 0) & (count[None, :] > count[:, None])
+                kept = kept + taken * self.message_bytes(tensor)
+        return kept
+
+    @functools.cached_property
+    def _widest(self) -> cuts.Matrix:
+        """Bytes of an example of the widest node of a stage."""
+        widths = [
+            max(self._costs.nodes[node].tensor_bytes * self.ways[node].kept for node in one.nodes)
+            for one in self.blocks
+        ]
+        found = np.zeros((len(self.downsets), len(self.downsets)))
+        for place in np.argsort(widths):
+            found = np.where(self._holds([int(place)]), widths[place], found)
+        return found
+
+
+def between(mesh: shape.Mesh, cluster: devices.Cluster, source: int, target: int) -> devices.Link:
+    """The slowest link between ranks of two stages that send to each other."""
+    slowest = cluster.inside
+    for rank in range(mesh.size):
+        along = mesh.group(rank, shape.Axis.STAGE).ranks
+        link = cluster.link((along[source], along[target]))
+        slowest = link if link.bandwidth < slowest.bandwidth else slowest
+    return slowest

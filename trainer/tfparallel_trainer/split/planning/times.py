@@ -1,0 +1,47 @@
+"""How long nodes take, as lines over the number of examples: from shapes, or measured. Pure."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfparallel_trainer.split.planning import costs, devices
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """Seconds of so many examples."""
+
+    fixed: float
+    each: float
+
+    def at(self, examples: float) -> float:
+        """Seconds for a number of examples."""
+        return self.fixed + self.each * examples
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeTime:
+    """Of one node, on one device that has all of it."""
+
+    forward: Line
+    backward: Line
+
+    @property
+    def each(self) -> float:
+        """Both directions for one example."""
+        return self.forward.each + self.backward.each
+
+
+def estimated(known: costs.Costs, device: devices.Device) -> tuple[NodeTime, ...]:
+    """Say how long each node takes by the operations and bytes that it needs."""
+    return tuple(_estimated(node, device) for node in known.nodes)
+
+
+def _estimated(node: costs.NodeCost, device: devices.Device) -> NodeTime:
+    fixed = device.call_seconds + node.weight_bytes / device.bandwidth
+    each = max(node.flops / device.flops, node.tensor_bytes / device.bandwidth)
+    return NodeTime(Line(fixed, each), Line(node.backward * fixed, node.backward * each))
+
+
+def weights(found: Sequence[NodeTime]) -> list[float]:
+    """What the nodes cost beside each other, to balance by."""
+    return [one.each for one in found]

@@ -1,0 +1,156 @@
+"""One run of a divided model from start to end: divide it, prepare, train, leave the results."""
+
+import contextlib
+import dataclasses
+
+import tensorflow as tf
+
+from tfparallel_trainer import engine, errors, run, settings, setup, stall, termination, training
+from tfparallel_trainer.checkpoint import peers
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.mesh import devices, shape, watch
+from tfparallel_trainer.split import (
+    evaluation,
+    keeping,
+    partition,
+    ranks,
+    recording,
+    schedule,
+    skeleton,
+    steps,
+    upkeep,
+)
+from tfparallel_trainer.step import checks
+
+_ORDERS = {
+    job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: schedule.one_forward_one_backward,
+    job_file.PipelineSchedule.GPIPE: schedule.gpipe,
+}
+
+
+def train_to_end(given: settings.Settings, process: run.Process) -> None:
+    """Train the user's model in parts and leave the results in the output directory.
+
+    Raises:
+        TrainerError: the run ends early; TensorFlow's own errors are not translated here.
+    """
+    count = process.devices or devices.prepare(given.cpu_devices, given.cluster.alone)
+    wanted = _wanted(given, count)
+    held = None if process.devices else run.join(given, process.out.say)
+    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+    names = devices.names(given.cluster, count)
+    run.compare(given, process, names[0], count)
+    with watch.peers(given.cluster, process.give_up), run.reporter_of(given, process) as reporter:
+        ready, own, kept = _prepare(given, process, wanted, names)
+        together = upkeep.Upkeep(own)
+        made = _engine(given, process, ready, own, together)
+        with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
+            outer = run.loop(given, process, ready, reporter, made, moves)
+            if given.cluster.is_chief:
+                _announce(given, process, own, outer)
+                run.warn(given, process, ready)
+            process.stop.allow(termination.STEP_SECONDS)
+            outer.run()
+        kept.export(outer.position, process.out.say)
+        if given.cluster.is_chief:
+            run.write_summary(given, process, ready, reporter, outer.position)
+        together.barrier()  # nobody leaves before the chief has written everything
+    if not given.cluster.alone:
+        # A peer that leaves first breaks this wait, and has seen the end of all work before.
+        with contextlib.suppress(tf.errors.OpError):
+            together.barrier()
+    del held  # the processes are one cluster as long as it lives
+
+
+def _wanted(given: settings.Settings, count: int) -> job_file.Mesh:
+    """The job's mesh with every axis a number.
+
+    Raises:
+        BadConfigurationError: it does not fit the devices, or the batch does not fit it.
+    """
+    asked = given.job.mesh or job_file.Mesh()  # the job file is refused without it
+    processes = len(given.cluster.tasks)
+    try:
+        wanted = asked.over(processes * count)
+    except ValueError as error:
+        raise errors.BadConfigurationError(
+            f"{error} ({run.counted(processes, 'process')} with {run.counted(count, 'device')} "
+            "each)."
+        ) from error
+    size = given.job.trainer.global_batch_size
+    if size < wanted.data * wanted.microbatches:
+        raise errors.BadConfigurationError(
+            f"trainer.globalBatchSize is {size}, and mesh.data is {wanted.data} with "
+            f"{wanted.microbatches} microbatches, so that some would have no example: give at "
+            f"least {wanted.data * wanted.microbatches}, or fewer microbatches."
+        )
+    return wanted
+
+
+def _prepare(
+    given: settings.Settings, process: run.Process, wanted: job_file.Mesh, names: list[str]
+) -> tuple[setup.Ready, ranks.Ranks, keeping.Keeping]:
+    """Load the data, divide the model and build what the ranks of this process have of it."""
+    mesh = shape.Mesh(**wanted.axes, generation=next(run.generations))
+    division = setup.over(mesh, given, len(names))
+    examples, looked_at = setup.examples(given, process.module, division)
+    bare = skeleton.build(process.module, given.job.trainer.seed)
+    model = recording.record(bare)
+    divided = partition.divide(model, mesh, wanted.microbatches, _ORDERS[wanted.schedule])
+    first = given.cluster.me * len(names)
+    places = {first + place: name for place, name in enumerate(names)}
+    own = ranks.build(process.module, bare, divided, places, examples)
+    advice = checks.check(bare, mesh.data)
+    together = peers.of(given.cluster, names[0])
+    kept = keeping.prepare(given, process.module, together, own.members, process.out.say)
+    ready = setup.Ready(
+        mesh=mesh,
+        replicas=[dataclasses.replace(one.head, advice=advice) for one in own.members],
+        training=examples,
+        evaluation=looked_at,
+        saved=kept.saved,
+        state=kept.state,
+        start=kept.start(process.out.say),
+        given_attempt=given.attempt or 1,
+    )
+    return ready, own, kept
+
+
+def _engine(
+    given: settings.Settings,
+    process: run.Process,
+    ready: setup.Ready,
+    own: ranks.Ranks,
+    together: upkeep.Upkeep,
+) -> engine.Engine:
+    evaluator = None
+    if ready.evaluation is not None:
+        evaluator = evaluation.Evaluation(process.module, own, ready.evaluation.spec)
+    step = steps.TrainStep(
+        process.module,
+        own,
+        ready.training.spec,
+        given.job.trainer.global_batch_size,
+        leaves_out=given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+    )
+    return engine.Synchronous(
+        ready.replicas, step, evaluator, ready.evaluation, together.metrics, together.finite
+    )
+
+
+def _announce(
+    given: settings.Settings, process: run.Process, own: ranks.Ranks, outer: training.Training
+) -> None:
+    divided, tasks = own.divided, given.cluster.tasks
+    axes = " x ".join(f"{axis} {divided.mesh.degree(axis)}" for axis in shape.Axis)
+    process.out.say(
+        f"{given.job.strategy}: {axes} = {run.counted(divided.mesh.size, 'rank')} on "
+        f"{run.counted(len(tasks), 'process')}; global batch "
+        f"{given.job.trainer.global_batch_size}, {run.counted(divided.microbatches, 'part')} "
+        f"through the stages; {outer.total_steps or 'unknown'} steps"
+    )
+    for stage in divided.stages:
+        process.out.say(
+            f"stage {stage.index}: {stage.nodes[0].name} to {stage.nodes[-1].name}, "
+            f"{run.counted(len(stage.owned), 'variable')}"
+        )

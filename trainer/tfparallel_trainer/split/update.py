@@ -1,0 +1,171 @@
+"""The user's optimizer on a part of a model's variables.
+
+Keras' optimizers clip, accumulate and scale inside `apply`, where they see only what one rank has.
+So these are taken out of the optimizer and done here, in Keras' own order: gradients of several
+steps are added up, unscaled, clipped by norms over all ranks, and then applied.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+class Optimizer:
+    """An optimizer that is built for the trained variables of one rank."""
+
+    def __init__(self, given: Any, variables: Sequence[Any]) -> None:
+        """Args:
+        given: what the user compiled, not yet built.
+        variables: those that this rank trains.
+        """
+        self.given = given
+        self._inner = getattr(given, "inner_optimizer", given)
+        self._variables = list(variables)
+        self._global_clipnorm = self._inner.global_clipnorm
+        self._clipnorm, self._clipvalue = self._inner.clipnorm, self._inner.clipvalue
+        self._steps = self._inner.gradient_accumulation_steps or 1
+        self._factor = self._inner.loss_scale_factor
+        self._inner.clipnorm = self._inner.clipvalue = self._inner.global_clipnorm = None
+        self._inner.gradient_accumulation_steps = self._inner.loss_scale_factor = None
+        given.build(self._variables)
+        self._kept: list[Any] = []
+        if self._steps > 1:
+            self._kept = [keras.Variable(tf.zeros(one.shape, one.dtype)) for one in variables]
+        self._made = keras.Variable(0, dtype=self._inner.iterations.dtype, trainable=False)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of several steps are added up for an update."""
+        return bool(self._kept)
+
+    @property
+    def kept(self) -> list[Any]:
+        """Gradients that wait to be applied, one for each variable where it accumulates."""
+        return self._kept
+
+    @property
+    def made(self) -> Any:
+        """The count of all steps where it accumulates, those without an update among them."""
+        return self._made
+
+    def resume(self) -> None:
+        """Go on after variables were given the state of a checkpoint."""
+        if self.accumulates:
+            self._inner.iterations.assign(self._made // self._steps)
+
+    @property
+    def scales(self) -> bool:
+        """Whether a gradient that overflows is part of how the scale of the loss is found."""
+        return isinstance(self.given, keras.optimizers.LossScaleOptimizer)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The optimizer's state, and gradients that wait to be applied."""
+        return [*self.given.variables, *self._kept]
+
+    def scale(self) -> tf.Tensor:
+        """What the loss is multiplied by: a scalar float32."""
+        if self._factor is not None:
+            return tf.constant(self._factor, tf.float32)
+        return tf.cast(self.given.scale_loss(tf.ones((), tf.float32)), tf.float32)
+
+    def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
+        """Gradients of the loss itself, with those that were kept from earlier steps.
+
+        In a step that only keeps them the result is of no use.
+        """
+        if self._factor is not None or self.scales:
+            scale = self.scale()
+            gradients = [times(one, 1 / scale) for one in gradients]
+        if not self._kept:
+            return list(gradients)
+        pairs = zip(gradients, self._kept, strict=True)
+        return [
+            None if one is None else (tf.convert_to_tensor(one) + kept) / self._steps
+            for one, kept in pairs
+        ]
+
+    def apply(self, gradients: Sequence[Any], norm: tf.Tensor, norms: tf.Tensor) -> None:
+        """Clip and apply what `unscaled` gave, or keep it for a later step.
+
+        Args:
+            gradients: what `unscaled` gave.
+            norm: of all gradients of all ranks together: a scalar.
+            norms: of the gradient of each whole variable that this rank has a part of: [variables].
+        """
+        if not self._kept:
+            self._apply(gradients, norm, norms)
+            return
+        made = self._made.assign_add(1)
+
+        def now() -> tf.Tensor:
+            self._apply(gradients, norm, norms)
+            for kept in self._kept:
+                kept.assign(tf.zeros(kept.shape, kept.dtype))
+            return tf.constant(True)
+
+        def later() -> tf.Tensor:
+            for one, kept in zip(gradients, self._kept, strict=True):
+                if one is not None:
+                    kept.assign(one * self._steps)
+            return tf.constant(False)
+
+        tf.cond(tf.equal(made % self._steps, 0), now, later)
+
+    def overflowed(self) -> None:
+        """Halve the scale of the loss, as Keras does when gradients are not finite."""
+        if self.scales:
+            self.given.step_counter.assign(0)
+            self.given.dynamic_scale.assign(self.given.dynamic_scale * 0.5)
+
+    def _apply(self, gradients: Sequence[Any], norm: tf.Tensor, norms: tf.Tensor) -> None:
+        clipped = [
+            None if one is None else self._clipped(one, norm, norms[place])
+            for place, one in enumerate(gradients)
+        ]
+        if any(one is not None for one in clipped):
+            self._inner.apply(clipped, self._variables)
+        else:  # Keras refuses to apply nothing
+            self._inner.iterations.assign_add(1)
+        if self.scales:
+            self._grow()
+
+    def _grow(self) -> None:
+        """Double the scale of the loss after enough steps that were finite."""
+        count = self.given.step_counter + 1
+        is_due = tf.equal(count, self.given.dynamic_growth_steps)
+        scale = tf.convert_to_tensor(self.given.dynamic_scale)
+        self.given.dynamic_scale.assign(tf.where(is_due, scale * 2.0, scale))
+        self.given.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
+
+    def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:
+        if self._global_clipnorm is not None:
+            kind = gradient.dtype
+            limit = tf.constant(self._global_clipnorm, kind)
+            return times(gradient, limit * tf.minimum(1 / tf.cast(norm, kind), 1 / limit))
+        if self._clipnorm is not None:
+            own = tf.cast(of_variable, gradient.dtype)
+            limit = tf.constant(self._clipnorm, gradient.dtype)
+            return tf.convert_to_tensor(gradient) * limit / tf.maximum(own, limit)
+        if self._clipvalue is not None:
+            dense = tf.convert_to_tensor(gradient)
+            return tf.clip_by_value(dense, -self._clipvalue, self._clipvalue)
+        return gradient
+
+
+def times(gradient: Any, factor: Any) -> Any:
+    """Multiply a gradient of any kind by a scalar."""
+    if gradient is None:
+        return None
+    scale = tf.cast(factor, gradient.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    return gradient * scale
+
+
+def square(gradient: Any) -> tf.Tensor:
+    """The sum of the squares, as a scalar float64; of a sparse gradient those of its mentions."""
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.reduce_sum(tf.square(tf.cast(values, tf.float64)))
