@@ -134,8 +134,10 @@ def divide(
 
     Raises:
         BadConfigurationError: the model has fewer calls than the mesh has stages, no such layers,
-            or a layer that cannot be split as it must.
+            a layer that cannot be split as it must, or an axis would divide no layer.
     """
+    plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
+    plan.check()
     if begins:
         ends = named.ends(model, begins)
     else:
@@ -146,7 +148,7 @@ def divide(
         stages=cuts.cut(model, ends),
         microbatches=microbatches,
         order=order,
-        plan=assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES}),
+        plan=plan,
     )
 
 
