@@ -17,7 +17,7 @@ import tfparallel_trainer
 from tests.trainer import launch
 from tests.trainer.models import fitted
 from tfparallel_trainer import errors
-from tfparallel_trainer.fitting import support
+from tfparallel_trainer.fitting import callbacks, support
 
 pytestmark = [
     pytest.mark.trainer,
@@ -134,10 +134,15 @@ def test_the_table_has_every_callback_and_each_is_run_or_refused() -> None:
     found = {name for name in dir(keras.callbacks) if not name.startswith("_")}
     assert {row.name for row in support.CALLBACKS} == found
     assert set(fitted.CASES) >= found - refused(support.CALLBACKS) - {"CallbackList"}
-    for name in refused(support.CALLBACKS):
-        kind = getattr(keras.callbacks, name)
-        with pytest.raises(errors.UserCodeError, match=f"{name} cannot be honoured"):
-            fit_with(callbacks=[kind.__new__(kind)])
+    for row in support.CALLBACKS:
+        kind = getattr(keras.callbacks, row.name)
+        for strategy, verdict in row.verdicts.items():
+            if verdict is support.Verdict.REFUSED:
+                said = f"{row.name} cannot be honoured with {strategy}"
+                with pytest.raises(errors.UserCodeError, match=said):
+                    callbacks.checked([kind.__new__(kind)], strategy)
+    with pytest.raises(errors.UserCodeError, match="BackupAndRestore cannot be honoured"):
+        fit_with(callbacks=[keras.callbacks.BackupAndRestore("nowhere")])
 
 
 @pytest.mark.usefixtures("float64")

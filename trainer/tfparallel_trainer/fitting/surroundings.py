@@ -26,6 +26,11 @@ _joined: list[Joined] = []
 """At most one: TensorFlow joins once in the life of a process."""
 
 
+def in_job() -> bool:
+    """Whether somebody has started this process who looks at its exit code."""
+    return environment.JOB_UID in os.environ or bool(os.environ.get(environment.TF_CONFIG))
+
+
 def described() -> tasks.Cluster:
     """The cluster that TF_CONFIG describes.
 
