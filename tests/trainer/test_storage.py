@@ -198,13 +198,12 @@ def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
 
 @pytest.mark.trainer
 def test_a_disk_that_others_fill_is_told_when_a_record_is_written(tmp_path: pathlib.Path) -> None:
-    with mounted(tmp_path / "output", "size=1m") as folder:
-        with begin(tmp_path) as group:
-            group.wait_for_output(0, "] step ")
-            with contextlib.suppress(OSError), (folder / "others").open("wb", 0) as file:
-                while True:
-                    file.write(bytes(4096))
-            (ended,) = group.wait(90)
+    with mounted(tmp_path / "output", "size=1m") as folder, begin(tmp_path) as group:
+        group.wait_for_output(0, "] step ")
+        with contextlib.suppress(OSError), (folder / "others").open("wb", 0) as file:
+            while True:
+                file.write(bytes(4096))
+        (ended,) = group.wait(90)
     assert ended.code == exits.Exit.STORAGE_FAILED, ended
     assert "No space left on device" in ended.errors
     assert "see the disk's space" in ended.errors
