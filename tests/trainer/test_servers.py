@@ -424,10 +424,11 @@ def test_an_error_in_a_step_of_one_of_many_is_the_users(tmp_path: pathlib.Path) 
     assert others == {exits.Exit.PEER_LOST}, ended
 
 
-def test_a_step_tells_which_worker_made_it() -> None:
-    assert steps.worker_of(b"\n-/job:worker/replica:0/task:12/device:CPU:0\x12") == 12
-    with pytest.raises(ValueError, match="names no worker"):
-        steps.worker_of(b"/job:localhost/replica:0/task:0/device:CPU:0")
+def test_what_a_step_gives_is_read_from_its_vector() -> None:
+    found = steps.Result.of(np.array([12.0, 1.0, 3.0, 0.5, 0.2, 0.3, 7.0, 8.0]), terms=2)
+    assert (found.worker, found.applied, found.staleness, found.loss) == (12, True, 3, 0.5)
+    assert found.terms == [0.2, 0.3]
+    assert found.contributions.tolist() == [7.0, 8.0]
 
 
 def test_staleness_is_told() -> None:
