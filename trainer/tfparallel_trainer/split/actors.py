@@ -1,8 +1,7 @@
 """What one rank does in a program: the forward and backward work of its stage."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +13,7 @@ from tfparallel_trainer.split import (
     division,
     exchange,
     execution,
+    fences,
     head,
     member,
     partition,
@@ -57,19 +57,19 @@ class _Held:
     terms: list[Counted]
 
 
-class Stage:
+class Stage(fences.Fences):
     """A rank's forward work, and what all programs have in common."""
 
     def __init__(
         self, own: member.Member, divided: partition.Partition, share: Share, *, training: bool
     ) -> None:
+        super().__init__(own.device)
         self.own = own
         self._divided = divided
         self._share = share
         self._training = training
         count = min(divided.microbatches, share.examples)
         self._rows = order.split(share.examples, count) if count else []
-        self._last: list[Any] = []
         self._mail: dict[tracing.Address, tf.Tensor] = {}
         self._made: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent, by microbatch and number."""
@@ -83,18 +83,6 @@ class Stage:
         self.numerators = [tf.zeros((), tf.float64) for _ in own.head.terms]
         of_examples = float(share.examples if own.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
-
-    @contextlib.contextmanager
-    def fence(self) -> Iterator[None]:
-        """A context in which operations wait for all that this rank did before."""
-        with tf.device(self.own.device), tf.control_dependencies(self._last):
-            yield
-
-    def did(self, tensors: Sequence[Any]) -> None:
-        """What the rank does next waits for these, which were made behind its fence."""
-        found = [one for one in tensors if one is not None]
-        if found:
-            self._last = found
 
     def give(self, address: tracing.Address) -> tf.Tensor:
         """Give what a message carries."""
