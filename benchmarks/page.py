@@ -32,8 +32,7 @@ def written(found: Sequence[results.Result], size: results.Size, load: float) ->
         "trainer's own work.",
         "",
         f"The machine: {machine()}; load {load:.1f}",
-        "before the start. Other work on it makes these numbers worse, and more so those of",
-        "several processes.",
+        f"before the start. {_scheduling()}",
         "",
         *table(found),
         "",
@@ -54,6 +53,16 @@ def machine() -> str:
         f"{cores} cores ({names[0] if names else platform.machine()}), "
         f"Python {platform.python_version()}, TensorFlow {_version('tensorflow')}, "
         f"Keras {_version('keras')}"
+    )
+
+
+def _scheduling() -> str:
+    """What other work on the machine does to the numbers."""
+    if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        return "It ran what is measured before all other work (`chrt --rr 1`)."
+    return (
+        "Other work on it makes these numbers worse, and more so those of\nseveral processes; "
+        "`chrt --rr 1` before the command puts it behind."
     )
 
 

@@ -112,7 +112,19 @@ BAD: dict[str, tuple[Change, str]] = {
     "a mesh with nothing": (_split(data=0), "give a number from 1, or -1"),
     "a mesh for the planner with an axis": (
         _split(auto=True, stage=2),
-        "mesh.auto lets the planner choose the axes",
+        "mesh.auto lets the planner choose axes, cuts and microbatches",
+    ),
+    "a mesh with too few cuts": (
+        _split(stage=4, cuts=["dense"]),
+        "give as many names less one as mesh.stage",
+    ),
+    "a mesh whose rest is not its cuts": (
+        _split(stage=-1, cuts=["dense"]),
+        "the devices make another number of stages than mesh.cuts",
+    ),
+    "a mesh for the planner with cuts": (
+        _split(auto=True, cuts=["dense"]),
+        "mesh.auto lets the planner choose axes, cuts and microbatches",
     ),
     "a mesh without its strategy": (
         lambda job: job["spec"].update(mesh={"data": -1}),
@@ -244,7 +256,9 @@ async def test_what_may_change_is_taken(place: harness.Place) -> None:
     assert found["metadata"]["generation"] == 2
 
 
-@pytest.mark.parametrize("mesh", [{"data": 2, "tensor": 2}, {"stage": -1}, {"auto": True}])
+@pytest.mark.parametrize(
+    "mesh", [{"data": 2, "tensor": 2}, {"stage": -1, "cuts": ["a", "b", "c"]}, {"auto": True}]
+)
 async def test_a_mesh_that_fits_is_taken_and_completed(
     mesh: dict[str, Any], place: harness.Place
 ) -> None:

@@ -5,13 +5,14 @@ from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment
+from tfparallel_trainer.split import assignment, recording, sharded
 from tfparallel_trainer.split.rules import registry
 
 pytestmark = [
@@ -19,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
 ]
 few = settings(
-    max_examples=8,
+    max_examples=6,
     phases=[Phase.explicit, Phase.generate],
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -368,3 +369,59 @@ def test_channels_may_be_divided_as_well(make: Callable[[], Any]) -> None:
     plan = split_group.compare(build, {SPATIAL: 2, TENSOR: 2}, training=True, counted=False)
     assert [choice.way for choice in plan.choices[1:]] == ["rows and filters", "rows"]
     assert plan.layouts[plan.choices[1].node.outputs[0]].cuts[-1] is not None
+
+
+PLACES: dict[str, Callable[[], Any]] = {
+    "dense": lambda: LAYERS.Dense(3, activation="softmax"),
+    "prelu": lambda: LAYERS.PReLU(alpha_initializer="ones", shared_axes=[1]),
+    "unit normalization": lambda: LAYERS.UnitNormalization(axis=-1),
+    "layer normalization": LAYERS.LayerNormalization,
+    "layer normalization over rows": lambda: LAYERS.LayerNormalization((1, 2)),
+    "activation": lambda: LAYERS.Activation("tanh"),
+    "softmax": LAYERS.Softmax,
+    "dropout": lambda: LAYERS.Dropout(0.4, seed=1),
+    "spatial dropout": lambda: LAYERS.SpatialDropout2D(0.4, seed=1),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_layers_that_compute_each_place_by_itself(name: str) -> None:
+    plan = split_group.compare(
+        lambda: of_layer((7, 3, 2), PLACES[name]), {SPATIAL: 3}, training=True, counted=False
+    )
+    assert plan.choices[-1].way != registry.REPLICATED
+    assert plan.layouts[plan.choices[-1].node.outputs[0]].cuts[1] is not None
+
+
+def test_spatial_dropout_drops_a_channel_on_all_ranks() -> None:
+    made = recording.record(of_layer((6, 3, 8), lambda: LAYERS.SpatialDropout2D(0.5, seed=1)))
+    plan = assignment.assign(made, {SPATIAL: 3})
+    held = {key: tf.constant(one.value) for key, one in made.variables.items()}
+    (output,) = made.wanted()
+
+    def run(rank: split_group.Rank) -> Any:
+        given_image = {0: tf.random.stateless_normal((2, 6, 3, 8), (1, 2), dtype=tf.float64)}
+        part = sharded.run_nodes(
+            plan, made.nodes, given_image, held, True, rank.groups, leaving=[output]
+        )
+        return sharded.whole(plan, output, part.tensors[output], rank.groups)
+
+    image, *_ = split_group.together(split_group.ranks({SPATIAL: 3}), run)
+    dropped = image.numpy() == 0.0
+    assert 0 < dropped.mean() < 1
+    assert (dropped.all((1, 2)) == dropped.any((1, 2))).all()
+
+
+def test_an_axis_that_divides_nothing_is_refused() -> None:
+    def build() -> Any:
+        first = keras.Input((3, 3, 2))
+        return keras.Model(first, LAYERS.Conv2D(2, 3, padding="same", name="split")(first))
+
+    assignment.assign(recording.record(build()), {SPATIAL: 3}).check()
+    plan = assignment.assign(recording.record(build()), {SPATIAL: 4})
+    with pytest.raises(
+        errors.BadConfigurationError,
+        match=r"mesh.spatial is 4, but no layer of the model can be divided over it \(its input "
+        r"has 3 rows, and mesh.spatial is 4: let there be at least as many rows",
+    ):
+        plan.check()

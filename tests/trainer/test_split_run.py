@@ -54,3 +54,24 @@ def test_losses_equal_one_process(
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.DONE] * processes, ended
     assert losses_of(tmp_path) == pytest.approx(losses, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "sentence"),
+    [
+        ({"stage": 2, "tensor": 2}, "there are 2 devices: change the axes"),
+        ({"stage": 2, "microbatches": 16}, "trainer.globalBatchSize is 15, and mesh.data is 1"),
+        ({"stage": -1, "auto": False, "microbatches": 2, "tensor": 4}, "2 devices do not divide"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(
+    mesh: dict[str, object], sentence: str, tmp_path: pathlib.Path
+) -> None:
+    trainer = {"module": "mlp.py", "steps": STEPS, "globalBatchSize": BATCH}
+    environments = launch.environments(
+        tmp_path, reference.MODELS, trainer, devices=2, strategy="ModelSplit", mesh=mesh
+    )
+    with launch.Group(tmp_path / "logs", environments) as group:
+        (ended,) = group.wait()
+    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
+    assert sentence in ended.output + ended.errors

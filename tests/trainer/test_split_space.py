@@ -101,15 +101,28 @@ def test_a_network_with_skips(degrees: Mapping[shape.Axis, int]) -> None:
 def test_layers_with_too_few_rows_are_whole_and_say_so() -> None:
     def build() -> Any:
         first = keras.Input((12, 4, 1))
-        wide = LAYERS.Conv2D(2, (9, 1), padding="same", name="wide")(first)
-        return keras.Model(first, LAYERS.Conv2D(2, 3, name="next")(wide))
+        wide = LAYERS.Conv2D(2, (9, 1), padding="same", name="wide")
+        return keras.Model(
+            first, LAYERS.Conv2D(2, 3, name="next")(wide(split_group.Source()(first)))
+        )
 
     plan = split_group.compare(build, {SPATIAL: 4}, counted=False)
-    assert ways(plan) == {"wide": registry.REPLICATED, "next": "rows"}
-    (said,) = plan.replicated()
+    found = ways(plan)
+    assert (found["wide"], found["next"]) == (registry.REPLICATED, "rows")
+    _, said = plan.replicated()
     assert "wide is replicated: mesh.spatial is 4, and its halo is wider than a shard" in said
     assert "as few as 3 of the 12 rows" in said
     assert "give at most 3 spatial ranks, or replicate the layer" in said
+
+
+def test_images_of_a_batch_are_not_sent() -> None:
+    def build() -> Any:
+        first = keras.Input((12, 4, 1))
+        return keras.Model(first, LAYERS.Conv2D(2, (9, 1), padding="same", name="wide")(first))
+
+    plan = split_group.compare(build, {SPATIAL: 4}, counted=False)
+    assert ways(plan) == {"wide": "rows"}
+    assert plan.choices[0].costs == ()
 
 
 def test_what_follows_the_space_is_gathered() -> None:

@@ -20,6 +20,7 @@ pytestmark = [
 BATCH = 15
 SEED = 5
 EACH = 3
+LIMIT = 240.0
 STAGES_OF_TWO: dict[str, object] = {"stage": 2, "microbatches": 2}
 
 Mesh = dict[str, object]
@@ -62,9 +63,10 @@ def run(
         mesh=mesh,
     )
     with launch.Group(folder / "logs", environments) as group:
-        return group.wait(240)
+        return group.wait(LIMIT)
 
 
+@pytest.mark.timeout(1200)
 def test_a_run_goes_on_under_other_meshes_and_strategies(tmp_path: pathlib.Path) -> None:
     for number, (strategy, processes, devices, mesh) in enumerate(CHAIN, 1):
         ended = run(tmp_path, EACH * number, strategy, processes, devices, mesh)
@@ -115,11 +117,11 @@ def has_one_part(draft: pathlib.Path) -> bool:
     return any(lists)
 
 
-def wait_for_draft(due: Callable[[pathlib.Path], bool], checkpoints: pathlib.Path) -> None:
-    test_kills.wait_for(lambda: any(map(due, test_kills.drafts(checkpoints))))
+def wait_for_draft(checkpoints: pathlib.Path, due: Callable[[pathlib.Path], bool]) -> None:
+    test_kills.wait_for(lambda: any(map(due, test_kills.drafts(checkpoints))), LIMIT)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(LARGE)
 
@@ -143,11 +145,13 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
     ]
     for victim, due in cases:
         with start("killed") as group:
-            test_kills.wait_for(lambda: checkpoints.exists() and store.checkpoints(checkpoints))
+            test_kills.wait_for(
+                lambda: checkpoints.exists() and store.checkpoints(checkpoints), LIMIT
+            )
             before = store.checkpoints(checkpoints)[-1]
-            wait_for_draft(due, checkpoints)
+            wait_for_draft(checkpoints, due)
             group.processes[victim].send_signal(signal.SIGKILL)
-            ended = group.wait(60)
+            ended = group.wait(LIMIT)
         assert ended[victim].code == -signal.SIGKILL
         assert ended[1 - victim].code == exits.Exit.PEER_LOST, ended
         newest = store.checkpoints(checkpoints)[-1]
@@ -156,7 +160,7 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
             pass
     for name in ("killed", "whole"):
         with start(name) as group:
-            ended = group.wait(240)
+            ended = group.wait(LIMIT)
         assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
     whole = tmp_path / "whole/output/checkpoints" / store.name(6)
     wanted = dict(files.read(whole, files.read_index(whole)))

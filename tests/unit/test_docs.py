@@ -198,6 +198,15 @@ def test_every_option_of_compare_is_listed() -> None:
     assert listed == options
 
 
+def test_every_option_of_plan_is_listed() -> None:
+    listed = {
+        row[0] for row in rows("planner.md", "# The planner: which device holds and does what")
+    }
+    assert listed == {
+        option for one in app.plan_.params for option in one.opts if option != "module"
+    }
+
+
 def test_the_lines_of_the_script_by_hand_are_those_that_the_page_tells() -> None:
     page = " ".join((ROOT / "docs/compare.md").read_text().split())
     for file, sentence in (

@@ -16,6 +16,8 @@ from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.planning import blocks, cuts, predict, settings
 
 seconds = st.floats(0.0, 10.0)
+slow = hypothesis.settings(deadline=None, max_examples=50)
+"""Many matrices for one example."""
 
 
 @st.composite
@@ -44,6 +46,7 @@ def brute_force(rows: list[cuts.Matrix], loads: list[cuts.Matrix]) -> float:
     )
 
 
+@slow
 @given(stages())
 def test_no_other_cut_is_better(given_stages: tuple[list[cuts.Matrix], list[cuts.Matrix]]) -> None:
     rows, loads = given_stages
@@ -55,6 +58,7 @@ def test_no_other_cut_is_better(given_stages: tuple[list[cuts.Matrix], list[cuts
         assert cuts.step(best, rows, loads) == pytest.approx(least, rel=1e-9, abs=1e-9)
 
 
+@slow
 @given(planned_graphs.branched())
 def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> None:
     model = planned_graphs.of(before, {})
@@ -75,6 +79,7 @@ def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> N
     assert (some[0], some[-1]) == (0, (1 << len(before)) - 1)
 
 
+@slow
 @given(planned_graphs.branched(12), st.integers(1, 12))
 def test_blocks_hold_each_node_once_and_can_run_in_order(
     before: list[list[int]], most: int
@@ -106,6 +111,7 @@ def setting_of(draw: Callable[..., Any], count: int) -> settings.Setting:
     )
 
 
+@slow
 @given(st.data())
 def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     """What the tables say of stages is what adding up their nodes says."""
@@ -143,7 +149,7 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     assert cuts.step(path, rows, loads) == pytest.approx(least, rel=1e-6)
 
 
-@hypothesis.settings(deadline=None)
+@slow
 @given(planned_graphs.branched(7), st.data())
 def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
     before: list[list[int]], data: st.DataObject

@@ -105,8 +105,6 @@ def _check_template(field: str, template: Mapping[str, Any], *, needs_container:
 def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
     """See that the mesh fits the devices that templates ask for, which no rule can."""
     roles = spec.tf_replica_specs
-    if all(one.template is None for one in roles.values()):
-        return
     devices = {role: devices_of(one) for role, one in roles.items()}
     if len(set(devices.values())) > 1:
         told = " and ".join(f"{role} has {count}" for role, count in devices.items())

@@ -11,6 +11,12 @@ _TRAINING = ("Chief", "Master", "Worker")
 _PRODUCT = " * ".join(f"self.{axis}" for axis in _AXES)
 _INFERRED = " + ".join(f"(self.{axis} == -1 ? 1 : 0)" for axis in _AXES)
 
+
+def _cuts(mesh: str) -> str:
+    """How many cuts a mesh has."""
+    return f"(has({mesh}.cuts) ? size({mesh}.cuts) : 0)"
+
+
 MESH_RULES = (
     rules.Rule(
         f"{_PRODUCT} != 0",
@@ -22,9 +28,15 @@ MESH_RULES = (
     ),
     rules.Rule(
         f"!self.auto || ({_PRODUCT} == 1 && self.data == 1 && self.stage == 1"
-        " && self.spatial == 1 && self.microbatches == 1)",
-        "mesh.auto lets the planner choose the axes and the microbatches: remove those that are"
+        f" && self.spatial == 1 && self.microbatches == 1 && {_cuts('self')} == 0)",
+        "mesh.auto lets the planner choose axes, cuts and microbatches: remove those that are"
         " given, or remove auto",
+    ),
+    rules.Rule(
+        f"{_cuts('self')} == 0 || self.stage == -1 || self.auto"
+        f" || self.stage == {_cuts('self')} + 1",
+        "mesh.cuts names the layer that each stage but the first begins with: give as many names"
+        " less one as mesh.stage",
     ),
 )
 """Rules of the mesh alone."""
@@ -97,6 +109,13 @@ SPEC_RULES = (
         told="'mesh is data %d x stage %d x spatial %d x tensor %d, which does not fit the %d"
         " devices of all replicas: change an axis, replicas or devices'"
         f".format([{_NUMBERS}, {_ALL_DEVICES}])",
+    ),
+    rules.Rule(
+        f"!has(self.mesh) || self.mesh.auto || {_cuts('self.mesh')} == 0 || self.mesh.stage != -1"
+        f" || !{_KNOWN} || {_MESH_DEVICES} >= 0"
+        f" || {_ALL_DEVICES} / -{_MESH_DEVICES} == {_cuts('self.mesh')} + 1",
+        "mesh.stage is -1, and the devices make another number of stages than mesh.cuts: change one"
+        " of them",
     ),
     rules.Rule(
         f"!has(self.mesh) || !has(self.trainer) || self.mesh.auto || !{_KNOWN} || {_DATA} < 1"

@@ -136,6 +136,8 @@ class PipelineSchedule(enum.StrEnum):
 Degree = Annotated[int, pydantic.Field(ge=-1, le=4095)]
 """Number of ranks along an axis; -1: as many as the devices give."""
 
+LayerName = Annotated[str, pydantic.Field(min_length=1, max_length=253)]
+
 INFERRED = -1
 """The degree of an axis that follows from the devices and the other axes."""
 
@@ -156,6 +158,10 @@ class Mesh(base.Model):
     tensor: Degree = 1
     """Parts that the channels and features of a layer are divided into (intra-layer parallelism of
     its weights)."""
+
+    cuts: Annotated[tuple[LayerName, ...], pydantic.Field(max_length=255)] = ()
+    """The layers that stages begin with, one name for each stage but the first. Absent: the stages
+    get about equal work, by an estimate."""
 
     microbatches: Annotated[int, pydantic.Field(ge=1, le=4096)] = 1
     """Parts of each batch that go through the stages one after the other; trainer.globalBatchSize
@@ -189,9 +195,16 @@ class Mesh(base.Model):
             raise ValueError(
                 f"{' and '.join(inferred)} are -1: only one axis may be, give a number"
             )
-        if self.auto and any(degree != 1 for degree in (*self.axes.values(), self.microbatches)):
+        if self.cuts and not self.auto and self.stage not in (INFERRED, len(self.cuts) + 1):
             raise ValueError(
-                "auto lets the planner choose the axes and the microbatches: remove those that are"
+                f"{len(self.cuts)} cuts make {len(self.cuts) + 1} stages, and stage is"
+                f" {self.stage}: change one of them"
+            )
+        if self.auto and (
+            self.cuts or any(degree != 1 for degree in (*self.axes.values(), self.microbatches))
+        ):
+            raise ValueError(
+                "auto lets the planner choose axes, cuts and microbatches: remove those that are"
                 " given, or remove auto"
             )
         return self
@@ -220,7 +233,13 @@ class Mesh(base.Model):
                 f"mesh is {told} = {given}, and there are {devices} devices: change the axes, the"
                 " replicas or their devices, or set one axis to -1"
             )
-        return self.model_copy(update=dict.fromkeys(inferred, devices // given))
+        full = self.model_copy(update=dict.fromkeys(inferred, devices // given))
+        if full.cuts and full.stage != len(full.cuts) + 1:
+            raise ValueError(
+                f"mesh.stage is -1, which {devices} devices make {full.stage}, and"
+                f" {len(full.cuts)} cuts make {len(full.cuts) + 1} stages: change one of them"
+            )
+        return full
 
     def check_batch(self, size: int) -> None:
         """See that a batch can be divided as a mesh asks, whose axes are all numbers.

@@ -190,14 +190,10 @@ class Communicator:
 
     def _pair(self, one: int, other: int) -> dict[str, object]:
         """The arguments of an operation of two members; takes a position of every member."""
-        position = self._position
-        self._position += 1
-        return {
-            "group_size": tf.constant(2, tf.int32),
-            "group_key": tf.constant(shape.pair_key(self._key, self.size, one, other), tf.int32),
-            "instance_key": tf.constant(self._program << POSITION_BITS | position),
-            "communication_hint": self._hint,
-        }
+        arguments = self._arguments()
+        del arguments["ordering_token"]  # only operations of a whole group are kept in order
+        key = shape.pair_key(self._key, self.size, one, other)
+        return arguments | {"group_size": tf.constant(2), "group_key": tf.constant(key)}
 
     def _arguments(self, variant: tf.Tensor | int = 0, variants: int = 1) -> dict[str, object]:
         """The arguments that all operations share.

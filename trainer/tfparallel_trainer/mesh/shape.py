@@ -29,7 +29,7 @@ _AXES = tuple(Axis)
 _INDEX_BITS = 14
 _SIZE_BITS = 12
 
-MAX_PAIRED = 48
+MAX_PAIRED = 46
 """Groups of more ranks have no keys for their pairs."""
 
 
@@ -56,7 +56,8 @@ def pair_key(key: int, size: int, one: int, other: int) -> int:
     """Give the TensorFlow group key of two members of a group, below 2**31.
 
     No other pair and no group has it: pairs are numbered over all sizes of groups, and stand where
-    the size stands in the key of a group; the axes of pairs follow those of groups.
+    the size stands in the key of a group; what stands for their axis follows those of groups, and
+    the number behind these, which other sets of ranks have.
 
     Args:
         key: of the group.
@@ -73,7 +74,7 @@ def pair_key(key: int, size: int, one: int, other: int) -> int:
     number = math.comb(size, 3) + math.comb(high, 2) + low
     more, place = divmod(number, 1 << _SIZE_BITS)
     axis, index = key >> _SIZE_BITS + _INDEX_BITS, key & (1 << _INDEX_BITS) - 1
-    kind = axis + (1 + len(_AXES)) * (1 + more)
+    kind = axis + (2 + len(_AXES)) * (1 + more)
     return (kind << _SIZE_BITS | place) << _INDEX_BITS | index
 
 

@@ -1,7 +1,8 @@
-"""What one rank does in a program: the forward and backward work of its stage."""
+"""What one rank does in any program: the forward work of its stage."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,10 +11,9 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
 from tfparallel_trainer.split import (
-    division,
-    exchange,
     execution,
     fences,
+    graph,
     head,
     member,
     partition,
@@ -23,7 +23,7 @@ from tfparallel_trainer.split import (
     stages,
     tracing,
 )
-from tfparallel_trainer.step import loss
+from tfparallel_trainer.step import loss, synchrony
 
 _BORROWED = 1 << 16
 """Keeps the seeds of a random layer apart that two stages call."""
@@ -45,16 +45,6 @@ class Share:
     """How many over the data axis."""
     step: tf.Tensor
     """Number of the step: a scalar int64."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Held:
-    """What a microbatch's backward work needs of its forward work."""
-
-    tape: tf.GradientTape
-    taken: dict[stages.Transfer, tf.Tensor]
-    tensors: dict[int, Any]
-    terms: list[Counted]
 
 
 class Stage(fences.Fences):
@@ -120,6 +110,11 @@ class Stage(fences.Fences):
         """How many it works on."""
         return self._share.examples
 
+    @property
+    def nodes(self) -> tuple[graph.Node, ...]:
+        """Those of the whole model."""
+        return self._divided.model.nodes
+
     def _taken(self, action: schedule.Action) -> dict[stages.Transfer, tf.Tensor]:
         """What other stages have sent for a turn."""
         microbatch = action.microbatch
@@ -134,6 +129,14 @@ class Stage(fences.Fences):
         outputs = self._divided.model.wanted() if self.own.is_last else ()
         return list(dict.fromkeys([*(one.tensor for one in self.own.stage.sent), *outputs]))
 
+    def _synchronised(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which layers of this stage add up over the data axis."""
+        data = self.own.head.data
+        layers = synchrony.among(node.calls for node in self.own.stage.nodes)
+        if not self._training or not layers or data.size == 1:
+            return contextlib.nullcontext()
+        return synchrony.Context(data)
+
     def _whole(self, number: int, part: Any) -> Any:
         """An output of the model as the loss wants it."""
         if not self.own.groups:
@@ -146,6 +149,10 @@ class Stage(fences.Fences):
             number: self._given[number][rows.start : rows.stop] for number in self.own.stage.inputs
         }
         tensors = {**given, **{one.tensor: tensor for one, tensor in taken.items()}}
+        with self._synchronised():
+            return self._run_nodes(microbatch, tensors)
+
+    def _run_nodes(self, microbatch: int, tensors: Mapping[int, Any]) -> execution.Part:
         variables = {**self.values, **self._seeds(microbatch)}
         nodes = self.own.stage.nodes
         if not self.own.groups:
@@ -214,111 +221,3 @@ class Stage(fences.Fences):
             )
             for key, first in self.own.seeds.items()
         }
-
-
-class Training(Stage):
-    """A rank's work in a step."""
-
-    def __init__(
-        self,
-        own: member.Member,
-        divided: partition.Partition,
-        share: Share,
-        known: division.Division,
-    ) -> None:
-        """Args:
-        own: the rank.
-        divided: the model on the mesh.
-        share: what it works on.
-        known: when the denominators of the loss are known.
-        """
-        super().__init__(own, divided, share, training=True)
-        self._known = known
-        self.settled: tf.Tensor | None = None
-        """The denominators of the loss of outputs over the whole batch, once they are known."""
-        self._held: dict[int, _Held] = {}
-        self.gradients: dict[str, Any] = dict.fromkeys(own.trained)
-        self.statistics: dict[str, tf.Tensor] = {}
-        with tf.device(own.device):
-            self.scale = own.optimizer.scale()
-
-    def work(self, action: schedule.Action) -> None:
-        """Go forward or backward with a microbatch."""
-        with self.fence():
-            if action.work is schedule.Work.FORWARD:
-                self._forward(action)
-            else:
-                self._backward(action)
-
-    def give(self, address: tracing.Address) -> tf.Tensor:
-        """Give what a message carries."""
-        _, parcel = address
-        if parcel.work is schedule.Work.FORWARD:
-            return super().give(address)
-        return self._mail.pop(address)
-
-    def _forward(self, action: schedule.Action) -> None:
-        taken = self._taken(action)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
-            tape.watch([self.values[key] for key in self.gradients])
-            found = self._run(action.microbatch, taken)
-            terms = self._terms(action.microbatch, found)
-        changed = {key: one for key, one in found.changed.items() if key in self.values}
-        self.values |= changed
-        self.statistics |= changed
-        self._held[action.microbatch] = _Held(tape, taken, found.tensors, terms)
-        numerators = [one.numerator for _, one in terms]
-        self.did([*self._keep(action.microbatch, found), *numerators, *changed.values()])
-
-    def _targets(self, microbatch: int, terms: Sequence[Counted]) -> tuple[list[Any], list[Any]]:
-        """Numerators, and what each is multiplied by before gradients are taken."""
-        if self._known is division.Division.LAST and len(terms) > 1:
-            raise errors.UserCodeError(
-                "The loss of a masked output is known when a batch is through all stages, and a "
-                f"layer of stage {self.own.stage.index} adds another loss: remove one of the two, "
-                "or use MultiWorkerMirrored."
-            )
-        scales = []
-        for term, one in terms:
-            scale = tf.cast(self.scale, tf.float64) * term.weight
-            if term.divided:
-                scale = self._divided_by(scale, microbatch, term, one)
-            scales.append(tf.cast(scale, one.numerator.dtype))
-        return [one.numerator for _, one in terms], scales
-
-    def _divided_by(
-        self, scale: tf.Tensor, microbatch: int, term: loss.Term, one: loss.Fraction
-    ) -> tf.Tensor:
-        """Divide by the denominator of a term over the whole batch, as far as it is known."""
-        if self.settled is not None and term.output:
-            whole = self.settled[self.own.head.terms.index(term)]
-            return tf.math.divide_no_nan(scale, whole)
-        if self._known is division.Division.LAST:
-            return scale
-        return scale * (len(self._rows[microbatch]) / self._share.total) / one.denominator
-
-    def _backward(self, action: schedule.Action) -> None:
-        held = self._held.pop(action.microbatch)
-        targets, scales = self._targets(action.microbatch, held.terms)
-        for one in self.own.stage.sent:
-            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
-            if (one, parcel) in self._mail:
-                targets.append(held.tensors[one.tensor])
-                scales.append(self._mail.pop((one, parcel)))
-        watched = {one: tensor for one, tensor in held.taken.items() if tensor.dtype.is_floating}
-        sources = [*watched.values(), *(self.values[key] for key in self.gradients)]
-        found = iter(
-            held.tape.gradient(targets, sources, output_gradients=scales)
-            if targets
-            else [None] * len(sources)
-        )
-        given = {}
-        for one, tensor in watched.items():
-            gradient = next(found)
-            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
-            given[one, parcel] = tf.zeros_like(tensor) if gradient is None else gradient
-        self._mail |= given
-        for key in self.gradients:
-            self.gradients[key] = exchange.add([self.gradients[key], next(found)])
-        self.did([*given.values(), *exchange.parts(self.gradients.values())])

@@ -61,6 +61,31 @@ class Assignment:
         """Which part of each variable the rank at a place of the mesh keeps, by key."""
         return {key: shard.layout.part(place) for key, shard in self.variables.items()}
 
+    def check(self) -> None:
+        """See that each axis with several ranks divides something.
+
+        Raises:
+            BadConfigurationError: an axis does not; says why not, for a layer that it might divide.
+        """
+        used = {
+            cut.axis
+            for choice in self.choices
+            for lies in (*choice.split.wants.values(), *choice.split.gives.values())
+            for cut in lies.cuts
+            if cut is not None
+        }
+        for shard in self.variables.values():
+            used |= shard.summed
+            used |= {cut.axis for cut in shard.layout.cuts if cut is not None}
+        for axis, degree in self.degrees.items():
+            if degree > 1 and axis not in used:
+                reasons = [choice.why for choice in self.choices if f"mesh.{axis}" in choice.why]
+                reason = f" ({reasons[0]})" if reasons else ""
+                raise errors.BadConfigurationError(
+                    f"mesh.{axis} is {degree}, but no layer of the model can be divided over it"
+                    f"{reason}: give 1."
+                )
+
     def replicated(self) -> list[str]:
         """A sentence for each node that holds weights and is replicated all the same."""
         return [

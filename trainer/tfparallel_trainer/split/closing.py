@@ -9,10 +9,11 @@ applied.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import actors, communication, division, exchange, programs, update
+from tfparallel_trainer.split import backward, communication, division, exchange, programs, update
 from tfparallel_trainer.step import gradients
 
 Kinds = dict[int, list[gradients.Kind]]
@@ -24,7 +25,7 @@ class Closing:
 
     def __init__(
         self,
-        working: Mapping[int, actors.Training],
+        working: Mapping[int, backward.Training],
         between: exchange.Exchange,
         told: tf.Tensor,
         kinds: Kinds,
@@ -64,7 +65,7 @@ class Closing:
                 found = self._sum(step.ranks, together, self._parts_of_loss)
                 count = len(self._first.own.head.terms)
                 self._losses = {
-                    rank: _Loss(self._working[rank], numbers, count)
+                    rank: _Loss(self._working[rank], numbers, count, self._told.shape[0])
                     for rank, numbers in found.items()
                 }
             case str(tag) if tag.startswith(programs.PARTS):
@@ -83,7 +84,8 @@ class Closing:
             leaves_out: whether a step that is not finite changes nothing.
 
         Returns:
-            The loss, that of each output, the sum of what processes told, whether all is finite.
+            The loss, that of each output, the sum of what processes told, whether all is finite,
+            and for each stage how many seconds its ranks compute.
         """
         outcomes = []
         for rank, actor in self._working.items():
@@ -91,11 +93,11 @@ class Closing:
                 found = self._losses[rank]
                 is_finite = self._is_finite(rank)
                 self._update(rank, is_finite if leaves_out else None)
-                outcomes.append([found.total, found.terms, found.told, is_finite])
+                outcomes.append([found.total, found.terms, found.told, is_finite, found.busy])
         return outcomes[0]
 
     @property
-    def _first(self) -> actors.Training:
+    def _first(self) -> backward.Training:
         return self._working[min(self._working)]
 
     def _sum(
@@ -123,11 +125,30 @@ class Closing:
                 return  # it is not trained
             own, weight = actor.gradients[key], actor.own.weights[key]
             with actor.fence():
+                if self._looks_up(key):
+                    given[rank] = self._mentions(own, weight)
+                    continue
                 dense = tf.zeros(weight.shape, weight.dtype) if own is None else own
                 given[rank] = [tf.ensure_shape(tf.convert_to_tensor(dense), weight.shape)]
-        for rank, (found,) in self._between.total(ranks, given).items():
+        if self._looks_up(key):
+            weights = {rank: [self._working[rank].own.weights[key]] for rank in together}
+            sums = self._between.gradients(ranks, given, weights)
+        else:
+            sums = self._between.total(ranks, given)
+        for rank, (found,) in sums.items():
             self._working[rank].gradients[key] = found
-            self._working[rank].did([found])
+            self._working[rank].did(exchange.parts([found]))
+
+    def _looks_up(self, key: str) -> bool:
+        """Whether all that reads a weight looks rows up, so that its gradient may stay sparse."""
+        reading = [node for node in self._first.nodes if key in node.variables]
+        return all(type(node.calls) is keras.layers.Embedding for node in reading)
+
+    def _mentions(self, gradient: Any, weight: Any) -> list[Any]:
+        """A gradient as it is; where there were no examples, one of no rows."""
+        if gradient is None:
+            return gradients.zeros([gradients.Kind.SPARSE], [weight])
+        return [exchange.here(gradient)]
 
     def _sum_parts(self, ranks: tuple[int, ...], together: Sequence[int], axis: shape.Axis) -> None:
         """Add up gradients of which each rank along an axis has a part."""
@@ -184,7 +205,7 @@ class Closing:
         return tf.stack(self._working[rank].denominators)
 
     def _parts_of_loss(self, rank: int) -> tf.Tensor:
-        """What a rank adds to the loss, and what its process tells."""
+        """What a rank adds to the loss, what its process tells, and how long it computes."""
         actor = self._working[rank]
         own = actor.own
         penalty = _penalty(own.trained, [key for key in own.trained if own.owns(key)])
@@ -193,7 +214,7 @@ class Closing:
             numbers = tf.zeros_like(numbers)
         numbers = tf.concat([numbers, [penalty]], 0)
         told = self._told if actor is self._first else tf.zeros_like(self._told)
-        return tf.concat([numbers, told], 0)
+        return tf.concat([numbers, told, actor.busy()], 0)
 
     def _finish(self, rank: int) -> None:
         """Complete the gradients of a rank, once the loss is known."""
@@ -246,7 +267,7 @@ class Closing:
 class _Loss:
     """The loss over all ranks, from the sum of what they gave."""
 
-    def __init__(self, actor: actors.Training, numbers: tf.Tensor, count: int) -> None:
+    def __init__(self, actor: backward.Training, numbers: tf.Tensor, count: int, told: int) -> None:
         terms = actor.own.head.terms
         denominators, numerators = numbers[:count], numbers[count : 2 * count]
         weights = tf.constant([term.weight for term in terms], tf.float64)
@@ -255,7 +276,7 @@ class _Loss:
         self.terms = numerators * scales
         """That of each output."""
         self.total = tf.reduce_sum(self.terms) + numbers[2 * count]
-        self.told = numbers[2 * count + 1 :]
+        self.told, self.busy = tf.split(numbers[2 * count + 1 :], [told, -1])
         self.factor = tf.where(divided[0], tf.math.divide_no_nan(1.0, denominators[0]), 1.0)
         """What gradients of the numerator are multiplied by where there is only one."""
 
@@ -263,7 +284,7 @@ class _Loss:
 class _Finished:
     """The gradients of a rank as its optimizer takes them."""
 
-    def __init__(self, actor: actors.Training, factor: tf.Tensor | None) -> None:
+    def __init__(self, actor: backward.Training, factor: tf.Tensor | None) -> None:
         own = actor.own
         whole = _with_penalty(actor, factor)
         self.failed = tf.add_n([tf.zeros((), tf.float64), *_one_by_one(_failed, whole)])
@@ -280,7 +301,7 @@ class _Finished:
         """Of the parts that this rank speaks for."""
 
 
-def _with_penalty(actor: actors.Training, factor: tf.Tensor | None) -> list[Any]:
+def _with_penalty(actor: backward.Training, factor: tf.Tensor | None) -> list[Any]:
     """The gradients of the whole loss, times its scale.
 
     Args:

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+import tensorflow as tf
+
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import (
     assignment,
@@ -11,7 +13,9 @@ from tfparallel_trainer.split import (
     communication,
     graph,
     layout,
+    named,
     programs,
+    recording,
     schedule,
 )
 from tfparallel_trainer.split import stages as cuts
@@ -77,6 +81,16 @@ class Partition:
         """Which stage a rank runs."""
         return self.mesh.coordinates(rank)[shape.Axis.STAGE]
 
+    def parameter_bytes(self, stage: cuts.Stage) -> int:
+        """Bytes of the weights on the device of a stage that has most, borrowed ones among them."""
+        size = 0
+        for key in (*stage.owned, *(key for key, _ in stage.borrowed)):
+            if not key.startswith(recording.SEED_PREFIX):
+                variable = self.model.variables[key]
+                part = self.plan.variables[key].layout.largest(tuple(variable.shape))
+                size += math.prod(one or 0 for one in part) * tf.as_dtype(variable.dtype).size
+        return size
+
     def number(self, parcel: programs.Parcel, transfer: cuts.Transfer) -> int:
         """A number that no other message between the same two ranks has in a step."""
         transfers = self.stages[transfer.source].sent
@@ -103,22 +117,38 @@ class Partition:
 
 
 def divide(
-    model: graph.Graph, mesh: shape.Mesh, microbatches: int, order: schedule.Schedule
+    model: graph.Graph,
+    mesh: shape.Mesh,
+    microbatches: int,
+    order: schedule.Schedule,
+    begins: Sequence[str] = (),
 ) -> Partition:
     """Divide a model over a mesh so that the dearest stage is as cheap as can be.
 
+    Args:
+        model: the graph.
+        mesh: the mesh.
+        microbatches: parts that a rank's share of a batch is divided into.
+        order: in which a stage works on them.
+        begins: the layers that stages begin with instead, as in `named.ends`.
+
     Raises:
-        BadConfigurationError: the model has fewer calls than the mesh has stages, or a layer
-            cannot be split as it must.
+        BadConfigurationError: the model has fewer calls than the mesh has stages, no such layers,
+            a layer that cannot be split as it must, or an axis would divide no layer.
     """
-    costs = [cost(model, node) for node in model.nodes]
+    plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
+    plan.check()
+    if begins:
+        ends = named.ends(model, begins)
+    else:
+        ends = balance.ends([cost(model, node) for node in model.nodes], mesh.stage)
     return Partition(
         mesh=mesh,
         model=model,
-        stages=cuts.cut(model, balance.ends(costs, mesh.stage)),
+        stages=cuts.cut(model, ends),
         microbatches=microbatches,
         order=order,
-        plan=assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES}),
+        plan=plan,
     )
 
 

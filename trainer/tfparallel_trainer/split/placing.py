@@ -1,7 +1,8 @@
 """Tells the operator which device has which part of the model: bounded in size, pure."""
 
 import dataclasses
-from collections.abc import Sequence
+import statistics
+from collections.abc import Collection, Sequence
 
 from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.mesh import shape, tasks
@@ -69,6 +70,11 @@ def describe(
             )
         )
     return progress.Placement(mesh=wanted, stages=tuple(found))
+
+
+def means(steps: Collection[Sequence[float]]) -> list[float] | None:
+    """The mean over some steps of what each stage took; None without steps."""
+    return [statistics.fmean(one) for one in zip(*steps, strict=True)] or None
 
 
 def _layers(stage: stages.Stage) -> list[str]:

@@ -1,5 +1,6 @@
 """The ranks of this process together: what they share while they train and evaluate."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +10,11 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest, order
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.split import actors, division, exchange, member, partition
+from tfparallel_trainer.split import actors, division, exchange, member, partition, recording, whole
 from tfparallel_trainer.step import checks
+
+_LATELY = 20
+"""Steps whose times are kept."""
 
 Shares = tuple[int, ...]
 """How many examples each place along the data axis has."""
@@ -29,6 +33,10 @@ class Ranks:
         default_factory=dict
     )
     """Numbers of traces, in the order in which all processes make them."""
+    busy: collections.deque[list[float]] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_LATELY)
+    )
+    """Of the steps made lately: for each stage the seconds in which it computed."""
 
     def begin(self, program: collectives.Program, shares: Shares) -> None:
         """Start tracing a program for a batch that is divided in this way.
@@ -44,7 +52,7 @@ class Ranks:
             )
         self.between.begin(program, variant)
         for own in self.members:
-            for group in own.groups.values():
+            for group in (*own.groups.values(), own.head.data):
                 group.begin(program, variant)
 
     def shares(self, examples: int) -> Shares:
@@ -107,10 +115,12 @@ def build(
         UserCodeError: the user's functions raise, or make what cannot be trained.
     """
     sample = examples.sample()
+    _check(skeleton, divided)
     members = [
         member.build(module, skeleton, divided, rank, device, sample)
         for rank, device in places.items()
     ]
+    whole.check_optimizer(skeleton.optimizer, divided.model.variables, divided.plan.variables)
     adds = any(
         getattr(layer, "activity_regularizer", None) is not None
         for layer in checks.layers(skeleton)
@@ -123,6 +133,30 @@ def build(
         between=exchange.Exchange(divided, places),
         division=known,
     )
+
+
+def _check(skeleton: Any, divided: partition.Partition) -> None:
+    """Refuse what two stages cannot share.
+
+    Raises:
+        UserCodeError: a layer that gathers statistics is called in two stages.
+    """
+    trained = {id(weight) for weight in skeleton.trainable_variables}
+    frozen = {
+        id(weight)
+        for layer in checks.layers(skeleton)
+        if not layer.trainable
+        for weight in layer.weights
+    }
+    for stage in divided.stages:
+        for key, owner in stage.borrowed:
+            variable = divided.model.variables[key]
+            if id(variable) not in trained | frozen and not key.startswith(recording.SEED_PREFIX):
+                raise errors.UserCodeError(
+                    f"{variable.path} is gathered by a layer that stages {owner} and {stage.index} "
+                    "both call, and there can be one copy of it only: use a layer for each call, "
+                    "or fewer stages."
+                )
 
 
 def _sized(spec: Any, examples: int) -> Any:

@@ -2,17 +2,19 @@
 
 import contextlib
 import dataclasses
+import functools
 
 import tensorflow as tf
 
 from tfparallel_trainer import engine, errors, run, settings, setup, stall, termination, training
 from tfparallel_trainer.checkpoint import peers
-from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.mesh import devices, shape, watch
 from tfparallel_trainer.split import (
     evaluation,
     keeping,
     partition,
+    placing,
     ranks,
     recording,
     schedule,
@@ -44,6 +46,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         ready, own, kept = _prepare(given, process, wanted, names)
         together = upkeep.Upkeep(own)
         made = _engine(given, process, ready, own, together)
+        reporter.placement = functools.partial(_placement, given, wanted, own)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
             outer = run.loop(given, process, ready, reporter, made, moves)
             if given.cluster.is_chief:
@@ -96,7 +99,9 @@ def _prepare(
     examples, looked_at = setup.examples(given, process.module, division)
     bare = skeleton.build(process.module, given.job.trainer.seed)
     model = recording.record(bare)
-    divided = partition.divide(model, mesh, wanted.microbatches, _ORDERS[wanted.schedule])
+    divided = partition.divide(
+        model, mesh, wanted.microbatches, _ORDERS[wanted.schedule], wanted.cuts
+    )
     first = given.cluster.me * len(names)
     places = {first + place: name for place, name in enumerate(names)}
     own = ranks.build(process.module, bare, divided, places, examples)
@@ -135,6 +140,20 @@ def _engine(
     )
     return engine.Synchronous(
         ready.replicas, step, evaluator, ready.evaluation, together.metrics, together.finite
+    )
+
+
+def _placement(
+    given: settings.Settings, wanted: job_file.Mesh, own: ranks.Ranks
+) -> progress.Placement:
+    divided = own.divided
+    kind = tf.DeviceSpec.from_string(own.members[0].device).device_type
+    return placing.describe(
+        wanted,
+        placing.Place(divided.mesh, given.cluster, kind),
+        divided.stages,
+        [divided.parameter_bytes(stage) for stage in divided.stages],
+        placing.means(own.busy),
     )
 
 

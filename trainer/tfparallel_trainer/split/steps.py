@@ -4,16 +4,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import user
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, marks
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split import (
-    actors,
+    backward,
     closing,
     ranks,
     tracing,
 )
-from tfparallel_trainer.step import train
+from tfparallel_trainer.step import synchrony, train
 
 
 class TrainStep:
@@ -54,15 +54,36 @@ class TrainStep:
             self._ranks.parts(batch, shares),
         )
         own = self._ranks.members[0].head
-        return train.outcome_of(own, step, [tensor.numpy() for tensor in outcome])
+        *values, busy = (tensor.numpy() for tensor in outcome)
+        self._ranks.busy.append(busy.tolist())
+        return train.outcome_of(own, step, values)
 
     def _function(self, shares: ranks.Shares) -> Any:
+        self._check(shares)
         if not all(shares) and not self._kinds:
             # Only a rank with examples knows which kinds of gradients its stage has.
             self._function(self._whole)
         if shares not in self._traced:
             self._traced[shares] = self._trace(shares)
         return self._traced[shares]
+
+    def _check(self, shares: ranks.Shares) -> None:
+        """Refuse a batch on whose parts layers could not add up together.
+
+        Raises:
+            UserCodeError: there is such a layer, and places along the data axis differ in the
+                number of microbatches.
+        """
+        divided = self._ranks.divided
+        adds_up = synchrony.among(node.calls for node in divided.model.nodes)
+        counts = {min(divided.microbatches, share) for share in shares}
+        if adds_up and len(counts) > 1:
+            raise errors.UserCodeError(
+                f"A batch has {sum(shares)} examples, so that some of {len(shares)} places along "
+                f"mesh.data have fewer than {divided.microbatches} microbatches, and "
+                f"{adds_up[0].name} (synchronized=True) adds up over all of them: let the examples "
+                "divide by the batch, or use LayerNormalization."
+            )
 
     def _trace(self, shares: ranks.Shares) -> Any:
         def run(step: tf.Tensor, told: tf.Tensor, parts: Any) -> Any:
@@ -81,7 +102,7 @@ class TrainStep:
         working = {}
         for own in self._ranks.members:
             share = self._ranks.share(own, shares, parts, step)
-            working[own.rank] = actors.Training(own, divided, share, self._ranks.division)
+            working[own.rank] = backward.Training(own, divided, share, self._ranks.division)
         ending = closing.Closing(working, between, told, self._kinds, self._ranks.division)
         tracing.emit(divided, divided.training(shares), working, between, ending.total)
         return ending.update(leaves_out=self._leaves_out)

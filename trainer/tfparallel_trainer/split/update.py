@@ -11,6 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfparallel_trainer import errors
+
 
 class Optimizer:
     """An optimizer that is built for the trained variables of one rank."""
@@ -19,6 +21,9 @@ class Optimizer:
         """Args:
         given: what the user compiled, not yet built.
         variables: those that this rank trains.
+
+        Raises:
+            UserCodeError: it accumulates gradients beside something that counts steps.
         """
         self.given = given
         self._inner = getattr(given, "inner_optimizer", given)
@@ -27,6 +32,8 @@ class Optimizer:
         self._clipnorm, self._clipvalue = self._inner.clipnorm, self._inner.clipvalue
         self._steps = self._inner.gradient_accumulation_steps or 1
         self._factor = self._inner.loss_scale_factor
+        if self._steps > 1:
+            _check(self._inner)
         self._inner.clipnorm = self._inner.clipvalue = self._inner.global_clipnorm = None
         self._inner.gradient_accumulation_steps = self._inner.loss_scale_factor = None
         given.build(self._variables)
@@ -158,6 +165,21 @@ class Optimizer:
             dense = tf.convert_to_tensor(gradient)
             return tf.clip_by_value(dense, -self._clipvalue, self._clipvalue)
         return gradient
+
+
+def _check(given: Any) -> None:
+    """Refuse what Keras counts in batches while gradients of several are applied as one."""
+    counted = {
+        "use_ema": given.use_ema,
+        "a schedule of the learning rate": isinstance(given.get_config()["learning_rate"], dict),
+    }
+    for what, is_used in counted.items():
+        if is_used:
+            raise errors.UserCodeError(
+                f"The optimizer has gradient_accumulation_steps and {what}, which ModelSplit "
+                "cannot do together: remove gradient_accumulation_steps and give a larger "
+                "trainer.globalBatchSize with more mesh.microbatches, which needs no more memory."
+            )
 
 
 def times(gradient: Any, factor: Any) -> Any:

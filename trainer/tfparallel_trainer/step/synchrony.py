@@ -5,7 +5,7 @@ context's `all_reduce`. So each rank runs its forward pass in a context of its o
 `all_reduce` is the mesh's. Counts are added up as sums are, so parts may differ in size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -18,9 +18,14 @@ from tfparallel_trainer.step import checks
 
 def layers(model: Any) -> list[Any]:
     """The layers of a model whose statistics are synchronised while it trains."""
+    return among(checks.layers(model))
+
+
+def among(layers_of_all: Iterable[Any]) -> list[Any]:
+    """Those of some layers."""
     return [
         layer
-        for layer in checks.layers(model)
+        for layer in layers_of_all
         if isinstance(layer, keras.layers.BatchNormalization)
         and layer.synchronized
         and layer.trainable

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,9 @@ from tfparallel_trainer.contract import exits, plan
 
 _SHOWN = 20
 """Lines of the trainer's errors that are shown when it fails for no known reason."""
+
+_NOISE = re.compile(r"WARNING: All log messages|[IW]\d{4} ")
+"""Begins lines in which TensorFlow tells that it starts."""
 
 
 class PlannerFailedError(Exception):
@@ -34,7 +38,7 @@ def ask(question: plan.Question) -> plan.Plan:
             check=False,
             capture_output=True,
             text=True,
-            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow", **os.environ},
         )
         sys.stderr.write(done.stdout)
         if done.returncode == exits.Exit.DONE:
@@ -42,9 +46,10 @@ def ask(question: plan.Question) -> plan.Plan:
         lines = done.stderr.splitlines()
         sentence = failure.read_text(encoding="utf-8") if failure.exists() else ""
         if sentence and done.returncode in (exits.Exit.USER_ERROR, exits.Exit.BAD_CONFIGURATION):
-            sys.stderr.writelines(f"{line}\n" for line in lines if sentence not in line)
+            shown = (line for line in lines if sentence not in line and not _NOISE.match(line))
+            sys.stderr.writelines(f"{line}\n" for line in shown)
             raise load.SpecError(sentence)
-        shown = "\n".join(lines[-_SHOWN:])
+        last = "\n".join(lines[-_SHOWN:])
         raise PlannerFailedError(
-            f"the planner ended with {done.returncode} ({exits.describe(done.returncode)})\n{shown}"
+            f"the planner ended with {done.returncode} ({exits.describe(done.returncode)})\n{last}"
         )

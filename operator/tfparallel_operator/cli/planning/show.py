@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from rich import box
 from rich import table as rich_table
 
 from tfparallel_trainer.contract import plan
@@ -39,9 +40,9 @@ def headline(made: plan.Plan) -> str:
 
 
 def placement(made: plan.Plan) -> rich_table.Table:
-    """A row for each device."""
-    table = rich_table.Table()
-    for name in ("rank", "pod", "device", "place"):
+    """A row for each device, which is told by its pod and its number there."""
+    table = rich_table.Table(box=box.SIMPLE_HEAD)
+    for name in ("rank", "pod", "place"):
         table.add_column(name)
     table.add_column("layers", overflow="fold", max_width=40)
     for name in ("parameters", "gradients", "slots", "activations", "peak", "busy"):
@@ -51,8 +52,7 @@ def placement(made: plan.Plan) -> rich_table.Table:
         holds = stage.holds
         table.add_row(
             str(rank.rank),
-            str(rank.process),
-            str(rank.device),
+            f"{rank.process}.{rank.device}",
             _place(made.mesh, rank),
             layers(stage),
             *(size(one) for one in (holds.parameters, holds.gradients, holds.slots)),
@@ -94,7 +94,7 @@ def schedule(made: plan.Plan) -> Iterator[str]:
 
 def alternatives(made: plan.Plan) -> rich_table.Table:
     """What else could be done, and what it costs."""
-    table = rich_table.Table()
+    table = rich_table.Table(box=box.SIMPLE_HEAD)
     for name in ("mesh", "microbatches", "difference"):
         table.add_column(name, overflow="fold")
     for name in ("a step", "fullest device"):

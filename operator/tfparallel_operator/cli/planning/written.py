@@ -9,7 +9,7 @@ from tfparallel_trainer.contract import plan
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{unit}i": 1024 ** (power + 1) for power, unit in enumerate("KMGT")
 }
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?")
+_BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([kKMGT]i?)?B?")
 
 
 def size(written: str) -> int:
@@ -19,7 +19,9 @@ def size(written: str) -> int:
         SpecError: it has another form.
     """
     found = _BYTES.fullmatch(written.strip())
-    count = 0 if found is None else int(float(found[1]) * _UNITS[found[2] or ""])
+    count = (
+        0 if found is None else int(float(found[1]) * _UNITS[(found[2] or "").replace("k", "K")])
+    )
     if count < 1:
         raise load.SpecError(f"--memory {written}: write bytes, such as 8GiB or 500MB")
     return count

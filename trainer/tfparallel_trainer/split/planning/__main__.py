@@ -27,6 +27,8 @@ def main() -> None:
 def _attempt(out: console.Console) -> exits.Exit:
     try:
         question = plan.Question.model_validate_json(sys.stdin.read())
+        if question.calibrate:  # a device is one core
+            os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
         # TensorFlow takes seconds to import; what is wrong with the question shows before.
         from tfparallel_trainer.split.planning import answer
 

@@ -1,12 +1,14 @@
 """Answers a question for a plan: builds the user's model without weights, and plans it."""
 
 import pathlib
+from collections.abc import Sequence
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split import recording, skeleton
 from tfparallel_trainer.split.planning import (
     assigned,
+    calibrate,
     choose,
     costs,
     devices,
@@ -39,10 +41,14 @@ def answer(question: plan.Question) -> plan.Plan:
         devices=question.devices,
         device=devices.Device(memory=question.memory),
     )
+    found: Sequence[times.NodeTime] = times.estimated(known, cluster.device)
+    if question.calibrate:
+        microbatch = max(1, question.batch // (cluster.size * (question.microbatches or 1)))
+        found = calibrate.measure(recorded, microbatch, question.length)
     subject = choose.Subject(
         model=recorded,
         costs=known,
-        times=times.estimated(known, cluster.device),
+        times=found,
         cluster=cluster,
         ways_of=assigned.ways_of(recorded),
     )
@@ -52,4 +58,4 @@ def answer(question: plan.Question) -> plan.Plan:
         order=question.schedule,
         batch=question.batch,
     )
-    return choose.plan_for(subject, wanted)
+    return choose.plan_for(subject, wanted, question.calibrate)

@@ -74,7 +74,7 @@ def excess(made: predict.Prediction, setting: settings.Setting, tried: int, limi
     last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
     return (
         f"The model does not fit {setting.mesh.size} devices with {size(limit)} each"
-        f"{f', in none of {tried} ways' if tried > 1 else ''}. At best ({axes(setting.mesh)}, "
+        f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({axes(setting.mesh)}, "
         f"microbatches {setting.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
         f"needs {size(holds.peak)}, {size(holds.peak - limit)} too much: parameters "
         f"{size(holds.parameters)}, gradients {size(holds.gradients)}, slots {size(holds.slots)}, "

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import adjoint, layout, rows
+from tfparallel_trainer.split import adjoint, layout, rows, traffic
 from tfparallel_trainer.split.rules import activations, dense, registry, space
 
 _TENSOR = shape.Axis.TENSOR
@@ -54,7 +54,7 @@ class Rows(registry.Rule):
                 call.key(one): registry.Shard(layout.whole(len(one.shape)), space.SUMMED)
                 for one in held
             },
-            costs=space.halos(call, plan, wanted),
+            costs=self._costs(call, wanted, plan),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -63,13 +63,24 @@ class Rows(registry.Rule):
         return [activations.apply(local.layer.activation, found)]
 
     def _wanted(self, call: registry.Call) -> tuple[layout.Layout, rows.Plan]:
-        """How the input is to lie, all channels on each rank, and what the ranks do."""
-        dense.check(call.layer)
+        """How the input is to lie, all channels on each rank, and what the ranks do.
+
+        What comes whole and has no gradient, as the images of a batch, stays whole: then each rank
+        has its halo already.
+        """
+        layer = call.layer
+        dense.check(layer)
         space.check(call)
         space.check_activation(call)
-        wanted = space.divided(call)
-        layer = call.layer
-        return wanted, space.planned(call, wanted, lambda spans: self._kind.plan(layer, 0, spans))
+        divided = space.divided(call)
+        free = call.given[call.first].is_whole and call.first not in call.trained
+        plan = space.planned(call, divided, lambda spans: self._kind.plan(layer, 0, spans), free)
+        return call.whole(call.first) if free else divided, plan
+
+    def _costs(
+        self, call: registry.Call, wanted: layout.Layout, plan: rows.Plan
+    ) -> tuple[traffic.Traffic, ...]:
+        return () if wanted.is_whole else space.halos(call, plan, wanted)
 
     def _convolved(self, local: registry.Local, given: Any) -> Any:
         layer = local.layer
@@ -120,7 +131,7 @@ class RowsAndFilters(Rows):
             variables=variables,
             costs=(
                 *dense.spreading(call, call.first, wanted),
-                *space.halos(call, plan, wanted),
+                *self._costs(call, wanted, plan),
             ),
         )
 

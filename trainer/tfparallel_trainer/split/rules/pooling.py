@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.split import adjoint, layout, rows, schedule
+from tfparallel_trainer.split import adjoint, layout, rows, schedule, traffic
 from tfparallel_trainer.split.rules import registry, space
 
 
@@ -80,7 +80,7 @@ class Largest(space.Passing):
             gives={call.result: given},
             costs=(
                 *space.gathering(call, dims),
-                *space.summing(call, dims, call.layer.compute_dtype, [schedule.Work.BACKWARD]),
+                *space.summing(call, dims, "float32", [schedule.Work.BACKWARD]),
             ),
         )
 
@@ -98,13 +98,15 @@ def _largest(group: collectives.Communicator, given: tf.Tensor) -> tf.Tensor:
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def function(own: tf.Tensor) -> Any:
-        inner = tf.reduce_max(own, _between(own), keepdims=True)
-        largest = tf.reduce_max(group.gather(inner), 0)
-        here = tf.cast(tf.equal(own, largest), own.dtype)
+        carried = tf.as_dtype(traffic.carried(own.dtype.name))
+        inner = tf.cast(tf.reduce_max(own, _between(own), keepdims=True), carried)
+        largest = tf.cast(tf.reduce_max(group.gather(inner), 0), own.dtype)
+        here = tf.equal(own, largest)
 
         def back(gradient: tf.Tensor) -> tf.Tensor:
-            count = group.sum(tf.reduce_sum(here, _between(own), keepdims=True))
-            return here * (gradient / count)
+            places = tf.reduce_sum(tf.cast(here, tf.float32), _between(own), keepdims=True)
+            count = tf.cast(group.sum(places), own.dtype)
+            return tf.cast(here, own.dtype) * (gradient / count)
 
         return largest, back
 

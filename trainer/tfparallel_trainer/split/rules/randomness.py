@@ -41,7 +41,7 @@ class Random(registry.Rule):
         lies = local.split.wants[local.node.inputs[0]]
         if local.same_dropout:
             return [self._as_whole(local, lies)]
-        return calling.own(local, apart(local, lies))
+        return calling.own(local, apart(local, _drawn(local.layer, lies)))
 
     def _as_whole(self, local: registry.Local, lies: layout.Layout) -> Any:
         first = local.node.inputs[0]
@@ -55,19 +55,27 @@ class Random(registry.Rule):
 
 
 _LAYERS = keras.layers
+_SPATIAL = (_LAYERS.SpatialDropout1D, _LAYERS.SpatialDropout2D, _LAYERS.SpatialDropout3D)
+
 RULES: dict[type, tuple[registry.Rule, ...]] = {
     **dict.fromkeys(
         (
             _LAYERS.Dropout,
-            _LAYERS.SpatialDropout1D,
-            _LAYERS.SpatialDropout2D,
-            _LAYERS.SpatialDropout3D,
+            *_SPATIAL,
             _LAYERS.GaussianDropout,
         ),
         (Random(neutral=1.0),),
     ),
     _LAYERS.GaussianNoise: (Random(neutral=0.0),),
 }
+
+
+def _drawn(layer: Any, lies: layout.Layout) -> layout.Layout:
+    """How what is drawn lies: spatial dropout draws once for all places of an example's channel."""
+    if not isinstance(layer, _SPATIAL):
+        return lies
+    channels = 1 if getattr(layer, "data_format", "channels_last") == "channels_first" else -1
+    return layout.whole(len(lies.cuts)).put(channels, lies.cuts[channels])
 
 
 def apart(local: registry.Local, lies: layout.Layout) -> int:

@@ -58,7 +58,7 @@ def check_activation(call: registry.Call) -> None:
     Raises:
         CannotSplitError: that is not known of it.
     """
-    activation = call.layer.activation
+    activation = getattr(call.layer, "activation", None)
     along_channels = (keras.activations.softmax, keras.activations.log_softmax)
     if not activations.is_elementwise(activation) and activation not in along_channels:
         raise registry.CannotSplitError(
@@ -131,7 +131,10 @@ def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
 
 
 def planned(
-    call: registry.Call, lies: layout.Layout, plan: Callable[[rows.Spans], rows.Plan]
+    call: registry.Call,
+    lies: layout.Layout,
+    plan: Callable[[rows.Spans], rows.Plan],
+    free: bool = False,
 ) -> rows.Plan:
     """Plan a layer on its divided input.
 
@@ -139,6 +142,7 @@ def planned(
         call: the node.
         lies: how its input lies.
         plan: makes a plan of how the input's rows are divided.
+        free: whether each rank has all rows, so that none must be sent.
 
     Raises:
         CannotSplitError: there are too few rows, or a halo is wider than a shard.
@@ -151,7 +155,7 @@ def planned(
             f"mesh.spatial is {len(spans)}, and of its output {error}: give at most "
             f"{_most_ranks(plan, spans)} spatial ranks, or replicate the layer"
         ) from error
-    if found.exchange.reach > 1:
+    if found.exchange.reach > 1 and not free:
         least = min(one.size for one in spans)
         raise registry.CannotSplitError(
             f"mesh.spatial is {len(spans)}, and its halo is wider than a shard: ranks have as few "
@@ -175,7 +179,7 @@ def _most_ranks(plan: Callable[[rows.Spans], rows.Plan], spans: rows.Spans) -> i
 
 def output(lies: layout.Layout, plan: rows.Plan) -> layout.Layout:
     """The layout of an output: as the input lies, but with the plan's rows."""
-    return lies if lies.cuts[ROWS] is None else lies.put(ROWS, _cut(plan.outputs))
+    return lies if len(plan.owned) == 1 else lies.put(ROWS, _cut(plan.outputs))
 
 
 def halos(call: registry.Call, plan: rows.Plan, lies: layout.Layout) -> tuple[traffic.Traffic, ...]:
@@ -223,15 +227,21 @@ def gathering(call: registry.Call, dims: Sequence[int | None]) -> tuple[traffic.
 
 
 def spans_of(local: registry.Local) -> rows.Spans:
-    """The rows of the first input that each rank has."""
+    """The rows of the first input that each rank has, or would have if it were divided."""
     first = local.node.inputs[0]
-    return owned(local.split.wants[first], local.model.tensors[first].shape)
+    lies, dims = local.split.wants[first], local.model.tensors[first].shape
+    if _is_taken(local):
+        return rows.divide(dims[ROWS] or 0, local.groups[AXIS].size)
+    return owned(lies, dims)
 
 
 def brought(local: registry.Local, given: Any, plan: rows.Plan) -> tuple[tf.Tensor, rows.Share]:
     """Give a rank's rows their halo; and say what the rank does with them."""
     group = local.groups[AXIS]
-    return halo.exchange(group, given, plan.exchange), plan.shares[group.index]
+    share = plan.shares[group.index]
+    if _is_taken(local):
+        return halo.part(given, share.input, rows.Span(0, given.shape[ROWS])), share
+    return halo.exchange(group, given, plan.exchange), share
 
 
 def beside(tensor: tf.Tensor, plan: Callable[[int, rows.Spans], rows.Plan]) -> list[rows.Share]:
@@ -271,6 +281,13 @@ def kept(tensor: tf.Tensor, shares: Sequence[rows.Share]) -> tf.Tensor:
         pads.append((before, missing - before))
     pads += [(0, 0)] * (tensor.shape.rank - len(pads))
     return tf.pad(tensor, pads) if any(map(any, pads)) else tensor
+
+
+def _is_taken(local: registry.Local) -> bool:
+    """Whether a rank takes its rows from an input that it has all of."""
+    first, made = local.node.inputs[0], local.node.outputs[0]
+    cut = local.split.gives[made].cuts[ROWS]
+    return local.split.wants[first].cuts[ROWS] is None and cut is not None and cut.axis is AXIS
 
 
 def _cut(spans: rows.Spans) -> layout.Cut:

@@ -1,0 +1,35 @@
+"""Nodes are measured where they run."""
+
+from typing import Any
+
+import keras
+import pytest
+
+from tests.trainer import split_models, test_split_graph
+from tfparallel_trainer.split import recording
+from tfparallel_trainer.split.planning import calibrate
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
+    pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning"),
+]
+
+
+def test_equal_layers_are_measured_once_and_more_work_takes_longer() -> None:
+    def build() -> Any:
+        wide = [keras.layers.Dense(1000) for _ in range(2)]
+        return keras.Sequential([keras.Input((1000,)), *wide, keras.layers.Dense(10)])
+
+    model = recording.record(test_split_graph.bare(build))
+    first, second, last = calibrate.measure(model, 64)
+    assert first is second
+    assert first.forward.at(64) > last.forward.at(64) > 0
+    assert first.backward.at(64) > last.backward.at(64)
+
+
+@pytest.mark.parametrize("name", ["masked", "several", "operations"])
+def test_every_kind_of_node_can_be_measured(name: str) -> None:
+    model = recording.record(test_split_graph.bare(split_models.ALL[name]))
+    found = calibrate.measure(model, 4)
+    assert len(found) == len(model.nodes)
+    assert all(one.forward.at(4) > 0 for one in found)

@@ -1,0 +1,214 @@
+"""A divided model on virtual devices trains as a plain Keras loop in one process does."""
+
+import itertools
+import pathlib
+import types
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tests.trainer import ranks as devices
+from tests.trainer import reference, split_models, test_split_graph, truth
+from tests.trainer.models import truth as models
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import partition, ranks, recording, schedule, skeleton, steps
+from tfparallel_trainer.step import replica, train
+
+pytestmark = test_split_graph.pytestmark
+
+STEPS = 12
+_generations = itertools.count()
+ONE = schedule.one_forward_one_backward
+Functions = dict[str, Any]
+
+
+def prepare(
+    functions: Functions,
+    mesh: shape.Mesh,
+    microbatches: int,
+    order: schedule.Schedule = ONE,
+    batch: int = truth.BATCH,
+) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
+    """All ranks of a mesh in this process."""
+    mesh = shape.Mesh(
+        **{str(axis): mesh.degree(axis) for axis in shape.Axis}, generation=next(_generations)
+    )
+    module = user.Module(pathlib.Path(__file__), functions)
+    own = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))
+    request = source.Request(
+        seed=truth.SEED,
+        source_dir=pathlib.Path(),
+        output_dir=pathlib.Path(),
+        division=feed.Division(batch_size=batch, ranks=mesh.data, own=own),
+        endless_allowed=True,
+    )
+    examples = source.training(module, request)
+    replica.forget_names()
+    bare = skeleton.build(module, truth.SEED)
+    divided = partition.divide(recording.record(bare), mesh, microbatches, order)
+    places = dict(enumerate(devices.DEVICES[: mesh.size]))
+    made = ranks.build(module, bare, divided, places, examples)
+    return made, examples, steps.TrainStep(module, made, examples.spec, batch)
+
+
+def trained(
+    functions: Functions,
+    mesh: shape.Mesh,
+    microbatches: int,
+    order: schedule.Schedule = ONE,
+    number: int = STEPS,
+) -> tuple[dict[str, Any], list[train.Outcome]]:
+    """The weights after some steps, put together from their parts, and what the steps gave."""
+    made, examples, step = prepare(functions, mesh, microbatches, order)
+    outcomes: list[train.Outcome] = []
+    for epoch in range(number):
+        for batch in examples.epoch(epoch, 0):
+            if len(outcomes) < number:
+                outcomes.append(step(len(outcomes), batch, frozenset()))
+    found: dict[str, Any] = {}
+    for own in made.members:
+        parts = made.divided.plan.parts(own.place)
+        for key, weight in own.weights.items():
+            if own.owns(key):
+                whole = np.full(made.divided.model.variables[key].shape, np.nan)
+                found.setdefault(key, whole)[parts[key]] = np.array(weight.value)
+    order_of = [key for key in made.divided.model.variables if key in found]
+    return {key: found[key] for key in order_of}, outcomes
+
+
+def difference(functions: Functions, *arguments: Any) -> float:
+    """The largest difference of a weight from that of a plain loop over whole batches."""
+    weights, losses = reference.train(
+        types.SimpleNamespace(**functions), STEPS, truth.BATCH, truth.SEED
+    )
+    found, outcomes = trained(functions, *arguments)
+    assert [one.loss for one in outcomes] == pytest.approx(losses, rel=1e-10)
+    return truth.difference(list(found.values()), weights, relative=False)
+
+
+CASES = [case for case in truth.CASES if "Normalization" not in case.model]
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_stages_on_two_places_of_the_data_axis_equal_a_plain_loop(case: truth.Case) -> None:
+    functions = case.functions(synchronized=False)
+    assert difference(functions, shape.Mesh(data=2, stage=2), 3) <= case.limit
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize(
+    ("model", "mesh", "microbatches"),
+    [
+        ("MLP, Adam", shape.Mesh(stage=3), 4),
+        ("MLP, SGD momentum", shape.Mesh(tensor=2), 2),
+        ("MLP, SGD momentum", shape.Mesh(stage=2, tensor=2), 2),
+        ("Transformer, Adam", shape.Mesh(stage=2, tensor=2), 2),
+        ("CNN, SGD momentum", shape.Mesh(spatial=2, tensor=2), 2),
+        ("CNN, Adam", shape.Mesh(stage=2, spatial=2), 2),
+        ("LSTM, Adam", shape.Mesh(data=2, tensor=2), 2),
+    ],
+)
+def test_other_meshes_equal_a_plain_loop(model: str, mesh: shape.Mesh, microbatches: int) -> None:
+    case = next(case for case in truth.CASES if case.name == model)
+    functions = case.functions(synchronized=False)
+    assert difference(functions, mesh, microbatches, schedule.gpipe) <= case.limit
+
+
+def functions_of(build: Any, loss: Any, data: Any, **compiled: Any) -> Functions:
+    return {
+        "build_model": build,
+        "compile_model": lambda model: model.compile(
+            keras.optimizers.SGD(0.05, momentum=0.9, **compiled), loss
+        ),
+        "training_data": lambda: data,
+    }
+
+
+def tied() -> Any:
+    """A table that the first stage reads as an embedding and the last one as a dense layer."""
+    table = split_models.LAYERS.Embedding(7, 4)
+    tokens = keras.Input((3,), dtype="int64")
+    rows = split_models.LAYERS.Dense(4, "tanh")(table(tokens))
+    again = split_models.LAYERS.Dense(4, "tanh")(table(tokens[:, ::-1]))
+    return keras.Model(tokens, split_models.LAYERS.Dense(2)(rows * again))
+
+
+@pytest.mark.trainer
+def test_weights_that_stages_share_stay_equal() -> None:
+    random = np.random.default_rng(0)
+    data = (random.integers(0, 7, (40, 3)), random.normal(size=(40, 3, 2)))
+    functions = functions_of(tied, "mse", data, clipvalue=0.5)
+    assert difference(functions, shape.Mesh(stage=3), 2) <= 1e-10
+    made, examples, step = prepare(functions, shape.Mesh(stage=3), 2)
+    step(0, next(iter(examples.epoch(0, 0))), frozenset())
+    lent = {key for own in made.members for key, _ in own.stage.borrowed}
+    assert lent
+    for key in lent:
+        first, *others = [
+            np.array(own.weights[key].value) for own in made.members if key in own.weights
+        ]
+        assert others
+        assert all(np.array_equal(first, other) for other in others)
+
+
+@pytest.mark.trainer
+def test_each_stage_has_its_own_weights_and_slots_only() -> None:
+    case = truth.CASES[1]
+    made, _, _ = prepare(case.functions(synchronized=False), shape.Mesh(stage=3), 2)
+    keys = [set(own.weights) for own in made.members]
+    assert all(keys)
+    assert len(set.union(*keys)) == sum(map(len, keys))
+    for own in made.members:
+        on = {one.value.device.rpartition("device:")[2] for one in own.optimizer.variables}
+        on |= {one.value.device.rpartition("device:")[2] for one in own.weights.values()}
+        assert on == {f"CPU:{own.rank}"}
+
+
+@pytest.mark.trainer
+def test_flags_of_a_rank_without_loss_reach_all() -> None:
+    case = truth.CASES[0]
+    _, examples, step = prepare(case.functions(synchronized=False), shape.Mesh(stage=2), 2)
+    batch = next(iter(examples.epoch(0, 0)))
+    assert step(0, batch, frozenset({train.Flag.STOP})).flags == {train.Flag.STOP}
+    assert step(1, batch, frozenset()).flags == frozenset()
+
+
+def test_accumulation_beside_what_counts_steps_is_refused() -> None:
+    case = truth.CASES[0]
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, use_ema=True)
+    functions = {
+        **case.functions(synchronized=False),
+        "compile_model": lambda model: model.compile(optimizer, "mse"),
+    }
+    with pytest.raises(errors.UserCodeError, match="gradient_accumulation_steps and use_ema"):
+        prepare(functions, shape.Mesh(stage=2), 2)
+
+
+class Chosen(keras.Model):
+    """A model whose calls are not a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "mesh", "sentence"),
+    [
+        (models.mlp, shape.Mesh(stage=4), "mesh.stage is 4, but the model makes"),
+        (Chosen, shape.Mesh(stage=2), "there is no graph of layers that could be split"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(build: Any, mesh: shape.Mesh, sentence: str) -> None:
+    case = truth.CASES[0]
+    functions = {**case.functions(synchronized=False), "build_model": build}
+    with pytest.raises(errors.TrainerError, match=sentence):
+        prepare(functions, mesh, 2)
