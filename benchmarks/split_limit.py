@@ -46,8 +46,9 @@ def measure(size: results.Size) -> list[results.Result]:
                 bound=results.Bound.AT_LEAST,
                 value=float(survived if any(whole.codes) else 0),
                 unit="",
-                detail=f"each may take {_gib(limit)} and takes {_gib(ended.taken)}, without weights "
-                f"{_gib(base)}; one process with all of them ends with exit code {whole.codes[0]}",
+                detail=f"each may take {_gib(limit)} and takes {_gib(ended.taken)}, without "
+                f"weights {_gib(base)}; one process with all of them ends with exit code "
+                f"{whole.codes[0]}",
             )
         )
     return found

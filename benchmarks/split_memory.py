@@ -30,9 +30,7 @@ def measure(size: results.Size) -> list[results.Result]:
 
 def _bytes(size: results.Size, model: str) -> results.Result:
     (whole,) = _ranks(size, model, 1, 1)
-    shares = {
-        mesh: max(_ranks(size, model, *mesh)) * mesh[0] * mesh[1] / whole for mesh in _MESHES
-    }
+    shares = {mesh: max(_ranks(size, model, *mesh)) * mesh[0] * mesh[1] / whole for mesh in _MESHES}
     each = ", ".join(
         f"{share:.3f} x on stage {stages} x tensor {tensor}"
         for (stages, tensor), share in shares.items()

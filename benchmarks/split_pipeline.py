@@ -13,7 +13,7 @@ from tfparallel_trainer.contract import environment
 STAGES = 2
 MICROBATCHES = 8
 _STEPS = 6
-_ROWS = 1024
+_ROWS = 512
 """Examples in a microbatch: a stage of the full width works on it for more than 100 ms."""
 
 

@@ -17,7 +17,7 @@ _FROM, _TO = 5, 105
 
 def measure(size: results.Size) -> list[results.Result]:
     """Count what goes over the loopback interface."""
-    batch = 2 * size.batch
+    batch = size.batch // 2
     run = processes.script("planned_bytes", (batch, _RANKS), size)
     planned = run.of("planned")[0].number("bytes")
     sent = _sent(size, batch) / (_TO - _FROM)

@@ -29,9 +29,7 @@ def main(name, stages, tensor):
     for rank in range(mesh.size):
         replica.forget_names()
         before = taken()
-        own = member.build(
-            module, bare, divided, rank, f"/device:CPU:{rank}", stacks.example(bare)
-        )
+        own = member.build(module, bare, divided, rank, f"/device:CPU:{rank}", stacks.example(bare))
         kept.append(own)
         told.tell(
             "rank",

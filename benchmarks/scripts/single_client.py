@@ -91,9 +91,7 @@ def main(steps, batch, count, microbatches):
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=0)
     names = ["chief/task:0", *(f"worker/task:{number}" for number in range(count - 1))]
     devices = [f"/job:{name}/device:CPU:0" for name in names]
-    stages = [
-        Stage(device, layers.COUNT // count, number) for number, device in enumerate(devices)
-    ]
+    stages = [Stage(device, layers.COUNT // count, number) for number, device in enumerate(devices)]
     x, y = (
         [tf.constant(part) for part in np.split(whole[:batch], microbatches)]
         for whole in layers.training_data()

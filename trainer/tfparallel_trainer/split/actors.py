@@ -99,6 +99,7 @@ class Stage(fences.Fences):
 
     def work(self, action: schedule.Action) -> None:
         """Go forward with a microbatch."""
+        self.begin()
         with self.fence():
             taken = self._taken(action)
             found = self._run(action.microbatch, taken)

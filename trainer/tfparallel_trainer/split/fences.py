@@ -30,8 +30,13 @@ class Fences:
         """What the rank does next waits for these, which were made behind its fence."""
         found = [one for one in tensors if one is not None]
         if found:
-            self._before, self._last = self._last, [*found, *self._arrived]
+            self._last = [*found, *self._arrived]
             self._arrived = []
+
+    def begin(self) -> None:
+        """The rank's next work begins, for which it waits for what is to arrive."""
+        self._last = self._before = [*self._last, *self._arrived]
+        self._arrived = []
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
