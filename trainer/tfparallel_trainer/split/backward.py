@@ -62,6 +62,7 @@ class Training(actors.Stage):
 
     def work(self, action: schedule.Action) -> None:
         """Go forward or backward with a microbatch."""
+        self.begin()
         begin = self._now()
         with self.fence():
             if action.work is schedule.Work.FORWARD:
