@@ -36,7 +36,7 @@ CHAINS: dict[str, list[Link]] = {
         ("MultiWorkerMirrored", 2, 1, None),
         ("ModelSplit", 3, 1, {"stage": 3, "microbatches": 2}),
         ("Mirrored", 1, 1, None),
-        ("ModelSplit", 1, 4, {"stage": 2, "tensor": 2, "microbatches": 2}),
+        ("ModelSplit", 2, 2, {"stage": 2, "tensor": 2, "microbatches": 2}),
         ("ModelSplit", 2, 1, STAGES),
     ],
     "cnn": [
