@@ -64,7 +64,7 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     mesh = yaml.safe_load(file.read_text())["spec"]["mesh"]
     status = json.loads((tmp_path / "out/status.json").read_text())
     placement = job_status.PlacementStatus.model_validate(status["placement"])
-    assert placement.mesh.model_dump(include=set(mesh)) == mesh
+    assert placement.mesh.model_dump(mode="json", include=set(mesh)) == mesh
     assert len(placement.stages) == mesh.get("stage", 1)
     assert "Weights a device" in shown
     assert all(float(stage.busy_seconds or 0) > 0 for stage in placement.stages)
