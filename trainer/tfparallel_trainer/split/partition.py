@@ -9,11 +9,9 @@ import tensorflow as tf
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import (
     assignment,
-    balance,
     communication,
     graph,
     layout,
-    named,
     programs,
     recording,
     schedule,
@@ -121,27 +119,22 @@ def divide(
     mesh: shape.Mesh,
     microbatches: int,
     order: schedule.Schedule,
-    begins: Sequence[str] = (),
+    ends: Sequence[int],
 ) -> Partition:
-    """Divide a model over a mesh so that the dearest stage is as cheap as can be.
+    """Divide a model over a mesh.
 
     Args:
         model: the graph.
         mesh: the mesh.
         microbatches: parts that a rank's share of a batch is divided into.
         order: in which a stage works on them.
-        begins: the layers that stages begin with instead, as in `named.ends`.
+        ends: behind how many nodes each stage but the last one ends.
 
     Raises:
-        BadConfigurationError: the model has fewer calls than the mesh has stages, no such layers,
-            a layer that cannot be split as it must, or an axis would divide no layer.
+        BadConfigurationError: a layer cannot be split as it must, or an axis would divide no layer.
     """
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()
-    if begins:
-        ends = named.ends(model, begins)
-    else:
-        ends = balance.ends([cost(model, node) for node in model.nodes], mesh.stage)
     return Partition(
         mesh=mesh,
         model=model,
@@ -150,16 +143,3 @@ def divide(
         order=order,
         plan=plan,
     )
-
-
-def cost(model: graph.Graph, node: graph.Node) -> float:
-    """A rough measure of a node's work for an example: multiplications, and what it writes.
-
-    Each weight is used once at each place of the output, as in dense layers and convolutions.
-    """
-    shapes = [model.tensors[number].shape[1:] for number in node.outputs]
-    sizes = [[size or 1 for size in one] for one in shapes]
-    written = sum(math.prod(one) for one in sizes)
-    places = max((math.prod(one[:-1]) for one in sizes), default=1)
-    weights = sum(math.prod(model.variables[key].shape) for key in node.variables)
-    return float(written + places * weights)
