@@ -11,7 +11,16 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.split import head, initial, layout, partition, recording, stages, update
+from tfparallel_trainer.split import (
+    clock,
+    head,
+    initial,
+    layout,
+    partition,
+    recording,
+    stages,
+    update,
+)
 from tfparallel_trainer.split.rules import registry
 from tfparallel_trainer.step import evaluate, replica
 
@@ -37,6 +46,7 @@ class Member:
     head: replica.Replica
     """The loss and the metrics, for which only the last stage has something."""
     optimizer: update.Optimizer
+    clock: clock.Clock
 
     @property
     def data(self) -> int:
@@ -132,6 +142,7 @@ def build(
             seeds=seeds,
             head=compiled,
             optimizer=update.Optimizer(compiled.model.optimizer, trained),
+            clock=clock.Clock(device),
         )
 
 
