@@ -13,19 +13,9 @@ from tests.trainer import ranks as devices
 from tests.trainer import reference, split_models, test_split_graph, truth
 from tests.trainer.models import truth as models
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import (
-    partition,
-    planned,
-    ranks,
-    recording,
-    schedule,
-    skeleton,
-    steps,
-)
-from tfparallel_trainer.split.planning import devices as cluster
+from tfparallel_trainer.split import partition, ranks, recording, schedule, skeleton, steps
 from tfparallel_trainer.step import replica, train
 
 pytestmark = test_split_graph.pytestmark
@@ -59,15 +49,7 @@ def prepare(
     examples = source.training(module, request)
     replica.forget_names()
     bare = skeleton.build(module, truth.SEED)
-    found = planned.over(
-        recording.record(bare),
-        job_file.Mesh(
-            **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
-        ),
-        batch,
-        cluster=cluster.Cluster(devices=mesh.size),
-    )
-    divided = partition.divide(found.model, mesh, microbatches, order, found.ends)
+    divided = partition.divide(recording.record(bare), mesh, microbatches, order)
     places = dict(enumerate(devices.DEVICES[: mesh.size]))
     made = ranks.build(module, bare, divided, places, examples)
     return made, examples, steps.TrainStep(module, made, examples.spec, batch)

@@ -6,20 +6,25 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import (
     assignment,
     communication,
     graph,
     layout,
+    planned,
     programs,
     recording,
     schedule,
 )
 from tfparallel_trainer.split import stages as cuts
+from tfparallel_trainer.split.planning import devices
 
 _SIZE_BITS = 12
 _INDEX_BITS = 14
+_USUAL_EXAMPLES = 32
+"""Of a microbatch."""
 _FIRST = 1 + len(shape.Axis)
 """The number that stands where groups along an axis have that of the axis."""
 
@@ -119,7 +124,7 @@ def divide(
     mesh: shape.Mesh,
     microbatches: int,
     order: schedule.Schedule,
-    ends: Sequence[int],
+    ends: Sequence[int] | None = None,
 ) -> Partition:
     """Divide a model over a mesh.
 
@@ -128,11 +133,20 @@ def divide(
         mesh: the mesh.
         microbatches: parts that a rank's share of a batch is divided into.
         order: in which a stage works on them.
-        ends: behind how many nodes each stage but the last one ends.
+        ends: behind how many nodes each stage but the last one ends; absent: as the planner says
+            for equal devices of one process.
 
     Raises:
-        BadConfigurationError: a layer cannot be split as it must, or an axis would divide no layer.
+        BadConfigurationError: the model has fewer calls than the mesh has stages, a layer cannot be
+            split as it must, or an axis would divide no layer.
     """
+    if ends is None:
+        asked = job_file.Mesh(
+            **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
+        )
+        batch = mesh.data * microbatches * _USUAL_EXAMPLES
+        found = planned.over(model, asked, batch, devices.Cluster(devices=mesh.size))
+        model, ends = found.model, found.ends
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()
     return Partition(
