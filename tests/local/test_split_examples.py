@@ -77,6 +77,19 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     assert model.count_params() > 0
 
 
+def test_the_planner_divides_the_example(tmp_path: pathlib.Path) -> None:
+    file = EXAMPLES / "split-cnn/auto.yaml"
+    shown, results = run(file, tmp_path)
+    status = json.loads((tmp_path / "out/status.json").read_text())
+    placement = job_status.PlacementStatus.model_validate(status["placement"])
+    assert placement.mesh.over(4) == placement.mesh
+    assert any(one.startswith("The next best (") for one in placement.reasons)
+    assert all(float(stage.planned_seconds or 0) > 0 for stage in placement.stages)
+    assert "the planner's choice: Stage" in shown
+    assert "Planned" in shown
+    assert told(results)["loss"] == pytest.approx(whole(file)["loss"], rel=1e-3)
+
+
 def test_it_goes_on_under_another_mesh(tmp_path: pathlib.Path) -> None:
     page = (EXAMPLES.parent / "docs/model-split.md").read_text()
     file = EXAMPLES / "split-two-models/job.yaml"

@@ -153,6 +153,7 @@ class Optimizer:
         self.given.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
 
     def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:
+        """Clip as Keras does; a sparse gradient stays sparse: its mentions count by themselves."""
         if self._global_clipnorm is not None:
             kind = gradient.dtype
             limit = tf.constant(self._global_clipnorm, kind)
@@ -160,10 +161,9 @@ class Optimizer:
         if self._clipnorm is not None:
             own = tf.cast(of_variable, gradient.dtype)
             limit = tf.constant(self._clipnorm, gradient.dtype)
-            return tf.convert_to_tensor(gradient) * limit / tf.maximum(own, limit)
+            return times(gradient, limit / tf.maximum(own, limit))
         if self._clipvalue is not None:
-            dense = tf.convert_to_tensor(gradient)
-            return tf.clip_by_value(dense, -self._clipvalue, self._clipvalue)
+            return tf.clip_by_value(gradient, -self._clipvalue, self._clipvalue)
         return gradient
 
 
