@@ -148,7 +148,7 @@ class Optimizer:
         self.given.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
 
     def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:
-        """Clip as Keras does; a sparse gradient stays sparse, as its mentions count by themselves."""
+        """Clip as Keras does; a sparse gradient stays sparse: its mentions count by themselves."""
         if self._global_clipnorm is not None:
             kind = gradient.dtype
             limit = tf.constant(self._global_clipnorm, kind)
