@@ -1,4 +1,7 @@
-"""`python -m benchmarks` measures everything and writes docs/benchmarks.md, in half an hour."""
+"""`python -m benchmarks` measures everything and writes docs/benchmarks.md, in half an hour.
+
+With `--only NAME` it measures one thing and renews its rows of the page.
+"""
 
 import argparse
 import dataclasses
@@ -13,35 +16,52 @@ from benchmarks import (
     processes,
     results,
     slow_worker,
+    split_data,
+    split_limit,
+    split_memory,
+    split_pipeline,
+    split_traffic,
     start,
     steps,
 )
 
-ALL: dict[str, Callable[[results.Size], list[results.Result]]] = {
+Measure = Callable[[results.Size], list[results.Result]]
+TRAINER: dict[str, Measure] = {
     "steps": steps.measure,
     "slow_worker": slow_worker.measure,
     "input_wait": input_wait.measure,
     "checkpoints": checkpoints.measure,
     "start": start.measure,
 }
+SPLIT: dict[str, Measure] = {
+    "split_pipeline": split_pipeline.measure,
+    "split_data": split_data.measure,
+    "split_memory": split_memory.measure,
+    "split_limit": split_limit.measure,
+    "split_traffic": split_traffic.measure,
+}
+ALL = TRAINER | SPLIT
 PAGE = processes.ROOT / "docs" / "benchmarks.md"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print the table, and write the page when everything was measured."""
+    """Measure, print the rows, and write them into the page."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=ALL, help="measure this alone; writes no page")
+    parser.add_argument("--only", choices=ALL, help="measure this alone, and renew its rows")
     parser.add_argument("--repeats", type=int, default=results.FULL.repeats)
     given = parser.parse_args(arguments)
     size = dataclasses.replace(results.FULL, repeats=given.repeats)
-    load, _, _ = os.getloadavg()
-    found: list[results.Result] = []
-    for name in [given.only] if given.only else ALL:
-        found += ALL[name](size)
-        print("\n".join(result.row() for result in found), flush=True)
-    if not given.only:
-        PAGE.write_text(page.written(found, size, load), encoding="utf-8")
-        print(f"wrote {PAGE}")
+    for section, measures in ((page.TRAINER, TRAINER), (page.SPLIT, SPLIT)):
+        load, _, _ = os.getloadavg()
+        found: list[results.Result] = []
+        for name in measures:
+            if given.only in (None, name):
+                found += measures[name](size)
+                print("\n".join(result.row() for result in found), flush=True)
+        if found:
+            text = PAGE.read_text(encoding="utf-8")
+            PAGE.write_text(page.renewed(text, section, found, size, load), encoding="utf-8")
+    print(f"wrote {PAGE}")
     return 0
 
 

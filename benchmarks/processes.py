@@ -21,7 +21,10 @@ from tfparallel_trainer.contract import environment, outputs
 
 ROOT = launch.REPOSITORY
 MODELS = ROOT / "benchmarks" / "models"
+TRAINER = (sys.executable, "-m", "tfparallel_trainer")
 _LIMIT_SECONDS = 600.0
+_PINNED = [("taskset", "-c", core) for core in sorted(os.sched_getaffinity(0))]
+"""Commands that start another one on each of the cores."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,14 +54,21 @@ class Run:
         return [event for event in self.events if event.kind == kind]
 
 
-def script(name: str, arguments: Sequence[object], size: results.Size, processes: int = 1) -> Run:
+def script(
+    name: str,
+    arguments: Sequence[object],
+    size: results.Size,
+    processes: int = 1,
+    *,
+    pinned: bool = False,
+) -> Run:
     """Run a script of `benchmarks.scripts`; gives what its first process told."""
     command = [sys.executable, "-m", f"benchmarks.scripts.{name}", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         given = launch.environments(pathlib.Path(folder), MODELS, {}, processes=processes)
         if processes == 1:
             given[0].pop(environment.TF_CONFIG)
-        started, out = _finish(command, given, size, pathlib.Path(folder))
+        started, out = _finish(command, given, size, pathlib.Path(folder), pinned=pinned)
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return Run(started, [Event(line.pop("event"), line.pop("time"), line) for line in lines])
 
@@ -71,14 +81,34 @@ def trainer(
     devices: int = 1,
     source: pathlib.Path = MODELS,
     more: dict[str, str] | None = None,
+    mesh: dict[str, object] | None = None,
+    pinned: bool = False,
 ) -> Run:
-    """Run the trainer; gives what its chief recorded."""
+    """Run the trainer; gives what its chief recorded.
+
+    Args:
+        settings: of the job's `trainer`.
+        size: how much is run.
+        processes: how many.
+        devices: of each process.
+        source: the folder of the user's module.
+        more: further variables of the environment; with a step log its events are given, too.
+        mesh: that of ModelSplit; absent: the strategy is MultiWorkerMirrored.
+        pinned: whether each process has a core of its own, as far as there are enough.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         given = launch.environments(
-            folder, source, settings, processes=processes, devices=devices, more=more or {}
+            folder,
+            source,
+            settings,
+            processes=processes,
+            devices=devices,
+            strategy="MultiWorkerMirrored" if mesh is None else "ModelSplit",
+            mesh=mesh,
+            more=more or {},
         )
-        started, _ = _finish([sys.executable, "-m", "tfparallel_trainer"], given, size, folder)
+        started, _ = _finish(TRAINER, given, size, folder, pinned=pinned)
         return Run(started, read(folder / "output"))
 
 
@@ -89,6 +119,10 @@ def read(output: pathlib.Path) -> list[Event]:
         record = json.loads(line)
         moment = datetime.datetime.fromisoformat(record.pop("time")).timestamp()
         found.append(Event(record.pop("event"), moment, record))
+    steps = output / outputs.STEP_LOG
+    for line in steps.read_text().splitlines() if steps.exists() else ():
+        record = json.loads(line)
+        found.append(Event(record.pop("event"), record.pop("time"), record))
     return found
 
 
@@ -98,18 +132,29 @@ def group(
     environments: Sequence[dict[str, str]],
     size: results.Size,
     folder: pathlib.Path,
+    prefixes: Sequence[Sequence[object]] = (),
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start processes, and end those that are left; they write to 0.out, 0.err, …"""
+    """Start processes, and end those that are left; they write to 0.out, 0.err, …
+
+    Args:
+        command: what each of them runs.
+        environments: one for each.
+        size: how much is run.
+        folder: where they write.
+        prefixes: commands that start the command, in turns; none: it is started as it is.
+    """
     running: list[subprocess.Popen[bytes]] = []
     try:
         for number, variables in enumerate(environments):
+            prefix = prefixes[number % len(prefixes)] if prefixes else ()
+            whole = [*map(str, prefix), *command]
             with (
                 (folder / f"{number}.out").open("wb") as out,
                 (folder / f"{number}.err").open("wb") as err,
             ):
                 running.append(
                     subprocess.Popen(
-                        command, cwd=ROOT, env={**_base(size), **variables}, stdout=out, stderr=err
+                        whole, cwd=ROOT, env={**_base(size), **variables}, stdout=out, stderr=err
                     )
                 )
         yield running
@@ -155,9 +200,12 @@ def _finish(
     environments: Sequence[dict[str, str]],
     size: results.Size,
     folder: pathlib.Path,
+    *,
+    pinned: bool = False,
 ) -> tuple[float, str]:
     started = time.time()
-    with group(command, environments, size, folder) as running:
+    prefixes = _PINNED if pinned else ()
+    with group(command, environments, size, folder, prefixes) as running:
         finished(running, folder)
     return started, (folder / "0.out").read_text()
 
@@ -173,4 +221,6 @@ def _base(size: results.Size) -> dict[str, str]:
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_NUM_INTEROP_THREADS": "2",
         "BENCHMARK_EXAMPLES": str(size.examples),
+        "BENCHMARK_WIDTH": str(size.width),
+        "BENCHMARK_MEGABYTES": str(size.megabytes),
     }

@@ -22,6 +22,10 @@ class Size:
     epochs: int
     repeats: int
     """How often each side is run, in turns."""
+    width: int
+    """Of the layers of models that are split."""
+    megabytes: int
+    """Of weights of the model that is too large for a process."""
 
     @property
     def steps(self) -> int:
@@ -29,8 +33,8 @@ class Size:
         return -(-self.examples // self.batch)
 
 
-FULL = Size(examples=4992, batch=128, epochs=6, repeats=5)
-SMALL = Size(examples=64, batch=16, epochs=2, repeats=1)
+FULL = Size(examples=4992, batch=128, epochs=6, repeats=5, width=1024, megabytes=1536)
+SMALL = Size(examples=64, batch=16, epochs=2, repeats=1, width=32, megabytes=256)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The time of a step, against a minimal loop under the same strategy and against Keras' fit."""
 
 import functools
+import itertools
 from collections.abc import Callable
 
 from benchmarks import processes, results
@@ -69,3 +70,9 @@ def _seconds(run: processes.Run, kind: str, size: results.Size) -> list[float]:
         if "step" not in event.facts or event.number("step") == event.number("epoch") * size.steps
     }
     return [(ends[epoch] - ends[epoch - 1]) / size.steps for epoch in sorted(ends) if epoch > 1]
+
+
+def between(events: list[processes.Event]) -> list[float]:
+    """Seconds of each step but the first, from events at the ends of steps."""
+    times = [event.time for event in events]
+    return [end - begin for begin, end in itertools.pairwise(times)]

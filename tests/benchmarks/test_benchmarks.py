@@ -35,14 +35,27 @@ def test_medians_are_compared() -> None:
 
 def test_the_page_shows_every_result() -> None:
     found = [results.Result("a", 2.0, results.Bound.AT_MOST, 1.5, " %", "")]
-    text = page.written(found, results.FULL, load=0.5)
+    text = page.renewed("", page.SPLIT, found, results.FULL, load=0.5)
     assert found[0].row() in text.splitlines()
     assert "2 cores" in text or "cores (" in text
+
+
+def test_rows_are_renewed_in_their_own_table() -> None:
+    old, other, new = (
+        results.Result(what, 2.0, results.Bound.AT_MOST, value, " %", "")
+        for what, value in (("a", 1.0), ("b", 1.5), ("a", 0.5))
+    )
+    text = page.renewed("", page.SPLIT, [old, other], results.FULL, load=0.5)
+    text = page.renewed(text, page.TRAINER, [old], results.FULL, load=0.5)
+    text = page.renewed(text, page.SPLIT, [new], results.FULL, load=0.5)
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert rows == [page.HEAD[0], old.row(), page.HEAD[0], new.row(), other.row()]
 
 
 def test_the_page_of_the_documentation_is_of_this_form() -> None:
     text = benchmarks.PAGE.read_text()
     assert f"`{page.COMMAND}`" in text
-    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == 8
+    lines = text.splitlines()
+    rows = [line for line in lines if line.startswith("| ") and line != page.HEAD[0]]
+    assert len(rows) == 8 + 10
     assert all(row.split(" | ")[3] in ("yes", "no") for row in rows)

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.e2e import jobs, namespaces, operator
+from tests.e2e import jobs, namespaces, operator, volumes
+from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -103,20 +105,74 @@ def _is_told_why_it_waits(status: namespaces.Object) -> bool:
     return bool(status.get("replicas", {}).get("Worker", {}).get("reason"))
 
 
-def test_example_of_an_own_script_trains(
-    make_namespace: Callable[[str], namespaces.Namespace],
-) -> None:
-    namespace = make_namespace("tf-config")
-    # The example's template asks for no security at all, as most that exist.
+@pytest.fixture(scope="module")
+def free(make_namespace: Callable[[str], namespaces.Namespace]) -> namespaces.Namespace:
+    """A namespace for templates that ask for no security at all, as most that exist."""
+    namespace = make_namespace("scripts")
     namespace.cluster.run_kubectl(
         "label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce-"
     )
-    script = operator.example("tf-config", "train.py")
-    namespace.kubectl("create", "configmap", "tf-config", f"--from-file={script}")
-    namespace.kubectl("apply", f"--filename={operator.example('tf-config')}")
-    job = namespace.wait_ended("tf-config")
-    assert job["status"]["state"] == "Succeeded", namespace.describe("tf-config")
-    log = namespace.kubectl("logs", "tf-config-chief-0")
-    accuracy = float(log.rpartition("accuracy ")[2].split()[0])
-    assert accuracy > 0.85
-    assert "progress" not in job["status"]
+    return namespace
+
+
+def _finish(namespace: namespaces.Namespace, name: str, script: Path) -> namespaces.Object:
+    """Run an example with this script to its end; give the job's status."""
+    namespace.kubectl("create", "configmap", name, f"--from-file=train.py={script}")
+    namespace.kubectl("apply", f"--filename={operator.example(name)}")
+    status: namespaces.Object = namespace.wait_ended(name)["status"]
+    return status
+
+
+def _accuracy(namespace: namespaces.Namespace, pod: str) -> float:
+    return float(namespace.kubectl("logs", pod).rpartition("accuracy ")[2].split()[0])
+
+
+def test_example_of_an_own_script_trains(free: namespaces.Namespace) -> None:
+    status = _finish(free, "tf-config", operator.example("tf-config", "train.py"))
+    assert status["state"] == "Succeeded", free.describe("tf-config")
+    assert _accuracy(free, "tf-config-chief-0") > 0.85
+    assert "progress" not in status
+
+
+def test_example_of_a_coordinator_of_ones_own_trains(free: namespaces.Namespace) -> None:
+    name = "old-coordinator"
+    status = _finish(free, name, operator.example(name, "train.py"))
+    assert status["state"] == "Succeeded", free.describe(name)
+    assert status["strategy"] == "ParameterServer"
+    assert _accuracy(free, f"{name}-chief-0") > 0.85
+    # Its workers and servers never return: they are ended.
+    free.wait(name, lambda _: _not_asked_to_end(free, name) == [f"{name}-chief-0"])
+
+
+def _not_asked_to_end(namespace: namespaces.Namespace, job: str) -> list[str]:
+    pods = namespace.pods(job).items()
+    return [name for name, pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def test_example_of_a_script_that_calls_fit_trains(free: namespaces.Namespace) -> None:
+    volume = volumes.make(free, "fit")
+    status = _finish(free, "fit", operator.example("fit", "train.py"))
+    assert status["state"] == "Succeeded", free.describe("fit")
+    assert _accuracy(free, "fit-chief-0") > 0.9
+    found = volume.list("").split()
+    assert f"{volumes.MOUNT}/best.keras" in found
+    assert any(name.startswith(f"{volumes.MOUNT}/checkpoints/step-") for name in found)
+    # fit reports to the operator as the shipped trainer does.
+    assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.9
+    volume.remove()
+
+
+def test_a_script_for_keras_fit_fails_with_what_to_change(
+    free: namespaces.Namespace, tmp_path: Path
+) -> None:
+    example = operator.example("old-fit", "train.py").read_text(encoding="utf-8")
+    old = example.replace("tfparallel_trainer.fit(model, ", "model.fit(")
+    (tmp_path / "train.py").write_text(old.replace("import tfparallel_trainer\n", ""))
+    status = _finish(free, "old-fit", tmp_path / "train.py")
+    assert status["state"] == "Failed", free.describe("old-fit")
+    assert status["restarts"] == {"failure": 0, "disruption": 0}
+    exited = [role["lastExit"] for role in status["replicas"].values() if "lastExit" in role]
+    assert {one["code"] for one in exited} == {exits.Exit.USER_ERROR}, status
+    [failed] = [one for one in status["conditions"] if one["type"] == "Failed"]
+    assert "Keras 3 cannot fit under MultiWorkerMirroredStrategy" in failed["message"]
+    assert "write 'history = tfparallel_trainer.fit(model, train_x" in failed["message"]

@@ -1,11 +1,14 @@
-"""The other strategies as pods: parameter servers with losses, one pod with several devices."""
+"""The other strategies as pods: parameter servers with losses, one pod with several devices, a
+strategy of the user's own; and an evaluator beside training.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.e2e import jobs, namespaces, volumes
+from tests.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import environment, exits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -129,3 +132,43 @@ def test_one_pod_with_two_devices_trains_and_says_when_the_loss_is_no_number(
     assert status["replicas"]["Worker"]["lastExit"]["code"] == exits.Exit.NON_FINITE
     [failed] = [c for c in status["conditions"] if c["type"] == "Failed"]
     assert "In step 3 the loss is nan: training stopped" in failed["message"]
+
+
+def _example(namespace: namespaces.Namespace, name: str, epochs: int) -> namespaces.Object:
+    """An example's job, shortened, with its module in a ConfigMap."""
+    module = f"--from-file={operator.example(name, 'model.py')}"
+    namespace.kubectl("create", "configmap", name, module)
+    document: namespaces.Object = yaml.safe_load(operator.example(name).read_text("utf-8"))
+    document["spec"]["trainer"]["epochs"] = epochs
+    return document
+
+
+def test_a_strategy_of_ones_own_trains_on_two_pods(namespace: namespaces.Namespace) -> None:
+    volume = volumes.make(namespace, "custom-strategy")
+    namespace.apply(_example(namespace, "custom-strategy", epochs=3))
+    status = namespace.wait_ended("custom-strategy")["status"]
+    assert status["state"] == "Succeeded", namespace.describe("custom-strategy")
+    assert (status["strategy"], status["progress"]["epoch"]) == ("Custom", 3)
+    assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.7
+    log = namespace.kubectl("logs", "custom-strategy-worker-0")
+    assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in log
+    assert f"{volumes.MOUNT}/custom-strategy/model.keras" in volume.list("custom-strategy").split()
+    volume.remove()
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-servers"])
+def test_an_evaluator_evaluates_beside_training(namespace: namespaces.Namespace, name: str) -> None:
+    volume = volumes.make(namespace, name)
+    document = _example(namespace, name, epochs=3)
+    document["spec"]["tfReplicaSpecs"]["Evaluator"] = {}
+    namespace.apply(document)
+    status = namespace.wait_ended(name)["status"]
+    assert status["state"] == "Succeeded", namespace.describe(name)
+    # What the evaluator found of the last checkpoint has come into the status.
+    step, found = status["progress"]["step"], status["progress"]["metrics"]
+    assert float(found["val_accuracy"]) > 0.7
+    evaluator = namespace.kubectl("logs", f"{name}-evaluator-0")
+    [line] = [line for line in evaluator.splitlines() if f"step {step}  evaluation" in line]
+    assert f"val_accuracy {found['val_accuracy']}" in line.replace("accuracy", "val_accuracy")
+    assert "  evaluation  " not in namespace.kubectl("logs", f"{name}-chief-0")
+    volume.remove()

@@ -118,11 +118,21 @@ async def test_what_went_into_another_session_ends_too(tmp_path: pathlib.Path) -
 async def test_a_killed_keeper_takes_its_command_along(tmp_path: pathlib.Path) -> None:
     async with Started("sh", "-c", "echo ready; exec sleep 60", folder=tmp_path) as started:
         await started.said("ready")
-        [keeper] = [pid for pid in started.alive() if _is_keeper(pid)]
+        [keeper] = [pid for pid in started.alive() if _parent(pid) == os.getpid()]
         os.kill(keeper, signal.SIGKILL)
         assert await started.wait() == 137
     assert started.alive() == []
 
 
-def _is_keeper(pid: int) -> bool:
-    return b"keeper.py" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+async def test_a_keeper_is_killed_when_its_command_has_just_begun(tmp_path: pathlib.Path) -> None:
+    async with Started("sleep", "60", folder=tmp_path) as started:
+        while len(found := started.alive()) < 2:
+            await asyncio.sleep(0)
+        [keeper] = [pid for pid in found if _parent(pid) == os.getpid()]
+        os.kill(keeper, signal.SIGKILL)
+        assert await started.wait() == 137
+    assert started.alive() == []
+
+
+def _parent(pid: int) -> int:
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

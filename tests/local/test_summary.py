@@ -112,10 +112,10 @@ def test_a_split_model_is_shown_by_stage(
     mesh = job_status.MeshStatus(stage=2, data=3, microbatches=4)
     split = job_status.PlacementStatus(mesh=mesh, stages=(stage,))
     assert placement.headline(split) == "mesh data 3 x stage 2, 4 microbatches (1F1B)"
-    for busy, told in ((None, []), ("0.25", ["0.25"])):
-        timed = split.model_copy(
-            update={"stages": (stage.model_copy(update={"busy_seconds": busy}),)}
-        )
+    cases = [(None, None, []), ("0.25", None, ["0.25", "100%", ""])]
+    for busy, planned, told in (*cases, ("0.25", "0.5", ["0.25", "100%", "100%"])):
+        timing = {"busy_seconds": busy, "planned_seconds": planned}
+        timed = split.model_copy(update={"stages": (stage.model_copy(update=timing),)})
         status = outcome.job.status.model_copy(update={"placement": timed})
         job = outcome.job.model_copy(update={"status": status})
         summary.show(dataclasses.replace(outcome, job=job))

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import cluster, collectives, devices, shape, tasks
+from tfparallel_trainer.mesh import collectives, devices, meeting, shape, tasks
 from tfparallel_trainer.split import assignment, execution, layout, recording, sharded
 
 LAYERS = keras.layers
@@ -21,8 +21,7 @@ def main(own: int) -> None:
     """
     found = tasks.parse(os.environ[environment.TF_CONFIG])
     devices.prepare(own, alone=False)
-    cluster.meet(found, 60.0, print)
-    holds = cluster.join(found)
+    holds = meeting.join(found, meeting.meet(found, 60.0, print))
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(7)

@@ -133,3 +133,22 @@ def test_with_servers_a_model_that_is_built_already_is_refused(tmp_path: pathlib
     ended, _ = servers(tmp_path, "model", "epochs")
     assert {one.code for one in ended.values()} == {exits.Exit.USER_ERROR}, ended
     assert "give fit a function that builds the model" in ended["chief-0"].errors
+
+
+def test_callbacks_hold_with_several_workers_that_do_not_wait(tmp_path: pathlib.Path) -> None:
+    script = SCRIPT.with_name("fit_watched.py")
+    started = list(launch.with_servers(tmp_path, script.parent, {}, workers=2).values())
+    with launch.Group(tmp_path / "logs", started, (str(script), str(tmp_path))) as group:
+        ended = group.wait()
+    assert {one.code for one in ended} == {0}, ended
+    told = json.loads((tmp_path / "told.json").read_text())
+    # EarlyStopping: the first epoch stays the best, and its weights are put back.
+    assert told["epochs"] == [0, 1, 2]
+    assert {"accuracy", "loss", "staleness_mean"} <= told["history"].keys()
+    assert told["restored"] == 0
+    # ModelCheckpoint: what is saved is what the servers have when every step of the epoch is made.
+    assert told["saved"] == [0, 0, 0]
+    # on_train_batch_end: each batch once and in order, with the mean of the steps made by then.
+    assert [batch for batch, _, _ in told["batches"]] == [*range(12)] * 3
+    assert all(0 < loss < 10 and 0 <= accuracy <= 1 for _, loss, accuracy in told["batches"])
+    assert told["rates"] == pytest.approx([0.1 * 0.99**step for step in range(36)], rel=1e-5)

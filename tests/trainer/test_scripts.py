@@ -1,11 +1,14 @@
 """Which errors are taken for those of Keras' fit under a strategy of several processes."""
 
+import pathlib
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
+from tests.trainer import launch
+from tfparallel_trainer.contract import exits
 from tfparallel_trainer.scripts import explanation
 
 
@@ -38,3 +41,68 @@ def test_each_call_has_its_remedy(method: str, strategy: str, said: str) -> None
     assert f"Keras 3 cannot {method} under {strategy}" in told
     assert "gone.py, line 3" in told
     assert said in told
+
+
+SCRIPT = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfparallel_trainer
+
+tfparallel_trainer.start()
+strategy = tf.distribute.{strategy}()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x, y = np.ones((32, 4)), np.ones((32, 1))
+model.{call}
+print("each trained alone")
+"""
+FIT = "fit(x, y, verbose=0)"
+
+
+def run(folder: pathlib.Path, script: str, *, servers: bool) -> list[launch.Ended]:
+    """Run a script in two processes; with servers only the chief, which ends before it looks."""
+    (folder / "train.py").write_text(script)
+    started = launch.environments(folder, folder, {}, processes=2)
+    if servers:
+        started = [launch.with_servers(folder, folder, {})["chief-0"]]
+    with launch.Group(folder / "logs", started, (str(folder / "train.py"),)) as group:
+        return group.wait()
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize(
+    ("strategy", "call", "servers", "said"),
+    [
+        ("get_strategy", FIT, False, "fit in several processes (train.py, line 14): each would"),
+        ("get_strategy", FIT, True, "fit in several processes (train.py, line 14): each would"),
+        ("MultiWorkerMirroredStrategy", FIT, False, "fit under MultiWorkerMirroredStrategy in"),
+        ("MultiWorkerMirroredStrategy", "evaluate(x, y, verbose=0)", False, "evaluate under Multi"),
+    ],
+)
+def test_after_start_keras_fit_is_explained_too(
+    strategy: str, call: str, servers: bool, said: str, tmp_path: pathlib.Path
+) -> None:
+    ended = run(tmp_path, SCRIPT.format(strategy=strategy, call=call), servers=servers)
+    assert {one.code for one in ended} == {exits.Exit.USER_ERROR}, ended
+    for name, one in zip(("chief-0", "worker-0"), ended, strict=not servers):
+        assert f"[{name}] error: Keras 3 cannot {said}" in one.errors
+        assert "alone" not in one.output
+    if call is FIT:
+        assert "write 'tfparallel_trainer.fit(model, x, y, verbose=0)' there" in ended[0].errors
+
+
+@pytest.mark.trainer
+def test_what_fit_refuses_at_once_has_its_exit_code(tmp_path: pathlib.Path) -> None:
+    script = (
+        "import keras, numpy, tfparallel_trainer\n"
+        "swap = keras.callbacks.SwapEMAWeights()\n"
+        "data = numpy.ones((8, 2)), numpy.ones((8, 1))\n"
+        "tfparallel_trainer.fit(lambda: 1 / 0, *data, callbacks=[swap])\n"
+    )
+    (ended,) = run(tmp_path, script, servers=True)
+    assert ended.code == exits.Exit.USER_ERROR, ended
+    said = "The callback SwapEMAWeights cannot be honoured with ParameterServer: servers refuse"
+    assert f"[chief-0] error: {said}" in ended.errors

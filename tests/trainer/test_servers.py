@@ -359,10 +359,76 @@ def test_results_that_are_lost_with_a_worker_are_waited_for() -> None:
     assert own.looks == 2
 
 
-def test_a_step_tells_which_worker_made_it() -> None:
-    assert steps.worker_of(b"\n-/job:worker/replica:0/task:12/device:CPU:0\x12") == 12
-    with pytest.raises(ValueError, match="names no worker"):
-        steps.worker_of(b"/job:localhost/replica:0/task:0/device:CPU:0")
+class Coordinator:
+    """TensorFlow's: when a step has failed, the next call raises that error, once."""
+
+    def __init__(self, results: list[Any], error: Exception) -> None:
+        self._results = results
+        self._error: Exception | None = error
+
+    def schedule(self, function: Any, args: Any) -> Any:
+        del function, args
+        if self._results:
+            return self._results.pop(0)
+        assert self._error is not None, "it was told before"
+        error, self._error = self._error, None
+        raise error
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+def test_the_first_error_is_told_and_not_that_others_were_cancelled(cancelled_first: bool) -> None:
+    users = tf.errors.InvalidArgumentError(None, None, "a label of 9")
+    others = tf.errors.CancelledError(None, None, "another function was cancelled")
+    results = [LostTwice(others), LostTwice(users), LostTwice(others)]
+    if not cancelled_first:
+        results.reverse()
+    given: ledger.Ledger[int] = ledger.Ledger(Coordinator(results[:2], users), 2, list)
+    for label in range(2):
+        given.send(label, None, ())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a label of 9"):
+        while given:
+            given.take()
+
+
+MISLABELLED = """
+import keras
+import numpy as np
+
+def build_model():
+    return keras.Sequential([keras.Input((400,)), keras.layers.Dense(400), keras.layers.Dense(3)])
+
+def compile_model(model):
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+def training_data():
+    y = np.arange(640) % 3
+    y[np.arange(640) % 50 == 7] = 9
+    return np.ones((640, 400), "float32"), y
+"""
+
+
+@pytest.mark.trainer
+def test_an_error_in_a_step_of_one_of_many_is_the_users(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(MISLABELLED)
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 16, "startTimeoutSeconds": 5}
+    started = launch.with_servers(tmp_path, tmp_path, trainer)
+    with launch.Group(tmp_path / "logs", list(started.values())) as group:
+        ended = dict(zip(started, group.wait(), strict=True))
+    assert ended["chief-0"].code == exits.Exit.USER_ERROR, ended
+    last = ended["chief-0"].errors.rstrip().splitlines()[-1]
+    assert "model.py: training raised InvalidArgumentError: " in last
+    assert "label value of 9 which is outside the valid range" in last
+    assert "See whether the data fits the model (labels within the classes" in last
+    # The others have no part in it.
+    others = {one.code for name, one in ended.items() if name != "chief-0"}
+    assert others == {exits.Exit.PEER_LOST}, ended
+
+
+def test_what_a_step_gives_is_read_from_its_vector() -> None:
+    found = steps.Result.of(np.array([12.0, 1.0, 3.0, 0.5, 0.2, 0.3, 7.0, 8.0]), terms=2)
+    assert (found.worker, found.applied, found.staleness, found.loss) == (12, True, 3, 0.5)
+    assert found.terms == [0.2, 0.3]
+    assert found.contributions.tolist() == [7.0, 8.0]
 
 
 def test_staleness_is_told() -> None:

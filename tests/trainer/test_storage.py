@@ -1,9 +1,11 @@
 """Disks that do not take what is written."""
 
+import contextlib
 import errno
 import os
 import pathlib
 import subprocess
+import time
 from collections.abc import Iterator
 
 import keras
@@ -14,7 +16,7 @@ import tensorflow as tf
 from tests.trainer import launch
 from tests.trainer.test_checkpoint import at, opened, state
 from tfparallel_trainer import errors, export, failures
-from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import exits
 
 
@@ -67,6 +69,7 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
     [
         (OSError(errno.ENOSPC, "No space left on device"), exits.Exit.STORAGE_FAILED),
         (OSError(errno.EACCES, "Permission denied"), exits.Exit.BAD_CONFIGURATION),
+        (OSError(errno.EROFS, "Read-only file system"), exits.Exit.STORAGE_FAILED),
         (
             tf.errors.ResourceExhaustedError(None, None, "events; No space left on device"),
             exits.Exit.STORAGE_FAILED,
@@ -101,16 +104,30 @@ def test_an_output_directory_that_cannot_be_one_is_refused(tmp_path: pathlib.Pat
     assert "A file cannot be used" in ended.errors
 
 
+@contextlib.contextmanager
+def mounted(folder: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
+    """A file system of its own in memory at a folder."""
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def remount(folder: pathlib.Path, option: str) -> int:
+    """Give a mounted file system an option; gives 0 when it has it."""
+    command = ["mount", "-o", f"remount,{option}", str(folder)]
+    return subprocess.run(command, capture_output=True, check=False).returncode
+
+
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A file system with room for two checkpoints of the model, of 200 kB each."""
-    folder = tmp_path / "output"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=550k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with mounted(tmp_path / "output", "size=550k") as folder:
+        yield folder
 
 
 @pytest.mark.trainer
@@ -134,3 +151,56 @@ def test_a_full_disk_is_told_and_leaves_a_good_checkpoint(
         index = files.read_index(checkpoints / name)
         assert all(np.isfinite(array).all() for _, array in files.read(checkpoints / name, index))
     assert not (checkpoints / "step-0000000003").exists()
+
+
+def begin(folder: pathlib.Path, **trainer: object) -> launch.Group:
+    """Start a run of endless steps, each of which takes a while."""
+    paced = MODEL.replace("def training_data():", "def training_data():\n    time.sleep(0.2)")
+    (folder / "model.py").write_text(paced.replace("import keras", "import time, keras"))
+    spec = {"steps": 100_000, "globalBatchSize": 64, **trainer}
+    environments = launch.environments(folder, folder, spec, strategy="Mirrored")
+    return launch.Group(folder / "logs", environments)
+
+
+@pytest.mark.trainer
+def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
+    tmp_path: pathlib.Path,
+) -> None:
+    checkpoint = {"claim": "c", "everySteps": 2, "keep": 2}
+    with mounted(tmp_path / "output/checkpoints", "size=2m") as folder:
+        with begin(tmp_path, checkpoint=checkpoint) as group:
+            group.wait_for_output(0, "] step ")
+            deadline = time.monotonic() + 60
+            while remount(folder, "ro"):  # the kernel refuses while a file is being written
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            (ended,) = group.wait(90)
+        kept = store.checkpoints(folder)
+        assert ended.code == exits.Exit.STORAGE_FAILED, ended
+        assert "cannot be written ([Errno 30] Read-only file system" in ended.errors
+        assert f"{kept[-1].name} is the last good one" in ended.errors
+        assert all(
+            np.isfinite(a).all() for _, a in files.read(kept[-1], files.read_index(kept[-1]))
+        )
+
+        with begin(tmp_path, checkpoint=checkpoint) as group:  # as the operator tries again
+            (ended,) = group.wait(90)
+        assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
+        assert "The output directory cannot be written to: [Errno 30] Read-only" in ended.errors
+
+        assert remount(folder, "rw") == 0
+        with begin(tmp_path, checkpoint=checkpoint) as group:
+            group.wait_for_output(0, f"resuming after step {store.step_of(kept[-1])} from")
+
+
+@pytest.mark.trainer
+def test_a_disk_that_others_fill_is_told_when_a_record_is_written(tmp_path: pathlib.Path) -> None:
+    with mounted(tmp_path / "output", "size=1m") as folder, begin(tmp_path) as group:
+        group.wait_for_output(0, "] step ")
+        with contextlib.suppress(OSError), (folder / "others").open("wb", 0) as file:
+            while True:
+                file.write(bytes(4096))
+        (ended,) = group.wait(90)
+    assert ended.code == exits.Exit.STORAGE_FAILED, ended
+    assert "No space left on device" in ended.errors
+    assert "see the disk's space" in ended.errors

@@ -26,7 +26,7 @@ from tests.trainer.models import truth as models
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.mesh import cluster, devices, shape, tasks
+from tfparallel_trainer.mesh import devices, meeting, shape, tasks
 from tfparallel_trainer.step import replica, state, train
 
 STEPS = 30
@@ -219,8 +219,7 @@ def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> None:
     count = devices.prepare(int(os.environ[environment.CPU_DEVICES]), processes.alone)
     held: object = None
     if not processes.alone:
-        cluster.meet(processes, 120, print)
-        held = cluster.join(processes)
+        held = meeting.join(processes, meeting.meet(processes, 120, print))
     names = devices.names(processes, count)
     weights: dict[str, Any] = {}
     replicas: list[replica.Replica] = []

@@ -96,6 +96,12 @@ def test_the_page_on_model_split_shows_its_examples() -> None:
         assert f"`{folder.name}`" in page or f"`examples/{folder.name}`" in page
 
 
+def test_the_page_on_the_planner_shows_its_example() -> None:
+    page = (ROOT / "docs/planner.md").read_text().partition("<!-- auto -->\n")[2]
+    [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    assert block == (ROOT / "examples/split-cnn/auto.yaml").read_text()
+
+
 def test_the_page_on_model_split_tells_every_axis_and_how_long_stages_wait() -> None:
     axes = [row[0] for row in rows("model-split.md", "## The mesh")]
     assert axes == [*job_file.Mesh().axes]

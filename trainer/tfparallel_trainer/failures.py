@@ -19,7 +19,6 @@ _REFUSED = (
     errno.EEXIST,
     errno.EACCES,
     errno.EPERM,
-    errno.EROFS,
     errno.ENOTDIR,
     errno.EISDIR,
 )

@@ -32,7 +32,7 @@ from tfparallel_trainer.data import order
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.logs import console, records
-from tfparallel_trainer.mesh import agreement, cluster, devices, shape, watch
+from tfparallel_trainer.mesh import agreement, devices, meeting, shape, watch
 from tfparallel_trainer.step import evaluate, state, train
 
 generations = itertools.count()
@@ -101,8 +101,8 @@ def join(given: settings.Settings, say: Callable[[str], None]) -> object | None:
     """
     if given.cluster.alone:
         return None
-    cluster.meet(given.cluster, given.job.trainer.start_timeout_seconds, say)
-    return cluster.join(given.cluster)
+    met = meeting.meet(given.cluster, given.job.trainer.start_timeout_seconds, say)
+    return meeting.join(given.cluster, met)
 
 
 def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None:

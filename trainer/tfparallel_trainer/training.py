@@ -127,7 +127,9 @@ class Training:
             return self._make_step(batch)
         looks_on.batch_begins(self._batches)
         flags = self._make_step(batch)
-        looks_on.batch_ends(self._batches - 1, self._values())
+        if not self._tally.means():  # of workers' steps none of this epoch has come back
+            self._settle()
+        looks_on.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return flags
 
     def _make_step(self, batch: feed.Batch) -> frozenset[train.Flag]:

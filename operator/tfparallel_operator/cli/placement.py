@@ -1,5 +1,7 @@
 """Where the parts of a model are that is split, for people."""
 
+from collections.abc import Sequence
+
 from rich import table as rich_table
 
 from tfparallel_operator.api import job_status
@@ -20,23 +22,37 @@ def headline(placement: job_status.PlacementStatus) -> str:
 
 
 def table(placement: job_status.PlacementStatus) -> rich_table.Table:
-    """Return the stages as a table; how long each computes in a step where that is known."""
+    """Return the stages as a table; how long each computes in a step where that is known.
+
+    Its share of what all stages compute stands beside the share that the planner expected.
+    """
     timed = any(stage.busy_seconds is not None for stage in placement.stages)
+    measured = _shares([stage.busy_seconds for stage in placement.stages])
+    planned = _shares([stage.planned_seconds for stage in placement.stages])
     shown = rich_table.Table("Stage", "Devices", "Layers", "Weights a device")
     if timed:
-        shown.add_column("Busy s a step")
+        for name in ("Busy s a step", "Share", "Planned"):
+            shown.add_column(name)
     for stage in placement.stages:
         more = stage.device_count - len(stage.devices)
         devices = ", ".join(stage.devices) + (f" and {more} more" if more else "")
         row = [str(stage.stage), devices, f"{stage.layers} ({stage.layer_count})"]
         row.append(amount(stage.parameter_bytes))
         if timed:
-            row.append(stage.busy_seconds or "")
+            row += [stage.busy_seconds or "", measured[stage.stage], planned[stage.stage]]
         shown.add_row(*row)
     more_stages = placement.mesh.stage - len(placement.stages)
     if more_stages > 0:
         shown.caption = f"and {more_stages} more stages"
     return shown
+
+
+def _shares(seconds: Sequence[str | None]) -> list[str]:
+    """Write each number of seconds as a share of all; nothing where one is not known."""
+    known = [float(one) for one in seconds if one is not None]
+    if len(known) < len(seconds) or not sum(known) > 0:
+        return [""] * len(seconds)
+    return [f"{one / sum(known):.0%}" for one in known]
 
 
 def amount(size: int) -> str:

@@ -16,8 +16,10 @@ alone and is run by its path, with `python -I -S`, so that it starts in a few hu
 second.
 
 Orders on the socket: T terminate (SIGTERM, after the grace SIGKILL), K kill at once, end of file
-as T. The keeper first writes the id of the command, then nothing; it ends with the command's exit
-code, 128 + n when signal n ended it, 126 or 127 when it could not be started.
+as T. The command writes its id there before it becomes the command, and nobody writes after that;
+so a runner whose keeper was killed reads the id, or the end of the file where nothing was started.
+The keeper ends with the command's exit code, 128 + n when signal n ended it, 126 or 127 when it
+could not be started.
 """
 
 import contextlib
@@ -43,15 +45,17 @@ _ADOPTED_SECONDS = 2.0
 class _Keeper:
     """The command, and when it has to be gone."""
 
-    def __init__(self, command: list[str], grace: float) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    def __init__(self, command: list[str], grace: float, control: socket.socket) -> None:
+        def tell() -> None:
+            """Runs in the new process: it leads its group, and is not yet the command."""
+            with contextlib.suppress(OSError):
+                control.sendall(b"%d\n" % os.getpid())
+
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=tell
+        )
         self._grace = grace
         self._deadline: float | None = None
-
-    @property
-    def pid(self) -> int:
-        """Id of the command, which is that of its group too."""
-        return self._process.pid
 
     def follow(self, control: socket.socket, signals: int) -> int:
         """Carry out orders until the command has ended; return its exit code."""
@@ -142,12 +146,10 @@ def main(arguments: list[str]) -> int:
     _adopt_orphans()
     command = arguments[2:]
     try:
-        keeper = _Keeper(command, float(arguments[1]))
+        keeper = _Keeper(command, float(arguments[1]), control)
     except OSError as error:
         print(f"cannot run {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
-    with contextlib.suppress(OSError):
-        control.sendall(b"%d\n" % keeper.pid)
     return keeper.follow(control, signals)
 
 

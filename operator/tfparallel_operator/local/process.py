@@ -100,7 +100,8 @@ class Process:
             self._control.send(order)
 
     def _kill_orphan(self) -> None:
-        self._control.setblocking(False)
+        # The id comes from the command itself, at the latest now; without a command the file ends.
+        self._control.settimeout(_DRAIN_SECONDS)
         with contextlib.suppress(OSError, ValueError):
             os.killpg(int(self._control.recv(32)), signal.SIGKILL)
 

@@ -19,6 +19,8 @@ class Case:
     """Gives x, y and perhaps sample_weight."""
     arguments: Callable[[], dict[str, Any]] = dict
     """Gives the other arguments, with new callbacks."""
+    tolerance: float = 1e-10
+    """Largest difference that a sum over ranks makes; it shows in numbers of half precision."""
 
 
 def rows(count=52):
@@ -58,6 +60,28 @@ def classifier(optimizer=None, **compiled):
         }
     )
     return model
+
+
+def mixed(policy, optimizer):
+    """Layers that compute in half precision, batches whose size divides numbers exactly."""
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, activation="tanh", dtype=policy),
+            keras.layers.Dense(3, dtype=policy),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model
+
+
+def scaled(initial_scale):
+    inner = keras.optimizers.SGD(0.2, momentum=0.5)
+    return keras.optimizers.LossScaleOptimizer(
+        inner, initial_scale=initial_scale, dynamic_growth_steps=5
+    )
 
 
 def two_ways():
@@ -246,6 +270,23 @@ CASES = {
         ),
         numbers,
         simple(),
+    ),
+    "mixed_bfloat16": Case(
+        lambda: mixed("mixed_bfloat16", keras.optimizers.SGD(0.2, momentum=0.5)),
+        numbers,
+        lambda: simple(batch_size=16, epochs=6, validation_data=validation())(),
+        tolerance=5e-3,
+    ),
+    "mixed_float16": Case(
+        lambda: mixed("mixed_float16", scaled(2.0**10)),
+        numbers,
+        simple(batch_size=16, epochs=6),
+        tolerance=1e-3,
+    ),
+    "mixed_float16_that_overflows": Case(
+        lambda: mixed("mixed_float16", scaled(2.0**22)),
+        numbers,
+        simple(batch_size=16, epochs=6),
     ),
     "averages": Case(swapped, numbers, calls()),
     "SwapEMAWeights": Case(swapped, numbers, calls(keras.callbacks.SwapEMAWeights)),

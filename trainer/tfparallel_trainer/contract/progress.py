@@ -24,6 +24,8 @@ MAX_STAGE_DEVICES = 4
 
 MAX_DEVICE_LETTERS = 64
 MAX_LAYERS_LETTERS = 80
+MAX_REASONS = 6
+MAX_REASON_LETTERS = 320
 
 
 Metrics = Annotated[
@@ -88,6 +90,10 @@ class StagePlacement(base.Model):
     busy_seconds: Annotated[str, pydantic.Field(max_length=32)] | None = None
     """Seconds of a step in which it computes, lately; the rest it waits."""
 
+    planned_seconds: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    """The planner's estimate of it, for one core of a processor: compare its share of all stages.
+    Absent where mesh.cuts says where stages begin."""
+
 
 class Placement(base.Model):
     """Where the parts of a model that is split are."""
@@ -97,6 +103,13 @@ class Placement(base.Model):
 
     stages: Annotated[tuple[StagePlacement, ...], pydantic.Field(max_length=MAX_STAGES)] = ()
     """The stages in the order of the pipeline; one when the layers are not divided."""
+
+    reasons: Annotated[
+        tuple[Annotated[str, pydantic.Field(max_length=MAX_REASON_LETTERS)], ...],
+        pydantic.Field(max_length=MAX_REASONS),
+    ] = ()
+    """Why the planner divides the model so, and what the next best would cost, by its estimate.
+    Empty where mesh.cuts says where stages begin."""
 
 
 class Report(Progress):

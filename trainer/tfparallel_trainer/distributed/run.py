@@ -10,7 +10,7 @@ from tfparallel_trainer import engine, reporting, run, settings, setup, stall, t
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.distributed import evaluation, places, steps, strategies
-from tfparallel_trainer.mesh import cluster, devices, shape, watch
+from tfparallel_trainer.mesh import devices, meeting, shape, watch
 from tfparallel_trainer.step import checks
 
 
@@ -21,14 +21,14 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
     count = devices.prepare(given.cpu_devices, given.cluster.alone)
-    if not given.cluster.alone:
-        limit = given.job.trainer.start_timeout_seconds
-        cluster.meet(given.cluster, limit, process.out.say)
-    strategy = strategies.build(given, process.module, process.out.say)
+    limit = given.job.trainer.start_timeout_seconds
+    met = meeting.meet(given.cluster, limit, process.out.say)
+    strategy = strategies.build(given, process.module, process.out.say, met)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     own = places.of_process(strategy)
     strategies.check_places(given, strategy, own)
     run.compare(given, process, devices.names(given.cluster, count)[0], count)
+    met.close()  # TensorFlow has started in all processes
     with (
         watch.peers(given.cluster, process.give_up),
         run.reporter_of(given, process) as reporter,

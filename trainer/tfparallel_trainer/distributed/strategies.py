@@ -7,14 +7,25 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, settings, user
 from tfparallel_trainer.distributed import tpus
-from tfparallel_trainer.mesh import cluster
+from tfparallel_trainer.mesh import cluster, meeting
 
 _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""
 
 
-def build(given: settings.Settings, module: user.Module, say: Callable[[str], None]) -> Any:
+def build(
+    given: settings.Settings,
+    module: user.Module,
+    say: Callable[[str], None],
+    met: meeting.Meeting,
+) -> Any:
     """Build the strategy; it must be the first thing that TensorFlow does.
+
+    Args:
+        given: what this process was started with.
+        module: the user's functions.
+        say: writes a line for people.
+        met: the peers.
 
     Raises:
         UserCodeError: the user's function raises, is missing, or gives what cannot be used.
@@ -29,7 +40,7 @@ def build(given: settings.Settings, module: user.Module, say: Callable[[str], No
             f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
             "return a tf.distribute.Strategy."
         )
-    with cluster.limited():
+    with cluster.limited(), met.guarded():
         found = module.build_strategy()
     check_kind(found, module)
     return found

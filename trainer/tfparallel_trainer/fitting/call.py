@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel_trainer.fitting import arguments, session, signals, surroundings
+from tfparallel_trainer.fitting import apart, arguments, session, signals, surroundings
 from tfparallel_trainer.logs import console
 from tfparallel_trainer.mesh import tasks
 
@@ -15,15 +15,20 @@ _STEP_SECONDS = 1800
 def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
     """Join the peers that TF_CONFIG names; call it before anything uses TensorFlow.
 
-    Only scripts need it that run on several processes and build their model before `fit`.
+    Only scripts need it that run on several processes and build their model before `fit`. Keras'
+    own fit is refused from then on: each process would train a model of its own.
 
     Raises:
         TrainerError: the peers do not come, or TensorFlow was used before.
     """
+    if surroundings.in_job():
+        signals.exit_by_contract()
     given = surroundings.described()
-    if given.alone or given.of(tasks.SERVER):
+    if given.alone:
         return
-    signals.exit_by_contract()
+    apart.refuse()
+    if given.of(tasks.SERVER):
+        return
     surroundings.join(given, start_timeout_seconds, console.Console(given.task.name).say)
 
 

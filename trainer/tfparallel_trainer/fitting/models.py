@@ -83,7 +83,6 @@ def twin(model: Any) -> Any:
         made.build_from_config(model.get_build_config())
     _described(lambda: made.compile_from_config(model.get_compile_config()), "compilation")
     if model.built:
-        made.optimizer.build(made.trainable_variables)
         copy(model, made)
     return made
 
@@ -92,8 +91,9 @@ def copy(source: Any, target: Any) -> None:
     """Give a model the weights and the optimizer's state of another one."""
     target.set_weights(source.get_weights())
     if source.optimizer.built:
-        with target.distribute_strategy.scope():  # its variables lie beside the model's
-            target.optimizer.build(target.trainable_variables)
+        if not target.optimizer.built:
+            with target.distribute_strategy.scope():  # its variables lie beside the model's
+                target.optimizer.build(target.trainable_variables)
         pairs = zip(source.optimizer.variables, target.optimizer.variables, strict=True)
         for variable, other in pairs:
             other.assign(tf.convert_to_tensor(variable).numpy())

@@ -40,9 +40,11 @@ class Session:
     def __init__(self, asked: arguments.Arguments) -> None:
         self._asked = asked
         self._started = time.monotonic()
+        self._in_job = surroundings.in_job()
+        if self._in_job:
+            signals.exit_by_contract()
         self._cluster = surroundings.described()
         alone = self._cluster.alone
-        self._in_job = not alone or environment.JOB_UID in os.environ
         self._out = console.Console(
             "" if alone else self._cluster.task.name,
             os.environ.get(environment.FAILURE_FILE, ""),
@@ -60,8 +62,6 @@ class Session:
             TrainerError: training could not begin or ended early.
         """
         _check_surroundings()
-        if self._in_job:
-            signals.exit_by_contract()
         data = inputs.of(self._asked)
         with _folder(self._asked.output_dir) as folder:
             given = self._settings(data, folder)

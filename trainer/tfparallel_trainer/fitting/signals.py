@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from tfparallel_trainer import ending, errors, termination
-from tfparallel_trainer.contract import environment
+from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.logs import console
+from tfparallel_trainer.mesh import tasks
+from tfparallel_trainer.scripts import explanation
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -51,8 +53,17 @@ def exit_by_contract() -> None:
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, errors.TrainerError):
-        file = os.environ.get(environment.FAILURE_FILE, "")
-        ending.tell(console.Console("", file), error)
+        ending.tell(
+            console.Console(_replica(), os.environ.get(environment.FAILURE_FILE, "")), error
+        )
         ending.end(error.exit)
     traceback.print_exception(kind, error, trace)
-    ending.end(1)
+    ending.end(exits.Exit.USER_ERROR if explanation.give(error, os.environ) else 1)
+
+
+def _replica() -> str:
+    """This process's name in logs; empty where it has no peers or TF_CONFIG is not right."""
+    with contextlib.suppress(errors.BadConfigurationError):
+        found = tasks.parse(os.environ.get(environment.TF_CONFIG))
+        return "" if found.alone else found.task.name
+    return ""

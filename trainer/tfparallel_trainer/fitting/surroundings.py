@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import cluster, devices, tasks
+from tfparallel_trainer.mesh import devices, meeting, tasks
 from tfparallel_trainer.settings import positive
 
 
@@ -24,6 +24,11 @@ class Joined:
 
 _joined: list[Joined] = []
 """At most one: TensorFlow joins once in the life of a process."""
+
+
+def in_job() -> bool:
+    """Whether somebody has started this process who looks at its exit code."""
+    return environment.JOB_UID in os.environ or bool(os.environ.get(environment.TF_CONFIG))
 
 
 def described() -> tasks.Cluster:
@@ -81,9 +86,9 @@ def _join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], Non
         return Joined(_running(given, wanted, error), None)
     if given.alone:
         return Joined(count, None)
-    cluster.meet(given, timeout_seconds, say)
+    met = meeting.meet(given, timeout_seconds, say)
     before = signal.getsignal(signal.SIGTERM)
-    held = cluster.join(given)
+    held = meeting.join(given, met)
     signal.signal(signal.SIGTERM, before)  # TensorFlow takes it when it starts a cluster
     return Joined(count, held)
 

@@ -1,12 +1,14 @@
 """Records of a run: JSON lines for machines and TensorBoard's event files."""
 
 import datetime
+import errno
 import json
 import pathlib
 from typing import Any
 
 import tensorflow as tf
 
+from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
 
 
@@ -14,9 +16,19 @@ class Records:
     """Writes what happens in a run; only chief and evaluator have one. Later attempts append."""
 
     def __init__(self, output_dir: pathlib.Path, log: str = outputs.TRAIN_LOG) -> None:
+        """Raises:
+        BadConfigurationError: the folder is on a file system that is read-only from the beginning.
+        """
         path = output_dir / log
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lines = path.open("a", encoding="utf-8", buffering=1)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lines = path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            raise errors.BadConfigurationError(
+                f"The output directory cannot be written to: {error}."
+            ) from error
         self._folder = output_dir / outputs.TENSORBOARD
         self._writers: dict[str, Any] = {}
 

@@ -1,18 +1,10 @@
-"""Start-up of the processes of a job as one TensorFlow cluster, with a limit and with names.
-
-TensorFlow waits for a missing peer for ever, silently, and holds Python's lock meanwhile, so no
-thread and no signal handler runs. So the processes meet before TensorFlow starts: each listens at
-its own address and goes on when it has reached every peer, which then is listening as well, or
-already is TensorFlow's server.
-"""
+"""The addresses of processes: to listen, to reach others, and a limit for TensorFlow's start."""
 
 import contextlib
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-
-import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import tasks
@@ -23,22 +15,6 @@ _PROBE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _JOIN_SECONDS = 120
 """How long TensorFlow may take once all processes have met."""
-
-
-def meet(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> None:
-    """Return when every peer has been reached at its address.
-
-    Args:
-        cluster: the processes.
-        timeout_seconds: how long that may take.
-        say: writes a line for people, about whom this process waits for.
-
-    Raises:
-        StartTimeoutError: peers are missing at the limit; names them.
-        BadConfigurationError: this process's own port is taken.
-    """
-    with listen(cluster.task):
-        reach(cluster, cluster.peers, timeout_seconds, say)
 
 
 def reach(
@@ -81,30 +57,12 @@ def reach(
         time.sleep(_PAUSE_SECONDS)
 
 
-def join(cluster: tasks.Cluster) -> object:
-    """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
-
-    Returns:
-        What holds the cluster: keep it as long as ranks work together.
-    """
-    with limited():
-        strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
-                tf.train.ClusterSpec(cluster.addresses()),
-                task_type=cluster.task.role,
-                task_id=cluster.task.index,
-                rpc_layer="grpc",
-            )
-        )
-    return strategy
-
-
 @contextlib.contextmanager
 def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
     """Let TensorFlow start a cluster in the body, and end the process when that takes too long.
 
-    A peer that dies between `meet` and here would block it for ever, out of Python's reach; the
-    kernel's alarm then ends the process, and so does SIGTERM.
+    A peer whose node is lost would block it for ever, out of Python's reach; the kernel's alarm
+    then ends the process, and so does SIGTERM.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.contract import environment
 from tfparallel_trainer.logs import console
 from tfparallel_trainer.mesh import tasks
 
@@ -34,27 +34,23 @@ class Call:
 
     method: str
     strategy: str
-    """TensorFlow's public name."""
+    """TensorFlow's public name; empty where the model belongs to one process."""
     file: str
     line: int
     """Where the script makes it."""
 
 
-def give(error: BaseException, env: Mapping[str, str]) -> None:
-    """Explain the error, if it is of this kind, and end with the exit code of user errors.
-
-    Raises:
-        SystemExit: the error is explained.
-    """
+def give(error: BaseException, env: Mapping[str, str]) -> bool:
+    """Explain the error, if it is of this kind; gives whether it is."""
     try:
         cluster = tasks.parse(env.get(environment.TF_CONFIG))
     except errors.BadConfigurationError:
-        return
+        return False
     found = None if cluster.alone else find(error)
     if found is not None:
         out = console.Console(cluster.task.name, env.get(environment.FAILURE_FILE, ""))
         out.fail(explain(found))
-        raise SystemExit(int(exits.Exit.USER_ERROR))
+    return found is not None
 
 
 def find(error: BaseException) -> Call | None:
@@ -65,7 +61,7 @@ def find(error: BaseException) -> Call | None:
         if not module.startswith("keras."):
             caller = frame.f_code.co_filename, line
             continue
-        strategy = _strategy(frame)
+        strategy = next(filter(None, map(strategy_of, _values(frame))), "")
         method = _method(frame, _CALLS.get(strategy, ()))
         return Call(method, strategy, *caller) if caller is not None and method else None
     return None
@@ -78,6 +74,11 @@ def explain(call: Call) -> str:
         f"Keras 3 cannot {call.method} under {call.strategy} in several processes: it fails in "
         f"Keras itself ({place}), whatever the model and the data."
     )
+    if not call.strategy:
+        said = (
+            f"Keras 3 cannot {call.method} in several processes ({place}): each would train a "
+            "model of its own."
+        )
     if call.method != "fit":
         return (
             f"{said} tfparallel_trainer.fit can train, and evaluate the validation_data that it is "
@@ -95,7 +96,8 @@ def explain(call: Call) -> str:
         changed = "tfparallel_trainer.fit(model, …)"
     return (
         f"{said} tfparallel_trainer.fit can, with the same arguments. Import tfparallel_trainer, "
-        f"and write {changed!r} there, after strategy.scope(). See docs/old-scripts.md."
+        f"and write {changed!r} there{', after strategy.scope()' if call.strategy else ''}. See "
+        "docs/old-scripts.md."
     )
 
 
@@ -106,16 +108,14 @@ def _method(frame: FrameType, calls: Sequence[str]) -> str:
     return next((name for name in names if name in calls), "")
 
 
-def _strategy(frame: FrameType) -> str:
-    """The strategy of several processes that a model in a frame belongs to; empty for others."""
+def strategy_of(value: Any) -> str:
+    """The strategy of several processes that a Keras model belongs to; empty for all else."""
     tensorflow: Any = sys.modules.get("tensorflow")
-    keras: Any = sys.modules["keras"]
-    for value in _values(frame):
-        if isinstance(value, keras.Model):
-            strategy = value.distribute_strategy
-            for name in (_TOGETHER, _SERVERS):
-                if tensorflow and isinstance(strategy, getattr(tensorflow.distribute, name)):
-                    return name
+    if tensorflow and isinstance(value, sys.modules["keras"].Model):
+        strategy = value.distribute_strategy
+        for name in (_TOGETHER, _SERVERS):
+            if isinstance(strategy, getattr(tensorflow.distribute, name)):
+                return name
     return ""
 
 

@@ -16,9 +16,11 @@ def listen() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         if "keras" in sys.modules:
+            from tfparallel_trainer.contract import exits
             from tfparallel_trainer.scripts import explanation
 
-            explanation.give(error, os.environ)
+            if explanation.give(error, os.environ):
+                raise SystemExit(int(exits.Exit.USER_ERROR))
 
     sys.excepthook = hook
 

@@ -116,20 +116,19 @@ class Asynchronous:
 
     def metrics(self) -> dict[str, float]:
         """The metrics over all steps since they were reset, and staleness over all steps."""
-        found = metrics.results(self._own, [tf.constant(state) for state in self._states])
+        found = metrics.results(self._own, steps.states(self._own, self._states))
         return {**found, **self.staleness.values(self._bounded)}
 
     def evaluate(self, watched: engine.Watched) -> dict[str, float] | None:
         """Evaluate on all workers; no step may be pending."""
         if self._evaluation is None:
             return None
-        totals = np.zeros((2, len(self._own.terms)))
-        states = self._nothing()
-        for sums, contributions in self._evaluated(watched(self._evaluation.epoch(0, 0))):
-            totals += sums
-            states = _sum(states, contributions)
-        found = metrics.results(self._own, [tf.constant(state) for state in states])
-        return {**evaluate.losses(self._own, totals), **found}
+        sums = 2 * len(self._own.terms)
+        total = np.concatenate([np.zeros(sums), self._nothing()])
+        for vector in self._evaluated(watched(self._evaluation.epoch(0, 0))):
+            total += vector
+        found = metrics.results(self._own, steps.states(self._own, total[sums:]))
+        return {**evaluate.losses(self._own, total[:sums].reshape(2, -1)), **found}
 
     def weights_are_finite(self) -> bool:
         """Read the weights from the servers and look."""
@@ -149,36 +148,32 @@ class Asynchronous:
         self._given.send(work, self._train, (number, _leaves(work.batch)))
 
     def _take_in(self, results: Iterable[tuple[Work, Any]]) -> None:
-        for work, (place, applied, staleness, total, values, contributions) in results:
-            self.staleness.add(int(staleness), bool(applied))
-            if not applied:
+        for work, vector in results:
+            result = steps.Result.of(vector, len(self._own.terms))
+            self.staleness.add(result.staleness, result.applied)
+            if not result.applied:
                 self._send(work)
                 continue
-            self._workers.made(steps.worker_of(bytes(place)))
-            self._states = _sum(self._states, contributions)
-            losses = {"loss": float(total), **self._own.by_output(values)}
-            finite = math.isfinite(losses["loss"])
-            made = engine.Made(losses, work.batch.examples, finite, int(staleness))
+            self._workers.made(result.worker)
+            self._states = self._states + result.contributions
+            losses = {"loss": result.loss, **self._own.by_output(result.terms)}
+            finite = math.isfinite(result.loss)
+            made = engine.Made(losses, work.batch.examples, finite, result.staleness)
             self._made.append(made)
 
     def _collected(self) -> Sequence[engine.Made]:
         made, self._made = self._made, []
         return made
 
-    def _nothing(self) -> list[Any]:
-        return [
-            np.zeros(variable.shape, variable.dtype)
-            for variable in self._own.model.metrics_variables
-        ]
+    def _nothing(self) -> np.ndarray:
+        """The states of metrics that have seen nothing, one after the other."""
+        shapes = (variable.shape for variable in self._own.model.metrics_variables)
+        return np.zeros(sum(math.prod(shape) for shape in shapes))
 
 
 def waiting(workers: int) -> int:
     """How many batches are given out at once to so many workers."""
     return workers * _WAITING_PER_WORKER
-
-
-def _sum(states: Sequence[Any], contributions: Sequence[Any]) -> list[Any]:
-    return [state + np.asarray(more) for state, more in zip(states, contributions, strict=True)]
 
 
 def _leaves(batch: feed.Batch) -> list[tf.Tensor]:

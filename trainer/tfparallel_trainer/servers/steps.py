@@ -9,17 +9,58 @@ applies it, while others do the same; nothing is locked. Three things follow:
 * Staleness is the number of steps that others applied between reading and applying.
 """
 
-import re
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.step import evaluate, metrics, replica, train
 
-_TASK = re.compile(rb"/job:worker/replica:\d+/task:(\d+)/")
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What a training step gives the chief.
+
+    It travels as one vector of float64: TensorFlow's coordinator brings the tensors of a result one
+    after the other, and gives its worker no new work until it has all of them.
+    """
+
+    worker: int
+    """Index of the worker that made the step."""
+    applied: bool
+    """Whether the gradient was applied."""
+    staleness: int
+    """How many steps of others came between reading the weights and applying the gradient."""
+    loss: float
+    terms: list[float]
+    """The loss of each output."""
+    contributions: np.ndarray
+    """The states of the metrics from this batch alone, one after the other."""
+
+    @classmethod
+    def of(cls, vector: np.ndarray, terms: int) -> Self:
+        """Take a vector apart; `terms` is how many outputs have a loss."""
+        worker, applied, staleness, loss = vector[:4].tolist()
+        return cls(
+            worker=int(worker),
+            applied=bool(applied),
+            staleness=int(staleness),
+            loss=loss,
+            terms=vector[4 : 4 + terms].tolist(),
+            contributions=vector[4 + terms :],
+        )
+
+
+def states(own: replica.Replica, contributions: np.ndarray) -> list[tf.Tensor]:
+    """Give the states of the metrics, which a vector holds one after the other."""
+    shapes = [tuple(variable.shape) for variable in own.model.metrics_variables]
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+    parts = np.split(contributions, ends) if shapes else []
+    return [tf.constant(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)]
 
 
 class Steps:
@@ -43,9 +84,8 @@ class Steps:
     def training(self, spec: Any) -> Any:
         """Trace the training step for batches of this structure.
 
-        Its arguments are the step's number and the leaves of a batch; its results are where it was
-        made (see `worker_of`), whether the gradient was applied, its staleness, the loss, that of
-        each output, and metrics' states.
+        Its arguments are the step's number and the leaves of a batch; it gives the vector of a
+        `Result`.
         """
 
         def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
@@ -56,14 +96,14 @@ class Steps:
     def evaluation(self, spec: Any) -> Any:
         """Trace the evaluation of batches of this structure.
 
-        Its argument are the leaves of a batch; its results are the sums of the loss, and metrics'
-        states.
+        Its argument are the leaves of a batch; it gives a vector of float64: the sums of the loss,
+        row by row, and metrics' states.
         """
 
         def run(leaves: Sequence[tf.Tensor]) -> Any:
             part = nest.packed(spec, leaves)
             apart = metrics.apart(self._own, lambda: evaluate.sums_of(self._own, part))
-            return apart.result, apart.contributions
+            return _packed([apart.result, *apart.contributions])
 
         return self._traced(run, [nest.leaves(spec)], "the evaluation")
 
@@ -98,7 +138,8 @@ class Steps:
                 lambda: self._apply(found),
                 lambda: tf.constant(False),
             )
-        return _place(), applied, staleness, found.loss, found.terms, found.apart.contributions
+        numbers = [_worker(), applied, staleness, found.loss, found.terms]
+        return _packed([*numbers, *found.apart.contributions])
 
     def _apply(self, found: train.Computed) -> tf.Tensor:
         optimizer, variables = self._own.optimizer, self._own.model.trainable_variables
@@ -109,22 +150,21 @@ class Steps:
         return tf.constant(True)
 
 
-def worker_of(place: bytes) -> int:
-    """The index of the worker that a step's place names."""
-    found = _TASK.search(place)
-    if found is None:
-        raise ValueError(f"{place!r} names no worker")
-    return int(found[1])
+def _packed(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """One vector of float64, which holds all that metrics count exactly (below 2**53)."""
+    return tf.concat([tf.reshape(tf.cast(tensor, tf.float64), [-1]) for tensor in tensors], 0)
 
 
-def _place() -> tf.Tensor:
-    """A string with the name of the device that this runs on: a handle says where it was made.
+def _worker() -> tf.Tensor:
+    """The index of the worker that this runs on: a handle says where it was made.
 
     TensorFlow's experimental_get_current_worker_index makes the chief wait for a worker that is
     frozen, in a way that stops all of its threads.
     """
     handle = tf.raw_ops.AnonymousIteratorV3(output_types=[tf.int64], output_shapes=[()])
-    return tf.raw_ops.IteratorToStringHandle(resource_handle=handle)
+    place = tf.raw_ops.IteratorToStringHandle(resource_handle=handle)
+    after = tf.strings.split(place, "/job:worker/replica:0/task:")[1]
+    return tf.strings.to_number(tf.strings.split(after, "/")[0], tf.int64)
 
 
 def check(model: Any) -> None:

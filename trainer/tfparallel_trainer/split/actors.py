@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
 from tfparallel_trainer.split import (
     execution,
+    fences,
     graph,
     head,
     member,
@@ -46,19 +47,19 @@ class Share:
     """Number of the step: a scalar int64."""
 
 
-class Stage:
+class Stage(fences.Fences):
     """A rank's forward work, and what all programs have in common."""
 
     def __init__(
         self, own: member.Member, divided: partition.Partition, share: Share, *, training: bool
     ) -> None:
+        super().__init__(own.device)
         self.own = own
         self._divided = divided
         self._share = share
         self._training = training
         count = min(divided.microbatches, share.examples)
         self._rows = order.split(share.examples, count) if count else []
-        self._last: list[Any] = []
         self._mail: dict[tracing.Address, tf.Tensor] = {}
         self._made: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent, by microbatch and number."""
@@ -72,18 +73,6 @@ class Stage:
         self.numerators = [tf.zeros((), tf.float64) for _ in own.head.terms]
         of_examples = float(share.examples if own.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
-
-    @contextlib.contextmanager
-    def fence(self) -> Iterator[None]:
-        """A context in which operations wait for all that this rank did before."""
-        with tf.device(self.own.device), tf.control_dependencies(self._last):
-            yield
-
-    def did(self, tensors: Sequence[Any]) -> None:
-        """What the rank does next waits for these, which were made behind its fence."""
-        found = [one for one in tensors if one is not None]
-        if found:
-            self._last = found
 
     def give(self, address: tracing.Address) -> tf.Tensor:
         """Give what a message carries."""
@@ -110,6 +99,7 @@ class Stage:
 
     def work(self, action: schedule.Action) -> None:
         """Go forward with a microbatch."""
+        self.begin()
         with self.fence():
             taken = self._taken(action)
             found = self._run(action.microbatch, taken)

@@ -62,6 +62,7 @@ class Training(actors.Stage):
 
     def work(self, action: schedule.Action) -> None:
         """Go forward or backward with a microbatch."""
+        self.begin()
         begin = self._now()
         with self.fence():
             if action.work is schedule.Work.FORWARD:
@@ -87,7 +88,7 @@ class Training(actors.Stage):
     def _now(self) -> tf.Tensor:
         """The moment at which all is done that this rank did before, as its processor sees it."""
         with self.fence():
-            moment = self.own.clock.now()
+            moment = self.own.clock.read()
         self.did([moment])
         return moment
 

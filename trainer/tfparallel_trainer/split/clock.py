@@ -1,33 +1,32 @@
-"""The time, told within a traced function that holds several ranks."""
+"""Tells a rank the time within a traced function, without an order among ranks."""
 
 import tensorflow as tf
 
 
 class Clock:
-    """A rank's own clock.
+    """The clock of one rank.
 
-    In a traced function TensorFlow runs all operations with effects but without a variable in the
-    order in which they were traced. Ranks are traced one after the other, so one that asked for
-    the time would wait for all that another does, and for ever if that one waits for it. An
-    operation that has a variable waits for others of this variable only: so the time goes into one.
+    TensorFlow runs all operations with a state that use no variable in the order in which they were
+    traced, those of other ranks among them. Reading the time is one: so stages of one process would
+    never work at the same time, and ranks that add up within a layer would wait for each other for
+    ever. So the time is read in a function that uses a variable, and this rank alone has it.
     """
 
     def __init__(self, device: str) -> None:
         """Args:
-        device: where the rank lives; the time is that of its host.
+        device: where the rank lives; the time is that of its processor.
         """
-        place = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
-        self._place = place.to_string()
-        with tf.device(self._place):
-            self._told = tf.Variable(0.0, trainable=False, dtype=tf.float64, name="clock")
-        self._tell = tf.function(self._told_now, autograph=False)
+        processor = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
+        self._processor = processor.to_string()
+        with tf.device(self._processor):
+            self._moment = tf.Variable(0.0, trainable=False, dtype=tf.float64, name="moment")
+        self._read = tf.function(self._now, autograph=False)
 
-    def now(self) -> tf.Tensor:
-        """Seconds since 1970 when all is done that the current control dependencies name."""
-        with tf.device(self._place):
-            return self._tell()
+    def read(self) -> tf.Tensor:
+        """The moment at which this operation runs, in seconds: a scalar float64."""
+        with tf.device(self._processor):
+            return self._read()
 
-    def _told_now(self) -> tf.Tensor:
-        moment = tf.timestamp()
-        self._told.assign(moment)
-        return moment
+    def _now(self) -> tf.Tensor:
+        with tf.control_dependencies([self._moment.assign(tf.timestamp())]):
+            return self._moment.read_value()

@@ -287,12 +287,13 @@ class _Finished:
     def __init__(self, actor: backward.Training, factor: tf.Tensor | None) -> None:
         own = actor.own
         whole = _with_penalty(actor, factor)
-        fits = [tf.reduce_all(tf.math.is_finite(one)) for one in exchange.floats(whole)]
-        self.failed = tf.add_n([tf.zeros((), tf.float64), *(_number(~one) for one in fits)])
+        self.failed = tf.add_n([tf.zeros((), tf.float64), *_one_by_one(_failed, whole)])
         """How many are not finite."""
         self.gradients = own.optimizer.unscaled(whole)
         nothing = tf.zeros((), tf.float64)
-        squares = [nothing if one is None else update.square(one) for one in self.gradients]
+        squares = [nothing] * len(whole)
+        if own.optimizer.clips_by_norm:
+            squares = _one_by_one(update.square, self.gradients)
         self.squares = tf.stack(squares) if squares else tf.zeros((0,), tf.float64)
         """Of each variable; in the end of the whole of it: float64 [trained variables]."""
         owned = [one for key, one in zip(own.trained, squares, strict=True) if own.owns(key)]
@@ -328,5 +329,19 @@ def _penalty(weights: Mapping[str, Any], keys: Sequence[str]) -> tf.Tensor:
     return tf.add_n([tf.zeros((), tf.float64), *parts])
 
 
-def _number(condition: tf.Tensor) -> tf.Tensor:
-    return tf.cast(condition, tf.float64)
+def _one_by_one(number: Callable[[Any], tf.Tensor], found: Sequence[Any]) -> list[tf.Tensor]:
+    """A number of each gradient, 0 where there is none, each after the one before.
+
+    What is computed on the way is as large as the gradient, or twice; so it is there only once.
+    """
+    numbers: list[tf.Tensor] = []
+    for one in found:
+        with tf.control_dependencies(numbers[-1:]):
+            numbers.append(tf.zeros((), tf.float64) if one is None else number(one))
+    return numbers
+
+
+def _failed(gradient: Any) -> tf.Tensor:
+    """1 where a gradient is not finite, else 0: a scalar float64."""
+    (values,) = exchange.floats([gradient])
+    return tf.cast(~tf.reduce_all(tf.math.is_finite(values)), tf.float64)

@@ -68,9 +68,12 @@ class Evaluation:
             working[own.rank] = actors.Stage(own, divided, share, training=False)
         tracing.emit(divided, divided.evaluation(shares), working, self._ranks.between)
         found = [tf.zeros((2, len(self._ranks.members[0].head.terms)), tf.float64)]
+        done = []
         for actor in working.values():
-            if not actor.own.is_first:
-                continue
             with actor.fence():
-                found.append(tf.stack([tf.stack(actor.numerators), tf.stack(actor.denominators)]))
-        return tf.add_n(found)
+                done.append(tf.no_op())
+                if actor.own.is_first:
+                    sums = [tf.stack(actor.numerators), tf.stack(actor.denominators)]
+                    found.append(tf.stack(sums))
+        with tf.control_dependencies(done):  # else TensorFlow leaves out what others only send
+            return tf.add_n(found)

@@ -6,22 +6,25 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import (
     assignment,
-    balance,
     communication,
     graph,
     layout,
-    named,
+    planned,
     programs,
     recording,
     schedule,
 )
 from tfparallel_trainer.split import stages as cuts
+from tfparallel_trainer.split.planning import devices
 
 _SIZE_BITS = 12
 _INDEX_BITS = 14
+_USUAL_EXAMPLES = 32
+"""Of a microbatch."""
 _FIRST = 1 + len(shape.Axis)
 """The number that stands where groups along an axis have that of the axis."""
 
@@ -121,27 +124,31 @@ def divide(
     mesh: shape.Mesh,
     microbatches: int,
     order: schedule.Schedule,
-    begins: Sequence[str] = (),
+    ends: Sequence[int] | None = None,
 ) -> Partition:
-    """Divide a model over a mesh so that the dearest stage is as cheap as can be.
+    """Divide a model over a mesh.
 
     Args:
         model: the graph.
         mesh: the mesh.
         microbatches: parts that a rank's share of a batch is divided into.
         order: in which a stage works on them.
-        begins: the layers that stages begin with instead, as in `named.ends`.
+        ends: behind how many nodes each stage but the last one ends; absent: as the planner says
+            for equal devices of one process.
 
     Raises:
-        BadConfigurationError: the model has fewer calls than the mesh has stages, no such layers,
-            a layer that cannot be split as it must, or an axis would divide no layer.
+        BadConfigurationError: the model has fewer calls than the mesh has stages, a layer cannot be
+            split as it must, or an axis would divide no layer.
     """
+    if ends is None:
+        asked = job_file.Mesh(
+            **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
+        )
+        batch = mesh.data * microbatches * _USUAL_EXAMPLES
+        found = planned.over(model, asked, batch, devices.Cluster(devices=mesh.size))
+        model, ends = found.model, found.ends
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()
-    if begins:
-        ends = named.ends(model, begins)
-    else:
-        ends = balance.ends([cost(model, node) for node in model.nodes], mesh.stage)
     return Partition(
         mesh=mesh,
         model=model,
@@ -150,16 +157,3 @@ def divide(
         order=order,
         plan=plan,
     )
-
-
-def cost(model: graph.Graph, node: graph.Node) -> float:
-    """A rough measure of a node's work for an example: multiplications, and what it writes.
-
-    Each weight is used once at each place of the output, as in dense layers and convolutions.
-    """
-    shapes = [model.tensors[number].shape[1:] for number in node.outputs]
-    sizes = [[size or 1 for size in one] for one in shapes]
-    written = sum(math.prod(one) for one in sizes)
-    places = max((math.prod(one[:-1]) for one in sizes), default=1)
-    weights = sum(math.prod(model.variables[key].shape) for key in node.variables)
-    return float(written + places * weights)

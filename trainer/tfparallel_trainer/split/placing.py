@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Collection, Sequence
 
-from tfparallel_trainer.contract import job_file, progress
+from tfparallel_trainer.contract import job_file, plan, progress
 from tfparallel_trainer.mesh import shape, tasks
 from tfparallel_trainer.split import graph, stages
 
@@ -40,6 +40,7 @@ def describe(
     made: Sequence[stages.Stage],
     parameter_bytes: Sequence[int],
     busy_seconds: Sequence[float] | None = None,
+    made_plan: plan.Plan | None = None,
 ) -> progress.Placement:
     """Say where the parts of a model are.
 
@@ -50,7 +51,9 @@ def describe(
         parameter_bytes: for each stage, the bytes of weights on the device that has most of them.
         busy_seconds: for each stage, the seconds of a step in which it computes; None when they
             have not been measured.
+        made_plan: what the planner expects of these stages; None when it did not cut them.
     """
+    planned = None if made_plan is None else [_computes(made_plan, one) for one in made_plan.stages]
     found = []
     for stage in made[: progress.MAX_STAGES]:
         ranks = place.of_stage(stage.index)
@@ -64,17 +67,33 @@ def describe(
                 layers=_ends(names),
                 layer_count=len(names),
                 parameter_bytes=parameter_bytes[stage.index],
-                busy_seconds=None
-                if busy_seconds is None
-                else progress.format_number(busy_seconds[stage.index]),
+                busy_seconds=_number(busy_seconds, stage.index),
+                planned_seconds=_number(planned, stage.index),
             )
         )
-    return progress.Placement(mesh=wanted, stages=tuple(found))
+    return progress.Placement(
+        mesh=wanted, stages=tuple(found), reasons=() if made_plan is None else reasons(made_plan)
+    )
+
+
+def reasons(made: plan.Plan) -> tuple[str, ...]:
+    """Why a plan was chosen, as far as a report has room."""
+    shown = made.reasons[: progress.MAX_REASONS]
+    return tuple(one[: progress.MAX_REASON_LETTERS] for one in shown)
 
 
 def means(steps: Collection[Sequence[float]]) -> list[float] | None:
     """The mean over some steps of what each stage took; None without steps."""
     return [statistics.fmean(one) for one in zip(*steps, strict=True)] or None
+
+
+def _computes(made: plan.Plan, stage: plan.Stage) -> float:
+    """Seconds of a step in which a stage is expected to compute."""
+    return made.microbatches * (stage.forward_seconds + stage.backward_seconds)
+
+
+def _number(seconds: Sequence[float] | None, stage: int) -> str | None:
+    return None if seconds is None else progress.format_number(seconds[stage])
 
 
 def _layers(stage: stages.Stage) -> list[str]:

@@ -15,19 +15,15 @@ from tfparallel_trainer.split import (
     keeping,
     partition,
     placing,
+    planned,
     ranks,
     recording,
-    schedule,
     skeleton,
     steps,
     upkeep,
 )
+from tfparallel_trainer.split.planning import settings as planner
 from tfparallel_trainer.step import checks
-
-_ORDERS = {
-    job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: schedule.one_forward_one_backward,
-    job_file.PipelineSchedule.GPIPE: schedule.gpipe,
-}
 
 
 def train_to_end(given: settings.Settings, process: run.Process) -> None:
@@ -37,20 +33,22 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
     count = process.devices or devices.prepare(given.cpu_devices, given.cluster.alone)
-    wanted = _wanted(given, count)
+    asked = _wanted(given, count)
     held = None if process.devices else run.join(given, process.out.say)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
     run.compare(given, process, names[0], count)
     with watch.peers(given.cluster, process.give_up), run.reporter_of(given, process) as reporter:
-        ready, own, kept = _prepare(given, process, wanted, names)
+        ready, own, kept, found = _prepare(given, process, asked, names)
         together = upkeep.Upkeep(own)
         made = _engine(given, process, ready, own, together)
-        reporter.placement = functools.partial(_placement, given, wanted, own)
+        reporter.placement = functools.partial(_placement, given, found, own)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
             outer = run.loop(given, process, ready, reporter, made, moves)
             if given.cluster.is_chief:
                 _announce(given, process, own, outer)
+                if asked.auto and found.made is not None:
+                    process.out.say("the planner's choice: " + " ".join(found.made.reasons))
                 run.warn(given, process, ready)
             process.stop.allow(termination.STEP_SECONDS)
             outer.run()
@@ -66,12 +64,14 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
 
 
 def _wanted(given: settings.Settings, count: int) -> job_file.Mesh:
-    """The job's mesh with every axis a number.
+    """The job's mesh with every axis a number; or the planner's to choose.
 
     Raises:
         BadConfigurationError: it does not fit the devices, or the batch does not fit it.
     """
     asked = given.job.mesh or job_file.Mesh()  # the job file is refused without it
+    if asked.auto:
+        return asked
     processes = len(given.cluster.tasks)
     try:
         wanted = asked.over(processes * count)
@@ -91,22 +91,32 @@ def _wanted(given: settings.Settings, count: int) -> job_file.Mesh:
 
 
 def _prepare(
-    given: settings.Settings, process: run.Process, wanted: job_file.Mesh, names: list[str]
-) -> tuple[setup.Ready, ranks.Ranks, keeping.Keeping]:
-    """Load the data, divide the model and build what the ranks of this process have of it."""
+    given: settings.Settings, process: run.Process, asked: job_file.Mesh, names: list[str]
+) -> tuple[setup.Ready, ranks.Ranks, keeping.Keeping, planned.Planned]:
+    """Divide the model, load the data and build what the ranks of this process have of both."""
+    together = peers.of(given.cluster, names[0])
+    bare = skeleton.build(process.module, given.job.trainer.seed)
+    model = recording.record(bare)
+    skeleton.compile_model(process.module, bare)  # not before: it could not be recorded
+    found = planned.over(
+        model,
+        asked,
+        given.job.trainer.global_batch_size,
+        planned.devices_of(asked, together, len(names)),
+        bare.optimizer,
+    )
+    planned.compare(found, together)
+    wanted = found.mesh
     mesh = shape.Mesh(**wanted.axes, generation=next(run.generations))
     division = setup.over(mesh, given, len(names))
     examples, looked_at = setup.examples(given, process.module, division)
-    bare = skeleton.build(process.module, given.job.trainer.seed)
-    model = recording.record(bare)
     divided = partition.divide(
-        model, mesh, wanted.microbatches, _ORDERS[wanted.schedule], wanted.cuts
+        found.model, mesh, wanted.microbatches, planner.ORDERS[wanted.schedule], found.ends
     )
     first = given.cluster.me * len(names)
     places = {first + place: name for place, name in enumerate(names)}
     own = ranks.build(process.module, bare, divided, places, examples)
     advice = checks.check(bare, mesh.data)
-    together = peers.of(given.cluster, names[0])
     kept = keeping.prepare(given, process.module, together, own.members, process.out.say)
     ready = setup.Ready(
         mesh=mesh,
@@ -118,7 +128,7 @@ def _prepare(
         start=kept.start(process.out.say),
         given_attempt=given.attempt or 1,
     )
-    return ready, own, kept
+    return ready, own, kept, found
 
 
 def _engine(
@@ -144,16 +154,17 @@ def _engine(
 
 
 def _placement(
-    given: settings.Settings, wanted: job_file.Mesh, own: ranks.Ranks
+    given: settings.Settings, found: planned.Planned, own: ranks.Ranks
 ) -> progress.Placement:
     divided = own.divided
     kind = tf.DeviceSpec.from_string(own.members[0].device).device_type
     return placing.describe(
-        wanted,
+        found.mesh,
         placing.Place(divided.mesh, given.cluster, kind),
         divided.stages,
         [divided.parameter_bytes(stage) for stage in divided.stages],
         placing.means(own.busy),
+        found.made,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.step import replica
 
 _BY_VALUE = "while in a stateless scope"
 _NO_VALUE = "'NoneType' object has no attribute"
@@ -36,6 +37,8 @@ def build(module: user.Module, seed: int) -> Any:
             model = module.build_model()
         except errors.UserCodeError as error:
             raise _explained(module, error) from error
+    # Keras keeps a list of variables without values, which the end of many a scope would create.
+    replica.forget_names()
     if not isinstance(model, keras.Model):
         raise errors.UserCodeError(
             f"build_model returns {type(model).__name__}: let it return a keras.Model."

@@ -2,6 +2,9 @@
 
 Each rank does its list in order: what it does waits for all that it did before, because
 `tf.function` runs whatever is ready, and then neither order nor memory would be the schedule's.
+Only a message between processes may be on its way meanwhile: it leaves while its giver works on,
+and arrives while its taker still does the work before. That relaxes the order of lists that come
+to their end, so these do, too; and it is one message for each rank, so memory stays bounded.
 """
 
 import collections
@@ -37,6 +40,21 @@ class Actor(Protocol):
     def did(self, tensors: Sequence[Any]) -> None:
         """What the rank does next waits for these, which were made behind its fence."""
 
+    def taking(self) -> Any:
+        """A context for a message that may arrive while the rank does its latest work."""
+
+    def took(self, tensor: Any) -> None:
+        """The rank's next work has use for this, which was made in the context `taking`."""
+
+    def giving(self) -> Any:
+        """A context for a message that may leave while the rank goes on, one after the other."""
+
+    def gave(self, tensor: Any) -> None:
+        """The rank's next message waits for this, which was made in the context `giving`."""
+
+    def settle(self) -> None:
+        """What the rank does next waits for all messages, too."""
+
 
 Total = collections.abc.Callable[[communication.Meeting, Sequence[int]], None]
 """Makes a sum, given the ranks of this process that take part."""
@@ -68,6 +86,8 @@ def emit(
         if not done:
             stuck = "; ".join(f"rank {rank}: {own[0]}" for rank, own in waiting.items() if own)
             raise ValueError(f"the lists of the ranks cannot be done ({stuck})")
+    for actor in actors.values():
+        actor.settle()
 
 
 def _advance(
@@ -96,6 +116,8 @@ def _advance(
             case communication.Meeting(ranks=(source, target), tag=programs.Parcel() as parcel):
                 messages.pass_on(source, target, parcel)
             case communication.Meeting() if total is not None:
+                for member in together:
+                    actors[member].settle()
                 total(step, together)
     return done
 
@@ -122,15 +144,15 @@ class _Messages:
         if giver is not None:
             tensor = giver.give(address)
             if taker is None:
-                with giver.fence():
-                    giver.did([self._between.send(source, target, number, tensor)])
+                with giver.giving():
+                    giver.gave(self._between.send(source, target, number, tensor))
         if taker is not None:
-            with taker.fence():
+            with taker.taking():
                 if giver is None:
                     shape, kind = taker.shape_of(address)
                     tensor = self._between.receive(source, target, number, shape, kind)
                 taken = tf.identity(tensor)
-                taker.did([taken])
+                taker.took(taken)
             taker.take(address, taken)
 
     def _transfer(self, source: int, target: int, parcel: programs.Parcel) -> stages.Transfer:

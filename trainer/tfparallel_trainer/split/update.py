@@ -43,6 +43,11 @@ class Optimizer:
         self._made = keras.Variable(0, dtype=self._inner.iterations.dtype, trainable=False)
 
     @property
+    def clips_by_norm(self) -> bool:
+        """Whether the norms of gradients make a difference."""
+        return self._global_clipnorm is not None or self._clipnorm is not None
+
+    @property
     def accumulates(self) -> bool:
         """Whether gradients of several steps are added up for an update."""
         return bool(self._kept)

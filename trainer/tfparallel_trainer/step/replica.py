@@ -101,7 +101,8 @@ def build(
         with user.guard(module.path, "calling the model on the first training example raised"):
             names = _try_out(model, sample)
         terms = [*loss.terms(model, names), added.TERM]
-        model.optimizer.build(model.trainable_variables)
+        if not model.optimizer.built:  # one that scales the loss would get its state twice
+            model.optimizer.build(model.trainable_variables)
         return Replica(
             rank=rank,
             device=device,

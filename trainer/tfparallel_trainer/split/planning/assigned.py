@@ -2,24 +2,28 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment, graph, layout, schedule, traffic
+from tfparallel_trainer.split import assignment, graph, layout, schedule, traffic, whole
 from tfparallel_trainer.split.planning import choose, ways
 from tfparallel_trainer.split.rules import registry
 
 
-def ways_of(model: graph.Graph) -> choose.WaysOf:
-    """Give the ways of a model's nodes on any mesh; none where a degree would divide nothing."""
+def ways_of(model: graph.Graph, optimizer: Any = None) -> choose.WaysOf:
+    """Give the ways of a model's nodes on any mesh.
 
-    def on(mesh: shape.Mesh) -> Sequence[ways.Way] | None:
+    They raise where a degree would divide nothing, and where the optimizer cannot train parts.
+    """
+
+    def on(mesh: shape.Mesh) -> Sequence[ways.Way]:
         degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
         if all(degree == 1 for degree in degrees.values()):
             return [ways.REPLICATED] * len(model.nodes)
         assigned = assignment.assign(model, degrees)
-        used = {axis for choice in assigned.choices for axis in _axes(choice)}
-        if any(degree > 1 and axis not in used for axis, degree in degrees.items()):
-            return None
+        assigned.check()
+        if optimizer is not None:
+            whole.check_optimizer(optimizer, model.variables, assigned.variables)
         return [_way(assigned, choice) for choice in assigned.choices]
 
     return on
@@ -71,6 +75,14 @@ def _bytes(sent: Sequence[traffic.Traffic], degrees: Mapping[shape.Axis, int]) -
 
 
 def _messages(sent: Sequence[traffic.Traffic], degrees: Mapping[shape.Axis, int]) -> int:
-    """How often a rank sends: around the ring once, for a sum twice."""
-    rounds = {traffic.Kind.SUM: 2, traffic.Kind.GATHER: 1, traffic.Kind.EXCHANGE: 1}
-    return sum(rounds[one.kind] * (degrees.get(one.axis, 1) - 1) for one in sent)
+    """How often a rank sends: around the ring once, for a sum twice, to both neighbours at most."""
+    count = 0
+    for one in sent:
+        around = degrees.get(one.axis, 1) - 1
+        count += {
+            traffic.Kind.SUM: 2 * around,
+            traffic.Kind.GATHER: around,
+            traffic.Kind.EXCHANGE: around,
+            traffic.Kind.HALO: min(2, around),
+        }[one.kind]
+    return count

@@ -33,8 +33,8 @@ _COMPARED = 8
 _SHOWN = 5
 """Alternatives that a plan tells, of those that are possible and of those that are not."""
 
-WaysOf = Callable[[shape.Mesh], Sequence[ways.Way] | None]
-"""Gives the way of each node on a mesh; None when the model cannot be split so."""
+WaysOf = Callable[[shape.Mesh], Sequence[ways.Way]]
+"""Gives the way of each node on a mesh; raises a TrainerError when it cannot be split so."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class _Planner:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._cluster = subject.cluster
-        self._tables: dict[tuple[int, int], tables.Tables | None] = {}
+        self._tables: dict[tuple[int, int], tables.Tables | errors.TrainerError] = {}
 
     def make(self, wanted: settings.Wanted, measured: bool) -> plan.Plan:
         """Find the best plan; see `plan_for`."""
@@ -113,19 +113,20 @@ class _Planner:
         """The best cut of each setting, and for those that do not fit the one that lacks least."""
         found: list[_Cut] = []
         misfits: list[_Cut] = []
-        problem = ""
+        problem: errors.TrainerError | None = None
         for setting in every:
-            known = self._known(setting.mesh)
-            problem = _problem(known, setting.mesh) or problem
-            if known is None or _problem(known, setting.mesh):
+            try:
+                known = self._known(setting.mesh)
+            except errors.TrainerError as error:
+                problem = error
                 continue
             cut = self._best(known, setting)
             if cut is not None:
                 found.append(cut)
             else:
                 misfits.append(_roomiest(known, setting))
-        if not found and not misfits:
-            raise errors.BadConfigurationError(problem)
+        if problem is not None and not found and not misfits:
+            raise problem
         return found, misfits
 
     def _best(self, known: tables.Tables, setting: settings.Setting) -> _Cut | None:
@@ -142,8 +143,6 @@ class _Planner:
     def _second(self, best: _Cut) -> _Cut | None:
         """The best cut of a setting that differs from the best one."""
         known = self._known(best.setting.mesh)
-        if known is None:
-            raise AssertionError("the setting was found with its tables")
         rows, loads = known.matrices(best.setting, self._cluster)
         found: list[_Cut] = []
         for stage, place in enumerate(best.path[1:-1]):
@@ -158,13 +157,27 @@ class _Planner:
                 found.append(_Cut(best.setting, path, cuts.step(path, rows, loads)))
         return min(found, key=lambda one: one.value, default=None)
 
-    def _known(self, mesh: shape.Mesh) -> tables.Tables | None:
-        """The tables for a way of splitting layers, made once."""
+    def _known(self, mesh: shape.Mesh) -> tables.Tables:
+        """The tables for a way of splitting layers, made once.
+
+        Raises:
+            TrainerError: the model cannot be split so.
+        """
         key = (mesh.spatial, mesh.tensor)
         if key not in self._tables:
-            chosen = self._subject.ways_of(mesh)
-            self._tables[key] = None if chosen is None else self._made(chosen)
-        return self._tables[key]
+            try:
+                self._tables[key] = self._made(self._subject.ways_of(mesh))
+            except errors.TrainerError as error:
+                self._tables[key] = error
+        found = self._tables[key]
+        if isinstance(found, errors.TrainerError):
+            raise found
+        if mesh.stage > len(found.blocks):
+            raise errors.BadConfigurationError(
+                f"mesh.stage is {mesh.stage}, but the model makes only {len(found.blocks)} calls "
+                f"of layers and operations: give at most {len(found.blocks)}."
+            )
+        return found
 
     def _made(self, chosen: Sequence[ways.Way]) -> tables.Tables:
         given, (made, downsets) = self._subject, self._cuts
@@ -177,8 +190,6 @@ class _Planner:
 
     def _run(self, cut: _Cut) -> predict.Prediction:
         known = self._known(cut.setting.mesh)
-        if known is None:
-            raise AssertionError("the setting was found with its tables")
         return predict.predict(self._subject.model, known, cut.path, cut.setting, self._cluster)
 
     def _impossible(self, misfits: Sequence[_Cut]) -> Iterator[plan.Alternative]:
@@ -195,21 +206,6 @@ class _Planner:
         place = {axis.value: step for axis, step in mesh.coordinates(rank).items()}
         process, device = divmod(rank, self._cluster.devices)
         return plan.Rank(rank=rank, process=process, device=device, **place)
-
-
-def _problem(known: tables.Tables | None, mesh: shape.Mesh) -> str:
-    """Why a mesh is impossible for the model; empty when it is not."""
-    if known is None:
-        return (
-            f"No layer of the model can be divided by mesh.spatial ({mesh.spatial}) or by "
-            f"mesh.tensor ({mesh.tensor}): give 1 for that one, and the devices to data or stage."
-        )
-    if mesh.stage > len(known.blocks):
-        return (
-            f"mesh.stage is {mesh.stage}, but the model makes only {len(known.blocks)} calls of "
-            f"layers and operations: give at most {len(known.blocks)}."
-        )
-    return ""
 
 
 def _roomiest(known: tables.Tables, setting: settings.Setting) -> _Cut:

@@ -125,7 +125,8 @@ class Tables:
         self, nodes: Iterable[int], setting: settings.Setting, cluster: devices.Cluster
     ) -> tuple[float, float]:
         """Seconds of some nodes for one microbatch, forward and backward, without messages."""
-        pairs = [self._seconds(node, setting, cluster) for node in nodes]
+        link = _within(setting.mesh, cluster)
+        pairs = [self._seconds(node, setting, link) for node in nodes]
         return sum(one[0] for one in pairs), sum(one[1] for one in pairs)
 
     def message_bytes(self, tensor: int) -> float:
@@ -184,20 +185,21 @@ class Tables:
         return np.asarray(total[None, :] - total[:, None])
 
     def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> _Vector:
-        return np.array([sum(self.seconds(block.nodes, setting, cluster)) for block in self.blocks])
+        link = _within(setting.mesh, cluster)
+        return np.array(
+            [
+                sum(sum(self._seconds(node, setting, link)) for node in block.nodes)
+                for block in self.blocks
+            ]
+        )
 
     def _seconds(
-        self, node: int, setting: settings.Setting, cluster: devices.Cluster
+        self, node: int, setting: settings.Setting, link: devices.Link
     ) -> tuple[float, float]:
         way, took = self.ways[node], self._times[node]
         scaled = setting.examples * way.compute
         forward, backward = took.forward.at(scaled), took.backward.at(scaled)
         if way.forward_messages or way.backward_messages:
-            group = {
-                *setting.mesh.group(0, shape.Axis.TENSOR).ranks,
-                *setting.mesh.group(0, shape.Axis.SPATIAL).ranks,
-            }
-            link = cluster.link(group)
             each = setting.examples / link.bandwidth
             forward += way.forward_messages * link.latency + way.forward_bytes * each
             backward += way.backward_messages * link.latency + way.backward_bytes * each
@@ -291,6 +293,12 @@ class Tables:
         for place in np.argsort(widths):
             found = np.where(self._holds([int(place)]), widths[place], found)
         return found
+
+
+def _within(mesh: shape.Mesh, cluster: devices.Cluster) -> devices.Link:
+    """The slowest link between ranks that split layers together."""
+    axes = (shape.Axis.TENSOR, shape.Axis.SPATIAL)
+    return cluster.link({rank for axis in axes for rank in mesh.group(0, axis).ranks})
 
 
 def between(mesh: shape.Mesh, cluster: devices.Cluster, source: int, target: int) -> devices.Link:

@@ -1,0 +1,94 @@
+"""How many microbatches stages hold: `activations.py STAGES MICROBATCHES ROWS`.
+
+The stages are devices of this process, of which TensorFlow tells how much they took at most.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.scripts import told
+from tfparallel_trainer import user
+from tfparallel_trainer.data import arrays, feed
+from tfparallel_trainer.mesh import devices as machine
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import partition, ranks, recording, schedule, skeleton, steps
+from tfparallel_trainer.step import replica
+
+LAYERS = 4
+"""Of each stage."""
+WIDTH = 256
+_NARROW = 2
+_STEPS = 3
+
+
+def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, rows: int) -> int:
+    """The most bytes that a step took.
+
+    Args:
+        order: of each stage's work.
+        devices: one for each stage.
+        microbatches: how many go through the stages.
+        rows: examples of each; their activations are [rows, WIDTH] in each layer, and large.
+    """
+
+    def build() -> keras.Model:
+        x = inputs = keras.Input((_NARROW,))
+        for _ in range(LAYERS * len(devices)):
+            x = keras.layers.Dense(WIDTH, activation="tanh")(x)
+        return keras.Model(inputs, keras.layers.Dense(_NARROW)(x))
+
+    replica.forget_names()
+    functions = {
+        "build_model": build,
+        "compile_model": lambda model: model.compile(keras.optimizers.SGD(1e-3), "mse"),
+    }
+    module = user.Module(pathlib.Path(__file__), functions)
+    batch = rows * microbatches
+    x = np.random.default_rng(0).normal(size=(batch, _NARROW)).astype(np.float32)
+    division = feed.Division(batch, ranks=1, own=(0,) * len(devices))
+    examples = arrays.ArrayFeed((x, x, None), division, None)
+    bare = skeleton.build(module, 0)
+    mesh = shape.Mesh(stage=len(devices))
+    divided = partition.divide(recording.record(bare), mesh, microbatches, order)
+    places = dict(enumerate(devices))
+    step = steps.TrainStep(
+        module, ranks.build(module, bare, divided, places, examples), examples.spec, batch
+    )
+    (given,) = examples.epoch(0, 0)
+    step(0, given, frozenset())
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    for number in range(1, _STEPS):
+        step(number, given, frozenset())
+    return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+
+
+def held(devices: Sequence[str], microbatches: int, rows: int) -> tuple[float, float]:
+    """How many microbatches a stage holds on average at most: under 1F1B, and under GPipe.
+
+    What a microbatch takes is told by how GPipe grows with their number, and what everything else
+    takes by what remains.
+    """
+    few = max(1, microbatches // 4)
+    small = peak(schedule.gpipe, devices, few, rows)
+    large = peak(schedule.gpipe, devices, microbatches, rows)
+    each = (large - small) / (microbatches - few)
+    rest = small - few * each
+    bounded = peak(schedule.one_forward_one_backward, devices, microbatches, rows)
+    return (bounded - rest) / each, (large - rest) / each
+
+
+def main(stages: int, microbatches: int, rows: int) -> None:
+    """Measure, and tell of it."""
+    machine.prepare(stages, alone=True)
+    names = [f"/device:CPU:{number}" for number in range(stages)]
+    bounded, unbounded = held(names, microbatches, rows)
+    told.tell("held", bounded=bounded, unbounded=unbounded)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""What each device holds of a model: `held_bytes.py MODEL STAGES TENSOR`.
+
+The ranks of the mesh are built one after the other, each on a device of its own of this process.
+"""
+
+import math
+import pathlib
+import sys
+
+import tensorflow as tf
+
+from benchmarks.models import stacks
+from benchmarks.scripts import told
+from tfparallel_trainer import user
+from tfparallel_trainer.mesh import devices, shape
+from tfparallel_trainer.split import member, partition, recording, schedule, skeleton
+from tfparallel_trainer.step import replica
+
+
+def main(name, stages, tensor):
+    mesh = shape.Mesh(stage=stages, tensor=tensor)
+    devices.prepare(mesh.size, alone=True)
+    functions = {"build_model": stacks.ALL[name], "compile_model": stacks.compile_model}
+    module = user.Module(pathlib.Path(stacks.__file__), functions)
+    bare = skeleton.build(module, 0)
+    made = recording.record(bare)
+    divided = partition.divide(made, mesh, 1, schedule.one_forward_one_backward)
+    kept = []
+    for rank in range(mesh.size):
+        replica.forget_names()
+        before = taken()
+        own = member.build(module, bare, divided, rank, f"/device:CPU:{rank}", stacks.example(bare))
+        kept.append(own)
+        told.tell(
+            "rank",
+            allocated=taken() - before,
+            variables=sum(map(size, [*own.weights.values(), *own.optimizer.variables])),
+            gradients=sum(map(size, own.trained.values())),
+        )
+
+
+def taken():
+    return tf.config.experimental.get_memory_info("CPU:0")["current"]
+
+
+def size(variable):
+    return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

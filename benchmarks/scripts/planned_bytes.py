@@ -1,0 +1,31 @@
+"""What a step of `benchmarks.models.layers` should send: `planned_bytes.py BATCH TENSOR`."""
+
+import math
+import pathlib
+import sys
+
+from benchmarks.models import layers
+from benchmarks.scripts import told
+from tfparallel_trainer import user
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import partition, recording, schedule, skeleton, traffic
+
+
+def main(batch, ranks):
+    functions = {"build_model": layers.build_model}
+    bare = skeleton.build(user.Module(pathlib.Path(layers.__file__), functions), 0)
+    mesh = shape.Mesh(tensor=ranks)
+    order = schedule.one_forward_one_backward
+    divided = partition.divide(recording.record(bare), mesh, 1, order)
+    plan = divided.plan
+    costs = [one for choice in plan.choices for one in choice.costs] + list(plan.ending)
+    sent = sum(one.sent(batch, ranks) for one in costs)
+    for key, shard in plan.variables.items():
+        if shard.summed:
+            sizes = shard.layout.local(tuple(divided.model.variables[key].shape), {})
+            sent += 2 * (ranks - 1) / ranks * math.prod(sizes) * traffic.itemsize("float32")
+    told.tell("planned", bytes=ranks * sent)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""What each device holds of a model that is split: weights and their state, and activations."""
+
+from benchmarks import processes, results
+
+_MESHES = ((2, 1), (1, 2), (2, 2))
+_MODELS = ("dense", "convolutions", "attention")
+_STAGES = 3
+_MICROBATCHES = 12
+
+
+def measure(size: results.Size) -> list[results.Result]:
+    """Build and run ranks as devices of one process."""
+    found = [_bytes(size, model) for model in _MODELS]
+    rows = 4 * size.width
+    run = processes.script("activations", (_STAGES, _MICROBATCHES, rows), size)
+    (held,) = run.of("held")
+    detail = f"on average of {_STAGES} stages, of {_MICROBATCHES} microbatches in a step; "
+    found.append(
+        results.Result(
+            what=f"microbatches whose activations a stage holds, 1F1B in {_STAGES} stages",
+            target=float(_STAGES),
+            bound=results.Bound.AT_MOST,
+            value=held.number("bounded"),
+            unit="",
+            detail=f"{detail}{held.number('unbounded'):.3g} under GPipe",
+        )
+    )
+    return found
+
+
+def _bytes(size: results.Size, model: str) -> results.Result:
+    (whole,) = _ranks(size, model, 1, 1)
+    shares = {mesh: max(_ranks(size, model, *mesh)) * mesh[0] * mesh[1] / whole for mesh in _MESHES}
+    each = ", ".join(
+        f"{share:.3f} x on stage {stages} x tensor {tensor}"
+        for (stages, tensor), share in shares.items()
+    )
+    return results.Result(
+        what=f"weights, gradients and Adam's state of a device, {model}",
+        target=1.1,
+        bound=results.Bound.AT_MOST,
+        value=max(shares.values()),
+        unit=" x",
+        detail=f"of the {whole / 1e6:.0f} MB of the whole divided by the ranks: {each}",
+    )
+
+
+def _ranks(size: results.Size, model: str, stages: int, tensor: int) -> list[float]:
+    """The bytes of each rank.
+
+    Its variables and gradients by their shapes, or what TensorFlow has allocated for the variables
+    where that is more: it counts large pieces only.
+    """
+    run = processes.script("held_bytes", (model, stages, tensor), size)
+    return [
+        max(one.number("allocated"), one.number("variables")) + one.number("gradients")
+        for one in run.of("rank")
+    ]

@@ -1,0 +1,121 @@
+"""Processes that meet before TensorFlow starts, and those that end before it has."""
+
+import concurrent.futures
+import pathlib
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.trainer import launch
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.mesh import meeting, tasks
+
+
+def clusters(size: int) -> list[tasks.Cluster]:
+    """The same processes, as each of them sees them."""
+    members = tuple(
+        tasks.Task("worker", index, f"127.0.0.1:{port}")
+        for index, port in enumerate(launch.free_ports(size))
+    )
+    return [tasks.Cluster(members, me) for me in range(size)]
+
+
+def wait(given: tasks.Cluster, timeout: float = 20) -> meeting.Meeting:
+    return meeting.meet(given, timeout, lambda _: None)
+
+
+def test_all_meet_and_leave_their_ports() -> None:
+    everyone = clusters(4)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        met = list(threads.map(wait, everyone))
+    for given in everyone:
+        socket.create_server(("127.0.0.1", int(given.task.address.rpartition(":")[2]))).close()
+    for one in met:
+        one.close()
+
+
+def test_who_is_not_there_is_named_and_what_answers_instead() -> None:
+    first, second, third = clusters(3)
+    port = int(third.task.address.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)) as other:
+        other.settimeout(10)
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            found = threads.submit(wait, first, 2)
+            connection, _ = other.accept()
+            connection.sendall(b"\x00\x00\x06\x04")  # as a server of TensorFlow's may
+            connection.close()
+            with pytest.raises(errors.StartTimeoutError) as told:
+                found.result()
+    assert f"worker-1 ({second.task.address}: Connection refused)" in str(told.value)
+    assert f"worker-2 ({third.task.address}: " in str(told.value)
+
+
+def test_a_peer_that_ends_while_others_are_waited_for_is_lost() -> None:
+    first, second, _ = clusters(3)
+    with meeting.Meeting(second) as other, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        found = threads.submit(wait, first)
+        while other.absent(first.task):
+            time.sleep(0.05)
+        other.close()
+        with pytest.raises(errors.PeerLostError, match="worker-1 ended while the processes met"):
+            found.result(10)
+
+
+MODEL = """
+import json, os, time
+import keras
+import numpy as np
+import tensorflow as tf
+
+def build_strategy():
+    role, seconds = os.environ["LEAVES"].split()
+    if role == json.loads(os.environ["TF_CONFIG"])["task"]["type"]:
+        time.sleep(float(seconds))
+        raise RuntimeError("not with me")
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+def build_model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+def compile_model(model):
+    model.compile("sgd", "mse")
+
+def training_data():
+    return np.ones((64, 4)), np.ones((64, 1))
+"""
+
+
+@pytest.mark.trainer
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("role", "seconds"), [("worker", 0), ("worker", 3), ("chief", 3)])
+def test_who_ends_right_after_the_meeting_leaves_nobody_waiting(
+    role: str, seconds: int, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    started = launch.environments(
+        tmp_path,
+        tmp_path,
+        {"steps": 3},
+        processes=2,
+        strategy="Custom",
+        more={"LEAVES": f"{role} {seconds}", environment.FAILURE_FILE: ""},
+    )
+    words = tmp_path / "words"
+    names = ["chief", "worker"]
+    leaves, stays = names.index(role), 1 - names.index(role)
+    started[stays][environment.FAILURE_FILE] = str(words)
+    with launch.Group(tmp_path / "logs", started) as group:
+        assert group.processes[leaves].wait(240) == exits.Exit.USER_ERROR, group.result(leaves)
+        began = time.monotonic()
+        code = group.processes[stays].wait(60)
+        print(f"the other ended after {time.monotonic() - began:.1f} s")
+        assert time.monotonic() - began < 20
+    assert code in {exits.Exit.PEER_LOST, -signal.SIGALRM}, group.result(stays)
+    assert f"A peer was lost: {role}-0 ended while" in group.result(stays).errors
+    assert words.read_text().startswith(f"A peer was lost: {role}-0 ended while")
+    if seconds:  # by then TensorFlow was starting, which no Python can end
+        assert code == -signal.SIGALRM
+        assert "ended while TensorFlow connected the processes." in words.read_text()

@@ -1,0 +1,159 @@
+"""A run divides its model as the planner says, and says why; or why it cannot."""
+
+import dataclasses
+import pathlib
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import pytest
+
+from tests.trainer import launch, planned_models, reference, test_split_graph, test_split_run
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import peers
+from tfparallel_trainer.contract import environment, exits, job_file
+from tfparallel_trainer.split import graph, placing, planned, recording
+from tfparallel_trainer.split.planning import devices, room
+
+pytestmark = test_split_graph.pytestmark
+
+AUTO = job_file.Mesh(auto=True)
+ADAM = keras.optimizers.Adam()
+
+
+def perceptron() -> graph.Graph:
+    return recording.record(test_split_graph.bare(planned_models.perceptron))
+
+
+@pytest.mark.trainer
+def test_a_run_with_auto_equals_one_process_and_tells_its_choice(tmp_path: pathlib.Path) -> None:
+    steps, batch = test_split_run.STEPS, test_split_run.BATCH
+    environments = launch.environments(
+        tmp_path,
+        reference.MODELS,
+        {"module": "mlp.py", "steps": steps, "globalBatchSize": batch, "seed": 5},
+        processes=2,
+        strategy="ModelSplit",
+        mesh={"auto": True},
+        more={environment.STEP_LOG: "1"},
+    )
+    with launch.Group(tmp_path / "logs", environments) as group:
+        with reference.floatx():
+            _, losses = reference.train(reference.load("mlp"), steps, batch, 5)
+        ended = group.wait()
+    assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
+    assert test_split_run.losses_of(tmp_path) == pytest.approx(losses, rel=1e-9)
+    assert "the planner's choice: Stage" in ended[0].output
+    assert "The next best (" in ended[0].output
+
+
+WIDE = """
+import keras, resource
+import numpy as np
+
+[held] = [int(x.split()[1]) for x in open("/proc/self/status") if x.startswith("VmData")]
+resource.setrlimit(resource.RLIMIT_DATA, (held * 1024 + 2**30, -1))
+
+def build_model():
+    return keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(30_000) for _ in range(3))])
+
+def compile_model(model):
+    model.compile(keras.optimizers.Adam(), "mse")
+
+def training_data():
+    return np.zeros((16, 8)), np.zeros((16, 1))
+"""
+"""Weights of 7 GB in a process that may have one."""
+
+
+@pytest.mark.trainer
+def test_a_run_that_fits_nowhere_says_what_is_lacking(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "wide.py").write_text(WIDE)
+    environments = launch.environments(
+        tmp_path,
+        tmp_path,
+        {"module": "wide.py", "steps": 1, "globalBatchSize": 16},
+        devices=2,
+        strategy="ModelSplit",
+        mesh={"auto": True},
+    )
+    with launch.Group(tmp_path / "logs", environments) as group:
+        (ended,) = group.wait()
+    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
+    told = ended.output + ended.errors
+    assert "The model does not fit 2 devices" in told
+    assert "GiB too much: parameters" in told
+
+
+def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
+    model, cluster = perceptron(), devices.Cluster(processes=2)
+    asked = job_file.Mesh(stage=2, microbatches=3, schedule=job_file.PipelineSchedule.GPIPE)
+    kept = planned.over(model, asked, 32, cluster, ADAM)
+    assert kept.mesh == asked
+    assert len(kept.ends) == 1
+    chosen = planned.over(model, AUTO, 32, cluster, ADAM)
+    assert chosen.made is not None
+    assert not chosen.mesh.auto
+    assert chosen.mesh.over(2) == chosen.mesh
+    reasons = placing.reasons(chosen.made)
+    assert any("The next best" in one for one in reasons)
+    cut = planned.over(model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM)
+    assert cut.made is None
+
+
+def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
+    model, cluster = perceptron(), devices.Cluster(processes=4)
+    whole = planned.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).made
+    assert whole is not None
+    peak = whole.stages[0].holds.peak
+
+    def limited(memory: int) -> planned.Planned:
+        device = devices.Device(memory=memory)
+        return planned.over(model, AUTO, 32, dataclasses.replace(cluster, device=device), ADAM)
+
+    tight = limited(peak * 6 // 10)
+    assert tight.mesh.data < 4
+    with pytest.raises(errors.BadConfigurationError, match=r"a device of stage .* too much"):
+        limited(peak // 100)
+
+
+def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
+    cluster = devices.Cluster(processes=4, device=devices.Device(memory=2**62))
+    lamb = keras.optimizers.Lamb()
+    assert planned.over(perceptron(), AUTO, 32, cluster, lamb).mesh.tensor == 1
+    with pytest.raises(errors.UserCodeError, match="The optimizer Lamb takes the norms"):
+        planned.over(perceptron(), job_file.Mesh(tensor=4), 32, cluster, lamb)
+
+
+def test_the_least_memory_counts_and_plans_are_compared() -> None:
+    answers: list[list[int]] = [[7, 5, 9], [(1 << 62) - 1] * 3]
+    together = peers.Peers(me=0, names=("chief-0", "worker-0", "worker-1"), gather=_given(answers))
+    assert planned.devices_of(AUTO, together, 2).device.memory == 5
+    assert planned.devices_of(AUTO, together, 2).device.memory is None
+    found = planned.over(perceptron(), job_file.Mesh(stage=2), 32, devices.Cluster(processes=2))
+    planned.compare(found, peers.Peers())
+    with pytest.raises(errors.BadConfigurationError, match="worker-0 divides the model otherwise"):
+        planned.compare(
+            found, dataclasses.replace(together, gather=lambda number: [number, 1, number])
+        )
+
+
+def _given(answers: list[list[int]]) -> Any:
+    return lambda _: answers.pop(0)
+
+
+@pytest.fixture
+def limit() -> Iterator[int]:
+    """A limit of this process's data, of which half a GiB is left."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    status = pathlib.Path("/proc/self/status").read_text()
+    [held] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData")]
+    resource.setrlimit(resource.RLIMIT_DATA, (held * 1024 + 2**29, before[1]))
+    yield 2**29
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def test_devices_share_what_a_limit_leaves(limit: int) -> None:
+    assert room.of_device(1) == pytest.approx(limit, rel=0.2)
+    assert room.of_device(4) == pytest.approx(limit / 4, rel=0.2)

@@ -1,0 +1,27 @@
+"""The memory of a step in stages is what its schedule says, not only the order of its trace."""
+
+import pytest
+
+from benchmarks.scripts import activations
+from tests.trainer import ranks
+from tfparallel_trainer.split import schedule
+
+pytestmark = pytest.mark.trainer
+
+STAGES = 3
+ROWS = 4096
+
+
+def test_one_forward_one_backward_holds_as_many_microbatches_as_stages() -> None:
+    devices = ranks.DEVICES[:STAGES]
+    bounded, unbounded = activations.held(devices, microbatches=12, rows=ROWS)
+    assert bounded <= STAGES
+    assert unbounded == pytest.approx(12, abs=0.1)
+
+
+def test_more_microbatches_take_no_more_memory() -> None:
+    devices = ranks.DEVICES[:STAGES]
+    order = schedule.one_forward_one_backward
+    few, many = (activations.peak(order, devices, count, ROWS) for count in (4, 12))
+    of_layer = 4 * ROWS * activations.WIDTH
+    assert many - few < activations.LAYERS * of_layer  # what one stage has of one microbatch

@@ -1,0 +1,110 @@
+"""Where a run divides its model: as the job file says, or as the planner chooses."""
+
+import dataclasses
+import hashlib
+from typing import Any
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import peers
+from tfparallel_trainer.contract import job_file, plan
+from tfparallel_trainer.split import graph, named
+from tfparallel_trainer.split.planning import choose, devices, room, settings, subjects
+
+_USUAL_LENGTH = 128
+"""Stands for dimensions that only the data tells."""
+
+_MOST = (1 << 62) - 1
+"""Bytes of a device whose memory nothing limits."""
+
+_DIGITS = 15
+"""Of a digest, as many as processes compare."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A mesh and where the stages are cut."""
+
+    mesh: job_file.Mesh
+    """Every axis is a number."""
+    model: graph.Graph
+    """Its nodes are in the order in which stages have them."""
+    ends: tuple[int, ...]
+    """Behind how many nodes each stage but the last one ends."""
+    made: plan.Plan | None
+    """What the planner expects; None where the job file says where to cut."""
+
+
+def over(
+    model: graph.Graph,
+    asked: job_file.Mesh,
+    batch: int,
+    cluster: devices.Cluster,
+    optimizer: Any = None,
+) -> Planned:
+    """Divide a model over devices.
+
+    Args:
+        model: its graph.
+        asked: the job's mesh; with every axis a number, or `auto`.
+        batch: examples of a step.
+        cluster: the devices; their memory is a limit where the planner chooses the mesh.
+        optimizer: the one that the user compiled the model with; absent: nothing of it is counted.
+
+    Raises:
+        BadConfigurationError: it cannot be divided so; or nothing fits, with what lacks how much.
+        UserCodeError: the optimizer cannot train what the mesh divides.
+    """
+    if asked.cuts:
+        ends = tuple(named.ends(model, asked.cuts))
+        return Planned(mesh=asked, model=model, ends=ends, made=None)
+    wanted = settings.Wanted(order=asked.schedule, batch=batch)
+    if not asked.auto:
+        parts = asked.data * asked.microbatches
+        wanted = dataclasses.replace(
+            wanted,
+            mesh=asked.axes,
+            microbatches=asked.microbatches,
+            batch=-(-batch // parts) * parts,  # parts may be unequal: the largest counts
+        )
+    made = choose.plan_for(subjects.of(model, optimizer, cluster, _USUAL_LENGTH), wanted)
+    return Planned(
+        mesh=job_file.Mesh(
+            **made.mesh.model_dump(), microbatches=made.microbatches, schedule=made.schedule
+        ),
+        model=dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in made.order)),
+        ends=made.ends,
+        made=made,
+    )
+
+
+def devices_of(asked: job_file.Mesh, together: peers.Peers, count: int) -> devices.Cluster:
+    """The devices of all processes; with `auto`, with the memory of the smallest one.
+
+    Args:
+        asked: the job's mesh.
+        together: all processes, each of which makes this call.
+        count: devices of each process.
+    """
+    memory = None
+    if asked.auto:
+        least = min(together.gather(room.of_device(count) or _MOST))
+        memory = None if least == _MOST else least
+    return devices.Cluster(
+        processes=together.count, devices=count, device=devices.Device(memory=memory)
+    )
+
+
+def compare(found: Planned, together: peers.Peers) -> None:
+    """See that all processes have come to the same plan; they would wait for each other otherwise.
+
+    Raises:
+        BadConfigurationError: one has not.
+    """
+    told = repr((found.mesh, found.ends, [node.name for node in found.model.nodes]))
+    digest = int(hashlib.sha256(told.encode()).hexdigest()[:_DIGITS], 16)
+    for name, other in zip(together.names, together.gather(digest), strict=True):
+        if other != digest:
+            raise errors.BadConfigurationError(
+                f"{name} divides the model otherwise than {together.names[together.me]}: let "
+                "build_model give the same model in all processes, or give the mesh and its cuts."
+            )

@@ -1,0 +1,38 @@
+"""What is planned: a recorded model with what it costs, on devices."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.planning import assigned, choose, costs, devices, slots, times
+
+
+def of(
+    model: graph.Graph,
+    optimizer: Any,
+    cluster: devices.Cluster,
+    length: int | None = None,
+    measured: Sequence[times.NodeTime] | None = None,
+) -> choose.Subject:
+    """Put together what the planner asks for.
+
+    Args:
+        model: the graph of a model without weights.
+        optimizer: the one that the user compiled it with; None: nothing of it is counted.
+        cluster: the devices.
+        length: stands for dimensions that only the data tells.
+        measured: the times of the nodes; absent: they are estimated.
+
+    Raises:
+        BadConfigurationError: there are such dimensions, and no length.
+        UserCodeError: the optimizer cannot be made from its configuration.
+    """
+    held, fixed = ({}, 0) if optimizer is None else slots.of(optimizer, model.variables)
+    known = costs.of(model, held, fixed, length)
+    return choose.Subject(
+        model=model,
+        costs=known,
+        times=measured or times.estimated(known, cluster.device),
+        cluster=cluster,
+        ways_of=assigned.ways_of(model, optimizer),
+    )
