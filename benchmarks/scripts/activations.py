@@ -16,7 +16,9 @@ from tfparallel_trainer import user
 from tfparallel_trainer.data import arrays, feed
 from tfparallel_trainer.mesh import devices as machine
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import partition, ranks, recording, schedule, skeleton, steps
+from tfparallel_trainer.split.engine import ranks, steps
+from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.pipeline import partition, schedule
 from tfparallel_trainer.step import replica
 
 LAYERS = 4

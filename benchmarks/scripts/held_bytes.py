@@ -13,7 +13,9 @@ from benchmarks.models import stacks
 from benchmarks.scripts import told
 from tfparallel_trainer import user
 from tfparallel_trainer.mesh import devices, shape
-from tfparallel_trainer.split import member, partition, recording, schedule, skeleton
+from tfparallel_trainer.split.engine import member
+from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.pipeline import partition, schedule
 from tfparallel_trainer.step import replica
 
 

@@ -8,7 +8,9 @@ from benchmarks.models import layers
 from benchmarks.scripts import told
 from tfparallel_trainer import user
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import partition, recording, schedule, skeleton, traffic
+from tfparallel_trainer.split.layers import traffic
+from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.pipeline import partition, schedule
 
 
 def main(batch, ranks):

@@ -11,15 +11,8 @@ import tensorflow as tf
 
 from tests.trainer import conftest, split_models
 from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.split import (
-    assignment,
-    execution,
-    graph,
-    layout,
-    recording,
-    sharded,
-    traffic,
-)
+from tfparallel_trainer.split.layers import assignment, layout, sharded, traffic
+from tfparallel_trainer.split.model import execution, graph, recording
 from tfparallel_trainer.step import replica
 
 DEVICES = [f"/device:CPU:{number}" for number in range(conftest.LOGICAL_DEVICES)]

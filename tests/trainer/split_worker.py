@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.mesh import collectives, devices, meeting, shape, tasks
-from tfparallel_trainer.split import assignment, execution, layout, recording, sharded
+from tfparallel_trainer.split.layers import assignment, layout, sharded
+from tfparallel_trainer.split.model import execution, recording
 
 LAYERS = keras.layers
 

@@ -13,7 +13,8 @@ from tests.trainer import launch, planned_models, reference, test_split_graph, t
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import environment, exits, job_file
-from tfparallel_trainer.split import graph, placing, planned, recording
+from tfparallel_trainer.split import placing, planned
+from tfparallel_trainer.split.model import graph, recording
 from tfparallel_trainer.split.planning import devices, room
 
 pytestmark = test_split_graph.pytestmark

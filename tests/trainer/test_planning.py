@@ -12,7 +12,7 @@ import pytest
 from tests.trainer import planned_models, split_models, test_split_graph
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.split import graph, recording
+from tfparallel_trainer.split.model import graph, recording
 from tfparallel_trainer.split.planning import (
     assigned,
     blocks,

@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from tests.trainer import split_models, test_split_graph
-from tfparallel_trainer.split import recording
+from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.planning import calibrate
 
 pytestmark = [

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.trainer import split_group, split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment, layout, recording, resharding, schedule, traffic
-from tfparallel_trainer.split.rules import registry
+from tfparallel_trainer.split.layers import assignment, layout, resharding, traffic
+from tfparallel_trainer.split.layers.rules import registry
+from tfparallel_trainer.split.model import recording
+from tfparallel_trainer.split.pipeline import schedule
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfparallel_trainer.split import drawing, initial
+from tfparallel_trainer.split.model import drawing, initial
 
 FIND = keras.initializers.get
 IN_ROWS = (

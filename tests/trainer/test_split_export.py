@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.trainer import split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard, values
-from tfparallel_trainer.split import blueprint, export, warm
+from tfparallel_trainer.split.state import blueprint, export, warm
 from tfparallel_trainer.step import averages, replica
 
 pytestmark = pytest.mark.filterwarnings(

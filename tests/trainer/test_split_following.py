@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.trainer import split_group
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment, layout
-from tfparallel_trainer.split.rules import following, registry
+from tfparallel_trainer.split.layers import assignment, layout
+from tfparallel_trainer.split.layers.rules import following, registry
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

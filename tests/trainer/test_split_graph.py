@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.trainer import split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import keys
-from tfparallel_trainer.split import execution, initial, recording, skeleton
+from tfparallel_trainer.split.model import execution, initial, recording, skeleton
 from tfparallel_trainer.step import replica
 
 pytestmark = [

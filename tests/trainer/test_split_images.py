@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment, recording, sharded
-from tfparallel_trainer.split.rules import registry
+from tfparallel_trainer.split.layers import assignment, sharded
+from tfparallel_trainer.split.layers.rules import registry
+from tfparallel_trainer.split.model import recording
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

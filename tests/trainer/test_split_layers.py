@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.trainer import split_group
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment
-from tfparallel_trainer.split.rules import registry
+from tfparallel_trainer.split.layers import assignment
+from tfparallel_trainer.split.layers.rules import registry
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.scripts import activations
 from tests.trainer import ranks
-from tfparallel_trainer.split import schedule
+from tfparallel_trainer.split.pipeline import schedule
 
 pytestmark = pytest.mark.trainer
 

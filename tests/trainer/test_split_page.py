@@ -4,8 +4,8 @@ import pathlib
 
 from tests.trainer import test_split_users
 from tests.unit import test_docs
-from tfparallel_trainer.split import whole
-from tfparallel_trainer.split.rules import attention, convolution, dense, einsum, embedding
+from tfparallel_trainer.split.layers import whole
+from tfparallel_trainer.split.layers.rules import attention, convolution, dense, einsum, embedding
 
 PAGE = "splitting-layers.md"
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from tests.trainer import split_group
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment, recording, sharded
+from tfparallel_trainer.split.layers import assignment, sharded
+from tfparallel_trainer.split.model import recording
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

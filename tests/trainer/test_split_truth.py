@@ -15,7 +15,9 @@ from tests.trainer.models import truth as models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import partition, ranks, recording, schedule, skeleton, steps
+from tfparallel_trainer.split.engine import ranks, steps
+from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.pipeline import partition, schedule
 from tfparallel_trainer.step import replica, train
 
 pytestmark = test_split_graph.pytestmark

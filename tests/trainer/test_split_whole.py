@@ -10,8 +10,9 @@ import pytest
 from tests.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment, layout, recording, whole
-from tfparallel_trainer.split.rules import registry
+from tfparallel_trainer.split.layers import assignment, layout, whole
+from tfparallel_trainer.split.layers.rules import registry
+from tfparallel_trainer.split.model import recording
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import blocks, costs, devices, tables, times, ways
 
 

@@ -14,7 +14,7 @@ from tfparallel_operator.cli.compare import complexity
 from tfparallel_operator.core import failure, observation, replicas
 from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
-from tfparallel_trainer.split import schedule
+from tfparallel_trainer.split.pipeline import schedule
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tests/cluster/README.md"])

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import layout, schedule, traffic
+from tfparallel_trainer.split.layers import layout, traffic
+from tfparallel_trainer.split.pipeline import schedule
 
 SPATIAL, TENSOR = shape.Axis.SPATIAL, shape.Axis.TENSOR
 

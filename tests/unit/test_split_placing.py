@@ -5,7 +5,9 @@ import pytest
 from tests.unit import split_graphs
 from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.mesh import shape, tasks
-from tfparallel_trainer.split import graph, placing, stages
+from tfparallel_trainer.split import placing
+from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.pipeline import stages
 
 
 def chain(*names: str) -> graph.Graph:

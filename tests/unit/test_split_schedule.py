@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import communication, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import communication, programs, schedule, stages
 
 ALL = (schedule.gpipe, schedule.one_forward_one_backward)
 counts = st.integers(1, 6)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfparallel_trainer.split import graph, programs, schedule, stages
+from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.pipeline import programs, schedule, stages
 
 
 @st.composite

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 from tfparallel_trainer.contract import job_file, plan, progress
 from tfparallel_trainer.mesh import shape, tasks
-from tfparallel_trainer.split import graph, stages
+from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.pipeline import stages
 
 _TO = " to "
 

@@ -7,7 +7,8 @@ from typing import Any
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import job_file, plan
-from tfparallel_trainer.split import graph, named
+from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.pipeline import named
 from tfparallel_trainer.split.planning import choose, devices, room, settings, subjects
 
 _USUAL_LENGTH = 128

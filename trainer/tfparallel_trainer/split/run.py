@@ -10,19 +10,12 @@ from tfparallel_trainer import engine, errors, run, settings, setup, stall, term
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.mesh import devices, shape, watch
-from tfparallel_trainer.split import (
-    evaluation,
-    keeping,
-    partition,
-    placing,
-    planned,
-    ranks,
-    recording,
-    skeleton,
-    steps,
-    upkeep,
-)
+from tfparallel_trainer.split import placing, planned
+from tfparallel_trainer.split.engine import evaluation, ranks, steps, upkeep
+from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.pipeline import partition
 from tfparallel_trainer.split.planning import settings as planner
+from tfparallel_trainer.split.state import keeping
 from tfparallel_trainer.step import checks
 
 

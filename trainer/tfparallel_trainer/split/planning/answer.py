@@ -4,7 +4,7 @@ import pathlib
 
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.split import recording, skeleton
+from tfparallel_trainer.split.model import recording, skeleton
 from tfparallel_trainer.split.planning import calibrate, choose, devices, settings, subjects
 
 

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import assignment, graph, layout, schedule, traffic, whole
+from tfparallel_trainer.split.layers import assignment, layout, traffic, whole
+from tfparallel_trainer.split.layers.rules import registry
+from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.pipeline import schedule
 from tfparallel_trainer.split.planning import choose, ways
-from tfparallel_trainer.split.rules import registry
 
 
 def ways_of(model: graph.Graph, optimizer: Any = None) -> choose.WaysOf:

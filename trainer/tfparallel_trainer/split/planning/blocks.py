@@ -9,7 +9,7 @@ import dataclasses
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import costs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer.split import execution, graph
+from tfparallel_trainer.split.model import execution, graph
 from tfparallel_trainer.split.planning import times
 
 _REPEATS = 5

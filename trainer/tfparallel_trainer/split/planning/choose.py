@@ -10,7 +10,7 @@ import numpy as np
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import (
     blocks,
     costs,

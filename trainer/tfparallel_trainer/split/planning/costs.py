@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import flops, keeping
 
 _TYPE_BITS = {"bool": 8, "none": 0}

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.model import graph
 
 Shape = tuple[int, ...]
 

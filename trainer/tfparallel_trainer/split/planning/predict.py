@@ -5,7 +5,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.split import communication, graph, programs, schedule, stages
+from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.pipeline import communication, programs, schedule, stages
 from tfparallel_trainer.split.planning import devices, settings, tables, timeline, ways
 
 

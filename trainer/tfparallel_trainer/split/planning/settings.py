@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import schedule
+from tfparallel_trainer.split.pipeline import schedule
 
 ORDERS: Mapping[job_file.PipelineSchedule, schedule.Schedule] = {
     job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: schedule.one_forward_one_backward,

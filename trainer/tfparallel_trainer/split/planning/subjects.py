@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import assigned, choose, costs, devices, slots, times
 
 

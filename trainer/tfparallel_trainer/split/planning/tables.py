@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import graph
+from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import blocks as blocks_
 from tfparallel_trainer.split.planning import costs, cuts, devices, settings, times, ways
 

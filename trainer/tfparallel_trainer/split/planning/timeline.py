@@ -4,7 +4,7 @@ import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from tfparallel_trainer.split import communication
+from tfparallel_trainer.split.pipeline import communication
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What the ranks of a process do together in a step and beside steps."""

@@ -1,0 +1,215 @@
+"""What one rank does in any program: the forward work of its stage."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import nest, order
+from tfparallel_trainer.split.engine import fences, head, member, tracing
+from tfparallel_trainer.split.layers import sharded
+from tfparallel_trainer.split.model import execution, graph
+from tfparallel_trainer.split.pipeline import partition, programs, schedule, stages
+from tfparallel_trainer.step import loss, synchrony
+
+_BORROWED = 1 << 16
+"""Keeps the seeds of a random layer apart that two stages call."""
+
+
+Counted = tuple[loss.Term, loss.Fraction]
+"""A term of the loss over some examples."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a rank works on."""
+
+    part: Any
+    """(x, y, sample_weight) of its place along the data axis; None when it has no examples."""
+    examples: int
+    """How many, known when the program is traced."""
+    total: int
+    """How many over the data axis."""
+    step: tf.Tensor
+    """Number of the step: a scalar int64."""
+
+
+class Stage(fences.Fences):
+    """A rank's forward work, and what all programs have in common."""
+
+    def __init__(
+        self, own: member.Member, divided: partition.Partition, share: Share, *, training: bool
+    ) -> None:
+        super().__init__(own.device)
+        self.own = own
+        self._divided = divided
+        self._share = share
+        self._training = training
+        count = min(divided.microbatches, share.examples)
+        self._rows = order.split(share.examples, count) if count else []
+        self._mail: dict[tracing.Address, tf.Tensor] = {}
+        self._made: dict[tuple[int, int], tf.Tensor] = {}
+        """Tensors that are sent, by microbatch and number."""
+        with tf.device(own.device):
+            self.values = {key: tf.convert_to_tensor(one) for key, one in own.weights.items()}
+            self._given = (
+                execution.by_number(divided.model, share.part[0])
+                if share.examples and own.stage.inputs
+                else {}
+            )
+        self.numerators = [tf.zeros((), tf.float64) for _ in own.head.terms]
+        of_examples = float(share.examples if own.is_last else 0)
+        self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
+
+    def give(self, address: tracing.Address) -> tf.Tensor:
+        """Give what a message carries."""
+        _, parcel = address
+        return self._made[parcel.microbatch, parcel.tensor]
+
+    def take(self, address: tracing.Address, tensor: tf.Tensor) -> None:
+        """Take what a message carries."""
+        self._mail[address] = tensor
+
+    def shape_of(self, address: tracing.Address) -> tuple[list[int], str]:
+        """Shape and type of what a message brings."""
+        _, parcel = address
+        tensor = self._divided.model.tensors[parcel.tensor]
+        lies = self._divided.plan.layouts[parcel.tensor]
+        _, *rest = lies.local(tensor.shape, self.own.place)
+        sizes = [len(self._rows[parcel.microbatch]), *rest]
+        if None in sizes:
+            raise errors.UserCodeError(
+                f"A tensor of the shape {tensor.shape} leaves stage {address[0].source}, and only "
+                "the data would tell its size: give keras.Input the whole shape of an example."
+            )
+        return [size or 0 for size in sizes], tensor.dtype
+
+    def work(self, action: schedule.Action) -> None:
+        """Go forward with a microbatch."""
+        self.begin()
+        with self.fence():
+            taken = self._taken(action)
+            found = self._run(action.microbatch, taken)
+            numerators = [one.numerator for _, one in self._terms(action.microbatch, found)]
+            self.did([*self._keep(action.microbatch, found), *numerators])
+
+    @property
+    def examples(self) -> int:
+        """How many it works on."""
+        return self._share.examples
+
+    @property
+    def nodes(self) -> tuple[graph.Node, ...]:
+        """Those of the whole model."""
+        return self._divided.model.nodes
+
+    def _taken(self, action: schedule.Action) -> dict[stages.Transfer, tf.Tensor]:
+        """What other stages have sent for a turn."""
+        microbatch = action.microbatch
+        return {
+            one: self._mail.pop((one, programs.Parcel(action.work, one.tensor, microbatch)))
+            for one in self.own.stage.received
+        }
+
+    @property
+    def _leaving(self) -> list[int]:
+        """The tensors that are used outside of the stage's nodes."""
+        outputs = self._divided.model.wanted() if self.own.is_last else ()
+        return list(dict.fromkeys([*(one.tensor for one in self.own.stage.sent), *outputs]))
+
+    def _synchronised(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which layers of this stage add up over the data axis."""
+        data = self.own.head.data
+        layers = synchrony.among(node.calls for node in self.own.stage.nodes)
+        if not self._training or not layers or data.size == 1:
+            return contextlib.nullcontext()
+        return synchrony.Context(data)
+
+    def _whole(self, number: int, part: Any) -> Any:
+        """An output of the model as the loss wants it."""
+        if not self.own.groups:
+            return part
+        return sharded.whole(self._divided.plan, number, part, self.own.groups)
+
+    def _run(self, microbatch: int, taken: Mapping[stages.Transfer, Any]) -> execution.Part:
+        rows = self._rows[microbatch]
+        given = {
+            number: self._given[number][rows.start : rows.stop] for number in self.own.stage.inputs
+        }
+        tensors = {**given, **{one.tensor: tensor for one, tensor in taken.items()}}
+        with self._synchronised():
+            return self._run_nodes(microbatch, tensors)
+
+    def _run_nodes(self, microbatch: int, tensors: Mapping[int, Any]) -> execution.Part:
+        variables = {**self.values, **self._seeds(microbatch)}
+        nodes = self.own.stage.nodes
+        if not self.own.groups:
+            return execution.run_nodes(
+                self._divided.model, nodes, tensors, variables, self._training
+            )
+        return sharded.run_nodes(
+            self._divided.plan,
+            nodes,
+            tensors,
+            variables,
+            self._training,
+            self.own.groups,
+            leaving=self._leaving,
+        )
+
+    def _keep(self, microbatch: int, found: execution.Part) -> list[Any]:
+        """Keep what is sent; gives it."""
+        sent = {one.tensor: found.tensors[one.tensor] for one in self.own.stage.sent}
+        self._made |= {(microbatch, number): tensor for number, tensor in sent.items()}
+        return list(sent.values())
+
+    def _terms(self, microbatch: int, found: execution.Part) -> list[Counted]:
+        """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""
+        examples = len(self._rows[microbatch])
+        terms: list[Counted] = []
+        if self.own.is_last:
+            terms += zip(self.own.head.terms, self._of_outputs(microbatch, found), strict=False)
+        if found.added:
+            kind = keras.config.floatx()
+            total = tf.add_n([tf.cast(tf.reduce_sum(one), kind) for one in found.added])
+            fraction = loss.Fraction(total * examples, tf.constant(examples, tf.float64))
+            terms.append((self.own.head.terms[-1], fraction))
+        for term, one in terms:
+            place = self.own.head.terms.index(term)
+            self.numerators[place] += tf.cast(one.numerator, tf.float64)
+            if term.output:
+                self.denominators[place] += one.denominator
+        return terms
+
+    def _of_outputs(self, microbatch: int, found: execution.Part) -> list[loss.Fraction]:
+        own, model = self.own.head, self._divided.model
+        rows = self._rows[microbatch]
+        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._share.part)
+        tensors = {number: self._whole(number, found.tensors[number]) for number in model.wanted()}
+        masked = {
+            one.tensor: execution.marked(tensors[one.tensor], tensors[one.mask])
+            for one in model.outputs
+            if one.mask is not None
+        }
+        y_pred = head.of_outputs(model, {**tensors, **masked})
+        own.model.compute_metrics(None, y, y_pred, weight)
+        return loss.fractions(own.terms, own.outputs, y, y_pred, weight)
+
+    def _seeds(self, microbatch: int) -> dict[str, tf.Tensor]:
+        """Seeds of this step, microbatch and place along the data axis."""
+        turn = self._share.step * self._divided.microbatches + microbatch
+        place = turn * self._divided.mesh.data + self.own.data
+        borrowed = dict(self.own.stage.borrowed)
+        return {
+            key: tf.stack(
+                [
+                    tf.constant(first[0]) + tf.cast(place, first.dtype),
+                    tf.constant(first[1] + (_BORROWED if key in borrowed else 0), first.dtype),
+                ]
+            )
+            for key, first in self.own.seeds.items()
+        }

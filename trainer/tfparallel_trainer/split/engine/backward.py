@@ -1,0 +1,161 @@
+"""What one rank does in a step: forward work that is kept, and backward work."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.split.engine import actors, exchange, member, tracing
+from tfparallel_trainer.split.layers import adjoint
+from tfparallel_trainer.split.pipeline import division, partition, programs, schedule, stages
+from tfparallel_trainer.step import loss
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Held:
+    """What a microbatch's backward work needs of its forward work."""
+
+    tape: tf.GradientTape
+    taken: dict[stages.Transfer, tf.Tensor]
+    tensors: dict[int, Any]
+    terms: list[actors.Counted]
+
+
+class Training(actors.Stage):
+    """A rank's work in a step."""
+
+    def __init__(
+        self,
+        own: member.Member,
+        divided: partition.Partition,
+        share: actors.Share,
+        known: division.Division,
+    ) -> None:
+        """Args:
+        own: the rank.
+        divided: the model on the mesh.
+        share: what it works on.
+        known: when the denominators of the loss are known.
+        """
+        super().__init__(own, divided, share, training=True)
+        self._known = known
+        self.settled: tf.Tensor | None = None
+        """The denominators of the loss of outputs over the whole batch, once they are known."""
+        self._held: dict[int, _Held] = {}
+        self.gradients: dict[str, Any] = dict.fromkeys(own.trained)
+        self.statistics: dict[str, tf.Tensor] = {}
+        self._seconds = tf.zeros((), tf.float64)
+        """In which it computes; the rest of a step it waits."""
+        with tf.device(own.device):
+            self.scale = own.optimizer.scale()
+
+    def work(self, action: schedule.Action) -> None:
+        """Go forward or backward with a microbatch."""
+        self.begin()
+        begin = self._now()
+        with self.fence():
+            if action.work is schedule.Work.FORWARD:
+                self._forward(action)
+            else:
+                self._backward(action)
+        self._seconds += self._now() - begin
+
+    def give(self, address: tracing.Address) -> tf.Tensor:
+        """Give what a message carries."""
+        _, parcel = address
+        if parcel.work is schedule.Work.FORWARD:
+            return super().give(address)
+        return self._mail.pop(address)
+
+    def busy(self) -> tf.Tensor:
+        """What the rank adds to the seconds in which each stage computes, on average of its ranks:
+        float64 [stages]."""
+        mesh = self._divided.mesh
+        share = self._seconds * mesh.stage / mesh.size
+        return share * tf.one_hot(self.own.stage.index, mesh.stage, dtype=tf.float64)
+
+    def _now(self) -> tf.Tensor:
+        """The moment at which all is done that this rank did before, as its processor sees it."""
+        with self.fence():
+            moment = self.own.clock.read()
+        self.did([moment])
+        return moment
+
+    def _forward(self, action: schedule.Action) -> None:
+        taken = self._taken(action)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
+            tape.watch([self.values[key] for key in self.gradients])
+            found = self._run(action.microbatch, taken)
+            terms = _with_one_end(self._terms(action.microbatch, found))
+        changed = {key: one for key, one in found.changed.items() if key in self.values}
+        self.values |= changed
+        self.statistics |= changed
+        self._held[action.microbatch] = _Held(tape, taken, found.tensors, terms)
+        numerators = [one.numerator for _, one in terms]
+        self.did([*self._keep(action.microbatch, found), *numerators, *changed.values()])
+
+    def _targets(
+        self, microbatch: int, terms: Sequence[actors.Counted]
+    ) -> tuple[list[Any], list[Any]]:
+        """Numerators, and what each is multiplied by before gradients are taken."""
+        if self._known is division.Division.LAST and len(terms) > 1:
+            raise errors.UserCodeError(
+                "The loss of a masked output is known when a batch is through all stages, and a "
+                f"layer of stage {self.own.stage.index} adds another loss: remove one of the two, "
+                "or use MultiWorkerMirrored."
+            )
+        scales = []
+        for term, one in terms:
+            scale = tf.cast(self.scale, tf.float64) * term.weight
+            if term.divided:
+                scale = self._divided_by(scale, microbatch, term, one)
+            scales.append(tf.cast(scale, one.numerator.dtype))
+        return [one.numerator for _, one in terms], scales
+
+    def _divided_by(
+        self, scale: tf.Tensor, microbatch: int, term: loss.Term, one: loss.Fraction
+    ) -> tf.Tensor:
+        """Divide by the denominator of a term over the whole batch, as far as it is known."""
+        if self.settled is not None and term.output:
+            whole = self.settled[self.own.head.terms.index(term)]
+            return tf.math.divide_no_nan(scale, whole)
+        if self._known is division.Division.LAST:
+            return scale
+        return scale * (len(self._rows[microbatch]) / self._share.total) / one.denominator
+
+    def _backward(self, action: schedule.Action) -> None:
+        held = self._held.pop(action.microbatch)
+        targets, scales = self._targets(action.microbatch, held.terms)
+        for one in self.own.stage.sent:
+            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
+            if (one, parcel) in self._mail:
+                targets.append(held.tensors[one.tensor])
+                scales.append(self._mail.pop((one, parcel)))
+        watched = {one: tensor for one, tensor in held.taken.items() if tensor.dtype.is_floating}
+        sources = [*watched.values(), *(self.values[key] for key in self.gradients)]
+        found = iter(
+            held.tape.gradient(targets, sources, output_gradients=scales)
+            if targets
+            else [None] * len(sources)
+        )
+        given = {}
+        for one, tensor in watched.items():
+            gradient = next(found)
+            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
+            given[one, parcel] = tf.zeros_like(tensor) if gradient is None else gradient
+        self._mail |= given
+        for key in self.gradients:
+            self.gradients[key] = exchange.add([self.gradients[key], next(found)])
+        self.did([*given.values(), *exchange.parts(self.gradients.values())])
+
+
+def _with_one_end(terms: Sequence[actors.Counted]) -> list[actors.Counted]:
+    """Let gradients come in through one operation (see `adjoint.one_end`)."""
+    ends = adjoint.one_end([one.numerator for _, one in terms])
+    return [
+        (term, dataclasses.replace(one, numerator=end))
+        for (term, one), end in zip(terms, ends, strict=True)
+    ]

@@ -1,0 +1,79 @@
+"""Evaluation of a model in stages: every batch goes forward through them, then one sum."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import user
+from tfparallel_trainer.data import feed
+from tfparallel_trainer.mesh import collectives
+from tfparallel_trainer.split.engine import actors, ranks, tracing, upkeep
+from tfparallel_trainer.step import evaluate
+
+
+class Evaluation:
+    """Evaluates the model of all ranks; an `engine.Evaluator`."""
+
+    def __init__(self, module: user.Module, own: ranks.Ranks, spec: Any) -> None:
+        """Args:
+        module: the user's module, for the messages.
+        own: the ranks of this process.
+        spec: structure of a part of a batch.
+        """
+        self._module = module
+        self._ranks = own
+        self._spec = spec
+        self._traced: dict[ranks.Shares, Any] = {}
+        self._upkeep = upkeep.Upkeep(own)
+
+    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        """Give loss and metrics over all examples; the same on every process."""
+        self._upkeep.share_statistics()
+        with self._upkeep.averaged():
+            return self._run(batches)
+
+    def _run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        heads = [own.head for own in self._ranks.members]
+        evaluate.reset_metrics(heads)
+        sums = np.zeros((2, len(heads[0].terms)))
+        for batch in batches:
+            shares = self._ranks.shares(batch.examples)
+            sums += self._function(shares)(self._ranks.parts(batch, shares)).numpy()
+        penalty = sum(float(own.penalty()) for own in self._ranks.members)
+        found, (totals, penalties) = self._upkeep.report(sums, penalty)
+        evaluate.reset_metrics(heads)
+        return {**evaluate.losses_with(heads[0], totals, penalties), **found}
+
+    def _function(self, shares: ranks.Shares) -> Any:
+        if shares not in self._traced:
+
+            def run(parts: Any) -> tf.Tensor:
+                self._ranks.begin(collectives.Program.EVALUATE, shares)
+                return self._sums(shares, parts)
+
+            with user.guard(self._module.path, "tracing the evaluation raised"):
+                self._traced[shares] = tf.function(run, autograph=False).get_concrete_function(
+                    self._ranks.spec(self._spec, shares)
+                )
+        return self._traced[shares]
+
+    def _sums(self, shares: ranks.Shares, parts: Any) -> tf.Tensor:
+        """Numerators and denominators over the examples of this process: [2, terms]."""
+        divided = self._ranks.divided
+        working = {}
+        for own in self._ranks.members:
+            share = self._ranks.share(own, shares, parts, tf.zeros((), tf.int64))
+            working[own.rank] = actors.Stage(own, divided, share, training=False)
+        tracing.emit(divided, divided.evaluation(shares), working, self._ranks.between)
+        found = [tf.zeros((2, len(self._ranks.members[0].head.terms)), tf.float64)]
+        done = []
+        for actor in working.values():
+            with actor.fence():
+                done.append(tf.no_op())
+                if actor.own.is_first:
+                    sums = [tf.stack(actor.numerators), tf.stack(actor.denominators)]
+                    found.append(tf.stack(sums))
+        with tf.control_dependencies(done):  # else TensorFlow leaves out what others only send
+            return tf.add_n(found)

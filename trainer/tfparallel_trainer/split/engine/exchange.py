@@ -1,0 +1,177 @@
+"""How the ranks of this process meet each other, and those of other processes.
+
+Among ranks of one process a message is the tensor itself, and a sum an addition on one of their
+devices: both wait for what they are computed from, so no order can be lost. Everything else is a
+collective operation in a group of our own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.mesh import collectives
+from tfparallel_trainer.split.pipeline import partition
+from tfparallel_trainer.step import gradients
+
+_CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+"""The types that broadcasts take."""
+
+
+class Exchange:
+    """This process's ends of all groups."""
+
+    def __init__(self, divided: partition.Partition, devices: Mapping[int, str]) -> None:
+        """Args:
+        divided: the model on the mesh.
+        devices: those of this process, by their ranks.
+        """
+        self._divided = divided
+        self._devices = devices
+        self._keys = divided.keys()
+        self._ends = {
+            (ranks, rank): collectives.Communicator(
+                key, len(ranks), ranks.index(rank), devices[rank]
+            )
+            for ranks, key in self._keys.items()
+            for rank in ranks
+            if rank in devices and not self._is_inside(ranks)
+        }
+        self._first = 0
+
+    def begin(self, program: collectives.Program, variant: int = 0) -> None:
+        """Start tracing a program.
+
+        Args:
+            program: the same on all processes.
+            variant: tells apart traces whose messages have other shapes.
+        """
+        for end in self._ends.values():
+            end.begin(program, variant)
+        numbers = variant * self._divided.numbers()
+        self._first = collectives.Program.PASS_ON << collectives.POSITION_BITS | numbers
+
+    def send(self, source: int, target: int, number: int, tensor: tf.Tensor) -> tf.Tensor:
+        """Send a tensor to a rank of another process; gives what is there when it is taken."""
+        kind = tensor.dtype
+        carried = tensor if kind in _CARRIED else tf.cast(tensor, _carrier(kind))
+        return tf.raw_ops.CollectiveBcastSendV2(
+            input=carried, **self._arguments(source, target, number)
+        )
+
+    def receive(
+        self, source: int, target: int, number: int, shape: Sequence[int], dtype: str
+    ) -> tf.Tensor:
+        """Take a tensor from a rank of another process."""
+        kind = tf.as_dtype(dtype)
+        taken = tf.raw_ops.CollectiveBcastRecvV2(
+            shape=tf.constant(list(shape), tf.int32),
+            T=kind if kind in _CARRIED else _carrier(kind),
+            **self._arguments(source, target, number),
+        )
+        return tf.cast(tf.ensure_shape(taken, shape), kind)
+
+    def total(
+        self, ranks: tuple[int, ...], given: Mapping[int, Sequence[tf.Tensor]]
+    ) -> dict[int, list[tf.Tensor]]:
+        """Add tensors up over ranks.
+
+        Args:
+            ranks: all that take part.
+            given: of each that is in this process its tensors, of static shapes.
+        """
+        if not self._is_inside(ranks):
+            found: dict[int, list[tf.Tensor]] = {}
+            for rank, tensors in given.items():
+                with tf.device(self._devices[rank]):
+                    found[rank] = self._ends[ranks, rank].sum_all(tensors)
+            return found
+        with tf.device(self._devices[ranks[0]]):
+            sums = [tf.add_n(parts) for parts in zip(*given.values(), strict=True)]
+        return self._on_each(ranks, sums)
+
+    def gradients(
+        self,
+        ranks: tuple[int, ...],
+        given: Mapping[int, Sequence[Any]],
+        variables: Mapping[int, Sequence[Any]],
+    ) -> dict[int, list[Any]]:
+        """Add gradients up over ranks, each kind as `step.gradients` does.
+
+        Args:
+            ranks: all that take part.
+            given: of each that is in this process the gradients of its variables.
+            variables: of each that is in this process.
+        """
+        if not self._is_inside(ranks):
+            found: dict[int, list[Any]] = {}
+            for rank, own in given.items():
+                with tf.device(self._devices[rank]):
+                    end, also = self._ends[ranks, rank], tf.zeros((1,), tf.float64)
+                    found[rank], _ = gradients.add_up(end, own, variables[rank], also)
+            return found
+        with tf.device(self._devices[ranks[0]]):
+            sums = [add(parts) for parts in zip(*given.values(), strict=True)]
+        return self._on_each(ranks, sums)
+
+    def _on_each(self, ranks: Sequence[int], sums: Sequence[Any]) -> dict[int, list[Any]]:
+        found = {}
+        for rank in ranks:
+            with tf.device(self._devices[rank]):
+                found[rank] = [here(one) for one in sums]
+        return found
+
+    def _is_inside(self, ranks: Sequence[int]) -> bool:
+        return all(rank in self._devices for rank in ranks)
+
+    def _arguments(self, source: int, target: int, number: int) -> dict[str, Any]:
+        ranks = (min(source, target), max(source, target))
+        return {
+            "group_size": tf.constant(2, tf.int32),
+            "group_key": tf.constant(self._keys[ranks], tf.int32),
+            "instance_key": tf.constant(self._first + number, tf.int32),
+        }
+
+
+def add(parts: Sequence[Any]) -> Any:
+    """Add gradients of one variable up; sparse ones stay sparse."""
+    found = [part for part in parts if part is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    if not all(isinstance(part, tf.IndexedSlices) for part in found):
+        return tf.add_n([tf.convert_to_tensor(part) for part in found])
+    return tf.IndexedSlices(
+        tf.concat([part.values for part in found], 0),
+        tf.concat([tf.cast(part.indices, tf.int64) for part in found], 0),
+        found[0].dense_shape,
+    )
+
+
+def parts(gradients: Iterable[Any]) -> list[tf.Tensor]:
+    """The tensors that gradients are made of."""
+    found: list[tf.Tensor] = []
+    for one in gradients:
+        if one is not None:
+            found += [one.values, one.indices] if isinstance(one, tf.IndexedSlices) else [one]
+    return found
+
+
+def floats(gradients: Iterable[Any]) -> list[tf.Tensor]:
+    """The values of gradients."""
+    return [one for one in parts(gradients) if one.dtype.is_floating]
+
+
+def here(gradient: Any) -> Any:
+    """A copy of a gradient of any kind, on the current device."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape
+        )
+    return tf.identity(gradient)
+
+
+def _carrier(kind: tf.DType) -> tf.DType:
+    """A type that broadcasts take and that holds all values of another one."""
+    return tf.float32 if kind.is_floating else tf.int64

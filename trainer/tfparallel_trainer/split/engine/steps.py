@@ -1,0 +1,103 @@
+"""One optimizer step of a model in stages: the lists, then sums, then each rank's own update."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import feed, marks
+from tfparallel_trainer.mesh import collectives
+from tfparallel_trainer.split.engine import backward, closing, ranks, tracing
+from tfparallel_trainer.step import synchrony, train
+
+
+class TrainStep:
+    """The step as a traced function; one for each way that a batch is divided.
+
+    Args:
+        module: the user's module, for the messages.
+        own: the ranks of this process.
+        spec: structure of a part of a batch, as tf.TensorSpec [None, …].
+        batch_size: examples of a whole batch.
+        leaves_out: whether a step that is not finite changes nothing.
+    """
+
+    def __init__(
+        self,
+        module: user.Module,
+        own: ranks.Ranks,
+        spec: Any,
+        batch_size: int,
+        *,
+        leaves_out: bool = False,
+    ) -> None:
+        self._module = module
+        self._ranks = own
+        self._spec = spec
+        self._whole = own.shares(batch_size)
+        self._leaves_out = leaves_out
+        self._traced: dict[ranks.Shares, Any] = {}
+        self._kinds: closing.Kinds = {}
+
+    def __call__(self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
+        """Make step number `step` (from 0) on this process's parts of a batch."""
+        shares = self._ranks.shares(batch.examples)
+        told = [*(float(flag in asked) for flag in train.Flag), *marks.summands(batch.mark)]
+        outcome = self._function(shares)(
+            tf.constant(step, tf.int64),
+            tf.constant(told, tf.float64),
+            self._ranks.parts(batch, shares),
+        )
+        own = self._ranks.members[0].head
+        *values, busy = (tensor.numpy() for tensor in outcome)
+        self._ranks.busy.append(busy.tolist())
+        return train.outcome_of(own, step, values)
+
+    def _function(self, shares: ranks.Shares) -> Any:
+        self._check(shares)
+        if not all(shares) and not self._kinds:
+            # Only a rank with examples knows which kinds of gradients its stage has.
+            self._function(self._whole)
+        if shares not in self._traced:
+            self._traced[shares] = self._trace(shares)
+        return self._traced[shares]
+
+    def _check(self, shares: ranks.Shares) -> None:
+        """Refuse a batch on whose parts layers could not add up together.
+
+        Raises:
+            UserCodeError: there is such a layer, and places along the data axis differ in the
+                number of microbatches.
+        """
+        divided = self._ranks.divided
+        adds_up = synchrony.among(node.calls for node in divided.model.nodes)
+        counts = {min(divided.microbatches, share) for share in shares}
+        if adds_up and len(counts) > 1:
+            raise errors.UserCodeError(
+                f"A batch has {sum(shares)} examples, so that some of {len(shares)} places along "
+                f"mesh.data have fewer than {divided.microbatches} microbatches, and "
+                f"{adds_up[0].name} (synchronized=True) adds up over all of them: let the examples "
+                "divide by the batch, or use LayerNormalization."
+            )
+
+    def _trace(self, shares: ranks.Shares) -> Any:
+        def run(step: tf.Tensor, told: tf.Tensor, parts: Any) -> Any:
+            self._ranks.begin(collectives.Program.TRAIN, shares)
+            return self._run(shares, step, told, parts)
+
+        with user.guard(self._module.path, "tracing a training step raised"):
+            return tf.function(run, autograph=False).get_concrete_function(
+                tf.TensorSpec((), tf.int64),
+                tf.TensorSpec((len(train.Flag) + len(marks.summands(0)),), tf.float64),
+                self._ranks.spec(self._spec, shares),
+            )
+
+    def _run(self, shares: ranks.Shares, step: tf.Tensor, told: tf.Tensor, parts: Any) -> Any:
+        divided, between = self._ranks.divided, self._ranks.between
+        working = {}
+        for own in self._ranks.members:
+            share = self._ranks.share(own, shares, parts, step)
+            working[own.rank] = backward.Training(own, divided, share, self._ranks.division)
+        ending = closing.Closing(working, between, told, self._kinds, self._ranks.division)
+        tracing.emit(divided, divided.training(shares), working, between, ending.total)
+        return ending.update(leaves_out=self._leaves_out)

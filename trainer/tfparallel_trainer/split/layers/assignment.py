@@ -1,0 +1,298 @@
+"""Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
+
+A node is split as the user wishes, or else in the way of its rules that communicates least among
+those that use most axes and divide its weights: for two layers in a row that is a column and then a
+row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.layers import layout, resharding, traffic, whole
+from tfparallel_trainer.split.layers.rules import registry, table
+from tfparallel_trainer.split.model import graph, initial
+
+_USUAL_BATCH = 32
+"""Examples of a microbatch, to weigh what grows with the batch against what does not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How one node is split."""
+
+    node: graph.Node
+    way: str
+    """The name of its rule, or `registry.REPLICATED`."""
+    split: registry.Split
+    """With an entry for every tensor that the node takes or makes."""
+    resharding: tuple[traffic.Traffic, ...]
+    """What it costs to bring its inputs into the layouts that it wants; an input that an earlier
+    node has had brought into the same layout costs nothing more."""
+    why: str
+    """Why it is replicated, when rules were tried or are missing; else empty."""
+
+    @property
+    def costs(self) -> tuple[traffic.Traffic, ...]:
+        """All that it communicates for each microbatch."""
+        return (*self.resharding, *self.split.costs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """How a model is split over the ranks of the spatial and tensor axes."""
+
+    model: graph.Graph
+    degrees: Mapping[shape.Axis, int]
+    choices: tuple[Choice, ...]
+    """In the order of the model's nodes."""
+    layouts: Mapping[int, layout.Layout]
+    """How each tensor lies once it is made; inputs of the model are whole."""
+    variables: Mapping[str, registry.Shard]
+    """How each variable of the model lies, by key."""
+    ending: tuple[traffic.Traffic, ...]
+    """What it costs to make the outputs of the model whole, for the loss and the metrics."""
+
+    def of(self, node: graph.Node) -> Choice:
+        """The choice for a node of the model."""
+        return next(choice for choice in self.choices if choice.node is node)
+
+    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, initial.Part]:
+        """Which part of each variable the rank at a place of the mesh keeps, by key."""
+        return {key: shard.layout.part(place) for key, shard in self.variables.items()}
+
+    def check(self) -> None:
+        """See that each axis with several ranks divides something.
+
+        Raises:
+            BadConfigurationError: an axis does not; says why not, for a layer that it might divide.
+        """
+        used = {
+            cut.axis
+            for choice in self.choices
+            for lies in (*choice.split.wants.values(), *choice.split.gives.values())
+            for cut in lies.cuts
+            if cut is not None
+        }
+        for shard in self.variables.values():
+            used |= shard.summed
+            used |= {cut.axis for cut in shard.layout.cuts if cut is not None}
+        for axis, degree in self.degrees.items():
+            if degree > 1 and axis not in used:
+                reasons = [choice.why for choice in self.choices if f"mesh.{axis}" in choice.why]
+                reason = f" ({reasons[0]})" if reasons else ""
+                raise errors.BadConfigurationError(
+                    f"mesh.{axis} is {degree}, but no layer of the model can be divided over it"
+                    f"{reason}: give 1."
+                )
+
+    def replicated(self) -> list[str]:
+        """A sentence for each node that holds weights and is replicated all the same."""
+        return [
+            f"{choice.node.name} is replicated: {choice.why}."
+            for choice in self.choices
+            if choice.way == registry.REPLICATED and choice.node.variables and choice.why
+        ]
+
+
+def assign(
+    model: graph.Graph,
+    degrees: Mapping[shape.Axis, int],
+    wishes: Mapping[str, str] | None = None,
+) -> Assignment:
+    """Choose how each node of a model is split.
+
+    Args:
+        model: the graph.
+        degrees: number of ranks along the spatial and tensor axes.
+        wishes: the way in which a layer or a node is to be split, by its name.
+
+    Raises:
+        BadConfigurationError: a wish names no layer or no way, or cannot be granted.
+    """
+    wishes = dict(wishes or {})
+    _check(model, wishes)
+    uncut: set[str] = set()
+    while True:
+        walk = _Walk(model, degrees, wishes, frozenset(uncut))
+        conflict = walk.run()
+        if conflict is None:
+            return walk.result()
+        # Two nodes read a variable and cannot do so with one part of it, so neither is split.
+        uncut |= conflict
+
+
+class _Walk:
+    """One pass over the nodes; `_uncut` are the variables that may not be cut."""
+
+    def __init__(
+        self,
+        model: graph.Graph,
+        degrees: Mapping[shape.Axis, int],
+        wishes: Mapping[str, str],
+        uncut: frozenset[str],
+    ) -> None:
+        self._model = model
+        self._degrees = degrees
+        self._wishes = wishes
+        self._uncut = uncut
+        self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
+        self._brought: set[tuple[int, layout.Layout]] = set()
+        self._trained = _trained(model)
+        self._variables: dict[str, registry.Shard] = {}
+        self._choices: list[Choice] = []
+
+    def run(self) -> set[str] | None:
+        """Choose for all nodes; gives the variables that must stay whole for that, if any."""
+        for node in self._model.nodes:
+            choice = self._choose(node)
+            for key in node.variables:
+                shard = choice.split.variables.get(key) or self._unsplit(key)
+                if self._variables.setdefault(key, shard) != shard:
+                    return {*node.variables, *self._partners(key)}
+            self._layouts |= choice.split.gives
+            self._brought |= set(choice.split.wants.items())
+            self._choices.append(choice)
+        return None
+
+    def result(self) -> Assignment:
+        """The assignment, when the walk came to its end."""
+        ending = [
+            one
+            for number in dict.fromkeys(self._model.wanted())
+            for one in self._bringing(number, self._whole_layout(number))
+        ]
+        return Assignment(
+            model=self._model,
+            degrees=self._degrees,
+            choices=tuple(self._choices),
+            layouts=self._layouts,
+            variables={
+                key: self._variables.get(key) or self._unsplit(key) for key in self._model.variables
+            },
+            ending=tuple(ending),
+        )
+
+    def _choose(self, node: graph.Node) -> Choice:
+        call = registry.Call(
+            model=self._model,
+            node=node,
+            degrees=self._degrees,
+            given={tensor: self._layouts[tensor] for tensor in node.inputs},
+            trained=self._trained,
+        )
+        wish = self._wish(node)
+        reasons: list[str] = []
+        found: list[Choice] = []
+        for way, rule in table.ways(node).items():
+            if wish != way and (wish is not None or rule.only_asked):
+                continue
+            if any(call.ranks(axis) == 1 for axis in rule.axes):
+                continue
+            try:
+                split = self._checked(node, rule.split(call))
+            except registry.CannotSplitError as error:
+                reasons.append(f"{error} ({way})")
+            else:
+                found.append(self._choice(node, way, split))
+        if wish not in (None, registry.REPLICATED) and not found:
+            raise errors.BadConfigurationError(self._refusal(node, str(wish), reasons))
+        if found:
+            return min(found, key=self._rank)
+        asked = "this was asked for" if wish == registry.REPLICATED else ""
+        missing = "" if self._alone() else f"there is no rule for {type(node.calls).__name__}"
+        why = asked or "; ".join(reasons) or missing
+        return self._choice(node, registry.REPLICATED, registry.Split(), why)
+
+    def _wish(self, node: graph.Node) -> str | None:
+        if node.kind is graph.Kind.MASK:
+            return None
+        layer = getattr(node.calls, "name", "")
+        return self._wishes.get(node.name, self._wishes.get(layer))
+
+    def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
+        """See that variables can be cut so, and are where other nodes read them, too."""
+        for key, shard in split.variables.items():
+            whole.check_variable(self._model.variables[key], shard.layout)
+            if key in self._uncut and shard != self._unsplit(key):
+                raise registry.CannotSplitError("another call needs the same weights whole")
+            if self._variables.get(key, shard).layout != shard.layout:
+                raise registry.CannotSplitError(
+                    "an earlier call divides the same weights otherwise"
+                )
+        return split
+
+    def _choice(self, node: graph.Node, way: str, split: registry.Split, why: str = "") -> Choice:
+        wants = {one: split.wants.get(one) or self._whole_layout(one) for one in node.inputs}
+        gives = {one: split.gives.get(one) or self._whole_layout(one) for one in node.outputs}
+        bringing = [one for tensor, lies in wants.items() for one in self._bringing(tensor, lies)]
+        return Choice(
+            node=node,
+            way=way,
+            split=dataclasses.replace(split, wants=wants, gives=gives),
+            resharding=tuple(bringing),
+            why=why,
+        )
+
+    def _bringing(self, tensor: int, lies: layout.Layout) -> Iterator[traffic.Traffic]:
+        if (tensor, lies) not in self._brought:
+            known = self._model.tensors[tensor]
+            has_gradient = tensor in self._trained
+            yield from resharding.traffic_of(
+                known.shape, known.dtype, self._layouts[tensor], lies, has_gradient
+            )
+
+    def _rank(self, choice: Choice) -> tuple[int, bool, float]:
+        axes = len(table.ways(choice.node)[choice.way].axes)
+        divides = any(not shard.layout.is_whole for shard in choice.split.variables.values())
+        sent = sum(one.sent(_USUAL_BATCH, self._degrees.get(one.axis, 1)) for one in choice.costs)
+        return -axes, not divides, sent
+
+    def _unsplit(self, key: str) -> registry.Shard:
+        return registry.Shard(layout.whole(len(self._model.variables[key].shape)))
+
+    def _whole_layout(self, tensor: int) -> layout.Layout:
+        return layout.whole(len(self._model.tensors[tensor].shape))
+
+    def _partners(self, key: str) -> Iterator[str]:
+        """The variables of all nodes that read a variable."""
+        for choice in self._choices:
+            if key in choice.node.variables:
+                yield from choice.node.variables
+
+    def _alone(self) -> bool:
+        return all(self._degrees.get(axis, 1) == 1 for axis in layout.AXES)
+
+    def _refusal(self, node: graph.Node, wish: str, reasons: list[str]) -> str:
+        known = ", ".join([*table.ways(node), registry.REPLICATED])
+        if reasons:
+            return f"The layer {node.name} cannot be split by {wish}: {'; '.join(reasons)}."
+        if wish in table.ways(node):
+            axes = " and ".join(f"mesh.{axis}" for axis in table.ways(node)[wish].axes)
+            return f"The layer {node.name} cannot be split by {wish} while {axes} is 1: give more."
+        return (
+            f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {wish}: "
+            f"give one of {known}."
+        )
+
+
+def _check(model: graph.Graph, wishes: Mapping[str, str]) -> None:
+    known = {node.name for node in model.nodes}
+    known |= {getattr(node.calls, "name", "") for node in model.nodes}
+    for name in wishes:
+        if name not in known:
+            raise errors.BadConfigurationError(
+                f"The model has no layer {name}, which was to be split by {wishes[name]}: "
+                f"give one of {', '.join(sorted(node.name for node in model.nodes))}."
+            )
+
+
+def _trained(model: graph.Graph) -> frozenset[int]:
+    """The tensors that depend on a weight that is trained."""
+    found: set[int] = set()
+    for node in model.nodes:
+        learns = any(getattr(model.variables[key], "trainable", False) for key in node.variables)
+        if learns or found.intersection(node.inputs):
+            found |= {one for one in node.outputs if model.tensors[one].is_real}
+    return frozenset(found)

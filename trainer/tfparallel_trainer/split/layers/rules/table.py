@@ -1,0 +1,71 @@
+"""All rules that there are for a node: those of users, then those built in."""
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+from tfparallel_trainer.split.layers.rules import (
+    attention,
+    borders,
+    convolution,
+    dense,
+    einsum,
+    embedding,
+    examples,
+    following,
+    images,
+    normalisation,
+    places,
+    pooling,
+    randomness,
+    registry,
+    statistics,
+)
+from tfparallel_trainer.split.model import graph
+
+MODULES: Sequence[ModuleType] = (
+    dense,
+    einsum,
+    embedding,
+    attention,
+    convolution,
+    images,
+    pooling,
+    borders,
+    normalisation,
+    statistics,
+    places,
+    following,
+    randomness,
+    examples,
+)
+"""Each has its `RULES` by class of layer, or `OPERATIONS` by name of an operation, or both."""
+
+
+def ways(node: graph.Node) -> Mapping[str, registry.Rule]:
+    """The rules for a node by way, in the order of preference; a mask has none."""
+    found: dict[str, registry.Rule] = {}
+    if node.kind is graph.Kind.LAYER:
+        kind = type(node.calls)
+        found |= registry.of_users(kind)
+        given = [one for module in MODULES for one in getattr(module, "RULES", {}).get(kind, ())]
+    elif node.kind is graph.Kind.OPERATION:
+        name = operation(node.calls)
+        given = [
+            one for module in MODULES for one in getattr(module, "OPERATIONS", {}).get(name, ())
+        ]
+    else:
+        given = []
+    for one in given:
+        found.setdefault(one.way, one)
+    return found
+
+
+def operation(calls: object) -> str:
+    """The name of an operation of Keras, such as add; empty when it is of someone else.
+
+    Keras' classes of operations are named as the functions, but for capitals and underscores.
+    """
+    kind = calls if callable(calls) and hasattr(calls, "__name__") else type(calls)
+    if not kind.__module__.startswith("keras."):
+        return ""
+    return str(kind.__name__).lower().replace("_", "")

@@ -1,0 +1,128 @@
+"""Runs nodes of a graph for one rank of a group that splits layers, on its parts of everything."""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.split.layers import adjoint, assignment, layout, resharding
+from tfparallel_trainer.split.layers.rules import registry, table
+from tfparallel_trainer.split.model import execution, graph
+
+
+def run_nodes(
+    plan: assignment.Assignment,
+    nodes: Iterable[graph.Node],
+    tensors: Mapping[int, Any],
+    variables: Mapping[str, Any],
+    training: bool,
+    groups: resharding.Group,
+    *,
+    leaving: Collection[int],
+    same_dropout: bool = False,
+) -> execution.Part:
+    """Run some nodes of a graph; all ranks of the groups run the same ones.
+
+    Args:
+        plan: how the model is split.
+        nodes: some of its nodes, in the same order.
+        tensors: this rank's parts of what the nodes take from outside, by number, each in the
+            layout of `plan.layouts`.
+        variables: this rank's parts of the variables that they read, by key.
+        training: whether layers behave as in training.
+        groups: this rank's ends of the groups that split layers.
+        leaving: the tensors that are used by others than these nodes. Gradients come in through
+            them only, and in one operation, so that all ranks communicate in the same order.
+        same_dropout: whether random layers draw what the unsplit model would.
+
+    Returns:
+        The parts of the leaving tensors, the new parts of variables that have changed, and the
+        losses that layers add, which are the same on all ranks.
+    """
+    seat = _Seat(plan, dict(tensors), dict(variables), training, groups, same_dropout)
+    for node in nodes:
+        seat.run(node)
+    changed = {key: seat.variables[key] for key in seat.changed}
+    return execution.Part(_with_one_end(plan.model, seat.tensors, leaving), changed, seat.added)
+
+
+def whole(plan: assignment.Assignment, tensor: int, part: Any, groups: resharding.Group) -> Any:
+    """Make a tensor whole on every rank, as the loss and the metrics want an output.
+
+    Args:
+        plan: how the model is split.
+        tensor: its number.
+        part: this rank's part.
+        groups: this rank's ends of the groups that split layers.
+    """
+    lies = plan.layouts[tensor]
+    return resharding.change(part, lies, layout.whole(len(lies.cuts)), groups)
+
+
+@dataclasses.dataclass(slots=True)
+class _Seat:
+    """A rank while it runs nodes."""
+
+    plan: assignment.Assignment
+    tensors: dict[int, Any]
+    variables: dict[str, Any]
+    training: bool
+    groups: resharding.Group
+    same_dropout: bool
+    changed: set[str] = dataclasses.field(default_factory=set)
+    added: tuple[Any, ...] = ()
+    _brought: dict[tuple[int, layout.Layout], Any] = dataclasses.field(default_factory=dict)
+
+    def run(self, node: graph.Node) -> None:
+        """Run the next node."""
+        choice = self.plan.of(node)
+        given = {one: self._bring(one, lies) for one, lies in choice.split.wants.items()}
+        own = {key: self.variables[key] for key in node.variables}
+        if choice.way == registry.REPLICATED:
+            part = execution.run_nodes(self.plan.model, (node,), given, own, self.training)
+            self.tensors |= {one: part.tensors[one] for one in node.outputs}
+            self._change(part.changed)
+            self.added += part.added
+            return
+        changed: dict[str, Any] = {}
+        place = {axis: group.index for axis, group in self.groups.items()}
+        made = table.ways(node)[choice.way].compute(
+            registry.Local(
+                model=self.plan.model,
+                node=node,
+                split=choice.split,
+                training=self.training,
+                same_dropout=self.same_dropout,
+                groups=self.groups,
+                tensors=given,
+                variables=own,
+                changed=changed,
+            )
+        )
+        for number, part in zip(node.outputs, made, strict=True):
+            # Some operations forget sizes, without which parts cannot be gathered.
+            dims = choice.split.gives[number].local(self.plan.model.tensors[number].shape, place)
+            self.tensors[number] = None if part is None else tf.ensure_shape(part, dims)
+        self._change(changed)
+
+    def _change(self, changed: Mapping[str, Any]) -> None:
+        self.variables |= changed
+        self.changed |= set(changed)
+
+    def _bring(self, tensor: int, lies: layout.Layout) -> Any:
+        """Give a tensor in the layout that a node wants; nodes that want the same share it."""
+        if (tensor, lies) not in self._brought:
+            before = self.plan.layouts[tensor]
+            self._brought[tensor, lies] = resharding.change(
+                self.tensors[tensor], before, lies, self.groups
+            )
+        return self._brought[tensor, lies]
+
+
+def _with_one_end(
+    model: graph.Graph, found: Mapping[int, Any], leaving: Collection[int]
+) -> dict[int, Any]:
+    real = [one for one in leaving if model.tensors[one].is_real]
+    ends = adjoint.one_end([found[one] for one in real])
+    return {one: found[one] for one in leaving} | dict(zip(real, ends, strict=True))

@@ -1,0 +1,72 @@
+"""What splitting a layer costs in communication, as data. Pure."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.pipeline import schedule
+
+
+class Kind(enum.StrEnum):
+    """A collective operation."""
+
+    SUM = "sum"
+    GATHER = "gather"
+    EXCHANGE = "exchange"
+    """Each rank gives every other one a part (all-to-all)."""
+    HALO = "halo"
+    """Ranks give their neighbours rows; the rank that gives most is meant."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """One operation of a group of ranks, for each microbatch."""
+
+    kind: Kind
+    axis: shape.Axis
+    work: schedule.Work
+    shape: tuple[int | None, ...]
+    """Of the tensor that each rank brings. None in front is the batch; elsewhere it is a length
+    that only the data tells, and counts as 1."""
+    dtype: str
+    parts: int = 1
+    """Into how many parts the batch is divided; the largest is meant."""
+
+    def brought(self, batch: int) -> int:
+        """Bytes of the tensor that a rank brings."""
+        front = -(-batch // self.parts) if self.shape and self.shape[0] is None else 1
+        return front * math.prod(size or 1 for size in self.shape) * itemsize(self.dtype)
+
+    def sent(self, batch: int, ranks: int) -> float:
+        """Bytes that a rank sends to others when the group is a ring."""
+        share = {
+            Kind.SUM: 2 * (ranks - 1) / ranks,
+            Kind.GATHER: ranks - 1,
+            Kind.EXCHANGE: (ranks - 1) / ranks,
+            Kind.HALO: 1,
+        }[self.kind]
+        return share * self.brought(batch)
+
+
+def brought(traffic: Iterable[Traffic], batch: int) -> dict[schedule.Work, int]:
+    """Bytes that a rank brings to all operations, forward and backward."""
+    found = dict.fromkeys(schedule.Work, 0)
+    for one in traffic:
+        found[one.work] += one.brought(batch)
+    return found
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element, by its type as Keras names it."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def carried(dtype: str) -> str:
+    """The type in which parts of tensors travel: not every one can be gathered."""
+    if dtype == "bfloat16":
+        return "float32"
+    return "int32" if dtype == "bool" or itemsize(dtype) < itemsize("float16") else dtype

@@ -1,0 +1,162 @@
+"""Runs the nodes of a graph on given tensors and given variables; changes neither."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer.split.model import graph
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What a model gives for its inputs."""
+
+    outputs: Any
+    """Nested as the model gives them."""
+    masks: dict[str, Any]
+    """Of each output that has one, by its name."""
+    changed: dict[str, Any]
+    """Variables that the run would have changed, by key: statistics and seeds."""
+    added: tuple[Any, ...]
+    """The losses that layers add themselves; not those of weights."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What some nodes of a model give."""
+
+    tensors: dict[int, Any]
+    """All that are then known, by number."""
+    changed: dict[str, Any]
+    """As in a result."""
+    added: tuple[Any, ...]
+    """As in a result."""
+
+
+def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
+    """Compute what calling the model would.
+
+    Args:
+        model: the graph.
+        inputs: nested as the model takes them.
+        variables: the values of all variables of the model, by key.
+        training: whether layers behave as in training.
+    """
+    part = run_nodes(model, model.nodes, by_number(model, inputs), variables, training)
+    found = part.tensors
+    return Result(
+        outputs=_filled(model.output_structure, found),
+        masks={one.name: found[one.mask] for one in model.outputs if one.mask is not None},
+        changed=part.changed,
+        added=part.added,
+    )
+
+
+def by_number(model: graph.Graph, inputs: Any) -> dict[int, Any]:
+    """Give inputs, nested as Keras takes them, the types and ranks of the model's, by number.
+
+    Raises:
+        ValueError: these are not the inputs of the model.
+    """
+    structure = model.input_structure
+    if isinstance(inputs, dict):
+        keys = structure if isinstance(structure, dict) else model.input_names
+        missing = [key for key in keys if key not in inputs]
+        if missing:
+            raise ValueError(f"the input {missing[0]} is not among {', '.join(inputs)}")
+        inputs = {key: inputs[key] for key in keys}
+        if not isinstance(structure, dict):
+            inputs = list(inputs.values())
+    leaves = keras.tree.flatten(inputs)
+    if len(leaves) != len(model.inputs):
+        raise ValueError(f"there are {len(leaves)} inputs, and the model has {len(model.inputs)}")
+    return {
+        number: _as_wanted(value, model.tensors[number])
+        for number, value in zip(model.inputs, leaves, strict=True)
+    }
+
+
+def run_nodes(
+    model: graph.Graph,
+    nodes: Iterable[graph.Node],
+    tensors: Mapping[int, Any],
+    variables: Mapping[str, Any],
+    training: bool,
+) -> Part:
+    """Run some nodes of a graph.
+
+    Args:
+        model: the graph.
+        nodes: some of its nodes, in the same order.
+        tensors: what the nodes take from outside, by number.
+        variables: the values of the variables that they read, by key.
+        training: whether layers behave as in training.
+    """
+    found = dict(tensors)
+    given = [(model.variables[key], value) for key, value in variables.items()]
+    # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
+    with keras.StatelessScope(given, collect_losses=True, initialize_variables=False) as scope:
+        before = [scope.get_current_value(variable) for variable, _ in given]
+        for node in nodes:
+            outputs = _call(node, found, training)
+            found.update(zip(node.outputs, map(_plain, keras.tree.flatten(outputs)), strict=True))
+        after = [scope.get_current_value(variable) for variable, _ in given]
+    changed = {
+        key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
+    }
+    return Part(found, changed, tuple(scope.losses))
+
+
+def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
+    masked = {tensor: marked(tensors[tensor], tensors[mask]) for tensor, mask in node.masks.items()}
+    given = (node.arguments, dict(node.keywords))
+    arguments, keywords = _filled(given, {**tensors, **masked})
+    match node.kind:
+        case graph.Kind.LAYER:
+            return node.calls(*arguments, **keywords, training=training)
+        case graph.Kind.OPERATION:
+            return node.calls(*arguments, **keywords)
+        case graph.Kind.MASK:
+            return node.calls.compute_mask(*arguments)
+
+
+def _filled(value: Any, tensors: Mapping[int, Any]) -> Any:
+    return keras.tree.map_structure(
+        lambda one: tensors[one.tensor] if isinstance(one, graph.Edge) else one, value
+    )
+
+
+class _Mark(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
+    """Lets Keras hang the mask that it is given on a tensor; some layers read it there only."""
+
+    def __init__(self) -> None:
+        super().__init__(name="mark", autocast=False)
+        self.supports_masking = True
+
+    def call(self, tensor: Any, mask: Any = None) -> Any:
+        """Give a tensor that nobody else has."""
+        return tf.identity(tensor)
+
+
+def marked(tensor: Any, mask: Any) -> Any:
+    """Hang a mask on a tensor, where Keras looks for it."""
+    return _Mark()(tensor, mask=mask)
+
+
+def _plain(tensor: Any) -> Any:
+    """Give a tensor without the mask that Keras hung on it, as one that came over a network."""
+    return None if tensor is None else tf.identity(tensor)
+
+
+def _as_wanted(value: Any, wanted: graph.Tensor) -> Any:
+    """Give a tensor the type and rank of the model's input, as Keras does."""
+    tensor = keras.ops.convert_to_tensor(value, dtype=wanted.dtype)
+    surplus = len(tensor.shape) - len(wanted.shape)
+    if surplus == 1 and tensor.shape[-1] == 1:
+        return keras.ops.squeeze(tensor, axis=-1)
+    if surplus == -1 and wanted.shape[-1] == 1:
+        return keras.ops.expand_dims(tensor, axis=-1)
+    return tensor

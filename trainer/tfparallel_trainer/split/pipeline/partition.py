@@ -1,0 +1,153 @@
+"""How a model is divided over the ranks of a mesh, and what follows for a batch. Pure."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import planned
+from tfparallel_trainer.split.layers import assignment, layout
+from tfparallel_trainer.split.model import graph, recording
+from tfparallel_trainer.split.pipeline import communication, programs, schedule
+from tfparallel_trainer.split.pipeline import stages as cuts
+from tfparallel_trainer.split.planning import devices
+
+_SIZE_BITS = 12
+_INDEX_BITS = 14
+_USUAL_EXAMPLES = 32
+"""Of a microbatch."""
+_FIRST = 1 + len(shape.Axis)
+"""The number that stands where groups along an axis have that of the axis."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A model in stages on a mesh."""
+
+    mesh: shape.Mesh
+    model: graph.Graph
+    stages: tuple[cuts.Stage, ...]
+    microbatches: int
+    """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
+    order: schedule.Schedule
+    plan: assignment.Assignment
+    """How each node is split over the ranks of the spatial and tensor axes."""
+    settles: bool = False
+    """As in `programs.Pipeline`; then all microbatches go forward before any goes backward."""
+
+    def pipeline(self, examples: int) -> programs.Pipeline:
+        """What the stages do with this many examples of one place along the data axis."""
+        count = min(self.microbatches, examples)
+        order = schedule.gpipe if self.settles else self.order
+        made = programs.of_stages(self.model, self.stages, count, order)
+        return dataclasses.replace(made, settles=self.settles)
+
+    def training(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
+        """The list of each rank for a step.
+
+        Args:
+            shares: how many examples each place along the data axis has.
+        """
+        return programs.on_mesh([self.pipeline(share) for share in shares], self.mesh, trains=True)
+
+    def evaluation(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
+        """The list of each rank for a batch that is only looked at; arguments as of `training`."""
+        forwards = [
+            dataclasses.replace(
+                self.pipeline(share), order=schedule.forwards, shared=(), settles=False
+            )
+            for share in shares
+        ]
+        return programs.on_mesh(forwards, self.mesh, trains=False)
+
+    def keys(self) -> dict[tuple[int, ...], int]:
+        """A group key for each set of ranks that ever meet; TensorFlow wants it below 2**30."""
+        found = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
+        keys: dict[tuple[int, ...], int] = {}
+        for size in {len(ranks) for ranks in found}:
+            same = [ranks for ranks in found if len(ranks) == size]
+            shift = self.mesh.generation % ((1 << _INDEX_BITS) // len(same)) * len(same)
+            for place, ranks in enumerate(same, shift):
+                keys[ranks] = (_FIRST << _SIZE_BITS | size) << _INDEX_BITS | place
+        return keys
+
+    def stage_of(self, rank: int) -> int:
+        """Which stage a rank runs."""
+        return self.mesh.coordinates(rank)[shape.Axis.STAGE]
+
+    def parameter_bytes(self, stage: cuts.Stage) -> int:
+        """Bytes of the weights on the device of a stage that has most, borrowed ones among them."""
+        size = 0
+        for key in (*stage.owned, *(key for key, _ in stage.borrowed)):
+            if not key.startswith(recording.SEED_PREFIX):
+                variable = self.model.variables[key]
+                part = self.plan.variables[key].layout.largest(tuple(variable.shape))
+                size += math.prod(one or 0 for one in part) * tf.as_dtype(variable.dtype).size
+        return size
+
+    def number(self, parcel: programs.Parcel, transfer: cuts.Transfer) -> int:
+        """A number that no other message between the same two ranks has in a step."""
+        transfers = self.stages[transfer.source].sent
+        kind = 0 if parcel.work is schedule.Work.FORWARD else 1
+        place = transfers.index(transfer) * len(schedule.Work) + kind
+        return place * self.microbatches + parcel.microbatch
+
+    def numbers(self) -> int:
+        """One more than the largest of these numbers."""
+        most = max((len(stage.sent) for stage in self.stages), default=0)
+        return most * len(schedule.Work) * self.microbatches
+
+    def _groups(self) -> Iterator[tuple[int, ...]]:
+        yield tuple(range(self.mesh.size))
+        shared = [members for _, members in self.pipeline(1).shared]
+        pairs = {(one.source, one.target) for stage in self.stages for one in stage.sent}
+        for rank in range(self.mesh.size):
+            yield self.mesh.group(rank, shape.Axis.DATA).ranks
+            along = self.mesh.group(rank, shape.Axis.STAGE).ranks
+            for axis in layout.AXES:
+                yield self.mesh.group(rank, axis).ranks
+            for members in (*shared, *pairs):
+                yield tuple(sorted(along[stage] for stage in members))
+
+
+def divide(
+    model: graph.Graph,
+    mesh: shape.Mesh,
+    microbatches: int,
+    order: schedule.Schedule,
+    ends: Sequence[int] | None = None,
+) -> Partition:
+    """Divide a model over a mesh.
+
+    Args:
+        model: the graph.
+        mesh: the mesh.
+        microbatches: parts that a rank's share of a batch is divided into.
+        order: in which a stage works on them.
+        ends: behind how many nodes each stage but the last one ends; absent: as the planner says
+            for equal devices of one process.
+
+    Raises:
+        BadConfigurationError: the model has fewer calls than the mesh has stages, a layer cannot be
+            split as it must, or an axis would divide no layer.
+    """
+    if ends is None:
+        asked = job_file.Mesh(
+            **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
+        )
+        batch = mesh.data * microbatches * _USUAL_EXAMPLES
+        found = planned.over(model, asked, batch, devices.Cluster(devices=mesh.size))
+        model, ends = found.model, found.ends
+    plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
+    plan.check()
+    return Partition(
+        mesh=mesh,
+        model=model,
+        stages=cuts.cut(model, ends),
+        microbatches=microbatches,
+        order=order,
+        plan=plan,
+    )

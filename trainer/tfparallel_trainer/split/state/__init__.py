@@ -1,0 +1,1 @@
+"""State that is divided over ranks: checkpoints, initial weights, the exported model."""

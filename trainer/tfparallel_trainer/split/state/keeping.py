@@ -1,0 +1,185 @@
+"""What becomes of a divided model's state: saved in parts, found again, and one file at the end."""
+
+import dataclasses
+import pathlib
+import shutil
+from collections.abc import Callable, Sequence
+
+from tfparallel_trainer import settings, user
+from tfparallel_trainer.checkpoint import files, peers, shard, slots, store
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.split.engine import member
+from tfparallel_trainer.split.state import blueprint, export, warm
+
+_EXPORT = ".exporting"
+"""Folder of what is exported where no checkpoint holds it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """State of the ranks of this process, and what all processes know of the whole."""
+
+    given: settings.Settings
+    module: user.Module
+    together: peers.Peers
+    drawn: blueprint.Blueprint
+    members: Sequence[member.Member]
+    state: shard.State
+    saved: store.Store | None
+    """None when the job saves no checkpoints."""
+
+    def start(self, say: Callable[[str], None]) -> files.Position:
+        """Give the ranks the newest checkpoint, or the initial weights that the job names.
+
+        Args:
+            say: writes a line for people.
+
+        Returns:
+            Where training begins; the same on all processes.
+
+        Raises:
+            BadConfigurationError: these are of another model.
+        """
+        restored = None if self.saved is None else self.saved.restore(self.state)
+        if restored is not None:
+            for own in self.members:
+                own.optimizer.resume()
+            folder = self.given.output_dir / outputs.CHECKPOINTS
+            say(f"resuming after step {restored.step} from {folder}")
+            return restored
+        weights = self.given.job.trainer.initial_weights
+        if weights is not None:
+            warm.load(self.drawn, self.state, weights, self.given.source_dir)
+            say(f"starting with the weights of {weights}")
+        return files.Position(step=0, epoch=self.given.first_epoch, example=0)
+
+    def export(self, at: files.Position, say: Callable[[str], None]) -> None:
+        """Leave the trained model in the output directory; all processes take part.
+
+        Args:
+            at: where training has ended; the last checkpoint is of there.
+            say: writes a line for people.
+
+        Raises:
+            StorageError: the disk does not take it.
+            UserCodeError: Keras cannot write the model.
+        """
+        folder = self.given.output_dir / outputs.CHECKPOINTS
+        beside = self.given.output_dir / _EXPORT
+        if self.saved is None or not (folder / store.name(at.step)).exists():
+            folder = beside
+            kept = _store(self.given, beside, 1, say, self.together)
+            kept.save(self.state, at)
+        if self.together.is_chief:
+            self._write(folder / store.name(at.step), say)
+            shutil.rmtree(beside, ignore_errors=True)
+
+    def _write(self, checkpoint: pathlib.Path, say: Callable[[str], None]) -> None:
+        path = self.given.output_dir / outputs.MODEL
+        export.save(self.drawn, checkpoint, path, self.module)
+        if self.given.job.trainer.saved_model:
+            serving = self.given.output_dir / outputs.SAVED_MODEL
+            refused = export.save_for_serving(self.drawn, path, serving, self.module)
+            if refused is not None:
+                say(f"warning: {refused}")
+
+
+def prepare(
+    given: settings.Settings,
+    module: user.Module,
+    together: peers.Peers,
+    members: Sequence[member.Member],
+    say: Callable[[str], None],
+) -> Keeping:
+    """See that the state of these ranks can be saved and exported.
+
+    Args:
+        given: what this process was started with.
+        module: the user's functions.
+        together: all processes.
+        members: the ranks of this one.
+        say: writes a line for people.
+
+    Raises:
+        UserCodeError: the model or its optimizer cannot be saved in parts.
+        BadConfigurationError: processes do not share the folder of the checkpoints.
+        PreemptedError: a newer attempt has started.
+    """
+    drawn = blueprint.draw(module, given.job.trainer.seed)
+    if together.is_chief:
+        export.check(drawn, module)
+    checkpoint = given.job.trainer.checkpoint
+    folder = given.output_dir / outputs.CHECKPOINTS
+    return Keeping(
+        given=given,
+        module=module,
+        together=together,
+        drawn=drawn,
+        members=members,
+        state=shard.State([_share(drawn, own) for own in members], drawn.wholes),
+        saved=_store(given, folder, checkpoint.keep, say, together) if checkpoint else None,
+    )
+
+
+def _store(
+    given: settings.Settings,
+    folder: pathlib.Path,
+    keep: int,
+    say: Callable[[str], None],
+    together: peers.Peers,
+) -> store.Store:
+    return store.Store(folder, keep, given.job_uid, given.attempt, say, together)
+
+
+def _share(drawn: blueprint.Blueprint, own: member.Member) -> dict[str, shard.Shard]:
+    """What a rank brings to a checkpoint."""
+    weights = {
+        key: shard.Shard(
+            variable=variable,
+            shape=drawn.wholes[key].shape,
+            part=own.parts.get(key, ()),
+            writes=own.owns(key),
+            label=drawn.wholes[key].label,
+        )
+        for key, variable in own.weights.items()
+    }
+    trained = {key: weights[key] for key in own.trained}
+    first = own.rank == 0
+    share = {
+        **weights,
+        **slots.shards(own.optimizer.given, trained, drawn.slots, writes_counters=first),
+    }
+    if own.optimizer.accumulates:
+        share |= _accumulating(drawn, own, weights, writes_counters=first)
+    return share
+
+
+def _accumulating(
+    drawn: blueprint.Blueprint,
+    own: member.Member,
+    weights: dict[str, shard.Shard],
+    *,
+    writes_counters: bool,
+) -> dict[str, shard.Shard]:
+    """The gradients that wait to be applied, and the count of steps, which Keras counts all."""
+    found = {}
+    for slot, key in drawn.slots.items():
+        if slot.name == "iteration" and slot.number == len(_counts(drawn)) - 1:
+            variable, writes = own.optimizer.made, writes_counters
+            part: shard.Part = ()
+        elif slot.name == "_gradient_accumulator" and slot.weight in own.trained:
+            weight = weights[str(slot.weight)]
+            variable = own.optimizer.kept[list(own.trained).index(str(slot.weight))]
+            part, writes = weight.part, weight.writes
+        else:
+            continue
+        whole = drawn.wholes[key]
+        found[key] = shard.Shard(
+            variable=variable, shape=whole.shape, part=part, writes=writes, label=whole.label
+        )
+    return found
+
+
+def _counts(drawn: blueprint.Blueprint) -> list[slots.Slot]:
+    """The counts of steps: of an optimizer that scales the loss, and last of the one in it."""
+    return [slot for slot in drawn.slots if slot.name == "iteration"]

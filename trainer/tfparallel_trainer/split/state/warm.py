@@ -1,0 +1,50 @@
+"""Initial weights of a divided model from a file that Keras wrote, a slice at a time."""
+
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+import h5py
+
+from tfparallel_trainer import warm
+from tfparallel_trainer.checkpoint import shard, values
+from tfparallel_trainer.split.state import archive, blueprint
+
+
+def load(drawn: blueprint.Blueprint, state: shard.State, given: str, folder: pathlib.Path) -> None:
+    """Assign to each rank its part of the weights of a file; the optimizer's state stays as it is.
+
+    Args:
+        drawn: the unsplit model.
+        state: what the ranks of this process hold.
+        given: `trainer.initialWeights`: a path, relative to `folder` or absolute.
+        folder: the folder of the user's module.
+
+    Raises:
+        BadConfigurationError: the file is not there, or its variables are not the model's.
+        UserCodeError: Keras changes weights as it writes them, so that none belongs to a dataset.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        empty = pathlib.Path(place) / f"model{archive.WEIGHTS}"
+        archive.save_weights(drawn.model, empty, drawn.weights)
+        with archive.opened(empty) as file:
+            places, here = archive.Layout(file, drawn.weights).places, warm.shapes(file)
+    here |= {place: drawn.wholes[key].shape for place, key in places.items()}
+    datasets = {key: place for place, key in places.items()}
+    with warm.reading(given, folder) as path, archive.opened(path) as file:
+        warm.compare(path, warm.shapes(file), here)
+        for key, one in state.each():
+            if key in datasets:
+                values.assign(one.variable, _blocks(file[datasets[key]], one.box))
+
+
+def _blocks(dataset: h5py.Dataset, wanted: shard.Box) -> Iterator[values.Placed]:
+    """Read a part of a variable, some rows at a time."""
+    if not wanted.shape:
+        yield (), archive.value(dataset, ())
+        return
+    rows = values.rows_of(wanted.shape, dataset.dtype.itemsize)
+    for low in range(0, wanted.shape[0], rows):
+        count = min(rows, wanted.shape[0] - low)
+        part = shard.Box((wanted.start[0] + low, *wanted.start[1:]), (count, *wanted.shape[1:]))
+        yield part.within(wanted), archive.value(dataset, part.slices)
