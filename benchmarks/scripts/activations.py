@@ -5,7 +5,8 @@ The stages are devices of this process, of which TensorFlow tells how much they 
 
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -45,7 +46,7 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
         return keras.Model(inputs, keras.layers.Dense(_NARROW)(x))
 
     replica.forget_names()
-    functions = {
+    functions: dict[str, Callable[..., Any]] = {
         "build_model": build,
         "compile_model": lambda model: model.compile(keras.optimizers.SGD(1e-3), "mse"),
     }

@@ -6,6 +6,8 @@ The ranks of the mesh are built one after the other, each on a device of its own
 import math
 import pathlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,7 +24,10 @@ from tfparallel_trainer.step import replica
 def main(name, stages, tensor):
     mesh = shape.Mesh(stage=stages, tensor=tensor)
     devices.prepare(mesh.size, alone=True)
-    functions = {"build_model": stacks.ALL[name], "compile_model": stacks.compile_model}
+    functions: dict[str, Callable[..., Any]] = {
+        "build_model": stacks.ALL[name],
+        "compile_model": stacks.compile_model,
+    }
     module = user.Module(pathlib.Path(stacks.__file__), functions)
     bare = skeleton.build(module, 0)
     made = recording.record(bare)

@@ -25,7 +25,8 @@ def main(batch, ranks):
     for key, shard in plan.variables.items():
         if shard.summed:
             sizes = shard.layout.local(tuple(divided.model.variables[key].shape), {})
-            sent += 2 * (ranks - 1) / ranks * math.prod(sizes) * traffic.itemsize("float32")
+            size = math.prod(one or 0 for one in sizes) * traffic.itemsize("float32")
+            sent += 2 * (ranks - 1) / ranks * size
     told.tell("planned", bytes=ranks * sent)
 
 

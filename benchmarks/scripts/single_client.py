@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +25,7 @@ from tfparallel_trainer.split.pipeline import schedule
 class Stage:
     def __init__(self, device, count, seed):
         self.device = device
-        self.inbox = queue.Queue(), queue.Queue()
+        self.inbox: tuple[queue.Queue[Any], queue.Queue[Any]] = queue.Queue(), queue.Queue()
         random = np.random.default_rng(seed)
         bound = np.sqrt(3 / layers.WIDTH)
         with tf.device(device):
