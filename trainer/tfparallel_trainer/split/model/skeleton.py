@@ -46,7 +46,7 @@ def build(module: user.Module, seed: int) -> Any:
     if model.compiled:
         raise _compiles(module)
     assigned = [one for one in model.variables if scope.get_current_value(one) is not None]
-    _check_adapted(module, model)
+    _check_adapted(module, model, {id(one) for one in assigned})
     if assigned:
         raise errors.UserCodeError(
             f"{module.path}: build_model assigns a value to {assigned[0].path}, which is lost "
@@ -78,10 +78,16 @@ def compile_model(module: user.Module, model: Any) -> None:
         )
 
 
-def _check_adapted(module: user.Module, model: Any) -> None:
-    """Refuse layers whose weights are copied into their calls, where no checkpoint finds them."""
+def _check_adapted(module: user.Module, model: Any, assigned: set[int]) -> None:
+    """Refuse layers that were adapted: they need a sentence of their own.
+
+    Args:
+        assigned: ids of the variables that got a value.
+    """
     for layer in _layers(model):
-        if isinstance(layer, keras.layers.Normalization) and layer.weights:
+        if not isinstance(layer, keras.layers.Normalization):
+            continue
+        if any(id(weight) in assigned for weight in layer.weights):
             raise errors.UserCodeError(
                 f"{module.path}: the layer {layer.name} takes its mean and variance from adapt(), "
                 "which is lost because ModelSplit builds the model without its weights: make it "
