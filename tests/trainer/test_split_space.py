@@ -207,7 +207,7 @@ def _gradients(
 
 @settings(max_examples=10, deadline=None)
 @given(
-    size=st.integers(8, 20),
+    size=st.integers(10, 20),  # with the largest stride, a row for each rank is left
     count=st.integers(2, 4),
     length=st.integers(1, 4),
     stride=st.integers(1, 3),
