@@ -8,8 +8,7 @@ from benchmarks.models import layers
 from benchmarks.scripts import told
 from tfparallel_trainer import user
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import traffic
-from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.model import graph, recording, skeleton
 from tfparallel_trainer.split.pipeline import partition, schedule
 
 
@@ -25,7 +24,7 @@ def main(batch, ranks):
     for key, shard in plan.variables.items():
         if shard.summed:
             sizes = shard.layout.local(tuple(divided.model.variables[key].shape), {})
-            size = math.prod(one or 0 for one in sizes) * traffic.itemsize("float32")
+            size = math.prod(one or 0 for one in sizes) * graph.itemsize("float32")
             sent += 2 * (ranks - 1) / ranks * size
     told.tell("planned", bytes=ranks * sent)
 

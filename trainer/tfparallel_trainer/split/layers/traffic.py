@@ -5,9 +5,8 @@ import enum
 import math
 from collections.abc import Iterable
 
-import numpy as np
-
 from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.pipeline import schedule
 
 
@@ -39,7 +38,7 @@ class Traffic:
     def brought(self, batch: int) -> int:
         """Bytes of the tensor that a rank brings."""
         front = -(-batch // self.parts) if self.shape and self.shape[0] is None else 1
-        return front * math.prod(size or 1 for size in self.shape) * itemsize(self.dtype)
+        return front * math.prod(size or 1 for size in self.shape) * graph.itemsize(self.dtype)
 
     def sent(self, batch: int, ranks: int) -> float:
         """Bytes that a rank sends to others when the group is a ring."""
@@ -60,13 +59,10 @@ def brought(traffic: Iterable[Traffic], batch: int) -> dict[schedule.Work, int]:
     return found
 
 
-def itemsize(dtype: str) -> int:
-    """Bytes of an element, by its type as Keras names it."""
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
-
-
 def carried(dtype: str) -> str:
     """The type in which parts of tensors travel: not every one can be gathered."""
     if dtype == "bfloat16":
         return "float32"
-    return "int32" if dtype == "bool" or itemsize(dtype) < itemsize("float16") else dtype
+    return (
+        "int32" if dtype == "bool" or graph.itemsize(dtype) < graph.itemsize("float16") else dtype
+    )

@@ -9,6 +9,8 @@ import enum
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+_TYPE_BITS = {"bool": 8, "none": 0}
+
 
 class Kind(enum.StrEnum):
     """What a node calls."""
@@ -112,3 +114,11 @@ def needed(nodes: Collection[Node], wanted: Collection[int]) -> tuple[Node, ...]
             open_tensors.update(node.inputs)
             kept.append(node)
     return tuple(reversed(kept))
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element, by its type as Keras names it; 8 where the name tells no size."""
+    if dtype in _TYPE_BITS:
+        return _TYPE_BITS[dtype] // 8
+    digits = "".join(filter(str.isdigit, dtype.partition("_")[0]))
+    return -(-int(digits or 64) // 8)

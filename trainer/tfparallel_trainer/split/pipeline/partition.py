@@ -4,8 +4,6 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-import tensorflow as tf
-
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import planned
@@ -85,7 +83,7 @@ class Partition:
             if not key.startswith(recording.SEED_PREFIX):
                 variable = self.model.variables[key]
                 part = self.plan.variables[key].layout.largest(tuple(variable.shape))
-                size += math.prod(one or 0 for one in part) * tf.as_dtype(variable.dtype).size
+                size += math.prod(one or 0 for one in part) * graph.itemsize(variable.dtype)
         return size
 
     def number(self, parcel: programs.Parcel, transfer: cuts.Transfer) -> int:

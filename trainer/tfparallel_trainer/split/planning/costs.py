@@ -12,8 +12,6 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import flops, keeping
 
-_TYPE_BITS = {"bool": 8, "none": 0}
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCost:
@@ -86,7 +84,7 @@ def of(
         BadConfigurationError: there are such dimensions, and no length.
     """
     shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
-    widths = [width(one.dtype) for one in model.tensors]
+    widths = [graph.itemsize(one.dtype) for one in model.tensors]
     sizes = [math.prod(shape) * wide for shape, wide in zip(shapes, widths, strict=True)]
     kept = {number for node in model.nodes for number in keeping.tensors(node)}
     gradients = _with_gradient(model)
@@ -105,7 +103,7 @@ def of(
             NodeCost(
                 flops=made,
                 tensor_bytes=moved,
-                weight_bytes=sum(math.prod(one.shape) * width(one.dtype) for one in held),
+                weight_bytes=sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in held),
                 backward=float(has_gradient) + is_trained,
                 inner_bytes=keeping.inner(node, [shapes[one] for one in taken], given) * wide,
             )
@@ -125,16 +123,8 @@ def of(
     )
 
 
-def width(dtype: str) -> int:
-    """Bytes of an element of a type."""
-    if dtype in _TYPE_BITS:
-        return _TYPE_BITS[dtype] // 8
-    digits = "".join(filter(str.isdigit, dtype.partition("_")[0]))
-    return -(-int(digits or 64) // 8)
-
-
 def _variable(one: Any, slots: int) -> Variable:
-    size = math.prod(one.shape) * width(one.dtype)
+    size = math.prod(one.shape) * graph.itemsize(one.dtype)
     return Variable(size, size if one.trainable else 0, slots)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.split.planning import costs
+from tfparallel_trainer.split.model import graph
 
 _SIZES = (2, 3, 5, 7, 11, 13, 17)
 """Different sizes for the dimensions of a stand-in, so that its slots' dimensions tell theirs."""
@@ -49,10 +49,10 @@ def of(
             known[kind] = _built(optimizer, (variable,)) - fixed
         sizes = dict(zip(_SIZES, shape, strict=False))
         found[key] = sum(
-            math.prod(sizes.get(size, size) for size in slot) * costs.width(dtype)
+            math.prod(sizes.get(size, size) for size in slot) * graph.itemsize(dtype)
             for slot, dtype in known[kind].elements()
         )
-    return found, sum(math.prod(slot) * costs.width(dtype) for slot, dtype in fixed.elements())
+    return found, sum(math.prod(slot) * graph.itemsize(dtype) for slot, dtype in fixed.elements())
 
 
 def _label(optimizer: Any, variable: Any) -> str:
