@@ -64,6 +64,7 @@ def test_pod_with_a_gpu_runs_on_a_pretended_node(light_cluster_with_nodes: handl
         return cluster.run_kubectl("get", "pod", "scheduled", query) == "Running"
 
     assert eventually(running)
+    cluster.run_kubectl("delete", "pod", "scheduled", "--wait")  # other tests need all the GPUs
 
 
 def test_dependents_are_collected_with_their_owner(

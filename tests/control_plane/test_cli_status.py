@@ -77,7 +77,7 @@ async def test_a_job_is_shown_with_its_replicas_and_placement(place: harness.Pla
         "running ReplicasRunning: 2/2 replicas run or have completed",
         "Worker 2 0 2 0 0 digits-worker-1 ended with 75 peer lost",
         "mesh stage 2, 4 microbatches (1F1B)",
-        "1 worker-1/GPU:0 conv to dense (3) 1 MiB 0.25",
+        "1 worker-1/GPU:0 conv to dense (3) 1 MiB 0.25 50%",
     ):
         assert line in lines, shown
     assert "restarting" not in shown

@@ -28,7 +28,9 @@ PLACEMENT = {
         "microbatches": 4,
         "schedule": "GPipe",
         "auto": False,
+        "cuts": [],
     },
+    "reasons": [],
     "stages": [
         {
             "stage": stage,

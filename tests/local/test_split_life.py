@@ -21,8 +21,6 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 MODEL = pathlib.Path(__file__).parents[1] / "e2e/models/split.py"
 EPOCHS = 4
 STEPS_BEFORE_THE_LOSS = 24
-EXAMPLES = 360
-"""Of the evaluation."""
 
 
 def _job(mark: str, workers: int, devices: int, **spec: Any) -> dict[str, Any]:
@@ -88,7 +86,7 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     assert [stage.device_count for stage in status.placement.stages] == [2, 2]
 
     accuracies = [exported.accuracy(one / outputs.MODEL, MODEL) for one in (expected, found)]
-    assert accuracies[1] == pytest.approx(accuracies[0], abs=1.5 / EXAMPLES)
+    assert accuracies[1] == accuracies[0]
     assert accuracies[0] > 0.9
     told = json.loads((found / outputs.SUMMARY).read_text())["metrics"]
     assert accuracies[1] == pytest.approx(float(told["val_accuracy"]), abs=1e-3)

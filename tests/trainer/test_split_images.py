@@ -155,6 +155,10 @@ def test_depthwise_and_separable_convolutions(
     run_or_refuse(dims, make, count, "rows")
 
 
+def transposed(rank: int, length: int, **options: Any) -> Any:
+    return getattr(LAYERS, f"Conv{rank}DTranspose")(3, (length, 2, 2)[:rank], **options)
+
+
 @few
 @given(
     rank=st.integers(1, 3),
@@ -162,37 +166,43 @@ def test_depthwise_and_separable_convolutions(
     count=spatial,
     length=st.integers(1, 4),
     stride=strides,
-    dilation=st.integers(1, 2),
     padding=paddings,
     more=st.integers(0, 2) | st.none(),
 )
 def test_transposed_convolutions(
-    rank: int,
-    height: int,
-    count: int,
-    length: int,
-    stride: int,
-    dilation: int,
-    padding: str,
-    more: int | None,
+    rank: int, height: int, count: int, length: int, stride: int, padding: str, more: int | None
 ) -> None:
-    assume(stride == 1 or dilation == 1)
-    assume(rank < 3 or dilation == 1)  # TensorFlow has no such kernel for a CPU
     assume(more is None or more < stride)
     dims = (height, *[3, 2][: rank - 1], 2)
 
     def make() -> Any:
-        return getattr(LAYERS, f"Conv{rank}DTranspose")(
-            3,
-            (length, 2, 2)[:rank],
-            strides=stride,
-            dilation_rate=dilation,
-            padding=padding,
-            output_padding=more,
-        )
+        return transposed(rank, length, strides=stride, padding=padding, output_padding=more)
 
     fits(dims, make, count)
     run_or_refuse(dims, make, count, "rows")
+
+
+@few
+@given(
+    rank=st.integers(1, 2),
+    height=st.integers(4, 9),
+    count=spatial,
+    length=st.integers(1, 3),
+    padding=paddings,
+)
+def test_dilated_transposed_convolutions(
+    rank: int, height: int, count: int, length: int, padding: str
+) -> None:
+    """TensorFlow dilates them on a CPU in 32 bits alone, and not in three dimensions."""
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    dims = (height, *[3, 2][: rank - 1], 2)
+
+    def make() -> Any:
+        return transposed(rank, length, dilation_rate=2, padding=padding)
+
+    fits(dims, make, count)
+    run_or_refuse(dims, make, count, "rows", tolerance=1e-5)
 
 
 @few

@@ -9,6 +9,10 @@ import keras
 import tensorflow as tf
 from sklearn import datasets, model_selection
 
+keras.config.set_floatx(
+    "float64"
+)  # so that a split model ends with the very numbers of a whole one
+
 SECONDS_BEFORE_AN_EPOCH = 2.0
 
 
@@ -43,7 +47,7 @@ def evaluation_data() -> Any:
 
 def _split() -> Any:
     digits = datasets.load_digits()
-    images = (digits.images[..., None] / 16).astype("float32")
+    images = digits.images[..., None] / 16
     return model_selection.train_test_split(
         images, digits.target, test_size=0.2, random_state=0, stratify=digits.target
     )
