@@ -49,7 +49,8 @@ def find_job(documents: list[Mapping[str, Any]], source: str) -> Mapping[str, An
     if jobs:
         raise SpecError(f"{source}: holds {len(jobs)} jobs of kind {names.KIND}; give one a file")
     kinds = ", ".join(repr(document.get("kind")) for document in documents) or "nothing"
-    raise SpecError(f"{source}: expected kind {names.KIND!r}, received {kinds}")
+    remedy = f"; tfparallel convert {source} makes one of it" if "'TFJob'" in kinds else ""
+    raise SpecError(f"{source}: expected kind {names.KIND!r}, received {kinds}{remedy}")
 
 
 def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
