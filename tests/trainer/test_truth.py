@@ -32,7 +32,6 @@ def test_two_processes_equal_a_plain_loop() -> None:
     [
         ("MLP, Adam", {"data": 2, "stage": 2, "tensor": 2}),
         ("CNN, SGD momentum", {"data": 2, "spatial": 2, "tensor": 2}),
-        ("synchronized BatchNormalization, SGD momentum", {"data": 2, "stage": 2}),
     ],
 )
 def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -> None:
