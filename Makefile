@@ -32,6 +32,7 @@ test-trainer: $(VENV)/.dev ## Run the tests that start TensorFlow processes
 truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes
 	$(BIN)/python -m tests.trainer.truth
 	$(BIN)/python -m tests.trainer.truth_servers
+	$(BIN)/python -m tests.trainer.truth_split
 
 compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
 	$(BIN)/python -m tests.local.comparisons

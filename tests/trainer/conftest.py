@@ -11,7 +11,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-LOGICAL_DEVICES = 8
+DEVICES_VARIABLE = "TFPARALLEL_TEST_DEVICES"
+LOGICAL_DEVICES = int(os.environ.get(DEVICES_VARIABLE, "8"))
 """The CPU of the test process is divided, so that it can hold several ranks."""
 
 # At import, because a test of another folder may be the first to use TensorFlow.

@@ -1,7 +1,7 @@
 """Replicas of this process for tests, each set of them with group keys of its own.
 
 TensorFlow remembers the devices of a group key and the shapes of an instance key for the life of a
-process. A slot is a place along an axis that these tests do not use, so sets do not meet.
+process.
 """
 
 import itertools
@@ -17,8 +17,7 @@ from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.step import replica, state, train
 
 DEVICES = [f"/device:CPU:{number}" for number in range(conftest.LOGICAL_DEVICES)]
-SLOTS = 1024
-_used = itertools.count(1)  # 0 is that of a mesh without the axis
+_used = itertools.count(1000)  # what runs in this process takes those from 0
 
 
 def module(build: Any, compile_model: Any) -> user.Module:
@@ -28,21 +27,19 @@ def module(build: Any, compile_model: Any) -> user.Module:
     )
 
 
-def slot() -> int:
-    """A slot that no set of this process has had."""
+def generation() -> int:
+    """A generation that no mesh of this process has had."""
     return next(_used)
 
 
 def build(made: user.Module, examples: Any, ranks: int) -> list[replica.Replica]:
     """Equal replicas, one on each device."""
-    place_of_set = slot()
-    mesh = shape.Mesh(data=ranks, stage=SLOTS)
+    mesh = shape.Mesh(data=ranks, generation=generation())
     sample = keras.tree.map_structure(lambda part: None if part is None else part[:1], examples)
     found = []
-    for place in range(ranks):
+    for rank in range(ranks):
         replica.forget_names()
-        rank = mesh.rank({shape.Axis.DATA: place, shape.Axis.STAGE: place_of_set})
-        found.append(replica.build(made, mesh, rank, DEVICES[place], 1, sample))
+        found.append(replica.build(made, mesh, rank, DEVICES[rank], 1, sample))
     state.share(found, [0])
     return found
 

@@ -3,7 +3,7 @@
 import contextlib
 import importlib.util
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -40,12 +40,18 @@ def floatx() -> Iterator[None]:
 
 
 def train(
-    module: Any, steps: int, batch_size: int, seed: int, rows: Rows | None = None
+    module: Any,
+    steps: int,
+    batch_size: int,
+    seed: int,
+    rows: Rows | None = None,
+    parts: Sequence[Sequence[int]] = (),
 ) -> tuple[list[Any], list[float]]:
     """Train a module's model; gives the weights and the loss of each step.
 
     `rows` gives the examples of an epoch in their order; by default those of training_data in the
-    order that docs/model-interface.md promises.
+    order that docs/model-interface.md promises. `parts` are microbatches that the model sees one
+    after the other, as places in a batch, for a loss that is a mean over examples.
     """
     keras.utils.set_random_seed(seed)
     model = module.build_model()
@@ -53,11 +59,21 @@ def train(
     optimizer = model.optimizer
     optimizer.build(model.trainable_variables)
 
+    def loss_of(x: Any, y: Any, weight: Any = None) -> Any:
+        return model.compute_loss(x, y, model(x, training=True), weight)
+
+    def cut(part: Sequence[int], *given: Any) -> Any:
+        return keras.tree.map_structure(lambda one: tf.gather(one, list(part)), given)
+
     @tf.function(autograph=False, reduce_retracing=True)
     def step(x: Any, y: Any, weight: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = model.compute_loss(x, y, model(x, training=True), weight)
-        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            if parts:
+                loss = sum(len(part) / batch_size * loss_of(*cut(part, x, y)) for part in parts)
+            else:
+                loss = loss_of(x, y, weight)
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply(tape.gradient(scaled, model.trainable_variables), model.trainable_variables)
         return loss
 
     losses: list[float] = []

@@ -16,8 +16,9 @@ from tfparallel_trainer.split.model import execution, graph, recording
 from tfparallel_trainer.step import replica
 
 DEVICES = [f"/device:CPU:{number}" for number in range(conftest.LOGICAL_DEVICES)]
-_keys = itertools.count(1 << 29)
-"""Group keys beyond those of meshes; TensorFlow remembers the shapes that a key has seen."""
+_keys = itertools.count(1 << 30, 1 << 10)
+"""Group keys beyond those of meshes, with room for pairs; TensorFlow remembers the shapes that a
+key has seen."""
 
 
 class Counting(collectives.Communicator):

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer import conftest
+from tests.trainer import ranks as devices
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import arrays, feed
 from tfparallel_trainer.mesh import collectives, shape
@@ -32,7 +33,7 @@ def module(build: Any, compile_model: Any) -> user.Module:
 
 
 def apart(made: user.Module, ranks: int) -> list[replica.Replica]:
-    mesh = shape.Mesh(data=ranks)
+    mesh = shape.Mesh(data=ranks, generation=devices.generation())
     x, y = data()
     sample = (x[:1], y[:1], None)
     found = []
@@ -66,7 +67,7 @@ def with_metrics(model: keras.Model) -> None:
 
 
 def test_groups_of_a_mesh_sum_and_gather_within_themselves() -> None:
-    mesh = shape.Mesh(stage=2, tensor=2)
+    mesh = shape.Mesh(stage=2, tensor=2, generation=devices.generation())
     ends = {
         (rank, axis): collectives.Communicator.of(mesh.group(rank, axis), rank, DEVICES[rank])
         for rank in range(4)

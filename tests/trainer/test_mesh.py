@@ -1,5 +1,6 @@
 """The mesh and the cluster as values."""
 
+import dataclasses
 import itertools
 import json
 
@@ -32,10 +33,38 @@ def test_groups_of_an_axis_divide_the_ranks(mesh: shape.Mesh, axis: shape.Axis) 
         )
 
 
-@given(meshes)
-def test_no_two_groups_have_one_key(mesh: shape.Mesh) -> None:
-    groups = {mesh.group(rank, axis) for rank in range(mesh.size) for axis in shape.Axis}
-    assert len({group.key for group in groups}) == len(groups)
+def keys_of(mesh: shape.Mesh) -> list[int]:
+    """The keys of all groups, of their pairs and of some other sets of ranks."""
+    keys = [mesh.other_key(number) for number in range(5)]
+    for group in {mesh.group(rank, axis) for rank in range(mesh.size) for axis in shape.Axis}:
+        keys.append(group.key)
+        size = len(group.ranks)
+        for one, other in itertools.combinations(range(min(size, shape.MAX_PAIRED)), 2):
+            keys.append(shape.pair_key(group.key, size, one, other))
+            assert keys[-1] == shape.pair_key(group.key, size, other, one)
+    return keys
+
+
+@given(st.lists(meshes, max_size=4), st.integers(0, 3000))
+def test_no_two_sets_of_ranks_have_one_key(made: list[shape.Mesh], first: int) -> None:
+    made = [dataclasses.replace(mesh, generation=number) for number, mesh in enumerate(made, first)]
+    keys = [key for mesh in made for key in keys_of(mesh)]
+    assert len(set(keys)) == len(keys)
+    assert all(1 << 14 < key < 1 << 30 for key in keys)
+
+
+def test_large_meshes_have_keys() -> None:
+    for large in ({"data": 4096}, {"data": 16, "stage": 16, "tensor": 16}):
+        mesh = shape.Mesh(**large, generation=4094)
+        for axis in shape.Axis:
+            assert mesh.group(mesh.size - 1, axis).key < 1 << 30
+    with pytest.raises(errors.BadConfigurationError, match=r"^mesh.is data 1 x .*fewer devices"):
+        shape.Mesh(stage=100, spatial=30, tensor=30).group(89_999, shape.Axis.TENSOR)
+
+
+def test_pairs_of_large_groups_have_no_keys() -> None:
+    with pytest.raises(ValueError, match="0 and 1 are no pair in a group of 47 ranks"):
+        shape.pair_key(1 << 20, 47, 0, 1)
 
 
 def test_places_outside_are_refused() -> None:
@@ -103,29 +132,3 @@ def test_everybody_is_watched(count: int) -> None:
             seen[peer.name] = seen.get(peer.name, 0) + 1
     assert sorted(seen) == sorted(f"worker-{number}" for number in range(count))
     assert seen["worker-0"] == count - 1
-
-
-@given(meshes)
-def test_pairs_have_keys_that_no_group_and_no_other_pair_has(mesh: shape.Mesh) -> None:
-    groups = {mesh.group(rank, axis) for rank in range(mesh.size) for axis in shape.Axis}
-    keys = [group.key for group in groups]
-    for group in groups:
-        size = len(group.ranks)
-        for one, other in itertools.combinations(range(size), 2):
-            keys.append(shape.pair_key(group.key, size, one, other))
-            assert keys[-1] == shape.pair_key(group.key, size, other, one) < 1 << 31
-    assert len(set(keys)) == len(keys)
-
-
-def test_pairs_of_groups_of_all_sizes_differ() -> None:
-    key = shape.Group(shape.Axis.TENSOR, 0, (0,)).key
-    sizes = range(2, shape.MAX_PAIRED + 1)
-    keys = [
-        shape.pair_key(key, size, *pair)
-        for size in sizes
-        for pair in itertools.combinations(range(size), 2)
-    ]
-    assert len(set(keys)) == len(keys)
-    assert max(keys) < 1 << 31
-    with pytest.raises(ValueError, match="0 and 1 are no pair in a group of 47 ranks"):
-        shape.pair_key(key, 47, 0, 1)

@@ -36,6 +36,7 @@ def test_settings_are_read(tmp_path: pathlib.Path) -> None:
     found = settings.read(
         given(tmp_path, TFPARALLEL_ATTEMPT="4", TFPARALLEL_PROGRESS_URL="http://localhost:1")
     )
+    assert not found.same_dropout
     assert (found.attempt, found.cpu_devices, found.cluster.alone) == (4, 1, True)
     assert found.progress is not None
     assert found.progress.token_file is None

@@ -1,6 +1,5 @@
 """A divided model on virtual devices trains as a plain Keras loop in one process does."""
 
-import itertools
 import pathlib
 import types
 from typing import Any
@@ -23,7 +22,6 @@ from tfparallel_trainer.step import replica, train
 pytestmark = test_split_graph.pytestmark
 
 STEPS = 12
-_generations = itertools.count()
 ONE = schedule.one_forward_one_backward
 Functions = dict[str, Any]
 
@@ -37,7 +35,7 @@ def prepare(
 ) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
     """All ranks of a mesh in this process."""
     mesh = shape.Mesh(
-        **{str(axis): mesh.degree(axis) for axis in shape.Axis}, generation=next(_generations)
+        **{str(axis): mesh.degree(axis) for axis in shape.Axis}, generation=devices.generation()
     )
     module = user.Module(pathlib.Path(__file__), functions)
     own = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.trainer import ranks, truth, truth_servers
+from tests.trainer import ranks, truth, truth_servers, truth_split
 from tfparallel_trainer.mesh import tasks
 
 SOME = tuple(case for case in truth.CASES if case.model in ("MLP", "two inputs, two outputs"))
@@ -15,7 +15,7 @@ SOME = tuple(case for case in truth.CASES if case.model in ("MLP", "two inputs, 
 def test_two_devices_equal_a_plain_loop(case: truth.Case) -> None:
     with truth.precision("float64"):
         wanted = truth.expected(case)
-        found, _ = truth.trained(case, tasks.parse(None), ranks.DEVICES[:2], ranks.slot())
+        found, _ = truth.trained(case, tasks.parse(None), ranks.DEVICES[:2], ranks.generation())
     assert truth.difference(found, wanted, relative=False) <= case.limit
 
 
@@ -24,6 +24,25 @@ def test_two_processes_equal_a_plain_loop() -> None:
     cells = truth.measure((truth.Layout(2, 1),), ("float64",), SOME)
     assert len(cells) == len(SOME)
     assert truth.faults(cells) == []
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize(
+    ("name", "degrees"),
+    [
+        ("MLP, Adam", {"data": 2, "stage": 2, "tensor": 2}),
+        ("CNN, SGD momentum", {"data": 2, "spatial": 2, "tensor": 2}),
+    ],
+)
+def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -> None:
+    case = next(case for case in truth.CASES if case.name == name)
+    layout = next(one for one in truth_split.LAYOUTS if one.degrees == degrees)
+    assert truth_split.applies(case, layout)
+    with truth.precision("float64"):
+        wanted, losses = truth_split.expected(case, layout, 10)
+        found, own_losses = truth_split.trained(case, layout, ranks.generation(), 10)
+    assert truth.difference(found, wanted, relative=False) <= case.limit
+    assert own_losses == pytest.approx(losses, rel=1e-10)
 
 
 @pytest.mark.trainer

@@ -21,7 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tests.trainer import launch, ranks, reference
+from tests.trainer import launch, reference
 from tests.trainer.models import truth as models
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import environment
@@ -128,11 +128,11 @@ def expected(case: Case) -> list[Any]:
 
 
 def trained(
-    case: Case, processes: tasks.Cluster, names: Sequence[str], slot: int
+    case: Case, processes: tasks.Cluster, names: Sequence[str], generation: int
 ) -> tuple[list[Any], list[replica.Replica]]:
-    """The weights that the ranks of all processes give; `slot` must be a fresh one for each."""
+    """The weights that the ranks of all processes give; each mesh has a generation of its own."""
     made = user.Module(pathlib.Path(__file__), case.functions(synchronized=True))
-    mesh = shape.Mesh(data=len(processes.tasks) * len(names), stage=ranks.SLOTS)
+    mesh = shape.Mesh(data=len(processes.tasks) * len(names), generation=generation)
     places = [processes.me * len(names) + place for place in range(len(names))]
     request = source.Request(
         seed=SEED,
@@ -143,9 +143,8 @@ def trained(
     )
     given = source.training(made, request)
     replicas = []
-    for place, name in zip(places, names, strict=True):
+    for rank, name in zip(places, names, strict=True):
         replica.forget_names()
-        rank = mesh.rank({shape.Axis.DATA: place, shape.Axis.STAGE: slot})
         replicas.append(replica.build(made, mesh, rank, name, SEED, given.sample()))
     state.share(replicas, [0])
     step = train.TrainStep(made, replicas, given.spec)
@@ -224,8 +223,8 @@ def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> None:
     weights: dict[str, Any] = {}
     replicas: list[replica.Replica] = []
     with precision(floatx):
-        for slot, number in enumerate(numbers, 1):
-            found, replicas = trained(CASES[number], processes, names, slot)
+        for generation, number in enumerate(numbers):
+            found, replicas = trained(CASES[number], processes, names, generation)
             weights |= {f"{number}/{place:03}": array for place, array in enumerate(found)}
     if processes.is_chief:
         np.savez(output, **weights)
@@ -290,8 +289,11 @@ def part(heading: str) -> str:
 
 
 def write(heading: str, content: str) -> None:
-    """Replace a part of the page."""
+    """Replace a part of the page, or add it."""
     page = PAGE.read_text(encoding="utf-8")
+    if f"{heading}\n" not in page:
+        PAGE.write_text(f"{page.rstrip()}\n\n{content}", encoding="utf-8")
+        return
     PAGE.write_text(
         page.replace(part(heading).rstrip("\n"), content.rstrip("\n")), encoding="utf-8"
     )

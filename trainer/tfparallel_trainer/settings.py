@@ -54,6 +54,8 @@ class Settings:
     progress: ProgressTarget | None
     first_epoch: int = 0
     """The epoch that training begins with, where no checkpoint says otherwise."""
+    same_dropout: bool = False
+    """Whether parts of a tensor get the dropout that the whole one would get."""
 
     @property
     def uses_servers(self) -> bool:
@@ -96,6 +98,7 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         cpu_devices=positive(env, environment.CPU_DEVICES) or 1,
         logs_steps=_switch(env, environment.STEP_LOG),
         progress=progress_target(env),
+        same_dropout=_switch(env, environment.SAME_DROPOUT),
     )
 
 

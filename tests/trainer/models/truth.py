@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from sklearn import datasets
 
 EXAMPLES = 70
 
@@ -102,6 +103,20 @@ def embedding():
             keras.layers.Dense(1),
         ]
     )
+
+
+def residual(layers, _):
+    """A network of this many dense layers, for the images of digits."""
+    first = keras.Input((64,))
+    states = keras.layers.Dense(32, "tanh")(first)
+    for _ in range(layers - 2):
+        states += keras.layers.Dense(32, "tanh")(states)
+    return keras.Model(first, keras.layers.Dense(10, "softmax")(states))
+
+
+def digits():
+    x, y = datasets.load_digits(return_X_y=True)
+    return x[:280] / 16, y[:280]
 
 
 def sequences():

@@ -39,3 +39,7 @@ FAILURE_FILE = "TFPARALLEL_FAILURE_FILE"
 
 CPU_DEVICES = "TFPARALLEL_CPU_DEVICES"
 """On a machine without GPUs: how many devices the CPU is divided into, to try Mirrored out (1)."""
+
+SAME_DROPOUT = "TFPARALLEL_SAME_DROPOUT"
+"""1: under ModelSplit, parts of a tensor get the dropout that the whole one would get in one
+process, to compare meshes; absent: each part draws its own, which is faster."""

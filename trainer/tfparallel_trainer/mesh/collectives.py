@@ -20,7 +20,7 @@ import tensorflow as tf
 from tfparallel_trainer.mesh import shape
 
 PROCESSES_KEY = 1 << 13
-"""Key of the group that has one rank of each process; below those of the mesh's groups."""
+"""Key of the group that has one rank of each process; below those of all meshes."""
 
 POSITION_BITS = 24
 _VARIANT_BITS = 18
@@ -51,7 +51,8 @@ class Program(enum.IntEnum):
 class Communicator:
     """One rank's end of a group; all members make the same calls in the same order.
 
-    `key` is a number that only this group has, `index` this rank's place in it.
+    `key` is a number that only this group has, and those that follow are for its pairs (see
+    `shape.pair_key`); `index` is this rank's place in it.
     """
 
     def __init__(self, key: int, size: int, index: int, device: str) -> None:

@@ -26,11 +26,14 @@ class Axis(enum.StrEnum):
 
 
 _AXES = tuple(Axis)
-_INDEX_BITS = 14
-_SIZE_BITS = 12
 
 MAX_PAIRED = 46
 """Groups of more ranks have no keys for their pairs."""
+
+_BLOCK_BITS = 18
+"""Of the keys that each mesh of a process has for itself."""
+_BLOCKS = (1 << 30 - _BLOCK_BITS) - 1
+"""Meshes that have keys of their own; the block before those of the first is left to others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,26 +41,14 @@ class Group:
     """Ranks that differ along one axis only, in the order of that axis."""
 
     axis: Axis
-    index: int
-    """Which of the groups along this axis."""
     ranks: tuple[int, ...]
-
-    @property
-    def key(self) -> int:
-        """A number that no other group of the mesh has: TensorFlow's group key, below 2**30.
-
-        TensorFlow remembers the size that belongs to a key, so the size is part of it.
-        """
-        axis = 1 + _AXES.index(self.axis)
-        return (axis << _SIZE_BITS | len(self.ranks)) << _INDEX_BITS | self.index
+    key: int
+    """TensorFlow's group key: a number that no other set of ranks has, in no mesh of the process.
+    The keys of its pairs follow it."""
 
 
 def pair_key(key: int, size: int, one: int, other: int) -> int:
-    """Give the TensorFlow group key of two members of a group, below 2**31.
-
-    No other pair and no group has it: pairs are numbered over all sizes of groups, and stand where
-    the size stands in the key of a group; what stands for their axis follows those of groups, and
-    the number behind these, which other sets of ranks have.
+    """Give the TensorFlow group key of two members of a group, which follows that of the group.
 
     Args:
         key: of the group.
@@ -71,11 +62,7 @@ def pair_key(key: int, size: int, one: int, other: int) -> int:
     low, high = sorted((one, other))
     if size > MAX_PAIRED or not 0 <= low < high < size:
         raise ValueError(f"{one} and {other} are no pair in a group of {size} ranks")
-    number = math.comb(size, 3) + math.comb(high, 2) + low
-    more, place = divmod(number, 1 << _SIZE_BITS)
-    axis, index = key >> _SIZE_BITS + _INDEX_BITS, key & (1 << _INDEX_BITS) - 1
-    kind = axis + (2 + len(_AXES)) * (1 + more)
-    return (kind << _SIZE_BITS | place) << _INDEX_BITS | index
+    return key + 1 + math.comb(high, 2) + low
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,8 +74,8 @@ class Mesh:
     spatial: int = 1
     tensor: int = 1
     generation: int = 0
-    """Which mesh of these processes this is, from 0: a later one has keys of its own (thousands
-    do), because TensorFlow remembers what belongs to a key for the life of a process."""
+    """Which mesh of these processes this is, from 0: each has keys of its own (thousands do),
+    because TensorFlow remembers what belongs to a key for the life of a process."""
 
     def __post_init__(self) -> None:
         for axis in _AXES:
@@ -137,11 +124,44 @@ class Mesh:
         """The ranks that differ from this one along one axis only, itself among them."""
         place = self.coordinates(rank)
         ranks = tuple(self.rank({**place, axis: step}) for step in range(self.degree(axis)))
-        return Group(axis, self._group_index(place, axis), ranks)
+        earlier = sum(self._keys(other) for other in _AXES[: _AXES.index(axis)])
+        number = self._index(place, axis) * _width(self.degree(axis))
+        return Group(axis, ranks, self._key(earlier + number))
 
-    def _group_index(self, place: Mapping[Axis, int], axis: Axis) -> int:
-        index = self.generation % ((1 << _INDEX_BITS) * self.degree(axis) // self.size)
+    def other_key(self, number: int) -> int:
+        """The group key of another set of ranks than those along an axis.
+
+        Args:
+            number: which of those sets, from 0.
+
+        Raises:
+            BadConfigurationError: the mesh has more groups than keys.
+        """
+        return self._key(sum(self._keys(axis) for axis in _AXES) + number)
+
+    def _key(self, number: int) -> int:
+        """The key of this number, of those of this mesh: below 2**30."""
+        if number >= 1 << _BLOCK_BITS:
+            wanted = " x ".join(f"{axis} {self.degree(axis)}" for axis in _AXES)
+            raise errors.BadConfigurationError(
+                f"mesh is {wanted}, which makes more than {1 << _BLOCK_BITS} groups and pairs of "
+                "ranks: give fewer devices."
+            )
+        return (1 + self.generation % _BLOCKS << _BLOCK_BITS) + number
+
+    def _keys(self, axis: Axis) -> int:
+        """How many keys the groups along an axis have, with their pairs."""
+        return self.size // self.degree(axis) * _width(self.degree(axis))
+
+    def _index(self, place: Mapping[Axis, int], axis: Axis) -> int:
+        """Which of the groups along an axis it is that stands at a place."""
+        index = 0
         for other in _AXES:
             if other is not axis:
                 index = index * self.degree(other) + place[other]
         return index
+
+
+def _width(size: int) -> int:
+    """How many keys a group has, with its pairs."""
+    return 1 + math.comb(size, 2) if size <= MAX_PAIRED else 1

@@ -106,6 +106,7 @@ def _prepare(
     divided = partition.divide(
         found.model, mesh, wanted.microbatches, planner.ORDERS[wanted.schedule], found.ends
     )
+    divided = dataclasses.replace(divided, same_dropout=given.same_dropout)
     first = given.cluster.me * len(names)
     places = {first + place: name for place, name in enumerate(names)}
     own = ranks.build(process.module, bare, divided, places, examples)

@@ -159,6 +159,7 @@ class Stage(fences.Fences):
             self._training,
             self.own.groups,
             leaving=self._leaving,
+            same_dropout=self._divided.same_dropout,
         )
 
     def _keep(self, microbatch: int, found: execution.Part) -> list[Any]:

@@ -13,12 +13,8 @@ from tfparallel_trainer.split.pipeline import communication, programs, schedule
 from tfparallel_trainer.split.pipeline import stages as cuts
 from tfparallel_trainer.split.planning import devices
 
-_SIZE_BITS = 12
-_INDEX_BITS = 14
 _USUAL_EXAMPLES = 32
 """Of a microbatch."""
-_FIRST = 1 + len(shape.Axis)
-"""The number that stands where groups along an axis have that of the axis."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +31,9 @@ class Partition:
     """How each node is split over the ranks of the spatial and tensor axes."""
     settles: bool = False
     """As in `programs.Pipeline`; then all microbatches go forward before any goes backward."""
+    same_dropout: bool = False
+    """Whether random layers draw what they would draw in one process, at the cost of drawing for
+    the whole tensor on each rank: to compare meshes with each other."""
 
     def pipeline(self, examples: int) -> programs.Pipeline:
         """What the stages do with this many examples of one place along the data axis."""
@@ -62,15 +61,9 @@ class Partition:
         return programs.on_mesh(forwards, self.mesh, trains=False)
 
     def keys(self) -> dict[tuple[int, ...], int]:
-        """A group key for each set of ranks that ever meet; TensorFlow wants it below 2**30."""
+        """A group key for each set of ranks that ever meet, the same in all processes."""
         found = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
-        keys: dict[tuple[int, ...], int] = {}
-        for size in {len(ranks) for ranks in found}:
-            same = [ranks for ranks in found if len(ranks) == size]
-            shift = self.mesh.generation % ((1 << _INDEX_BITS) // len(same)) * len(same)
-            for place, ranks in enumerate(same, shift):
-                keys[ranks] = (_FIRST << _SIZE_BITS | size) << _INDEX_BITS | place
-        return keys
+        return {ranks: self.mesh.other_key(number) for number, ranks in enumerate(found)}
 
     def stage_of(self, rank: int) -> int:
         """Which stage a rank runs."""

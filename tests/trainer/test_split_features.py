@@ -1,0 +1,224 @@
+"""What models have besides layers, divided over a mesh, against one process."""
+
+import contextlib
+import functools
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tests.trainer import launch, reference, test_split_run, truth, truth_split
+from tests.trainer import ranks as devices
+from tfparallel_trainer.contract import environment, exits
+
+pytestmark = [
+    pytest.mark.trainer,
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
+]
+EXAMPLES = 70
+STEPS = 8
+LAYERS = keras.layers
+TENSOR = truth_split.Layout({"tensor": 2}, 2)
+BOTH = truth_split.Layout({"stage": 2, "tensor": 2}, 2)
+ALONE = truth_split.Layout({}, 2)
+
+Result = tuple[list[Any], list[float]]
+"""Weights, and the loss of each step."""
+
+
+def case_of(
+    build: Callable[[], Any], loss: Any, data: Any, optimizer: Any, **arguments: Any
+) -> truth.Case:
+    made = functools.partial(optimizer, **arguments)
+    return truth.Case("", "", "", lambda _: build(), loss, lambda: data, made)
+
+
+def train(case: truth.Case, layout: truth_split.Layout, **options: bool) -> Result:
+    return truth_split.trained(case, layout, devices.generation(), STEPS, **options)
+
+
+def compare(case: truth.Case, layout: truth_split.Layout, **options: bool) -> None:
+    """See that a mesh gives the weights and the losses of a plain loop."""
+    with truth.precision("float64"):
+        wanted, losses = truth_split.expected(case, layout, STEPS, **options)
+        found, own = train(case, layout)
+    assert truth.difference(found, wanted, relative=False) <= case.limit
+    assert own == pytest.approx(losses, rel=1e-10)
+
+
+@contextlib.contextmanager
+def mixed(policy: str) -> Iterator[None]:
+    with truth.precision("float32"):
+        keras.config.set_dtype_policy(policy)
+        yield
+
+
+def random(*shape: int) -> Any:
+    return np.random.default_rng(list(shape)).normal(size=(EXAMPLES, *shape))
+
+
+def integers(below: int, *shape: int) -> Any:
+    return np.random.default_rng(below).integers(0, below, size=(EXAMPLES, *shape))
+
+
+def classes(y: Any, logits: Any) -> Any:
+    return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+
+
+def wide() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            LAYERS.Dense(12, "tanh"),
+            LAYERS.Dense(8, "tanh"),
+            LAYERS.Dense(3, dtype="float32"),
+        ]
+    )
+
+
+def scaled(initial_scale: float) -> Any:
+    inner = keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
+    return keras.optimizers.LossScaleOptimizer(inner, initial_scale=initial_scale)
+
+
+NUMBERS = (random(6), integers(3))
+
+
+@pytest.mark.parametrize(
+    ("policy", "optimizer", "tolerance"),
+    [
+        ("mixed_float16", functools.partial(scaled, 2.0**8), 1e-3),
+        ("mixed_bfloat16", functools.partial(keras.optimizers.Adam, 0.01), 1e-2),
+    ],
+)
+def test_half_precision_trains_as_one_process_does(
+    policy: str, optimizer: Any, tolerance: float
+) -> None:
+    case = case_of(wide, classes, NUMBERS, optimizer)
+    with mixed(policy):
+        wanted, losses = truth_split.expected(case, BOTH, STEPS)
+        found, own = train(case, BOTH)
+    with truth.precision("float32"):
+        exact, _ = truth_split.expected(case, BOTH, STEPS)
+    assert truth.difference(found, wanted, relative=True) <= tolerance
+    assert truth.difference(wanted, exact, relative=True) > 1e-5  # so it was half precision
+    assert own == pytest.approx(losses, rel=tolerance)
+    assert losses[-1] < losses[0]
+
+
+def test_what_overflows_halves_the_scale_and_changes_nothing() -> None:
+    case = case_of(wide, classes, NUMBERS, functools.partial(scaled, 2.0**30))
+    with mixed("mixed_float16"):
+        wanted, _ = truth_split.expected(case, BOTH, 0)
+        made, step, examples = truth_split.prepared(case, BOTH, devices.generation())
+        for number, batch in zip(range(3), examples.epoch(0, 0), strict=False):
+            step(number, batch, frozenset())
+    assert truth.difference(truth_split.whole(made), wanted, relative=False) == 0
+    scales = [float(own.optimizer.given.dynamic_scale) for own in made.members]
+    assert scales == [2.0**27] * 4
+
+
+def tied() -> Any:
+    """A table that the first layer reads rows of and the last one multiplies by."""
+    table = LAYERS.ReversibleEmbedding(11, 8)
+    tokens = keras.Input((5,), dtype="int64")
+    states = LAYERS.Dense(8, "tanh")(LAYERS.Dense(6, "tanh")(table(tokens)))
+    return keras.Model(tokens, table(states, reverse=True))
+
+
+def test_an_embedding_that_is_the_head_too() -> None:
+    tokens = integers(11, 5)
+    data = (tokens, np.roll(tokens, 1, 1))
+    optimizer = functools.partial(keras.optimizers.SGD, 0.1, momentum=0.9, global_clipnorm=0.3)
+    compare(case_of(tied, classes, data, optimizer), BOTH)
+
+
+class Written(truth.Case):
+    """A user's module."""
+
+    def functions(self, *, synchronized: bool) -> dict[str, Any]:
+        return dict(vars(reference.load(self.model)))
+
+
+def test_dropout_is_that_of_one_process_where_that_is_asked_for(tmp_path: pathlib.Path) -> None:
+    case = Written("dropping", "", "", lambda _: None, None, lambda: None, functools.partial(dict))
+    trainer = {"module": "dropping.py", "steps": STEPS, "seed": truth.SEED}
+    [given] = launch.environments(
+        tmp_path,
+        reference.MODELS,
+        {**trainer, "globalBatchSize": truth_split.BATCH},
+        devices=2,
+        strategy="ModelSplit",
+        mesh={**TENSOR.degrees, "microbatches": TENSOR.microbatches},
+        more={environment.STEP_LOG: "1", environment.SAME_DROPOUT: "1"},
+    )
+    with launch.Group(tmp_path / "logs", [given]) as group, truth.precision("float64"):
+        wanted, losses = train(case, ALONE)
+        _, plain = truth_split.expected(case, ALONE, STEPS)
+        same, _ = train(case, BOTH, same_dropout=True)
+        fast, own = train(case, TENSOR)
+        again, own_again = train(case, TENSOR)
+        (ended,) = group.wait()
+    assert ended.code == exits.Exit.DONE, ended
+    assert test_split_run.losses_of(tmp_path) == pytest.approx(losses, rel=1e-10)
+    assert truth.difference(same, wanted, relative=False) <= case.limit
+    assert truth.difference(fast, wanted, relative=False) > 1e-3
+    assert truth.difference(again, fast, relative=False) == 0
+    assert own_again == own
+    assert plain != pytest.approx(losses, rel=1e-3)  # Keras draws other masks
+
+
+def regularised() -> Any:
+    first = keras.Input((6,))
+    states = LAYERS.Dense(
+        12, "tanh", kernel_regularizer=keras.regularizers.L1L2(0.01, 0.02), bias_regularizer="l2"
+    )(first)
+    states = LAYERS.Dense(8, "tanh", activity_regularizer=keras.regularizers.L2(0.01))(states)
+    last = LAYERS.Dense(3, kernel_regularizer="l1")
+    return keras.Model(first, last(states))
+
+
+def test_regularisers_of_weights_and_of_outputs() -> None:
+    case = case_of(regularised, classes, NUMBERS, functools.partial(keras.optimizers.SGD, 0.1))
+    compare(case, BOTH, sees_microbatches=True)
+
+
+class Weighted(truth.Case):
+    """Outputs whose losses count differently."""
+
+    def functions(self, *, synchronized: bool) -> dict[str, Any]:
+        def compile_model(model: Any) -> None:
+            weights = {"value": 0.3, "kind": 2.0}
+            model.compile(self.make_optimizer(), self.loss, loss_weights=weights)
+
+        return {**super().functions(synchronized=synchronized), "compile_model": compile_model}
+
+
+def several() -> Any:
+    """An output of the first layers and one of the last, from two inputs of other types."""
+    deep, tokens = keras.Input((4,), name="deep"), keras.Input((3,), dtype="int64", name="tokens")
+    states = LAYERS.Dense(8, "tanh")(deep)
+    value = LAYERS.Dense(1, name="value")(states)
+    read = LAYERS.Flatten()(LAYERS.Embedding(9, 4)(tokens))
+    both = LAYERS.Dense(6, "tanh")(LAYERS.Concatenate()([states, read]))
+    kind = LAYERS.Dense(3, "softmax", name="kind")(both)
+    return keras.Model({"deep": deep, "tokens": tokens}, {"value": value, "kind": kind})
+
+
+def test_outputs_of_several_stages_whose_losses_have_weights() -> None:
+    x = {"deep": random(4), "tokens": integers(9, 3)}
+    y = {"value": random(1), "kind": integers(3)}
+    loss = {"value": "mse", "kind": "sparse_categorical_crossentropy"}
+    one = case_of(several, loss, (x, y), functools.partial(keras.optimizers.Adam, 0.01))
+    case = Weighted("", "", "", one.build, one.loss, one.data, one.make_optimizer)
+    compare(case, BOTH)
+
+
+def test_normalisation_of_parts_of_unequal_size() -> None:
+    case = next(case for case in truth.CASES if case.name == f"{truth_split.NORMALISED}, Adam")
+    layout = truth_split.Layout({"data": 3, "stage": 2}, 2)
+    assert [len(one) for one in truth_split.microbatches(layout)] == [8, 6]
+    compare(case, layout)
