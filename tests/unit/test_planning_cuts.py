@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from tests.unit import planned_graphs
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.planning import blocks, cuts, predict, settings
+from tfparallel_trainer.split.planning import (
+    blocks,
+    choose,
+    cuts,
+    devices,
+    predict,
+    settings,
+    ways,
+)
 
 seconds = st.floats(0.0, 10.0)
 slow = hypothesis.settings(deadline=None, max_examples=50)
@@ -56,6 +64,60 @@ def test_no_other_cut_is_better(given_stages: tuple[list[cuts.Matrix], list[cuts
         assert least == np.inf
     else:
         assert cuts.step(best, rows, loads) == pytest.approx(least, rel=1e-9, abs=1e-9)
+
+
+@slow
+@given(stages(), st.data(), st.sampled_from([1.0, 1.05, 1.5]))
+def test_no_cut_that_is_fast_enough_is_more_even(
+    given_stages: tuple[list[cuts.Matrix], list[cuts.Matrix]], data: st.DataObject, share: float
+) -> None:
+    rows, loads = given_stages
+    count = len(rows[0])
+    sizes = np.full((count, count), np.inf)
+    for pair in itertools.combinations(range(count), 2):
+        sizes[pair] = data.draw(st.integers(0, 5))
+    most = share * brute_force(rows, loads)
+
+    def largest(path: tuple[int, ...]) -> float:
+        return max(float(sizes[pair]) for pair in itertools.pairwise(path))
+
+    def fast(limit: float) -> list[tuple[int, ...]]:
+        inner = itertools.combinations(range(1, count - 1), len(rows) - 1)
+        every = ((0, *one, count - 1) for one in inner)
+        return [one for one in every if cuts.step(one, rows, loads) <= limit < np.inf]
+
+    # What takes as long as it may is on either side by rounding.
+    found = cuts.evenest(rows, loads, sizes, most * (1 + 1e-9))
+    if not fast(most * (1 + 2e-9)):
+        assert found is None
+        return
+    assert found is not None
+    assert largest(found) <= min(map(largest, fast(most)))
+    even = [one for one in fast(most * (1 + 2e-9)) if largest(one) <= largest(found)]
+    fastest = min(cuts.step(one, rows, loads) for one in even if largest(one) == largest(found))
+    assert not any(largest(one) < largest(found) for one in even)
+    assert cuts.step(found, rows, loads) == pytest.approx(fastest, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(("third", "end"), [(0.1, 2), (2.0, 3)])
+def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float, end: int) -> None:
+    """Behind three of four layers the stages take equally long, behind two they hold as much."""
+    took = [10.0, 10.0 - third, third, 20.0]
+    model = planned_graphs.of(planned_graphs.chain(4), {f"w{one}": [one] for one in range(4)})
+    subject = choose.Subject(
+        model=model,
+        costs=planned_graphs.costs_of(model, [0.0] * 4),
+        times=planned_graphs.times_of(took),
+        cluster=devices.Cluster(processes=2),
+        ways_of=lambda _: [ways.REPLICATED] * 4,
+    )
+    made = choose.plan_for(subject, settings.Wanted(mesh={"stage": 2}, microbatches=8))
+    assert made.ends == (end,)
+    other = made.alternatives[0]
+    assert other.step_seconds is not None
+    is_faster = other.step_seconds < made.step_seconds
+    assert is_faster == (end == 2)
+    assert ("divides the weights less evenly" in " ".join(made.reasons)) == is_faster
 
 
 @slow

@@ -42,9 +42,10 @@ def reasons(
     for other in others:
         if other.step_seconds is not None:
             more = other.step_seconds / made.step_seconds - 1
+            than = "more" if more >= 0 else "less, but divides the weights less evenly"
             yield (
                 f"The next best ({other.mesh}, microbatches {other.microbatches}: {other.what}) "
-                f"takes {other.step_seconds:.3g} s, {more:.1%} more."
+                f"takes {other.step_seconds:.3g} s, {abs(more):.1%} {than}."
             )
             return
 

@@ -69,7 +69,7 @@ class Tables:
         They are infinite where there is no stage or it does not fit its device.
         """
         work = self._between(self._work(setting, cluster))
-        updates = self.updates(setting, cluster)
+        updates = self.sums(setting, cluster) + self.applies(cluster)
         limit = cluster.device.memory
         rows, loads = [], []
         for stage in range(setting.mesh.stage):
@@ -83,16 +83,20 @@ class Tables:
             loads.append(load)
         return rows, loads
 
-    def updates(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Matrix:
-        """Seconds of a stage after the last microbatch: sums over the data axis, the optimizer."""
+    def sums(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Matrix:
+        """Seconds in which a stage adds its gradients up over the data axis."""
+        _, gradients, _ = self.state
+        if setting.mesh.data == 1:
+            return np.zeros_like(gradients)
+        group = setting.mesh.group(0, shape.Axis.DATA).ranks
+        link = cluster.link(group)
+        steps = link.total(len(group), 0.0)
+        return steps + gradients * (link.total(len(group), 1.0) - steps)
+
+    def applies(self, cluster: devices.Cluster) -> cuts.Matrix:
+        """Seconds of a stage's optimizer: it reads and writes weights and slots."""
         parameters, gradients, slots = self.state
-        seconds = (2 * parameters + 2 * slots + gradients) / cluster.device.bandwidth
-        if setting.mesh.data > 1:
-            group = setting.mesh.group(0, shape.Axis.DATA).ranks
-            link = cluster.link(group)
-            steps = link.total(len(group), 0.0)
-            seconds = seconds + steps + gradients * (link.total(len(group), 1.0) - steps)
-        return seconds
+        return (2 * parameters + 2 * slots + gradients) / cluster.device.bandwidth
 
     def memory(self, setting: settings.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
@@ -149,6 +153,12 @@ class Tables:
                 found[place] += held * (size * share)
         found[2] += self._costs.fixed_slots
         return found[0], found[1], found[2]
+
+    @property
+    def whole_state(self) -> cuts.Matrix:
+        """Bytes of parameters, gradients and slots of a stage together."""
+        parameters, gradients, slots = self.state
+        return parameters + gradients + slots
 
     @functools.cached_property
     def _largest(self) -> cuts.Matrix:
