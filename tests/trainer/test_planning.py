@@ -181,6 +181,49 @@ def test_what_is_impossible_is_refused(wanted: dict[str, Any], sentence: str) ->
         choose.plan_for(given, settings.Wanted(**wanted))
 
 
+def _normalised() -> Any:
+    """Statistics are gathered in the second and in the fourth of seven calls."""
+    normal = keras.layers.BatchNormalization(name="normal")
+    frozen = keras.layers.BatchNormalization(trainable=False)
+    dense = [keras.layers.Dense(64) for _ in range(3)]
+    first = keras.Input((64,))
+    rows = normal(dense[1](normal(dense[0](first))))
+    return keras.Model(first, frozen(dense[2](frozen(rows))))
+
+
+def _masked() -> Any:
+    tokens = keras.Input((5,), dtype="int32")
+    rows = keras.layers.Embedding(9, 4, mask_zero=True)(tokens)
+    return keras.Model(tokens, keras.layers.Dense(2)(rows))
+
+
+def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
+    """A frozen one gathers nothing."""
+    given = subject(_normalised, devices.Cluster(processes=2))
+    [held] = given.costs.together
+    assert {given.model.nodes[place].name for place in held} == {"normal", "normal#2"}
+    for stages in (2, 4):
+        given = dataclasses.replace(given, cluster=devices.Cluster(processes=stages))
+        made = choose.plan_for(given, settings.Wanted(mesh={"stage": stages}))
+        held_by = [{"normal", "normal#2"}.intersection(one.nodes) for one in made.stages]
+        assert sorted(map(len, held_by)) == [0] * (stages - 1) + [2]
+
+
+@pytest.mark.parametrize(
+    ("build", "stages", "sentence"),
+    [
+        (_normalised, 6, r"more than 5 \(normal is called 2 times .* only\): give at most 5"),
+        (_masked, 3, r"more than 2 \(a mask alone is no stage\): give at most 2"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(
+    build: Callable[[], Any], stages: int, sentence: str
+) -> None:
+    given = subject(build, devices.Cluster(processes=stages))
+    with pytest.raises(errors.BadConfigurationError, match=sentence):
+        choose.plan_for(given, settings.Wanted(mesh={"stage": stages}))
+
+
 def test_an_open_length_has_to_be_told() -> None:
     def build() -> Any:
         tokens = keras.Input((None,), dtype="int32", name="words")

@@ -1,5 +1,6 @@
 """The planner's cuts are as good as the best of all cuts."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from tests.unit import planned_graphs
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import (
+    allowed,
     blocks,
     choose,
     cuts,
@@ -159,6 +162,47 @@ def test_blocks_hold_each_node_once_and_can_run_in_order(
                 assert made[home[node]].before >> home[one] & 1
     if before == planned_graphs.chain(len(before)):
         assert len(made) == min(most, len(before))
+
+
+@slow
+@given(planned_graphs.branched(7), st.data())
+def test_stages_have_work_and_all_of_what_belongs_together(
+    before: list[list[int]], data: st.DataObject
+) -> None:
+    places = range(len(before))
+    model = planned_graphs.of(before, {})
+    is_mask = [data.draw(st.booleans()) for _ in places[:-1]] + [False]
+    model = dataclasses.replace(
+        model,
+        nodes=tuple(
+            dataclasses.replace(node, kind=graph.Kind.MASK) if mask else node
+            for node, mask in zip(model.nodes, is_mask, strict=True)
+        ),
+    )
+    groups = st.sets(st.sampled_from(places), min_size=2, max_size=3)
+    together = [tuple(sorted(one)) for one in data.draw(st.lists(groups, max_size=2))]
+    made = blocks.condense(model, [1.0] * len(places), data.draw(st.integers(2, len(places))))
+    downsets = blocks.downsets(made)
+    member = np.array([[one >> place & 1 for place in range(len(made))] for one in downsets], float)
+    found = allowed.stages(model, made, together, member)
+    chains = {0: 0}
+    for second, later in enumerate(downsets):
+        for first, earlier in enumerate(downsets):
+            nodes = {
+                node
+                for place, one in enumerate(made)
+                if (later & ~earlier) >> place & 1
+                for node in one.nodes
+            }
+            expected = (
+                later | earlier == later
+                and not all(is_mask[node] for node in nodes)
+                and all(nodes.isdisjoint(group) or nodes >= set(group) for group in together)
+            )
+            assert found[first, second] == expected
+            if expected and first in chains:
+                chains[second] = max(chains.get(second, 0), chains[first] + 1)
+    assert allowed.most(found) == chains[len(downsets) - 1]
 
 
 def setting_of(draw: Callable[..., Any], count: int) -> settings.Setting:

@@ -12,6 +12,7 @@ from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import (
+    allowed,
     blocks,
     costs,
     cuts,
@@ -209,10 +210,12 @@ class _Planner:
         found = self._tables[key]
         if isinstance(found, errors.TrainerError):
             raise found
-        if mesh.stage > len(found.blocks):
+        most = allowed.most(found.valid)
+        if mesh.stage > most:
+            given = self._subject
+            why = allowed.why_not_more(given.model, found.blocks, given.costs.together)
             raise errors.BadConfigurationError(
-                f"mesh.stage is {mesh.stage}, but the model makes only {len(found.blocks)} calls "
-                f"of layers and operations: give at most {len(found.blocks)}."
+                explain.too_many_stages(mesh.stage, most, len(found.blocks), why)
             )
         return found
 

@@ -60,6 +60,21 @@ def difference(made: predict.Prediction, other: predict.Prediction) -> str:
     return "the same cut"
 
 
+def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
+    """Say that a model cannot be cut into so many stages.
+
+    Args:
+        asked: how many were asked for.
+        most: how many there can be.
+        count: calls that the model makes.
+        why: as `allowed.why_not_more` tells, where there can be fewer stages than calls.
+    """
+    reason = f"the model cannot be cut into more than {most} ({why})"
+    if most == count:
+        reason = f"the model makes only {count} calls of layers and operations"
+    return f"mesh.stage is {asked}, but {reason}: give at most {most}."
+
+
 def excess(made: predict.Prediction, setting: settings.Setting, tried: int, limit: int) -> str:
     """Why nothing fits, and by how much.
 

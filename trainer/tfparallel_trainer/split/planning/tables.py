@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.planning import allowed, costs, cuts, devices, settings, times, ways
 from tfparallel_trainer.split.planning import blocks as blocks_
-from tfparallel_trainer.split.planning import costs, cuts, devices, settings, times, ways
 
 UPDATE_COPIES = 2.0
 """Temporary copies of a weight while the optimizer applies its gradient."""
@@ -56,10 +56,10 @@ class Tables:
         self._block_of = {node: place for place, one in enumerate(made) for node in one.nodes}
         bits = [[one >> place & 1 for place in range(len(made))] for one in downsets]
         self._member = np.array(bits, dtype=float)
-        inside = self._member @ (1 - self._member.T)  # blocks of the first that the second lacks
-        sizes = self._member.sum(axis=1)
-        self.valid: npt.NDArray[np.bool_] = (inside == 0) & (sizes[:, None] < sizes[None, :])
-        """Whether there is a stage between two downsets."""
+        self.valid: npt.NDArray[np.bool_] = allowed.stages(
+            model, made, known.together, self._member
+        )
+        """Whether there may be a stage between two downsets."""
 
     def matrices(
         self, setting: settings.Setting, cluster: devices.Cluster
