@@ -210,12 +210,11 @@ class _Planner:
         found = self._tables[key]
         if isinstance(found, errors.TrainerError):
             raise found
-        most = allowed.most(found.valid)
-        if mesh.stage > most:
+        if mesh.stage > found.most_stages:
             given = self._subject
             why = allowed.why_not_more(given.model, found.blocks, given.costs.together)
             raise errors.BadConfigurationError(
-                explain.too_many_stages(mesh.stage, most, len(found.blocks), why)
+                explain.too_many_stages(mesh.stage, found.most_stages, len(found.blocks), why)
             )
         return found
 

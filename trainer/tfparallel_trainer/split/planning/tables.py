@@ -61,6 +61,11 @@ class Tables:
         )
         """Whether there may be a stage between two downsets."""
 
+    @functools.cached_property
+    def most_stages(self) -> int:
+        """Into how many stages the model can be cut."""
+        return allowed.most(self.valid)
+
     def matrices(
         self, setting: settings.Setting, cluster: devices.Cluster
     ) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
@@ -145,12 +150,11 @@ class Tables:
     def state(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix]:
         """Bytes of parameters, gradients and slots of a stage."""
         found = np.zeros((3, len(self.downsets), len(self.downsets)))
-        for key, readers in self._readers().items():
-            one = self._costs.variables[key]
-            share = self._variable_share(key, readers)
-            held = self._holds(self._places(readers))
-            for place, size in enumerate((one.parameters, one.gradients, one.slots)):
-                found[place] += held * (size * share)
+        for places, own in self._held.items():
+            total = np.zeros(3)
+            for one, share in own:
+                total += share * np.array([one.parameters, one.gradients, one.slots])
+            found += self._holds(places) * total[:, None, None]
         found[2] += self._costs.fixed_slots
         return found[0], found[1], found[2]
 
@@ -164,21 +168,24 @@ class Tables:
     def _largest(self) -> cuts.Matrix:
         """Bytes of the largest gradient of a stage."""
         found = np.zeros((len(self.downsets), len(self.downsets)))
-        for key, readers in self._readers().items():
-            size = self._costs.variables[key].gradients * self._variable_share(key, readers)
-            found = np.maximum(found, self._holds(self._places(readers)) * size)
+        for places, own in self._held.items():
+            size = max(one.gradients * share for one, share in own)
+            found = np.maximum(found, self._holds(places) * size)
         return found
 
-    def _variable_share(self, key: str, readers: Iterable[int]) -> float:
-        """A rank's share of a variable."""
-        return min(self.ways[node].variables.get(key, 1.0) for node in readers)
-
-    def _readers(self) -> dict[str, list[int]]:
+    @functools.cached_property
+    def _held(self) -> dict[tuple[int, ...], list[tuple[costs.Variable, float]]]:
+        """Variables and a rank's share of each, by the blocks that read them."""
         readers: dict[str, list[int]] = {}
         for place, node in enumerate(self._model.nodes):
             for key in node.variables:
                 readers.setdefault(key, []).append(place)
-        return readers
+        found: dict[tuple[int, ...], list[tuple[costs.Variable, float]]] = {}
+        for key, nodes in readers.items():
+            share = min(self.ways[node].variables.get(key, 1.0) for node in nodes)
+            places = tuple(self._places(nodes))
+            found.setdefault(places, []).append((self._costs.variables[key], share))
+        return found
 
     def _places(self, nodes: Iterable[int]) -> list[int]:
         """The blocks of some nodes."""
