@@ -118,7 +118,7 @@ def build(
         UserCodeError: the user's functions raise, or make what cannot be trained.
     """
     sample = examples.sample()
-    _check(skeleton, divided)
+    _check(divided)
     members = [
         member.build(module, skeleton, divided, rank, device, sample)
         for rank, device in places.items()
@@ -138,23 +138,17 @@ def build(
     )
 
 
-def _check(skeleton: Any, divided: partition.Partition) -> None:
+def _check(divided: partition.Partition) -> None:
     """Refuse what two stages cannot share.
 
     Raises:
         UserCodeError: a layer that gathers statistics is called in two stages.
     """
-    trained = {id(weight) for weight in skeleton.trainable_variables}
-    frozen = {
-        id(weight)
-        for layer in checks.layers(skeleton)
-        if not layer.trainable
-        for weight in layer.weights
-    }
+    gathered = recording.gathered(divided.model)
     for stage in divided.stages:
         for key, owner in stage.borrowed:
-            variable = divided.model.variables[key]
-            if id(variable) not in trained | frozen and not key.startswith(recording.SEED_PREFIX):
+            if key in gathered:
+                variable = divided.model.variables[key]
                 raise errors.UserCodeError(
                     f"{variable.path} is gathered by a layer that stages {owner} and {stage.index} "
                     "both call, and there can be one copy of it only: use a layer for each call, "

@@ -15,7 +15,7 @@ import keras
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.step import outputs
+from tfparallel_trainer.step import checks, outputs
 
 SEED_PREFIX = "random/"
 """Begins the keys of variables that are no weights: seeds, by their position in the model."""
@@ -38,6 +38,25 @@ def variables(model: Any) -> dict[str, Any]:
     known = {id(variable) for variable in weights.values()}
     others = [variable for variable in model.variables if id(variable) not in known]
     return {**weights, **{f"{SEED_PREFIX}{place}": one for place, one in enumerate(others)}}
+
+
+def gathered(model: graph.Graph) -> frozenset[str]:
+    """Keys of the weights that calls change while they train, such as moving statistics.
+
+    There can be one copy of them only, unlike of weights, whose gradients are added up.
+    """
+    called = [node.calls for node in model.nodes if node.kind is graph.Kind.LAYER]
+    frozen = {
+        id(weight)
+        for layer in {id(one): one for root in called for one in checks.layers(root)}.values()
+        if not layer.trainable
+        for weight in layer.weights
+    }
+    return frozenset(
+        key
+        for key, one in model.variables.items()
+        if not (one.trainable or id(one) in frozen or key.startswith(SEED_PREFIX))
+    )
 
 
 class _Recorder:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.model import graph, recording
 from tfparallel_trainer.split.planning import flops, keeping
 
 
@@ -67,6 +67,9 @@ class Costs:
     variables: Mapping[str, Variable]
     fixed_slots: int
     """Bytes that the optimizer holds on each device besides: its step and learning rate."""
+    together: frozenset[tuple[int, ...]] = frozenset()
+    """Positions of nodes that have to be in one stage, all of a tuple: they change the same
+    variables, such as the moving statistics of a layer that is called several times."""
 
 
 def of(
@@ -120,12 +123,21 @@ def of(
         ),
         variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
         fixed_slots=fixed_slots,
+        together=_together(model),
     )
 
 
 def _variable(one: Any, slots: int) -> Variable:
     size = math.prod(one.shape) * graph.itemsize(one.dtype)
     return Variable(size, size if one.trainable else 0, slots)
+
+
+def _together(model: graph.Graph) -> frozenset[tuple[int, ...]]:
+    readers = (
+        tuple(place for place, node in enumerate(model.nodes) if key in node.variables)
+        for key in recording.gathered(model)
+    )
+    return frozenset(one for one in readers if len(one) > 1)
 
 
 def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ...]:

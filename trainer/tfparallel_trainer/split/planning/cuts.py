@@ -44,6 +44,47 @@ def best(rows: Sequence[Matrix], loads: Sequence[Matrix]) -> tuple[int, ...] | N
     return search.path
 
 
+def evenest(
+    rows: Sequence[Matrix], loads: Sequence[Matrix], sizes: Matrix, most: float
+) -> tuple[int, ...] | None:
+    """Find the cut whose largest stage is smallest among those that do not take too long.
+
+    The least seconds that a limit of sizes leaves only fall while the limit grows, so the least
+    limit that leaves few enough is found by halving. Of equal cuts the fastest is taken.
+
+    Args:
+        rows: of each stage in turn.
+        loads: of each stage in turn.
+        sizes: what is to be even, the same for any stage between two downsets.
+        most: seconds of a step that are not too long.
+
+    Returns:
+        As `best`; None when every cut takes too long.
+    """
+    least = least_maximum([sizes] * len(rows))
+    if least is None:
+        return None
+    limits = np.unique(sizes[np.isfinite(sizes) & (sizes >= least[1])])
+    found = None
+    low, high = 0, len(limits)
+    while low < high:
+        middle = (low + high) // 2 if low else 0  # the evenest of all is often fast enough
+        path = _within(rows, loads, sizes <= limits[middle])
+        if path is None or step(path, rows, loads) > most:
+            low = middle + 1
+        else:
+            found, high = path, middle
+    return found
+
+
+def _within(
+    rows: Sequence[Matrix], loads: Sequence[Matrix], allowed: npt.NDArray[np.bool_]
+) -> tuple[int, ...] | None:
+    """The best cut into stages that are allowed."""
+    limited = [[np.where(allowed, one, np.inf) for one in given] for given in (rows, loads)]
+    return best(*limited)
+
+
 def least_maximum(values: Sequence[Matrix]) -> tuple[tuple[int, ...], float] | None:
     """Find the cut whose greatest value is least, and that value; None when there is no cut."""
     reached = values[0][0]

@@ -42,9 +42,10 @@ def reasons(
     for other in others:
         if other.step_seconds is not None:
             more = other.step_seconds / made.step_seconds - 1
+            than = "more" if more >= 0 else "less, but divides the weights less evenly"
             yield (
                 f"The next best ({other.mesh}, microbatches {other.microbatches}: {other.what}) "
-                f"takes {other.step_seconds:.3g} s, {more:.1%} more."
+                f"takes {other.step_seconds:.3g} s, {abs(more):.1%} {than}."
             )
             return
 
@@ -57,6 +58,21 @@ def difference(made: predict.Prediction, other: predict.Prediction) -> str:
             if places[name] != index:
                 return f"{name} in stage {places[name]} instead of {index}"
     return "the same cut"
+
+
+def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
+    """Say that a model cannot be cut into so many stages.
+
+    Args:
+        asked: how many were asked for.
+        most: how many there can be.
+        count: calls that the model makes.
+        why: as `allowed.why_not_more` tells, where there can be fewer stages than calls.
+    """
+    reason = f"the model cannot be cut into more than {most} ({why})"
+    if most == count:
+        reason = f"the model makes only {count} calls of layers and operations"
+    return f"mesh.stage is {asked}, but {reason}: give at most {most}."
 
 
 def excess(made: predict.Prediction, setting: settings.Setting, tried: int, limit: int) -> str:

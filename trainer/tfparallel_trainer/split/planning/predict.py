@@ -78,7 +78,10 @@ def predict(
         ordered, made, setting.microbatches, settings.ORDERS[setting.order]
     )
     found = timeline.run(programs.lists(pipeline), seconds.of)
-    updates = [float(known.updates(setting, cluster)[pair]) for pair in itertools.pairwise(path)]
+    sums, applies = known.sums(setting, cluster), known.applies(cluster)
+    summing = [float(sums[pair]) for pair in itertools.pairwise(path)]
+    applying = [float(applies[pair]) for pair in itertools.pairwise(path)]
+    updates = [sum(pair) for pair in zip(summing, applying, strict=True)]
     holds = [
         _bytes(known.memory(setting, index), pair)
         for index, pair in enumerate(itertools.pairwise(path))
@@ -93,7 +96,9 @@ def predict(
         order=order,
         ends=ends,
         spans=tuple(_span(one) for one in found),
-        step_seconds=max(end + update for end, update in zip(ended, updates, strict=True)),
+        # No stage changes a weight before all know that all gradients are finite.
+        step_seconds=max(end + own for end, own in zip(ended, summing, strict=True))
+        + max(applying),
     )
 
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.planning import allowed, costs, cuts, devices, settings, times, ways
 from tfparallel_trainer.split.planning import blocks as blocks_
-from tfparallel_trainer.split.planning import costs, cuts, devices, settings, times, ways
 
 UPDATE_COPIES = 2.0
 """Temporary copies of a weight while the optimizer applies its gradient."""
@@ -56,10 +56,15 @@ class Tables:
         self._block_of = {node: place for place, one in enumerate(made) for node in one.nodes}
         bits = [[one >> place & 1 for place in range(len(made))] for one in downsets]
         self._member = np.array(bits, dtype=float)
-        inside = self._member @ (1 - self._member.T)  # blocks of the first that the second lacks
-        sizes = self._member.sum(axis=1)
-        self.valid: npt.NDArray[np.bool_] = (inside == 0) & (sizes[:, None] < sizes[None, :])
-        """Whether there is a stage between two downsets."""
+        self.valid: npt.NDArray[np.bool_] = allowed.stages(
+            model, made, known.together, self._member
+        )
+        """Whether there may be a stage between two downsets."""
+
+    @functools.cached_property
+    def most_stages(self) -> int:
+        """Into how many stages the model can be cut."""
+        return allowed.most(self.valid)
 
     def matrices(
         self, setting: settings.Setting, cluster: devices.Cluster
@@ -69,7 +74,7 @@ class Tables:
         They are infinite where there is no stage or it does not fit its device.
         """
         work = self._between(self._work(setting, cluster))
-        updates = self.updates(setting, cluster)
+        updates = self.sums(setting, cluster) + self.applies(cluster)
         limit = cluster.device.memory
         rows, loads = [], []
         for stage in range(setting.mesh.stage):
@@ -83,16 +88,20 @@ class Tables:
             loads.append(load)
         return rows, loads
 
-    def updates(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Matrix:
-        """Seconds of a stage after the last microbatch: sums over the data axis, the optimizer."""
+    def sums(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Matrix:
+        """Seconds in which a stage adds its gradients up over the data axis."""
+        _, gradients, _ = self.state
+        if setting.mesh.data == 1:
+            return np.zeros_like(gradients)
+        group = setting.mesh.group(0, shape.Axis.DATA).ranks
+        link = cluster.link(group)
+        steps = link.total(len(group), 0.0)
+        return steps + gradients * (link.total(len(group), 1.0) - steps)
+
+    def applies(self, cluster: devices.Cluster) -> cuts.Matrix:
+        """Seconds of a stage's optimizer: it reads and writes weights and slots."""
         parameters, gradients, slots = self.state
-        seconds = (2 * parameters + 2 * slots + gradients) / cluster.device.bandwidth
-        if setting.mesh.data > 1:
-            group = setting.mesh.group(0, shape.Axis.DATA).ranks
-            link = cluster.link(group)
-            steps = link.total(len(group), 0.0)
-            seconds = seconds + steps + gradients * (link.total(len(group), 1.0) - steps)
-        return seconds
+        return (2 * parameters + 2 * slots + gradients) / cluster.device.bandwidth
 
     def memory(self, setting: settings.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
@@ -141,34 +150,42 @@ class Tables:
     def state(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix]:
         """Bytes of parameters, gradients and slots of a stage."""
         found = np.zeros((3, len(self.downsets), len(self.downsets)))
-        for key, readers in self._readers().items():
-            one = self._costs.variables[key]
-            share = self._variable_share(key, readers)
-            held = self._holds(self._places(readers))
-            for place, size in enumerate((one.parameters, one.gradients, one.slots)):
-                found[place] += held * (size * share)
+        for places, own in self._held.items():
+            total = np.zeros(3)
+            for one, share in own:
+                total += share * np.array([one.parameters, one.gradients, one.slots])
+            found += self._holds(places) * total[:, None, None]
         found[2] += self._costs.fixed_slots
         return found[0], found[1], found[2]
+
+    @property
+    def whole_state(self) -> cuts.Matrix:
+        """Bytes of parameters, gradients and slots of a stage together."""
+        parameters, gradients, slots = self.state
+        return parameters + gradients + slots
 
     @functools.cached_property
     def _largest(self) -> cuts.Matrix:
         """Bytes of the largest gradient of a stage."""
         found = np.zeros((len(self.downsets), len(self.downsets)))
-        for key, readers in self._readers().items():
-            size = self._costs.variables[key].gradients * self._variable_share(key, readers)
-            found = np.maximum(found, self._holds(self._places(readers)) * size)
+        for places, own in self._held.items():
+            size = max(one.gradients * share for one, share in own)
+            found = np.maximum(found, self._holds(places) * size)
         return found
 
-    def _variable_share(self, key: str, readers: Iterable[int]) -> float:
-        """A rank's share of a variable."""
-        return min(self.ways[node].variables.get(key, 1.0) for node in readers)
-
-    def _readers(self) -> dict[str, list[int]]:
+    @functools.cached_property
+    def _held(self) -> dict[tuple[int, ...], list[tuple[costs.Variable, float]]]:
+        """Variables and a rank's share of each, by the blocks that read them."""
         readers: dict[str, list[int]] = {}
         for place, node in enumerate(self._model.nodes):
             for key in node.variables:
                 readers.setdefault(key, []).append(place)
-        return readers
+        found: dict[tuple[int, ...], list[tuple[costs.Variable, float]]] = {}
+        for key, nodes in readers.items():
+            share = min(self.ways[node].variables.get(key, 1.0) for node in nodes)
+            places = tuple(self._places(nodes))
+            found.setdefault(places, []).append((self._costs.variables[key], share))
+        return found
 
     def _places(self, nodes: Iterable[int]) -> list[int]:
         """The blocks of some nodes."""
