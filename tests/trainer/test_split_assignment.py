@@ -129,7 +129,10 @@ def test_all_calls_of_a_layer_divide_its_weights_alike() -> None:
     [
         ({"none": "row"}, "has no layer none, .* give one of .*narrow"),
         ({"wide": "heads"}, r"wide \(Dense\) cannot be split by heads: give one of column, row"),
-        ({"narrow": "column"}, "narrow cannot be split by column: it has 4 units, .* is 5: let"),
+        (
+            {"narrow": "column"},
+            r"narrow \(Dense\) cannot be split by column: it has 4 units, .* is 5: let",
+        ),
     ],
 )
 def test_wishes_that_cannot_be_granted_are_refused(wishes: dict[str, str], words: str) -> None:

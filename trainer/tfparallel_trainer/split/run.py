@@ -24,7 +24,7 @@ from tfparallel_trainer.mesh import devices, shape, watch
 from tfparallel_trainer.split import callbacks as divided_callbacks
 from tfparallel_trainer.split import placing, planned
 from tfparallel_trainer.split.engine import evaluation, ranks, steps, upkeep
-from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.model import skeleton, wishes
 from tfparallel_trainer.split.pipeline import partition
 from tfparallel_trainer.split.planning import settings as planner
 from tfparallel_trainer.split.state import keeping
@@ -104,7 +104,7 @@ def _prepare(
     """Divide the model, load the data and build what the ranks of this process have of both."""
     together = peers.of(given.cluster, names[0])
     bare = skeleton.build(process.module, given.job.trainer.seed)
-    model = recording.record(bare)
+    model = wishes.recorded(process.module, bare)
     skeleton.compile_model(process.module, bare)  # not before: it could not be recorded
     found = planned.over(
         model,
