@@ -124,6 +124,29 @@ def test_all_calls_of_a_layer_divide_its_weights_alike() -> None:
     assert ways["twice"] == ways["twice#2"] == "column"
 
 
+def rows_whole() -> Any:
+    """Images of which only the channels are divided, on a mesh that could divide the rows."""
+    return keras.Sequential(
+        [
+            keras.Input((7, 6, 2)),
+            LAYERS.Conv2D(4, 3, padding="same", name="wide"),
+            LAYERS.MaxPooling2D(2, padding="same"),
+            LAYERS.UpSampling2D(2),
+            LAYERS.BatchNormalization(),
+            LAYERS.AveragePooling2D(3, 1, padding="same"),
+            LAYERS.GlobalAveragePooling2D(),
+        ]
+    )
+
+
+def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
+    degrees = {SPATIAL: 2, TENSOR: 2}
+    plan = split_group.compare(rows_whole, degrees, wishes={"wide": "filters"}, training=True)
+    ways = {choice.node.name: choice.way for choice in plan.choices}
+    assert ways["wide"] == "filters"
+    assert ways["global_average_pooling2d"] == registry.REPLICATED
+
+
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
