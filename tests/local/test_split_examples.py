@@ -54,7 +54,7 @@ def whole(file: pathlib.Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "name", ["split-two-models/job", "split-cnn/ways", "split-cnn/hybrid", "split-decoder/job"]
+    "name", ["split-two-models/job", "split-cnn/spatial", "split-cnn/hybrid", "split-decoder/job"]
 )
 def test_an_example_comes_to_what_the_whole_model_comes_to(
     name: str, tmp_path: pathlib.Path
