@@ -124,12 +124,38 @@ def test_all_calls_of_a_layer_divide_its_weights_alike() -> None:
     assert ways["twice"] == ways["twice#2"] == "column"
 
 
+def rows_whole() -> Any:
+    """Images of which only the channels are divided, on a mesh that could divide the rows."""
+    return keras.Sequential(
+        [
+            keras.Input((7, 6, 2)),
+            LAYERS.Conv2D(4, 3, padding="same", name="wide"),
+            LAYERS.MaxPooling2D(2, padding="same"),
+            LAYERS.UpSampling2D(2),
+            LAYERS.BatchNormalization(),
+            LAYERS.AveragePooling2D(3, 1, padding="same"),
+            LAYERS.GlobalAveragePooling2D(),
+        ]
+    )
+
+
+def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
+    degrees = {SPATIAL: 2, TENSOR: 2}
+    plan = split_group.compare(rows_whole, degrees, wishes={"wide": "filters"}, training=True)
+    ways = {choice.node.name: choice.way for choice in plan.choices}
+    assert ways["wide"] == "filters"
+    assert ways["global_average_pooling2d"] == registry.REPLICATED
+
+
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
         ({"none": "row"}, "has no layer none, .* give one of .*narrow"),
         ({"wide": "heads"}, r"wide \(Dense\) cannot be split by heads: give one of column, row"),
-        ({"narrow": "column"}, "narrow cannot be split by column: it has 4 units, .* is 5: let"),
+        (
+            {"narrow": "column"},
+            r"narrow \(Dense\) cannot be split by column: it has 4 units, .* is 5: let",
+        ),
     ],
 )
 def test_wishes_that_cannot_be_granted_are_refused(wishes: dict[str, str], words: str) -> None:

@@ -1,5 +1,6 @@
 """A divided model on virtual devices trains as a plain Keras loop in one process does."""
 
+import functools
 import pathlib
 import types
 from typing import Any
@@ -15,7 +16,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.engine import ranks, steps
-from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.model import skeleton, wishes
 from tfparallel_trainer.split.pipeline import partition, schedule
 from tfparallel_trainer.step import replica, train
 
@@ -49,7 +50,7 @@ def prepare(
     examples = source.training(module, request)
     replica.forget_names()
     bare = skeleton.build(module, truth.SEED)
-    divided = partition.divide(recording.record(bare), mesh, microbatches, order)
+    divided = partition.divide(wishes.recorded(module, bare), mesh, microbatches, order)
     places = dict(enumerate(devices.DEVICES[: mesh.size]))
     made = ranks.build(module, bare, divided, places, examples)
     return made, examples, steps.TrainStep(module, made, examples.spec, batch)
@@ -129,6 +130,18 @@ def functions_of(build: Any, loss: Any, data: Any, **compiled: Any) -> Functions
     }
 
 
+@pytest.mark.trainer
+def test_layers_split_in_the_three_ways_equal_a_plain_loop() -> None:
+    case = next(case for case in truth.CASES if case.name == "CNN, SGD momentum")
+    ways = {"conv2d": "rows", "conv2d_1": "filters", "dense": "data"}
+    functions = {**case.functions(synchronized=False), "layer_ways": lambda: ways}
+    mesh = shape.Mesh(spatial=2, tensor=2)
+    made, _, _ = prepare(functions, mesh, 1)
+    chosen = {choice.node.name: choice.way for choice in made.divided.plan.choices}
+    assert ways.items() <= chosen.items()
+    assert difference(functions, mesh, 1) <= case.limit
+
+
 def tied() -> Any:
     """A table that the first stage reads as an embedding and the last one as a dense layer."""
     table = split_models.LAYERS.Embedding(7, 4)
@@ -178,15 +191,35 @@ def test_flags_of_a_rank_without_loss_reach_all() -> None:
     assert step(1, batch, frozenset()).flags == frozenset()
 
 
-def test_accumulation_beside_what_counts_steps_is_refused() -> None:
-    case = truth.CASES[0]
-    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, use_ema=True)
-    functions = {
-        **case.functions(synchronized=False),
-        "compile_model": lambda model: model.compile(optimizer, "mse"),
-    }
-    with pytest.raises(errors.UserCodeError, match="gradient_accumulation_steps and use_ema"):
-        prepare(functions, shape.Mesh(stage=2), 2)
+def bounded() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((5,)),
+            split_models.LAYERS.Dense(8, "tanh", kernel_constraint=keras.constraints.MaxNorm(0.8)),
+            split_models.LAYERS.Dense(8, "tanh", kernel_regularizer="l2"),
+            split_models.LAYERS.Dense(2),
+        ]
+    )
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize("mesh", [shape.Mesh(data=2, stage=2), shape.Mesh(stage=2, tensor=2)])
+def test_accumulation_counts_steps_as_keras_does(mesh: shape.Mesh) -> None:
+    random = np.random.default_rng(0)
+    data = (random.normal(size=(48, 5)), random.normal(size=(48, 2)))
+    optimizer = functools.partial(
+        keras.optimizers.Adam,
+        keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5),
+        weight_decay=0.01,
+        use_ema=True,
+        ema_momentum=0.9,
+        ema_overwrite_frequency=2,
+        gradient_accumulation_steps=3,
+        global_clipnorm=0.1,
+    )
+    functions = functions_of(bounded, "mse", data)
+    functions["compile_model"] = lambda model: model.compile(optimizer(), "mse")
+    assert difference(functions, mesh, 2) <= 1e-10
 
 
 class Chosen(keras.Model):

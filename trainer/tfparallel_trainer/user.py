@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 
 _REQUIRED = ("build_model", "training_data")
-_OPTIONAL = ("compile_model", "evaluation_data", "build_strategy", "callbacks")
+_OPTIONAL = ("compile_model", "evaluation_data", "build_strategy", "callbacks", "layer_ways")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +85,14 @@ class Module:
         """Call the user's callbacks: gives whatever it returns."""
         return self._call_with("callbacks", context)
 
-    def _call_with(self, name: str, context: Context) -> Any:
+    def layer_ways(self, model: Any) -> Any:
+        """Call the user's layer_ways, when there is one: gives whatever it returns."""
+        return self._call_with("layer_ways", model) if "layer_ways" in self._functions else {}
+
+    def _call_with(self, name: str, known: Any) -> Any:
+        """Call a function that may want to know something, or not."""
         wanted = inspect.signature(self._functions[name]).parameters
-        return self._call(name, context) if wanted else self._call(name)
+        return self._call(name, known) if wanted else self._call(name)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         with guard(self.path, f"{name} raised"):

@@ -1,8 +1,8 @@
 """Keras' callbacks, told of the moments of training in Keras' order.
 
-They run on the chief alone, with the model of its first device. What they decide (to stop, another
-learning rate, other weights) is on all replicas before training goes on; the logs that they leave
-are in the history of every process.
+They run on the chief alone, with the model of its first device or, where no device has the model,
+with what it is in their place. What they decide (to stop, another learning rate, other weights) is
+on all ranks before training goes on; the logs that they leave are in the history of every process.
 """
 
 import dataclasses
@@ -15,8 +15,7 @@ import numpy as np
 
 from tfparallel_trainer import errors, observer, settings, setup, user
 from tfparallel_trainer.data import order
-from tfparallel_trainer.fitting import bar, support
-from tfparallel_trainer.step import averages, decisions, replica, state
+from tfparallel_trainer.fitting import bar, reach, support
 
 _OF_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
@@ -59,19 +58,29 @@ def checked(given: Any, strategy: str) -> list[Any]:
 
 
 def of_module(
-    given: settings.Settings, module: user.Module, ready: setup.Ready
+    given: settings.Settings,
+    module: user.Module,
+    ready: setup.Ready,
+    made: Callable[[Sequence[Any]], reach.Reach] | None = None,
 ) -> observer.Observer:
     """Those that a job's module brings.
+
+    Args:
+        given: what this process was started with.
+        module: the user's functions.
+        ready: what the run has prepared.
+        made: gives how far these callbacks reach; absent: over replicas of the whole model.
 
     Raises:
         UserCodeError: one cannot be honoured.
     """
     if not module.looks_on:
         return observer.Nobody()
-    if given.under_strategy or given.divides_model:
+    if given.under_strategy:
         raise errors.UserCodeError(
             f"{module.path}: callbacks is defined, and strategy {given.job.strategy} has none: "
-            "remove the function, or use Mirrored, MultiWorkerMirrored or ParameterServer."
+            "remove the function, or use Mirrored, MultiWorkerMirrored, ModelSplit or "
+            "ParameterServer."
         )
     spec = given.job.trainer
     context = user.Context(
@@ -94,7 +103,8 @@ def of_module(
         steps=None if length is None else order.steps(length, spec.global_batch_size),
         validates=ready.evaluation is not None,
     )
-    return Callbacks(plan, ready.replicas, lambda: ready.replicas[0].model)
+    over = reach.Whole(ready.replicas) if made is None else made(found)
+    return Callbacks(plan, over, lambda: over.model)
 
 
 class Callbacks:
@@ -102,20 +112,16 @@ class Callbacks:
 
     acts = True
 
-    def __init__(
-        self, plan: Plan, replicas: Sequence[replica.Replica], hand_back: Callable[[], Any]
-    ) -> None:
+    def __init__(self, plan: Plan, over: reach.Reach, hand_back: Callable[[], Any]) -> None:
         """Args:
         plan: the same on all processes.
-        replicas: those of this process.
+        over: how far they reach.
         hand_back: gives the caller's model the trained weights, and gives that model.
         """
         self._hand_back = hand_back
         self._plan = plan
-        self._replicas = replicas
-        self._decisions = decisions.Decisions(replicas)
-        self._statistics = state.Statistics(replicas)
-        self._model = replicas[0].model
+        self._reach = over
+        self._model = over.model
         self._seen = _Seen()
         self._told = self._listed()
         self._trained = False
@@ -127,12 +133,17 @@ class Callbacks:
 
     def _listed(self) -> list[Any]:
         plan = self._plan
-        chief = self._decisions.leads
+        chief = self._reach.leads
         self._bar = bar.Bar(plan.verbose if chief else 0, plan.epochs, plan.steps)
         self.history = keras.callbacks.History()
-        told = [*(plan.callbacks if chief else ()), self.history, self._seen]
-        for callback in told:
+        own = [self.history, self._seen]
+        for callback in own:
             callback.set_model(self._model)
+        others = list(plan.callbacks) if chief else []
+        for callback in others:
+            callback.set_model(self._reach.shown_to(callback))
+        told = [*others, *own]
+        for callback in told:
             callback.set_params(
                 {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
             )
@@ -198,10 +209,7 @@ class Callbacks:
 
     def training_ends(self) -> None:
         """Let the weights be what Keras' fit leaves, and tell them."""
-        self._statistics.share()
-        if self._trained:
-            for own in self._replicas:
-                averages.adopt(own.model)
+        self._reach.finish(trained=self._trained)
         self._act("on_train_end", self._seen.logs)
         own = self._hand_back()
         self.history.set_model(own)
@@ -215,9 +223,9 @@ class Callbacks:
             stop = bool(self._model.stop_training)
             return json.dumps({"stop": stop, "logs": self._seen.logs}).encode()
 
-        told = json.loads(self._decisions.after(answer))
+        told = json.loads(self._reach.after(answer))
         self.stop = told["stop"]
-        if not self._decisions.leads:
+        if not self._reach.leads:
             left = told["logs"] if moment == "on_epoch_end" else None
             self._tell(moment, *(facts if left is None else (facts[0], left)))
 

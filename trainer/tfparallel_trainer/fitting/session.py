@@ -26,7 +26,7 @@ from tfparallel_trainer import (
     user,
 )
 from tfparallel_trainer.contract import environment, job_file
-from tfparallel_trainer.fitting import arguments, bar, inputs, models, signals, surroundings
+from tfparallel_trainer.fitting import arguments, bar, inputs, models, reach, signals, surroundings
 from tfparallel_trainer.fitting import callbacks as callbacks_of
 from tfparallel_trainer.logs import console
 from tfparallel_trainer.mesh import tasks
@@ -146,7 +146,9 @@ class Session:
             validates=data.validation is not None,
             validation_freq=self._asked.validation_freq,
         )
-        self._made = callbacks_of.Callbacks(plan, ready.replicas, self._models.hand_back)
+        self._made = callbacks_of.Callbacks(
+            plan, reach.Whole(ready.replicas), self._models.hand_back
+        )
         return self._made
 
     def _late(self) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-STRATEGIES = ("Mirrored", "MultiWorkerMirrored", "ParameterServer")
+STRATEGIES = ("Mirrored", "MultiWorkerMirrored", "ParameterServer", "ModelSplit")
 
 
 class Verdict(enum.StrEnum):
@@ -32,11 +32,18 @@ class Row:
     servers: Verdict
     """Under ParameterServer."""
     note: str = ""
+    divided: Verdict | None = None
+    """Under ModelSplit, for the callbacks of a module; None for what is of `fit` alone."""
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """By strategy."""
-        return dict(zip(STRATEGIES, (self.together, self.together, self.servers), strict=True))
+        found = (self.together, self.together, self.servers, self.divided)
+        return {
+            strategy: verdict
+            for strategy, verdict in zip(STRATEGIES, found, strict=True)
+            if verdict is not None
+        }
 
 
 ARGUMENTS: Sequence[Row] = (
@@ -69,36 +76,80 @@ ARGUMENTS: Sequence[Row] = (
 )
 
 CALLBACKS: Sequence[Row] = (
-    Row("BackupAndRestore", _REFUSED, _REFUSED, "give output_dir: its checkpoints do the same"),
-    Row("CSVLogger", _YES, _YES),
+    Row(
+        "BackupAndRestore",
+        _REFUSED,
+        _REFUSED,
+        "give output_dir, or trainer.checkpoint: these checkpoints do the same",
+        _REFUSED,
+    ),
+    Row("CSVLogger", _YES, _YES, "", _YES),
     Row(
         "Callback",
         _DIFFERS,
         _DIFFERS,
         "your own: runs on the chief; on_test_batch_end gets no logs; with servers a batch ends "
-        "when it is given to a worker",
+        "when it is given to a worker; with ModelSplit there is no model to look into",
+        _DIFFERS,
     ),
-    Row("CallbackList", _YES, _YES, "its callbacks are taken"),
-    Row("EarlyStopping", _YES, _YES),
-    Row("History", _YES, _YES),
-    Row("LambdaCallback", _YES, _DIFFERS, "with servers a batch ends when it is given to a worker"),
-    Row("LearningRateScheduler", _YES, _YES),
-    Row("ModelCheckpoint", _YES, _YES),
-    Row("OrbaxCheckpoint", _REFUSED, _REFUSED, "give output_dir, or use ModelCheckpoint"),
-    Row("ProgbarLogger", _YES, _YES),
-    Row("ReduceLROnPlateau", _YES, _YES),
-    Row("RemoteMonitor", _YES, _YES),
-    Row("SwapEMAWeights", _YES, _REFUSED, "servers refuse use_ema, which it needs"),
-    Row("TensorBoard", _YES, _YES),
-    Row("TerminateOnNaN", _YES, _YES, "without it, such a loss raises"),
+    Row("CallbackList", _YES, _YES, "its callbacks are taken", _YES),
+    Row(
+        "EarlyStopping",
+        _YES,
+        _YES,
+        "with ModelSplit without restore_best_weights",
+        _DIFFERS,
+    ),
+    Row("History", _YES, _YES, "", _YES),
+    Row(
+        "LambdaCallback",
+        _YES,
+        _DIFFERS,
+        "with servers a batch ends when it is given to a worker",
+        _YES,
+    ),
+    Row("LearningRateScheduler", _YES, _YES, "", _YES),
+    Row(
+        "ModelCheckpoint",
+        _YES,
+        _YES,
+        "give trainer.checkpoint instead, which saves each device's part of the model",
+        _REFUSED,
+    ),
+    Row(
+        "OrbaxCheckpoint",
+        _REFUSED,
+        _REFUSED,
+        "give output_dir or trainer.checkpoint, or use ModelCheckpoint",
+        _REFUSED,
+    ),
+    Row("ProgbarLogger", _YES, _YES, "", _YES),
+    Row("ReduceLROnPlateau", _YES, _YES, "", _YES),
+    Row("RemoteMonitor", _YES, _YES, "", _YES),
+    Row(
+        "SwapEMAWeights",
+        _YES,
+        _REFUSED,
+        "servers refuse use_ema, which it needs; in a module averages are evaluated in any case",
+        _REFUSED,
+    ),
+    Row(
+        "TensorBoard",
+        _YES,
+        _YES,
+        "with ModelSplit give write_graph=False, and no histograms, images or embeddings",
+        _DIFFERS,
+    ),
+    Row("TerminateOnNaN", _YES, _YES, "without it, such a loss raises", _YES),
 )
 
 
 def table(rows: Sequence[Row], heading: str) -> str:
     """Write rows as a table for docs/fit.md."""
+    strategies = list(rows[0].verdicts)
     lines = [
-        f"| {heading} | {' | '.join(STRATEGIES)} | |",
-        f"|---|{'---|' * len(STRATEGIES)}---|",
+        f"| {heading} | {' | '.join(strategies)} | |",
+        f"|---|{'---|' * len(strategies)}---|",
         *(f"| `{row.name}` | {' | '.join(row.verdicts.values())} | {row.note} |" for row in rows),
     ]
     return "\n".join(lines)

@@ -6,13 +6,25 @@ import functools
 
 import tensorflow as tf
 
-from tfparallel_trainer import engine, errors, run, settings, setup, stall, termination, training
+from tfparallel_trainer import (
+    engine,
+    errors,
+    observer,
+    run,
+    settings,
+    setup,
+    stall,
+    termination,
+    training,
+)
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import job_file, progress
+from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.mesh import devices, shape, watch
+from tfparallel_trainer.split import callbacks as divided_callbacks
 from tfparallel_trainer.split import placing, planned
 from tfparallel_trainer.split.engine import evaluation, ranks, steps, upkeep
-from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.model import skeleton, wishes
 from tfparallel_trainer.split.pipeline import partition
 from tfparallel_trainer.split.planning import settings as planner
 from tfparallel_trainer.split.state import keeping
@@ -37,7 +49,10 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         made = _engine(given, process, ready, own, together)
         reporter.placement = functools.partial(_placement, given, found, own)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
-            outer = run.loop(given, process, ready, reporter, made, moves)
+            watched = dataclasses.replace(
+                process, observe=lambda found: _observer(given, process, found, own, together)
+            )
+            outer = run.loop(given, watched, ready, reporter, made, moves)
             if given.cluster.is_chief:
                 _announce(given, process, own, outer)
                 if asked.auto and found.made is not None:
@@ -89,7 +104,7 @@ def _prepare(
     """Divide the model, load the data and build what the ranks of this process have of both."""
     together = peers.of(given.cluster, names[0])
     bare = skeleton.build(process.module, given.job.trainer.seed)
-    model = recording.record(bare)
+    model = wishes.recorded(process.module, bare)
     skeleton.compile_model(process.module, bare)  # not before: it could not be recorded
     found = planned.over(
         model,
@@ -145,6 +160,17 @@ def _engine(
     return engine.Synchronous(
         ready.replicas, step, evaluator, ready.evaluation, together.metrics, together.finite
     )
+
+
+def _observer(
+    given: settings.Settings,
+    process: run.Process,
+    ready: setup.Ready,
+    own: ranks.Ranks,
+    together: upkeep.Upkeep,
+) -> observer.Observer:
+    reach = functools.partial(divided_callbacks.Divided, own, together)
+    return callbacks.of_module(given, process.module, ready, reach)
 
 
 def _placement(

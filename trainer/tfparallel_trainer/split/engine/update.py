@@ -1,8 +1,9 @@
 """The user's optimizer on a part of a model's variables.
 
-Keras' optimizers clip, accumulate and scale inside `apply`, where they see only what one rank has.
-So these are taken out of the optimizer and done here, in Keras' own order: gradients of several
-steps are added up, unscaled, clipped by norms over all ranks, and then applied.
+Keras' optimizers clip and scale inside `apply`, where they see only what one rank has. So this is
+taken out of the optimizer and done here, in Keras' own order: gradients, with those that are kept
+from earlier steps, are unscaled, clipped by norms over all ranks, and then applied. The optimizer
+itself counts the steps, keeps gradients between updates, and averages the weights.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+_KEPT = "_gradient_accumulator"
+_MADE = "iteration"
+"""How Keras names the gradients that it keeps, and the count of all steps."""
 
 
 class Optimizer:
@@ -21,9 +24,6 @@ class Optimizer:
         """Args:
         given: what the user compiled, not yet built.
         variables: those that this rank trains.
-
-        Raises:
-            UserCodeError: it accumulates gradients beside something that counts steps.
         """
         self.given = given
         self._inner = getattr(given, "inner_optimizer", given)
@@ -32,40 +32,16 @@ class Optimizer:
         self._clipnorm, self._clipvalue = self._inner.clipnorm, self._inner.clipvalue
         self._steps = self._inner.gradient_accumulation_steps or 1
         self._factor = self._inner.loss_scale_factor
-        if self._steps > 1:
-            _check(self._inner)
         self._inner.clipnorm = self._inner.clipvalue = self._inner.global_clipnorm = None
-        self._inner.gradient_accumulation_steps = self._inner.loss_scale_factor = None
+        self._inner.loss_scale_factor = None
         given.build(self._variables)
-        self._kept: list[Any] = []
-        if self._steps > 1:
-            self._kept = [keras.Variable(tf.zeros(one.shape, one.dtype)) for one in variables]
-        self._made = keras.Variable(0, dtype=self._inner.iterations.dtype, trainable=False)
+        self._kept = [one for one in self._inner.variables if one.path.endswith(_KEPT)]
+        (self._made,) = [one for one in self._inner.variables if one.name == _MADE]
 
     @property
     def clips_by_norm(self) -> bool:
         """Whether the norms of gradients make a difference."""
         return self._global_clipnorm is not None or self._clipnorm is not None
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether gradients of several steps are added up for an update."""
-        return bool(self._kept)
-
-    @property
-    def kept(self) -> list[Any]:
-        """Gradients that wait to be applied, one for each variable where it accumulates."""
-        return self._kept
-
-    @property
-    def made(self) -> Any:
-        """The count of all steps where it accumulates, those without an update among them."""
-        return self._made
-
-    def resume(self) -> None:
-        """Go on after variables were given the state of a checkpoint."""
-        if self.accumulates:
-            self._inner.iterations.assign(self._made // self._steps)
 
     @property
     def scales(self) -> bool:
@@ -74,8 +50,8 @@ class Optimizer:
 
     @property
     def variables(self) -> list[Any]:
-        """The optimizer's state, and gradients that wait to be applied."""
-        return [*self.given.variables, *self._kept]
+        """The optimizer's state, gradients that wait to be applied among it."""
+        return list(self.given.variables)
 
     def scale(self) -> tf.Tensor:
         """What the loss is multiplied by: a scalar float32."""
@@ -107,24 +83,18 @@ class Optimizer:
             norm: of all gradients of all ranks together: a scalar.
             norms: of the gradient of each whole variable that this rank has a part of: [variables].
         """
-        if not self._kept:
-            self._apply(gradients, norm, norms)
-            return
-        made = self._made.assign_add(1)
-
-        def now() -> tf.Tensor:
-            self._apply(gradients, norm, norms)
-            for kept in self._kept:
-                kept.assign(tf.zeros(kept.shape, kept.dtype))
-            return tf.constant(True)
-
-        def later() -> tf.Tensor:
-            for one, kept in zip(gradients, self._kept, strict=True):
-                if one is not None:
-                    kept.assign(one * self._steps)
-            return tf.constant(False)
-
-        tf.cond(tf.equal(made % self._steps, 0), now, later)
+        clipped = [
+            None if one is None else self._clipped(one, norm, norms[place])
+            for place, one in enumerate(gradients)
+        ]
+        if self._kept:
+            clipped = self._in_place_of_kept(gradients, clipped)
+        if any(one is not None for one in clipped):
+            self._inner.apply(clipped, self._variables)
+        else:  # Keras refuses to apply nothing
+            self._made.assign_add(1)
+        if self.scales:
+            self._grow()
 
     def overflowed(self) -> None:
         """Halve the scale of the loss, as Keras does when gradients are not finite."""
@@ -132,17 +102,20 @@ class Optimizer:
             self.given.step_counter.assign(0)
             self.given.dynamic_scale.assign(self.given.dynamic_scale * 0.5)
 
-    def _apply(self, gradients: Sequence[Any], norm: tf.Tensor, norms: tf.Tensor) -> None:
-        clipped = [
-            None if one is None else self._clipped(one, norm, norms[place])
-            for place, one in enumerate(gradients)
+    def _in_place_of_kept(self, gradients: Sequence[Any], clipped: Sequence[Any]) -> list[Any]:
+        """What makes Keras apply, or keep, exactly these: it adds what it keeps, and divides.
+
+        Args:
+            gradients: with those that are kept, divided by the number of steps of an update.
+            clipped: what of them is applied where this step makes an update.
+        """
+        is_due = tf.equal((self._made + 1) % self._steps, 0)
+        for kept in self._kept:
+            kept.assign(tf.zeros(kept.shape, kept.dtype))
+        return [
+            None if one is None else tf.where(is_due, other, one) * self._steps
+            for one, other in zip(gradients, clipped, strict=True)
         ]
-        if any(one is not None for one in clipped):
-            self._inner.apply(clipped, self._variables)
-        else:  # Keras refuses to apply nothing
-            self._inner.iterations.assign_add(1)
-        if self.scales:
-            self._grow()
 
     def _grow(self) -> None:
         """Double the scale of the loss after enough steps that were finite."""
@@ -165,21 +138,6 @@ class Optimizer:
         if self._clipvalue is not None:
             return tf.clip_by_value(gradient, -self._clipvalue, self._clipvalue)
         return gradient
-
-
-def _check(given: Any) -> None:
-    """Refuse what Keras counts in batches while gradients of several are applied as one."""
-    counted = {
-        "use_ema": given.use_ema,
-        "a schedule of the learning rate": isinstance(given.get_config()["learning_rate"], dict),
-    }
-    for what, is_used in counted.items():
-        if is_used:
-            raise errors.UserCodeError(
-                f"The optimizer has gradient_accumulation_steps and {what}, which ModelSplit "
-                "cannot do together: remove gradient_accumulation_steps and give a larger "
-                "trainer.globalBatchSize with more mesh.microbatches, which needs no more memory."
-            )
 
 
 def times(gradient: Any, factor: Any) -> Any:

@@ -11,6 +11,9 @@ from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.split.engine import member, ranks
 from tfparallel_trainer.step import averages, metrics
 
+_TOLD = 1024
+"""How many bytes go to all ranks at once when one process tells the others something."""
+
 
 class Upkeep:
     """For the ranks of this process."""
@@ -25,6 +28,30 @@ class Upkeep:
             collectives.Program.BARRIER,
             lambda: self._over_all(lambda own: [tf.ones((1,))])[0],
         )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process has the first rank."""
+        return self._ranks.members[0].rank == 0
+
+    def tell(self, content: bytes) -> bytes:
+        """Give what the process of the first rank gives to all; what others give is not used."""
+        if self._ranks.divided.mesh.size == len(self._ranks.members):
+            return content
+
+        def run(given: tf.Tensor) -> tf.Tensor:
+            return self._over_all(lambda own: [given if own.rank == 0 else tf.zeros_like(given)])[0]
+
+        sent = np.array([len(content), *content], np.float64)
+        found = np.zeros(0)
+        while not len(found) or len(found) <= found[0]:
+            part = np.zeros(_TOLD)
+            if self.leads:
+                rest = sent[len(found) : len(found) + _TOLD]
+                part[: len(rest)] = rest
+            taken = self._call(collectives.Program.TELL, run, tf.constant(part))
+            found = np.append(found, taken.numpy())
+        return bytes(found[1 : int(found[0]) + 1].astype(np.uint8))
 
     def finite(self) -> bool:
         """Whether the weights that are trained are finite numbers; the same on every process."""

@@ -106,12 +106,13 @@ def assign(
     Args:
         model: the graph.
         degrees: number of ranks along the spatial and tensor axes.
-        wishes: the way in which a layer or a node is to be split, by its name.
+        wishes: the way in which a layer or a node is to be split, by its name; absent: the
+            model's own.
 
     Raises:
         BadConfigurationError: a wish names no layer or no way, or cannot be granted.
     """
-    wishes = dict(wishes or {})
+    wishes = dict(model.wishes if wishes is None else wishes)
     _check(model, wishes)
     uncut: set[str] = set()
     while True:
@@ -265,16 +266,15 @@ class _Walk:
         return all(self._degrees.get(axis, 1) == 1 for axis in layout.AXES)
 
     def _refusal(self, node: graph.Node, wish: str, reasons: list[str]) -> str:
-        known = ", ".join([*table.ways(node), registry.REPLICATED])
+        ways = table.ways(node)
+        what = f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {wish}"
+        others = ", ".join(one for one in [*ways, registry.REPLICATED] if one != wish)
         if reasons:
-            return f"The layer {node.name} cannot be split by {wish}: {'; '.join(reasons)}."
-        if wish in table.ways(node):
-            axes = " and ".join(f"mesh.{axis}" for axis in table.ways(node)[wish].axes)
-            return f"The layer {node.name} cannot be split by {wish} while {axes} is 1: give more."
-        return (
-            f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {wish}: "
-            f"give one of {known}."
-        )
+            return f"{what}: {'; '.join(reasons)}. Its other ways are {others}."
+        if wish in ways:
+            axes = " or ".join(f"mesh.{axis}" for axis in ways[wish].axes)
+            return f"{what} while {axes} is 1: give more, or one of {others}."
+        return f"{what}: give one of {others}."
 
 
 def _check(model: graph.Graph, wishes: Mapping[str, str]) -> None:

@@ -15,12 +15,13 @@ from tfparallel_trainer.split.planning import choose, ways
 def ways_of(model: graph.Graph, optimizer: Any = None) -> choose.WaysOf:
     """Give the ways of a model's nodes on any mesh.
 
-    They raise where a degree would divide nothing, and where the optimizer cannot train parts.
+    They raise where a degree would divide nothing, where a wish of the user's cannot be granted,
+    and where the optimizer cannot train parts.
     """
 
     def on(mesh: shape.Mesh) -> Sequence[ways.Way]:
         degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
-        if all(degree == 1 for degree in degrees.values()):
+        if not model.wishes and all(degree == 1 for degree in degrees.values()):
             return [ways.REPLICATED] * len(model.nodes)
         assigned = assignment.assign(model, degrees)
         assigned.check()

@@ -42,8 +42,6 @@ class Keeping:
         """
         restored = None if self.saved is None else self.saved.restore(self.state)
         if restored is not None:
-            for own in self.members:
-                own.optimizer.resume()
             folder = self.given.output_dir / outputs.CHECKPOINTS
             say(f"resuming after step {restored.step} from {folder}")
             return restored
@@ -144,42 +142,7 @@ def _share(drawn: blueprint.Blueprint, own: member.Member) -> dict[str, shard.Sh
         for key, variable in own.weights.items()
     }
     trained = {key: weights[key] for key in own.trained}
-    first = own.rank == 0
-    share = {
+    return {
         **weights,
-        **slots.shards(own.optimizer.given, trained, drawn.slots, writes_counters=first),
+        **slots.shards(own.optimizer.given, trained, drawn.slots, writes_counters=own.rank == 0),
     }
-    if own.optimizer.accumulates:
-        share |= _accumulating(drawn, own, weights, writes_counters=first)
-    return share
-
-
-def _accumulating(
-    drawn: blueprint.Blueprint,
-    own: member.Member,
-    weights: dict[str, shard.Shard],
-    *,
-    writes_counters: bool,
-) -> dict[str, shard.Shard]:
-    """The gradients that wait to be applied, and the count of steps, which Keras counts all."""
-    found = {}
-    for slot, key in drawn.slots.items():
-        if slot.name == "iteration" and slot.number == len(_counts(drawn)) - 1:
-            variable, writes = own.optimizer.made, writes_counters
-            part: shard.Part = ()
-        elif slot.name == "_gradient_accumulator" and slot.weight in own.trained:
-            weight = weights[str(slot.weight)]
-            variable = own.optimizer.kept[list(own.trained).index(str(slot.weight))]
-            part, writes = weight.part, weight.writes
-        else:
-            continue
-        whole = drawn.wholes[key]
-        found[key] = shard.Shard(
-            variable=variable, shape=whole.shape, part=part, writes=writes, label=whole.label
-        )
-    return found
-
-
-def _counts(drawn: blueprint.Blueprint) -> list[slots.Slot]:
-    """The counts of steps: of an optimizer that scales the loss, and last of the one in it."""
-    return [slot for slot in drawn.slots if slot.name == "iteration"]

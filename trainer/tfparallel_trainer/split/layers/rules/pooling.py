@@ -118,6 +118,8 @@ def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
     """How the input of what reduces all rows is to lie, and how the output does."""
     space.check(call)
     wanted = space.as_it_comes(call)
+    if call.ranks(space.AXIS) > 1 and wanted.cuts[space.ROWS] is None:
+        raise registry.CannotSplitError("its rows come whole, and the ranks would add them up")
     ends = (wanted.cuts[0], *[None] * (len(call.dimensions(call.result)) - 2), wanted.cuts[-1])
     return wanted, layout.Layout(ends)
 

@@ -239,8 +239,9 @@ def spans_of(local: registry.Local) -> rows.Spans:
 def brought(local: registry.Local, given: Any, plan: rows.Plan) -> tuple[tf.Tensor, rows.Share]:
     """Give a rank's rows their halo; and say what the rank does with them."""
     group = local.groups[AXIS]
-    share = plan.shares[group.index]
-    if _is_taken(local):
+    is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
+    share = plan.shares[0 if is_whole else group.index]
+    if is_whole or _is_taken(local):
         return halo.part(given, share.input, rows.Span(0, given.shape[ROWS])), share
     return halo.exchange(group, given, plan.exchange), share
 

@@ -1,0 +1,157 @@
+"""Callbacks of a divided model decide alike on all ranks, and see no weights."""
+
+import csv
+import itertools
+import pathlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer import launch, reference, test_split_truth, truth
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split import callbacks
+from tfparallel_trainer.split.engine import upkeep
+
+pytestmark = [
+    pytest.mark.trainer,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+EPOCHS, BATCH, SEED = 9, 15, 5
+KINDS = keras.callbacks
+
+
+def by_keras(folder: pathlib.Path) -> tuple[list[Any], dict[str, list[float]]]:
+    """The weights and the history of Keras' own fit in one process."""
+    module = reference.load("split_observed")
+    keras.utils.set_random_seed(SEED)
+    model = module.build_model()
+    module.compile_model(model)
+
+    def batches() -> Iterator[Any]:
+        for epoch in itertools.count():
+            for x, y, _ in reference.batches(module, BATCH, SEED, epoch, None):
+                yield x, y
+
+    x, y, _ = next(reference.batches(module, BATCH, SEED, 0, None))
+    spec = tuple(tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in (x, y))
+    history = model.fit(
+        tf.data.Dataset.from_generator(batches, output_signature=spec),
+        epochs=EPOCHS,
+        steps_per_epoch=4,
+        validation_data=module.evaluation_data(),
+        callbacks=module.callbacks(types.SimpleNamespace(output_dir=folder)),
+        shuffle=False,
+        verbose=0,
+    )
+    return model.get_weights(), history.history
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(1, 2), (2, 1)], ids=["1x2", "2x1"])
+def test_they_lead_to_the_weights_of_one_process(
+    processes: int, devices: int, tmp_path: pathlib.Path
+) -> None:
+    trainer = {
+        "module": "split_observed.py",
+        "epochs": EPOCHS,
+        "globalBatchSize": BATCH,
+        "seed": SEED,
+    }
+    environments = launch.environments(
+        tmp_path,
+        reference.MODELS,
+        trainer,
+        processes=processes,
+        devices=devices,
+        strategy="ModelSplit",
+        mesh={"stage": 2, "microbatches": 3},
+    )
+    with launch.Group(tmp_path / "logs", environments) as group:
+        with reference.floatx():
+            weights, history = by_keras(tmp_path / "keras")
+        ended = group.wait()
+    assert [one.code for one in ended] == [exits.Exit.DONE] * processes, ended
+    made = keras.saving.load_model(tmp_path / "output" / outputs.MODEL).get_weights()
+    for one, other in zip(made, weights, strict=True):
+        assert float(np.abs(one - other).max()) <= 1e-10
+    with (tmp_path / "output" / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(history["loss"]) == 5  # of 9: it was stopped in the fifth
+    for name in ("loss", "accuracy", "val_loss", "learning_rate", "twice"):
+        assert [float(row[name]) for row in rows] == pytest.approx(history[name], abs=1e-10)
+    assert len(set(history["learning_rate"])) == 5
+    assert list((tmp_path / "output" / "board" / "train").iterdir())
+
+
+def divided(given: list[Any]) -> callbacks.Divided:
+    functions = truth.CASES[0].functions(synchronized=False)
+    own, _, _ = test_split_truth.prepare(functions, shape.Mesh(stage=2), 2)
+    return callbacks.Divided(own, upkeep.Upkeep(own), given)
+
+
+class Peeking(keras.callbacks.Callback):
+    """Asks for whatever it is told to."""
+
+
+@pytest.mark.parametrize(
+    ("asks", "said"),
+    [
+        (lambda model: model.get_weights(), "Peeking uses model.get_weights. With strategy"),
+        (lambda model: model.save("there"), "uses model.save"),
+        (lambda model: model.layers, "uses model.layers"),
+        (lambda model: model.optimizer.variables, "uses model.optimizer.variables"),
+        (lambda model: setattr(model, "trainable", False), "sets model.trainable"),
+        (lambda model: setattr(model.optimizer, "momentum", 0.5), "sets model.optimizer.momentum"),
+    ],
+)
+def test_what_needs_the_model_is_refused(asks: Any, said: str) -> None:
+    callback = Peeking()
+    callback.set_model(divided([callback]).shown_to(callback))
+    with pytest.raises(errors.UserCodeError, match=said):
+        asks(callback.model)
+
+
+@pytest.mark.parametrize(
+    ("callback", "said"),
+    [
+        (KINDS.EarlyStopping(restore_best_weights=True), "give restore_best_weights=False"),
+        (KINDS.TensorBoard(), "give write_graph=False"),
+        (KINDS.TensorBoard(write_graph=False, histogram_freq=2), "give histogram_freq=0"),
+    ],
+)
+def test_what_needs_the_model_later_is_refused_at_once(callback: Any, said: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=said):
+        divided([callback])
+
+
+def test_what_they_see_is_named_as_in_a_model() -> None:
+    callback = Peeking()
+    reach = divided([callback])
+    model = reach.shown_to(callback)
+    assert isinstance(model.optimizer, keras.optimizers.Optimizer)
+    assert not hasattr(model, "something") and not hasattr(model.optimizer, "optimizers")
+    model.stop_training = True
+    assert reach.model.stop_training
+    assert model.optimizer.get_config()["name"] == model.optimizer.name
+    assert [one.name for one in model.metrics] == [one.name for one in reach.model.metrics]
+
+
+def test_a_rate_reaches_all_ranks() -> None:
+    callback = Peeking()
+    reach = divided([callback])
+    model = reach.shown_to(callback)
+
+    def act() -> bytes:
+        model.optimizer.learning_rate = 0.03125
+        return b"done"
+
+    assert reach.after(act) == b"done"
+    rates = [float(one.optimizer.given.learning_rate.numpy()) for one in reach._members]
+    assert rates == [0.03125] * 2
