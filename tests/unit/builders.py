@@ -194,6 +194,11 @@ def a_world(**job: object) -> World:
     return world
 
 
+def state_of(world: World) -> names.State | None:
+    """What the job's state is by now."""
+    return world.status.state
+
+
 def truth(world: World, kind: names.Condition) -> tuple[str, str] | None:
     """Whether a condition holds, and why."""
     condition = conditions.find(world.status, kind)

@@ -34,7 +34,7 @@ def test_a_job_runs_when_all_its_replicas_do_and_succeeds_with_its_chief() -> No
     world.advance(60)
     world.exit("job-chief-0", 0)
     world.settle()
-    assert world.status.state is names.State.SUCCEEDED
+    assert builders.state_of(world) is names.State.SUCCEEDED
     assert builders.truth(world, names.Condition.SUCCEEDED) == ("True", "ChiefSucceeded")
     assert builders.truth(world, names.Condition.RUNNING) == ("False", "JobFinished")
     assert world.status.completion_time == world.now
@@ -136,11 +136,11 @@ def test_suspending_deletes_the_pods_and_resuming_begins_a_new_attempt() -> None
     world.edit(suspend=True)
     world.settle()
     assert world.pods == {}
-    assert world.status.state is names.State.SUSPENDED
+    assert builders.state_of(world) is names.State.SUSPENDED
     world.advance(3600)
     world.edit(suspend=False)
     world.settle()
-    assert world.status.state is names.State.PENDING
+    assert builders.state_of(world) is names.State.PENDING
     assert world.status.start_time == world.now
     assert {pod.attempt for pod in world.pods.values()} == {2}
 
@@ -148,7 +148,7 @@ def test_suspending_deletes_the_pods_and_resuming_begins_a_new_attempt() -> None
 def test_a_job_may_be_created_suspended() -> None:
     world = builders.a_world(worker=1, run_policy={"suspend": True})
     assert world.pods == {}
-    assert world.status.state is names.State.SUSPENDED
+    assert builders.state_of(world) is names.State.SUSPENDED
     assert world.status.attempt == 0
 
 
@@ -160,7 +160,7 @@ def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
     assert builders.truth(world, names.Condition.FAILED) == ("True", "InvalidTemplate")
     world.edit(backoff_limit=1)
     world.settle()
-    assert world.status.state is names.State.PENDING
+    assert builders.state_of(world) is names.State.PENDING
     assert world.status.attempt == 2
 
 

@@ -37,10 +37,10 @@ def test_a_lost_peer_restarts_the_gang_when_all_old_pods_are_gone() -> None:
     assert set(world.pods) == {"job-chief-0"}, "the new gang waits for the last old pod"
     world.settle()
     assert {pod.attempt for pod in world.pods.values()} == {2}
-    assert world.status.state is names.State.RESTARTING
+    assert builders.state_of(world) is names.State.RESTARTING
     world.run()
     world.settle()
-    assert world.status.state is names.State.RUNNING
+    assert builders.state_of(world) is names.State.RUNNING
     assert world.status.restarts.failure == 1
     warned = [event for event in world.events if event.type is decision.EventType.WARNING]
     assert len(warned) == 1
@@ -72,10 +72,10 @@ def test_a_split_model_restarts_as_a_whole(lost: str, how: str) -> None:
     assert world.status.placement == placement, "a decision leaves it to the next report"
     world.run()
     world.settle()
-    assert world.status.state is names.State.RUNNING
+    assert builders.state_of(world) is names.State.RUNNING
     world.exit("job-chief-0", 0)
     world.settle()
-    assert world.status.state is names.State.SUCCEEDED
+    assert builders.state_of(world) is names.State.SUCCEEDED
 
 
 def test_limit_two_means_three_runs() -> None:
@@ -118,7 +118,7 @@ def test_a_terminating_pod_is_not_a_failed_one() -> None:
     world.settle()
     world.update("job-worker-1", deleting=True)
     assert not world.step() or world.status.attempt == 1
-    assert world.status.state is names.State.RUNNING
+    assert builders.state_of(world) is names.State.RUNNING
     assert world.status.replicas["Worker"].terminating == 1
 
 
@@ -179,7 +179,7 @@ def test_the_added_chief_leads_like_a_given_one() -> None:
     world = builders.a_world(trainer=True, worker=2, ps=1)
     world.run()
     world.settle()
-    assert world.status.state is names.State.RUNNING
+    assert builders.state_of(world) is names.State.RUNNING
     assert world.status.replicas["Chief"].desired == 1
     assert world.status.ready == "4/4"
     world.exit("job-chief-0", exits.Exit.PEER_LOST)
@@ -192,7 +192,7 @@ def test_the_added_chief_leads_like_a_given_one() -> None:
     world.run()
     world.exit("job-chief-0", 0)
     world.settle()
-    assert world.status.state is names.State.SUCCEEDED
+    assert builders.state_of(world) is names.State.SUCCEEDED
 
 
 def test_an_evaluator_never_fails_training() -> None:
@@ -203,7 +203,7 @@ def test_an_evaluator_never_fails_training() -> None:
         if world.pods["job-evaluator-0"].phase is observation.Phase.RUNNING:
             world.exit("job-evaluator-0", 1)
         world.settle()
-    assert world.status.state is names.State.RUNNING
+    assert builders.state_of(world) is names.State.RUNNING
     assert world.status.replicas["Evaluator"].failed == 1
     world.exit("job-worker-0", 1)
     world.settle()
