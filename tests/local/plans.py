@@ -5,16 +5,24 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 
 import yaml
 
+from tests.local import comparisons
 from tfparallel_operator.api import load, types
-from tfparallel_operator.cli.planning import draw
+from tfparallel_operator.cli.planning import draw, written
+from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file, plan
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "planner.md"
+EXAMPLE = "example"
+"""Names the block of that page."""
+SPLIT_PAGE = ROOT / "docs" / "model-split-examples.md"
+LACKS = "lacks"
+"""Names the block of that page that tells what does not fit a device."""
 IMAGES = ROOT / "docs" / "images"
 EXAMPLES = ROOT / "examples"
 COMMAND = "examples/split-deep-cnn/model.py --devices 4 --mesh stage=4 --batch 64"
@@ -31,14 +39,8 @@ DRAWN = {
 }
 """The job whose plan is a picture in the docs, for each example."""
 
-_BLOCK = re.compile(r"(<!-- example -->\n).*?(<!-- end -->)", re.DOTALL)
 _NAME = re.compile(r"\b[mp][0-9a-f]{10}\b")
 _NUMBER = re.compile(r"(-?\d+\.\d+)")
-
-
-def block(page: str) -> str:
-    """What the page shows."""
-    return page.partition("<!-- example -->\n")[2].partition("<!-- end -->")[0]
 
 
 def example(folder: pathlib.Path) -> str:
@@ -76,11 +78,37 @@ def question(file: pathlib.Path) -> plan.Question:
     )
 
 
-def planned(file: pathlib.Path) -> plan.Plan:
-    """The plan of a job; loads TensorFlow."""
+def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
+    """The plan of a job, or of its model on one device; loads TensorFlow."""
     from tfparallel_trainer.split.planning import answer
 
-    return answer.answer(question(file))
+    asked = question(file)
+    if whole:
+        given = {"processes": 1, "devices": 1, "mesh": {}, "microbatches": 1}
+        asked = asked.model_copy(update=given)
+    return answer.answer(asked)
+
+
+def lacks() -> str:
+    """What is said of the embedding that does not fit a device; loads TensorFlow."""
+    from tfparallel_trainer.split.planning import answer
+
+    file = DRAWN["split-embedding"]
+    page = SPLIT_PAGE.read_text(encoding="utf-8")
+    asked = question(file).model_copy(
+        update={
+            "processes": 1,
+            "devices": 1,
+            "mesh": None,
+            "microbatches": None,
+            "memory": written.size(re.findall(r"--devices 1 --memory (\S+)", page)[0]),
+        }
+    )
+    try:
+        answer.answer(asked)
+    except errors.BadConfigurationError as error:
+        return "\n".join(("```", *textwrap.wrap(f"error: {error}", 98), "```", ""))
+    raise AssertionError("it fits")
 
 
 def image(folder: str) -> pathlib.Path:
@@ -101,8 +129,9 @@ def main() -> None:
     """Write page and pictures."""
     with tempfile.TemporaryDirectory() as folder:
         shown = example(pathlib.Path(folder))
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(_BLOCK.sub(lambda found: found[1] + shown + found[2], page), encoding="utf-8")
+    for page, name, content in ((PAGE, EXAMPLE, shown), (SPLIT_PAGE, LACKS, lacks())):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(comparisons.with_block(text, name, content), encoding="utf-8")
     for name, file in DRAWN.items():
         draw.picture(planned(file), image(name))
         print(f"wrote {image(name)}")
