@@ -76,19 +76,20 @@ class Training(actors.Stage):
         the first of them: float64 [stages + stages * microbatches * MOMENTS].
         """
         mesh = self._divided.mesh
-        nothing = tf.zeros((), tf.float64)
-        lasted = [end - begin for begin, end in self._moments.values()]
-        seconds = tf.add_n([nothing, *lasted]) * (mesh.stage / mesh.size)
-        moments = [
-            moment
-            for microbatch in range(self._divided.microbatches)
-            for work in schedule.Work
-            for moment in self._moments.get(schedule.Action(work, microbatch), (nothing, nothing))
-        ]
-        own = tf.one_hot(self.own.stage.index, mesh.stage, dtype=tf.float64)
         tells = float(self.own.is_first and self.own.data == 0)
-        of_all = tf.reshape(tells * own[:, tf.newaxis] * tf.stack(moments), (-1,))
-        return tf.concat([seconds * own, of_all], 0)
+        with tf.device(self.own.clock.processor):
+            nothing = tf.zeros((), tf.float64)
+            lasted = [end - begin for begin, end in self._moments.values()]
+            seconds = tf.add_n([nothing, *lasted]) * (mesh.stage / mesh.size)
+            actions = [
+                schedule.Action(work, microbatch)
+                for microbatch in range(self._divided.microbatches)
+                for work in schedule.Work
+            ]
+            moments = [self._moments.get(one, (nothing, nothing)) for one in actions]
+            own = tf.one_hot(self.own.stage.index, mesh.stage, dtype=tf.float64)
+            of_all = tells * own[:, tf.newaxis] * tf.reshape(tf.stack(moments), (-1,))
+            return tf.concat([seconds * own, tf.reshape(of_all, (-1,))], 0)
 
     def _now(self) -> tf.Tensor:
         """The moment at which all is done that this rank did before, as its processor sees it."""
