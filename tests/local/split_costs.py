@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ MACHINE = "machine"
 PIPELINE = "split-deep-cnn"
 """The example whose pipeline is drawn as it was measured."""
 STEPS = 24
+"""Of a run; those of which no picture is wanted end before."""
 FROM, TO = 5, 20
 """The steps between which both are counted: the first ones trace and meet, too."""
 WHOLE = ("spec.strategy=null", "spec.mesh=null", "spec.tfReplicaSpecs.Worker.replicas=1")
@@ -103,10 +105,14 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
             stderr=said,
         )
         begin, end = (_reached(running, log, step, meter) for step in (FROM, TO))
-        if running.wait():
+        drawn = log.parent.parent / "pipeline.svg"
+        while running.poll() is None and _reported(out) < TO:
+            time.sleep(0.1)
+        if file.parent.name != PIPELINE:
+            running.terminate()
+        if running.wait() not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
             said.seek(0)
             raise RuntimeError(f"{file} failed: {said.read().decode()[-3000:]}")
-        drawn = log.parent.parent / "pipeline.svg"
         picture = drawn.read_bytes() if drawn.exists() else None
         status = json.loads((out / "status.json").read_text(encoding="utf-8"))
     placed = status.get("placement")
@@ -145,6 +151,15 @@ def _steps(log: pathlib.Path) -> int:
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("\n")]
     return sum(one["event"] == outputs.StepEvent.STEP for one in records)
+
+
+def _reported(out: pathlib.Path) -> int:
+    """The step that the status tells of, which tells the placement, too; 0 before the first."""
+    try:
+        status = json.loads((out / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # it is being written
+        return 0
+    return int(status.get("progress", {}).get("step", 0))
 
 
 def table(folder: str) -> str:
