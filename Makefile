@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-trainer test-control-plane test-e2e truth compare \
-	benchmarks lint format manifests verify lock images cluster-up cluster-down clean
+	split-costs benchmarks lint format manifests verify lock images cluster-up cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -36,6 +36,9 @@ truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md
 
 compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
 	$(BIN)/python -m tests.local.comparisons
+
+split-costs: $(VENV)/.dev ## Measure the examples of model split and write their page: some minutes
+	$(BIN)/python -m tests.local.split_costs
 
 test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
 	$(PYTEST) -m control_plane

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tests.local import plans
+from tests.local import comparisons, plans
 from tfparallel_operator.api import load
-from tfparallel_operator.cli.planning import show, written
+from tfparallel_operator.cli.planning import draw, show, written
 from tfparallel_trainer.contract import plan
 
 
@@ -22,15 +22,40 @@ def run(*options: str, model: pathlib.Path = plans.MODEL) -> "subprocess.Complet
     )
 
 
+def assert_alike(picture: str, shown: str) -> None:
+    """See that a picture in the docs is what would be drawn now (`python -m tests.local.plans`)."""
+    for found, expected in zip(plans.words(picture), plans.words(shown), strict=True):
+        assert (
+            found == pytest.approx(expected, abs=0.01)
+            if isinstance(found, float)
+            else (found == expected)
+        )
+
+
 @pytest.mark.trainer
 def test_the_example_shows_what_the_page_says(tmp_path: pathlib.Path) -> None:
     page = plans.PAGE.read_text(encoding="utf-8")
-    assert plans.block(page) == plans.example(tmp_path)
+    assert comparisons.block(page, plans.EXAMPLE) == plans.example(tmp_path)
     assert f"$ tfparallel plan {plans.COMMAND}\n" in page
     made = plan.Plan.model_validate_json((tmp_path / "plan.json").read_bytes())
     assert [rank.stage for rank in made.ranks] == [0, 1, 2, 3]
-    assert (tmp_path / "plan.svg").stat().st_size > 10_000
-    assert plans.IMAGE.stat().st_size > 10_000
+    assert made == plans.planned(plans.DRAWN["split-deep-cnn"]).model_copy(
+        update={"alternatives": made.alternatives, "reasons": made.reasons}
+    )
+    assert_alike((tmp_path / "plan.svg").read_text(), plans.image("split-deep-cnn").read_text())
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize("folder", [one for one in plans.DRAWN if one != "split-deep-cnn"])
+def test_the_picture_of_an_example_is_that_of_its_plan(folder: str, tmp_path: pathlib.Path) -> None:
+    draw.picture(plans.planned(plans.DRAWN[folder]), tmp_path / "plan.svg")
+    assert_alike((tmp_path / "plan.svg").read_text(), plans.image(folder).read_text())
+
+
+@pytest.mark.trainer
+def test_the_page_says_what_the_embedding_lacks_on_one_device() -> None:
+    page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
+    assert comparisons.block(page, plans.LACKS) == plans.lacks()
 
 
 @pytest.mark.trainer

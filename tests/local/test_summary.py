@@ -9,7 +9,8 @@ from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.cli import placement, summary
 from tfparallel_operator.core import conditions
 from tfparallel_operator.local import folders, run
-from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.contract import job_file, outputs, pipeline, plan
+from tfparallel_trainer.contract import progress as contract_progress
 
 _START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 _STATUS = job_status.JobStatus(
@@ -145,3 +146,43 @@ def test_a_stopped_run_says_how_to_go_on(
     out, err = capsys.readouterr()
     assert out.startswith("Stopped by SIGINT: digits\n")
     assert err == f"stopped; go on with --output {tmp_path}\n"
+
+
+def _stage(number: int, busy: str) -> contract_progress.StagePlacement:
+    return contract_progress.StagePlacement(
+        stage=number,
+        devices=(f"worker-{number}/CPU:0",),
+        device_count=1,
+        layers="dense",
+        layer_count=1,
+        parameter_bytes=8,
+        busy_seconds=busy,
+    )
+
+
+def _span(stage: int, work: str, begin: float, end: float) -> plan.Span:
+    return plan.Span(stage=stage, work=work, microbatch=0, begin=begin, end=end)
+
+
+def test_the_pipeline_of_a_split_model_is_told_and_drawn(
+    results: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = pipeline.Pipeline(
+        placement=contract_progress.Placement(
+            mesh=job_file.Mesh(stage=2), stages=(_stage(0, "0.02"), _stage(1, "0.01"))
+        ),
+        planned=None,
+        step_seconds=0.05,
+        spans=(
+            *(_span(0, "forward", 0.0, 0.01), _span(1, "forward", 0.01, 0.015)),
+            *(_span(1, "backward", 0.015, 0.02), _span(0, "backward", 0.02, 0.03)),
+        ),
+    )
+    (results / "results" / outputs.PIPELINE).write_text(seen.model_dump_json(by_alias=True))
+    summary.show(_outcome(results, names.Condition.SUCCEEDED))
+    shown = _shown(capsys.readouterr().out)
+    assert shown["stages"].strip() == "wait 50% of the schedule · a step 50 ms"
+    drawn = results / "results/pipeline.svg"
+    assert shown["pipeline"].strip() == str(drawn)
+    assert "measured: a step of one replica" in drawn.read_text()
+    assert "planned: a step" not in drawn.read_text()

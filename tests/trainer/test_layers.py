@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import launch, reference
-from tests.trainer.test_servers import CHECKPOINT, wait
+from tests.trainer import launch, reference, server_jobs
 from tfparallel_trainer import layers
 from tfparallel_trainer.contract import outputs
 
@@ -151,11 +150,11 @@ def test_shards_lie_on_different_servers_and_any_number_resumes(tmp_path: pathli
         "steps": 6,
         "globalBatchSize": 8,
         "seed": 3,
-        "checkpoint": CHECKPOINT,
+        "checkpoint": server_jobs.CHECKPOINT,
     }
     first = launch.with_servers(tmp_path, reference.MODELS, trainer, workers=1, servers=2)
     with launch.Group(tmp_path / "logs", list(first.values())) as group:
-        ended = wait(group)
+        ended = server_jobs.wait(group)
     assert [one.code for one in ended] == [0] * 4, ended
     for number in range(4):
         assert f"shard_{number} lies at /job:ps/replica:0/task:{number % 2}/" in ended[0].output
@@ -165,7 +164,7 @@ def test_shards_lie_on_different_servers_and_any_number_resumes(tmp_path: pathli
         tmp_path, reference.MODELS, {**trainer, "steps": 12}, workers=1, servers=1
     )
     with launch.Group(tmp_path / "logs", list(second.values())) as group:
-        ended = wait(group)
+        ended = server_jobs.wait(group)
     assert "resuming after step 6" in ended[0].output
     with reference.floatx():
         model = keras.models.load_model(tmp_path / "output" / outputs.MODEL)

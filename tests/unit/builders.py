@@ -5,7 +5,7 @@ import datetime
 from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import build, decide, decision, observation, replicas
+from tfparallel_operator.core import build, conditions, decide, decision, observation, replicas
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SETTINGS = build.Settings(
@@ -185,3 +185,21 @@ class World:
                 observation.Phase.PENDING,
             )
             self.created.append((name, attempt, replica_attempt))
+
+
+def a_world(**job: object) -> World:
+    """A job that has got all its pods."""
+    world = World(a_job(**job))  # type: ignore[arg-type]
+    world.settle()
+    return world
+
+
+def state_of(world: World) -> names.State | None:
+    """What the job's state is by now."""
+    return world.status.state
+
+
+def truth(world: World, kind: names.Condition) -> tuple[str, str] | None:
+    """Whether a condition holds, and why."""
+    condition = conditions.find(world.status, kind)
+    return None if condition is None else (condition.status.value, condition.reason)

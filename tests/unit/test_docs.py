@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from tests.local import comparisons
+from tests.local import comparisons, plans, split_costs
 from tests.unit import builders
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.cli import app
@@ -194,6 +194,20 @@ def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -
         file = comparisons.image(example, picture)
         assert f"]({file.relative_to(ROOT / 'docs')})" in part
         assert 1000 < file.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("folder", plans.DRAWN)
+def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
+    page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
+    head, _, whole, *others = comparisons.block(page, folder).splitlines()
+    assert [one.strip() for one in head.split("|")[2:-1]] == [
+        row[0]
+        for row in rows(plans.SPLIT_PAGE.name, "Read the tables for what grows and what shrinks.")
+    ]
+    assert whole.startswith("| one device |")
+    assert [line.split("`")[1] for line in others] == [one.name for one in split_costs.jobs(folder)]
+    assert f"](images/{plans.image(folder).name})" in page
+    assert f"$ .venv/bin/tfparallel run {plans.DRAWN[folder].relative_to(ROOT)}\n" in page
 
 
 def test_every_option_of_compare_is_listed() -> None:

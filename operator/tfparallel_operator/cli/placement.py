@@ -27,8 +27,8 @@ def table(placement: job_status.PlacementStatus) -> rich_table.Table:
     Its share of what all stages compute stands beside the share that the planner expected.
     """
     timed = any(stage.busy_seconds is not None for stage in placement.stages)
-    measured = _shares([stage.busy_seconds for stage in placement.stages])
-    planned = _shares([stage.planned_seconds for stage in placement.stages])
+    measured = shares([stage.busy_seconds for stage in placement.stages])
+    planned = shares([stage.planned_seconds for stage in placement.stages])
     shown = rich_table.Table("Stage", "Devices", "Layers", "Weights a device")
     if timed:
         for name in ("Busy s a step", "Share", "Planned"):
@@ -47,7 +47,7 @@ def table(placement: job_status.PlacementStatus) -> rich_table.Table:
     return shown
 
 
-def _shares(seconds: Sequence[str | None]) -> list[str]:
+def shares(seconds: Sequence[str | None]) -> list[str]:
     """Write each number of seconds as a share of all; nothing where one is not known."""
     known = [float(one) for one in seconds if one is not None]
     if len(known) < len(seconds) or not sum(known) > 0:

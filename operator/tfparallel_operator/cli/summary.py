@@ -10,9 +10,11 @@ from rich import text as rich_text
 
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.cli import display, placement
+from tfparallel_operator.cli.planning import draw
+from tfparallel_operator.cli.planning import show as planning
 from tfparallel_operator.core import conditions
 from tfparallel_operator.local import run
-from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.contract import outputs, pipeline
 from tfparallel_trainer.contract import progress as contract_progress
 
 _KEPT = (
@@ -22,6 +24,9 @@ _KEPT = (
     ("TensorBoard", outputs.TENSORBOARD),
 )
 """What the shipped trainer leaves for people; the model first, which only success makes."""
+
+_PICTURE = "pipeline.svg"
+"""Beside `outputs.PIPELINE`."""
 
 
 def show(outcome: run.Outcome) -> None:
@@ -69,9 +74,22 @@ def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
     elif status.progress is not None:
         yield from _reported(status.progress)
     if folder is not None:
+        if succeeded:
+            yield from _pipeline(folder)
         for name, below in _KEPT if succeeded else _KEPT[1:]:
             if (folder / below).exists():
                 yield name, str(folder / below)
+
+
+def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
+    """Draw how the stages of a split model worked, where the run has left that."""
+    try:
+        found = pipeline.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
+    except (OSError, pydantic.ValidationError):
+        return
+    yield "stages", planning.waiting(found)
+    draw.picture_of_run(found, folder / _PICTURE)
+    yield "pipeline", str(folder / _PICTURE)
 
 
 def _reported(progress: job_status.ProgressStatus) -> Iterator[tuple[str, str]]:

@@ -52,7 +52,7 @@ class Meter:
     def read(self) -> Sent | None:
         """What they have sent so far; None where the system does not tell it."""
         try:
-            own = {inode for pid in _descendants(self._pid) for inode in _sockets(pid)}
+            own = {inode for pid in descendants(self._pid) for inode in _sockets(pid)}
             self._seen |= {inode: sent for inode, sent in _connections() if inode in own}
         except (OSError, AttributeError):  # not Linux
             return None
@@ -62,12 +62,13 @@ class Meter:
         )
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process has started, and those that these have started."""
     try:
         for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 yield child
-                yield from _descendants(child)
+                yield from descendants(child)
     except (FileNotFoundError, ProcessLookupError):  # the process or its thread has ended
         return
 

@@ -20,6 +20,9 @@ SAVED_MODEL = "saved_model"
 SUMMARY = "summary.json"
 """A `Summary`; its presence with `done: true` says that this job has finished."""
 
+PIPELINE = "pipeline.json"
+"""With strategy ModelSplit how the stages of the last steps worked: a `pipeline.Pipeline`."""
+
 TRAIN_LOG = "logs/train.jsonl"
 """One JSON object a line: what happened during training."""
 

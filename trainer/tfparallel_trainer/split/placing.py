@@ -1,8 +1,7 @@
 """Tells the operator which device has which part of the model: bounded in size, pure."""
 
 import dataclasses
-import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from tfparallel_trainer.contract import job_file, plan, progress
 from tfparallel_trainer.mesh import shape, tasks
@@ -81,11 +80,6 @@ def reasons(made: plan.Plan) -> tuple[str, ...]:
     """Why a plan was chosen, as far as a report has room."""
     shown = made.reasons[: progress.MAX_REASONS]
     return tuple(one[: progress.MAX_REASON_LETTERS] for one in shown)
-
-
-def means(steps: Collection[Sequence[float]]) -> list[float] | None:
-    """The mean over some steps of what each stage took; None without steps."""
-    return [statistics.fmean(one) for one in zip(*steps, strict=True)] or None
 
 
 def _computes(made: plan.Plan, stage: plan.Stage) -> float:

@@ -17,8 +17,8 @@ from tfparallel_trainer import (
     termination,
     training,
 )
-from tfparallel_trainer.checkpoint import peers
-from tfparallel_trainer.contract import job_file, progress
+from tfparallel_trainer.checkpoint import files, peers
+from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
 from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.mesh import devices, shape, watch
 from tfparallel_trainer.split import callbacks as divided_callbacks
@@ -62,6 +62,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
             outer.run()
         kept.export(outer.position, process.out.say)
         if given.cluster.is_chief:
+            _write_pipeline(given, found, own)
             run.write_summary(given, process, ready, reporter, outer.position)
         together.barrier()  # nobody leaves before the chief has written everything
     if not given.cluster.alone:
@@ -183,9 +184,23 @@ def _placement(
         placing.Place(divided.mesh, given.cluster, kind),
         divided.stages,
         [divided.parameter_bytes(stage) for stage in divided.stages],
-        placing.means(own.busy),
+        own.watched.busy,
         found.made,
     )
+
+
+def _write_pipeline(given: settings.Settings, found: planned.Planned, own: ranks.Ranks) -> None:
+    """Leave how the stages worked in the output directory, if this attempt has made steps."""
+    if not own.watched.spans:
+        return
+    content = pipeline.Pipeline(
+        placement=_placement(given, found, own),
+        planned=found.made,
+        step_seconds=own.watched.step_seconds,
+        spans=own.watched.spans,
+    )
+    text = content.model_dump_json(by_alias=True)
+    files.write_text(given.output_dir / outputs.PIPELINE, text)
 
 
 def _announce(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich import box
 from rich import table as rich_table
 
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import pipeline, plan
 
 _WIDTH = 72
 """Characters of a step."""
@@ -37,6 +37,14 @@ def headline(made: plan.Plan) -> str:
         f"{made.mesh} · microbatches {made.microbatches} · {made.schedule} · a step of "
         f"{made.batch} examples {seconds(made.step_seconds)} ({how}) · waiting {made.bubble:.0%}"
     )
+
+
+def waiting(run: pipeline.Pipeline) -> str:
+    """How much of the schedule stages wait, messages included, beside what was planned of it."""
+    stages = run.placement.mesh.stage
+    of_plan = "" if run.planned is None else f" (planned {_waiting(run.planned.spans, stages):.0%})"
+    lasts = "" if run.step_seconds is None else f" · a step {seconds(run.step_seconds)}"
+    return f"wait {_waiting(run.spans, stages):.0%} of the schedule{of_plan}{lasts}"
 
 
 def placement(made: plan.Plan) -> rich_table.Table:
@@ -113,6 +121,13 @@ def alternatives(made: plan.Plan) -> rich_table.Table:
 def _place(mesh: plan.Axes, rank: plan.Rank) -> str:
     own = {name: getattr(rank, name) for name, degree in mesh.model_dump().items() if degree > 1}
     return ", ".join(f"{name} {place}" for name, place in own.items()) or "-"
+
+
+def _waiting(spans: Sequence[plan.Span], stages: int) -> float:
+    """The share of the time from the first work to the last in which stages do none."""
+    works = [span for span in spans if span.work != "message"]
+    begin, end = min(span.begin for span in works), max(span.end for span in works)
+    return 1 - sum(span.end - span.begin for span in works) / (stages * (end - begin))
 
 
 def _character(spans: Sequence[plan.Span], moment: float) -> str:

@@ -46,8 +46,8 @@ class Training(actors.Stage):
         self._held: dict[int, _Held] = {}
         self.gradients: dict[str, Any] = dict.fromkeys(own.trained)
         self.statistics: dict[str, tf.Tensor] = {}
-        self._seconds = tf.zeros((), tf.float64)
-        """In which it computes; the rest of a step it waits."""
+        self._moments: dict[schedule.Action, tuple[tf.Tensor, tf.Tensor]] = {}
+        """Begin and end of what it does; the rest of a step it waits."""
         with tf.device(own.device):
             self.scale = own.optimizer.scale()
 
@@ -60,7 +60,7 @@ class Training(actors.Stage):
                 self._forward(action)
             else:
                 self._backward(action)
-        self._seconds += self._now() - begin
+        self._moments[action] = (begin, self._now())
 
     def give(self, address: tracing.Address) -> tf.Tensor:
         """Give what a message carries."""
@@ -69,12 +69,27 @@ class Training(actors.Stage):
             return super().give(address)
         return self._mail.pop(address)
 
-    def busy(self) -> tf.Tensor:
-        """What the rank adds to the seconds in which each stage computes, on average of its ranks:
-        float64 [stages]."""
+    def watched(self) -> tf.Tensor:
+        """What the rank adds to what is seen of a step, as `watched.Watched` takes it.
+
+        The seconds in which each stage computes are means over its ranks; the moments are those of
+        the first of them: float64 [stages + stages * microbatches * MOMENTS].
+        """
         mesh = self._divided.mesh
-        share = self._seconds * mesh.stage / mesh.size
-        return share * tf.one_hot(self.own.stage.index, mesh.stage, dtype=tf.float64)
+        tells = float(self.own.is_first and self.own.data == 0)
+        with tf.device(self.own.clock.processor):
+            nothing = tf.zeros((), tf.float64)
+            lasted = [end - begin for begin, end in self._moments.values()]
+            seconds = tf.add_n([nothing, *lasted]) * (mesh.stage / mesh.size)
+            actions = [
+                schedule.Action(work, microbatch)
+                for microbatch in range(self._divided.microbatches)
+                for work in schedule.Work
+            ]
+            moments = [self._moments.get(one, (nothing, nothing)) for one in actions]
+            own = tf.one_hot(self.own.stage.index, mesh.stage, dtype=tf.float64)
+            of_all = tells * own[:, tf.newaxis] * tf.reshape(tf.stack(moments), (-1,))
+            return tf.concat([seconds * own, tf.reshape(of_all, (-1,))], 0)
 
     def _now(self) -> tf.Tensor:
         """The moment at which all is done that this rank did before, as its processor sees it."""

@@ -17,14 +17,15 @@ class Clock:
         device: where the rank lives; the time is that of its processor.
         """
         processor = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
-        self._processor = processor.to_string()
-        with tf.device(self._processor):
+        self.processor = processor.to_string()
+        """Where moments are."""
+        with tf.device(self.processor):
             self._moment = tf.Variable(0.0, trainable=False, dtype=tf.float64, name="moment")
         self._read = tf.function(self._now, autograph=False)
 
     def read(self) -> tf.Tensor:
         """The moment at which this operation runs, in seconds: a scalar float64."""
-        with tf.device(self._processor):
+        with tf.device(self.processor):
             return self._read()
 
     def _now(self) -> tf.Tensor:

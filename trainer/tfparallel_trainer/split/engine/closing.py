@@ -86,7 +86,7 @@ class Closing:
 
         Returns:
             The loss, that of each output, the sum of what processes told, whether all is finite,
-            and for each stage how many seconds its ranks compute.
+            and what is seen of the step (`watched.Watched`).
         """
         outcomes = []
         for rank, actor in self._working.items():
@@ -94,7 +94,7 @@ class Closing:
                 found = self._losses[rank]
                 is_finite = self._is_finite(rank)
                 self._update(rank, is_finite if leaves_out else None)
-                outcomes.append([found.total, found.terms, found.told, is_finite, found.busy])
+                outcomes.append([found.total, found.terms, found.told, is_finite, found.watched])
         return outcomes[0]
 
     @property
@@ -206,7 +206,7 @@ class Closing:
         return tf.stack(self._working[rank].denominators)
 
     def _parts_of_loss(self, rank: int) -> tf.Tensor:
-        """What a rank adds to the loss, what its process tells, and how long it computes."""
+        """What a rank adds to the loss, what its process tells, and what is seen of it."""
         actor = self._working[rank]
         own = actor.own
         penalty = _penalty(own.trained, [key for key in own.trained if own.owns(key)])
@@ -215,7 +215,7 @@ class Closing:
             numbers = tf.zeros_like(numbers)
         numbers = tf.concat([numbers, [penalty]], 0)
         told = self._told if actor is self._first else tf.zeros_like(self._told)
-        return tf.concat([numbers, told, actor.busy()], 0)
+        return tf.concat([numbers, told, actor.watched()], 0)
 
     def _finish(self, rank: int) -> None:
         """Complete the gradients of a rank, once the loss is known."""
@@ -277,7 +277,7 @@ class _Loss:
         self.terms = numerators * scales
         """That of each output."""
         self.total = tf.reduce_sum(self.terms) + numbers[2 * count]
-        self.told, self.busy = tf.split(numbers[2 * count + 1 :], [told, -1])
+        self.told, self.watched = tf.split(numbers[2 * count + 1 :], [told, -1])
         self.factor = tf.where(divided[0], tf.math.divide_no_nan(1.0, denominators[0]), 1.0)
         """What gradients of the numerator are multiplied by where there is only one."""
 

@@ -1,6 +1,5 @@
 """The ranks of this process together: what they share while they train and evaluate."""
 
-import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,14 +9,12 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest, order
 from tfparallel_trainer.mesh import collectives
+from tfparallel_trainer.split import watched
 from tfparallel_trainer.split.engine import actors, exchange, member
 from tfparallel_trainer.split.layers import whole
 from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.pipeline import division, partition
 from tfparallel_trainer.step import checks
-
-_LATELY = 20
-"""Steps whose times are kept."""
 
 Shares = tuple[int, ...]
 """How many examples each place along the data axis has."""
@@ -32,14 +29,12 @@ class Ranks:
     between: exchange.Exchange
     division: division.Division
     """When the denominators of the loss are known."""
+    watched: watched.Watched
+    """The steps made lately."""
     variants: dict[tuple[collectives.Program, Shares], int] = dataclasses.field(
         default_factory=dict
     )
     """Numbers of traces, in the order in which all processes make them."""
-    busy: collections.deque[list[float]] = dataclasses.field(
-        default_factory=lambda: collections.deque(maxlen=_LATELY)
-    )
-    """Of the steps made lately: for each stage the seconds in which it computed."""
 
     def begin(self, program: collectives.Program, shares: Shares) -> None:
         """Start tracing a program for a batch that is divided in this way.
@@ -135,6 +130,7 @@ def build(
         members=members,
         between=exchange.Exchange(divided, places),
         division=known,
+        watched=watched.Watched(divided.mesh.stage),
     )
 
 

@@ -49,8 +49,8 @@ class TrainStep:
             self._ranks.parts(batch, shares),
         )
         own = self._ranks.members[0].head
-        *values, busy = (tensor.numpy() for tensor in outcome)
-        self._ranks.busy.append(busy.tolist())
+        *values, seen = (tensor.numpy() for tensor in outcome)
+        self._ranks.watched.add(seen.tolist())
         return train.outcome_of(own, step, values)
 
     def _function(self, shares: ranks.Shares) -> Any:

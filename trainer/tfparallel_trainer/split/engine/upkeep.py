@@ -147,5 +147,7 @@ class Upkeep:
                 self._ranks.between.begin(program)
                 return run(*given)
 
-            self._traced[program.name] = tf.function(traced, autograph=False)
+            # Programs share their code, and TensorFlow would take them for one that is retraced.
+            function = tf.function(traced, autograph=False)
+            self._traced[program.name] = function.get_concrete_function(*arguments)
         return self._traced[program.name](*arguments)
