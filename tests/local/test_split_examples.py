@@ -77,7 +77,17 @@ def assert_learned(results: pathlib.Path, folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["split-cnn/spatial", "split-cnn/hybrid", "split-decoder/job", "split-embedding/job"]
+    "name",
+    [
+        "split-cnn/data",
+        "split-cnn/tensor",
+        "split-cnn/spatial",
+        "split-cnn/ways",
+        "split-cnn/hybrid",
+        "split-deep-cnn/job",
+        "split-decoder/job",
+        "split-embedding/job",
+    ],
 )
 def test_an_example_comes_to_what_the_whole_model_comes_to(
     name: str, tmp_path: pathlib.Path
