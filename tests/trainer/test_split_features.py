@@ -217,6 +217,30 @@ def test_outputs_of_several_stages_whose_losses_have_weights() -> None:
     compare(case, BOTH)
 
 
+def certain(units: int, activation: str) -> Any:
+    """Probabilities that are nearly 0 or 1; Keras takes the loss from what they come from."""
+    first = keras.Input((6,))
+    states = LAYERS.Dense(12, "tanh")(first)
+    return keras.Model(first, LAYERS.Dense(units, activation, kernel_initializer=_LARGE)(states))
+
+
+_LARGE = keras.initializers.RandomUniform(-60.0, 60.0, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("units", "activation", "loss"),
+    [(3, "softmax", "sparse_categorical_crossentropy"), (8, "sigmoid", "binary_crossentropy")],
+)
+def test_the_loss_of_what_is_nearly_certain(units: int, activation: str, loss: str) -> None:
+    y = integers(3) if activation == "softmax" else integers(2, units)
+    optimizer = functools.partial(keras.optimizers.SGD, 0.01)
+    case = case_of(lambda: certain(units, activation), loss, (random(6), y), optimizer)
+    compare(case, BOTH)
+    with truth.precision("float64"):
+        _, losses = truth_split.expected(case, BOTH, 1)
+    assert losses[0] > -np.log(1e-7) / 2
+
+
 def test_normalisation_of_parts_of_unequal_size() -> None:
     case = next(case for case in truth.CASES if case.name == f"{truth_split.NORMALISED}, Adam")
     layout = truth_split.Layout({"data": 3, "stage": 2}, 2)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import layout, resharding, traffic, whole
-from tfparallel_trainer.split.layers.rules import registry, table
+from tfparallel_trainer.split.layers.rules import activations, registry, table
 from tfparallel_trainer.split.model import graph, initial
 
 _USUAL_BATCH = 32
@@ -159,10 +159,13 @@ class _Walk:
 
     def result(self) -> Assignment:
         """The assignment, when the walk came to its end."""
+        made = {number: node for node in self._model.nodes for number in node.outputs}
         ending = [
             one
             for number in dict.fromkeys(self._model.wanted())
             for one in self._bringing(number, self._whole_layout(number))
+            # What Keras makes an output of goes along with it: see `execution.logits_of`.
+            for _ in range(2 if number in made and activations.keeps_logits(made[number]) else 1)
         ]
         return Assignment(
             model=self._model,

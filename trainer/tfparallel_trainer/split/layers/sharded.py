@@ -57,7 +57,14 @@ def whole(plan: assignment.Assignment, tensor: int, part: Any, groups: reshardin
         groups: this rank's ends of the groups that split layers.
     """
     lies = plan.layouts[tensor]
-    return resharding.change(part, lies, layout.whole(len(lies.cuts)), groups)
+
+    def made(own: Any) -> Any:
+        return resharding.change(own, lies, layout.whole(len(lies.cuts)), groups)
+
+    logits = execution.logits_of(part)
+    if logits is None or lies.is_whole:
+        return made(part)
+    return execution.with_logits(made(part), made(logits))
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,7 +110,11 @@ class _Seat:
         for number, part in zip(node.outputs, made, strict=True):
             # Some operations forget sizes, without which parts cannot be gathered.
             dims = choice.split.gives[number].local(self.plan.model.tensors[number].shape, place)
-            self.tensors[number] = None if part is None else tf.ensure_shape(part, dims)
+            self.tensors[number] = (
+                None
+                if part is None
+                else execution.with_logits(tf.ensure_shape(part, dims), execution.logits_of(part))
+            )
         self._change(changed)
 
     def _change(self, changed: Mapping[str, Any]) -> None:
@@ -124,5 +135,10 @@ def _with_one_end(
     model: graph.Graph, found: Mapping[int, Any], leaving: Collection[int]
 ) -> dict[int, Any]:
     real = [one for one in leaving if model.tensors[one].is_real]
-    ends = adjoint.one_end([found[one] for one in real])
-    return {one: found[one] for one in leaving} | dict(zip(real, ends, strict=True))
+    logits = {one: execution.logits_of(found[one]) for one in real}
+    given = [one for one in real if logits[one] is not None]
+    ends = adjoint.one_end([found[one] for one in real] + [logits[one] for one in given])
+    made = dict(zip(real, ends, strict=False))
+    for one, end in zip(given, ends[len(real) :], strict=True):
+        execution.with_logits(made[one], end)
+    return {one: found[one] for one in leaving} | made

@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from tfparallel_trainer.split.model import graph
 
+_LOGITS = "_keras_logits"
+"""Where Keras looks for them."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
@@ -143,12 +146,28 @@ class _Mark(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
 
 def marked(tensor: Any, mask: Any) -> Any:
     """Hang a mask on a tensor, where Keras looks for it."""
-    return _Mark()(tensor, mask=mask)
+    return with_logits(_Mark()(tensor, mask=mask), logits_of(tensor))
+
+
+def logits_of(tensor: Any) -> Any:
+    """What Keras made a tensor of by softmax or sigmoid; None for others.
+
+    Keras hangs it on the tensor, and computes a crossentropy from it where it is there: that of
+    probabilities would be cut off at 1e-7, and have no gradient there.
+    """
+    return getattr(tensor, _LOGITS, None)
+
+
+def with_logits(tensor: Any, logits: Any) -> Any:
+    """Hang logits, if there are any, on a tensor that nobody else has; gives it."""
+    if logits is not None:
+        setattr(tensor, _LOGITS, logits)
+    return tensor
 
 
 def _plain(tensor: Any) -> Any:
     """Give a tensor without the mask that Keras hung on it, as one that came over a network."""
-    return None if tensor is None else tf.identity(tensor)
+    return None if tensor is None else with_logits(tf.identity(tensor), logits_of(tensor))
 
 
 def _as_wanted(value: Any, wanted: graph.Tensor) -> Any:

@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from tfparallel_trainer.split.model import graph
+
 _NAMES = (
     "celu",
     "elu",
@@ -41,10 +43,23 @@ _FUNCTIONS = tuple(
     if (function := getattr(place, name, None)) is not None
 )
 
+_PROBABILITIES = (
+    keras.activations.sigmoid,
+    keras.activations.softmax,
+    keras.ops.sigmoid,
+    keras.ops.softmax,
+)
+
 
 def is_elementwise(activation: Any) -> bool:
     """Whether a function, as an attribute of a layer, is known to be; None is no function."""
     return activation is None or any(activation is one for one in _FUNCTIONS)
+
+
+def keeps_logits(node: graph.Node) -> bool:
+    """Whether Keras keeps what a call makes probabilities of, for a crossentropy."""
+    last = getattr(node.calls, "activation", node.calls)
+    return isinstance(last, keras.layers.Softmax) or any(last is one for one in _PROBABILITIES)
 
 
 def apply(activation: Any, tensor: Any) -> Any:
