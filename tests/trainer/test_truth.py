@@ -81,6 +81,15 @@ def test_the_page_has_every_row_of_asynchronous_training() -> None:
     assert max(outcome.staleness for outcome in outcomes.values()) > 0
 
 
+def test_the_losses_of_deep_split_models_are_those_of_one_process() -> None:
+    lines = re.findall(r"^\| (\d.*) \|$", truth.part(truth_split.LOSSES_HEADING), re.MULTILINE)
+    rows = [line.split(" | ") for line in lines]
+    assert [int(step) for step, *_ in rows] == list(truth_split.CURVE_STEPS)
+    for _, *losses in rows:
+        assert losses[::2] == losses[1::2]
+        assert len(losses) == 2 * len(truth_split.CURVES)
+
+
 def test_the_cases_hold_what_is_asked_for() -> None:
     held = " ".join(case.also for case in truth.CASES)
     for what in ("clip", "accumulation", "masks", "sample weights", "weight decay", "no dropout"):
