@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from tfparallel_operator.api import names, types
+from tfparallel_operator.api import names, spec_rules, types
 
 _DROPPED = ("title", "default", "const")
 
@@ -19,7 +19,7 @@ def job_schema() -> dict[str, Any]:
     properties["kind"] = {"type": "string"}
     properties["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
-    return types.JOB_RULES.extend(schema)
+    return spec_rules.JOB_RULES.extend(schema)
 
 
 def custom_resource_definition() -> dict[str, Any]:
