@@ -5,7 +5,7 @@ import datetime
 from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import build, decide, decision, observation, replicas
+from tfparallel_operator.core import build, conditions, decide, decision, observation, replicas
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SETTINGS = build.Settings(
@@ -111,9 +111,20 @@ class World:
         """Decide until nothing is left to do; deleted pods vanish at once."""
         for _ in range(20):
             self.reap()
-            if not self.step() or self.deleted:
+            if self.step():
+                if self.deleted:
+                    return
+            elif not self._wait_for_the_attempt():
                 return
         raise AssertionError("the decisions do not come to rest")
+
+    def _wait_for_the_attempt(self) -> bool:
+        """Wait until a restart that pauses begins; say whether one did."""
+        begins_at = self.status.attempt_time
+        if begins_at is None or begins_at <= self.now or conditions.finished(self.status):
+            return False
+        self.now = begins_at
+        return True
 
     def reap(self) -> None:
         """Let the pods go that are being deleted."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.unit import builders
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import conditions, observation, replicas
+from tfparallel_operator.core import conditions, indices, observation, replicas
 
 SHAPES = st.sampled_from(
     [
@@ -67,7 +67,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(data=st.data())
     def pod_vanishes(self, data: st.DataObject) -> None:
         pod = self._pick(data)
-        if not pod.deleting and not self.world.status.all_created:
+        counts = self.world.status.replicas.get(pod.replica.role.value)
+        seen = counts is not None and pod.replica.index in indices.parse(counts.seen)
+        if not pod.deleting and not seen:
             self.vanished_early = True
         del self.world.pods[pod.name]
 

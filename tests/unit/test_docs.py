@@ -11,7 +11,7 @@ from tests.unit import builders
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.cli import app
 from tfparallel_operator.cli.compare import complexity
-from tfparallel_operator.core import failure, observation, replicas
+from tfparallel_operator.core import failure, observation, policy, replicas
 from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
 from tfparallel_trainer.split.pipeline import schedule
@@ -152,9 +152,9 @@ def test_the_page_on_fit_shows_what_fit_supports() -> None:
 
 
 SCOPES = {
-    failure.Scope.GANG: ["all replicas"],
-    failure.Scope.REPLICA: ["that worker", "the chief", "the evaluator"],
-    failure.Scope.REPLICA_AND_CHIEF: ["that server and the chief"],
+    policy.Scope.GANG: ["all replicas"],
+    policy.Scope.REPLICA: ["that worker", "the chief", "the evaluator"],
+    policy.Scope.REPLICA_AND_CHIEF: ["that server and the chief"],
 }
 
 
@@ -179,8 +179,25 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
     for role in roles:
         lost = replicas.Replica(types.Role(builders.ROLES[role]), 0)
-        loss = failure.Loss(lost, failure.Cause.FAILURE, observation.Exit(1, "Error", "", None))
-        assert columns[role] in SCOPES[failure.scope(job, loss)]
+        ended = observation.Exit(1, "Error", "", None)
+        loss = failure.Loss(lost, types.Cause.RETRYABLE_EXIT, ended)
+        assert columns[role] in SCOPES[policy.scope(job, loss)]
+
+
+def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
+    listed = rows("restarts.md", "## Why a replica was lost")
+    assert [row[0] for row in listed] == list(types.Cause)
+    job = builders.a_job(worker=1)
+    for name, _, counter, leads_to in listed:
+        cause = types.Cause(name)
+        code = 65 if cause is types.Cause.PERMANENT_EXIT else 1
+        ended = observation.Exit(code, "Error", "", None)
+        loss = failure.Loss(replicas.Replica(types.Role.WORKER, 0), cause, ended)
+        fails = policy.judge(job, job.status, loss).outcome is policy.Outcome.FAIL
+        assert fails == (leads_to == "the job fails")
+        assert cause.bounded == counter.startswith("restarts.failure")
+    actions = [row[0] for row in rows("restarts.md", "## Rules of your own")]
+    assert actions == list(types.Action)
 
 
 @pytest.mark.parametrize("example", comparisons.EXAMPLES)

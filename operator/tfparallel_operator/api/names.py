@@ -79,6 +79,7 @@ class Reason(enum.StrEnum):
     REPLICA_FAILED = "ReplicaFailed"
     REPLICA_LOST = "ReplicaLost"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    FAILURE_POLICY = "FailurePolicy"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     CHIEF_SUCCEEDED = "ChiefSucceeded"
     WORKERS_SUCCEEDED = "WorkersSucceeded"

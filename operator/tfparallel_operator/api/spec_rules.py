@@ -34,6 +34,16 @@ ROLE_RULES = rules.Rules(
 )
 """Rules of `spec.tfReplicaSpecs`."""
 
+FAILURE_RULES = rules.Rules(
+    rules.Rule(
+        "self.action != 'Ignore' || (has(self.roles) && size(self.roles) > 0"
+        " && self.roles.all(role, role in ['Worker', 'Evaluator']))",
+        "training cannot go on without its chief or a server: with action Ignore, set roles to"
+        " Worker, Evaluator or both",
+    ),
+)
+"""Rules of each rule in `spec.runPolicy.failurePolicy`."""
+
 SPEC_RULES = rules.Rules(
     rules.Rule(
         "has(self.trainer)"

@@ -71,6 +71,36 @@ class SuccessPolicy(enum.StrEnum):
     ALL_WORKERS = "AllWorkers"
 
 
+class Cause(enum.StrEnum):
+    """Why a replica was lost."""
+
+    DISRUPTION = "Disruption"
+    """The cluster or a person took the pod: deleted, evicted, preempted, its node lost."""
+    INFRASTRUCTURE = "Infrastructure"
+    """The node turned the pod away before anything ran in it."""
+    OUT_OF_MEMORY = "OutOfMemory"
+    RETRYABLE_EXIT = "RetryableExit"
+    PERMANENT_EXIT = "PermanentExit"
+    """It ended with an exit code that running it again would lead to again."""
+    STALL = "Stall"
+    """Training made no step for too long while pods ran."""
+    PENDING_TOO_LONG = "PendingTooLong"
+
+    @property
+    def bounded(self) -> bool:
+        """Whether restarts for it count against backoffLimit: it is the job's own doing."""
+        return self not in (Cause.DISRUPTION, Cause.INFRASTRUCTURE)
+
+
+class Action(enum.StrEnum):
+    """What the loss of a replica leads to."""
+
+    RESTART_GANG = "RestartGang"
+    RESTART_REPLICA = "RestartReplica"
+    FAIL_JOB = "FailJob"
+    IGNORE = "Ignore"
+
+
 class ReplicaSpec(base.Model):
     """The replicas of one role."""
 
@@ -97,6 +127,47 @@ Misplaced = Annotated[
 """A field where people of TFJob write it by mistake: refused with the remedy."""
 
 
+ExitCode = Annotated[int, pydantic.Field(ge=1, le=255)]
+
+
+class FailureRule(base.Model):
+    """What losses of one kind lead to. What is left out matches every loss."""
+
+    roles: Annotated[tuple[Role, ...], pydantic.Field(max_length=len(Role))] = ()
+    """The roles whose replicas are meant; empty: every role."""
+
+    exit_codes: Annotated[tuple[ExitCode, ...], pydantic.Field(max_length=64)] = ()
+    """The exit codes of the container tensorflow that are meant; empty: any, and none."""
+
+    causes: Annotated[tuple[Cause, ...], pydantic.Field(max_length=len(Cause))] = ()
+    """The causes that are meant; empty: every cause."""
+
+    action: Action
+    """RestartGang: all replicas run again. RestartReplica: the lost one alone. FailJob: the job
+    fails. Ignore: training goes on without it."""
+
+
+class FailurePolicy(base.Model):
+    """Rules that go before what the strategy and restartPolicy say."""
+
+    rules: Annotated[
+        tuple[Annotated[FailureRule, spec_rules.FAILURE_RULES], ...],
+        pydantic.Field(min_length=1, max_length=16),
+    ]
+    """The first rule that matches a loss decides what it leads to; without a match the strategy
+    does."""
+
+
+class OutOfMemory(base.Model):
+    """How a replica that ran out of memory is run again."""
+
+    growth_percent: Annotated[int, pydantic.Field(ge=10, le=900)] = 100
+    """By how much request and limit of memory grow each time."""
+
+    max_memory: Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
+    """They do not grow beyond this quantity, such as 64Gi."""
+
+
 class RunPolicy(base.Model):
     """How long the job may run, how often it is retried, and what is left of it."""
 
@@ -112,6 +183,14 @@ class RunPolicy(base.Model):
 
     backoff_limit: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 3
     """How many failures lead to a restart; one more fails the job. Disruptions do not count."""
+
+    failure_policy: FailurePolicy | None = None
+    """What the loss of a replica leads to, by role, exit code and cause. Absent: as the strategy
+    and restartPolicy say."""
+
+    out_of_memory: OutOfMemory | None = None
+    """Replicas that the kernel ended for want of memory run again with a larger request and limit,
+    all of their role alike. Absent: they run again as they are."""
 
     suspend: bool = False
     """True stops the job: its pods are deleted until it is set to false."""

@@ -16,9 +16,13 @@ from tfparallel_operator.core import (
     decision,
     failure,
     observation,
+    policy,
     replicas,
+    restarts,
     view,
 )
+
+_FAILED = names.Condition.FAILED
 
 _NEVER_RAN = (
     names.Reason.INVALID_SPEC,
@@ -123,8 +127,9 @@ class _Case:
             message = "spec.runPolicy.suspend is false"
             status = self._condition(status, names.Condition.SUSPENDED, False, reason, message)
         status = conditions.without(status, names.Condition.FAILED)
-        status = failure.next_attempt(status)
-        status = status.model_copy(update={"start_time": self.now, "completion_time": None})
+        status = restarts.next_attempt(status, self.now)
+        begun = {"start_time": self.now, "completion_time": None, "last_cause": ""}
+        status = status.model_copy(update=begun)
         count = len(replicas.expand(self.job))
         return status, (self._event(reason, f"attempt {status.attempt} with {count} replicas"),)
 
@@ -141,56 +146,41 @@ class _Case:
             message = f"not ended {seconds} s after its start (runPolicy.activeDeadlineSeconds)"
             reason = names.Reason.DEADLINE_EXCEEDED
             return self._end(status, names.Condition.FAILED, reason, message)
-        if not status.all_created and not sight.missing and not sight.stale:
-            status = status.model_copy(update={"all_created": True})
-        wake_at = deadline
-        losses = failure.losses(sight, all_created=status.all_created)
+        status = restarts.reattributed(status, sight)
+        losses = failure.losses(self.job, sight)
         for loss in losses:
-            settles_at = failure.settles_at(loss, sight)
+            verdict = policy.judge(self.job, status, loss)
+            final = verdict.outcome is policy.Outcome.FAIL
+            settling = self.settings.settling
+            settles_at = failure.settles_at(self.job, loss, sight, settling, final=final)
             if settles_at is not None and settles_at > self.now:
-                wake_at = min(settles_at, deadline or settles_at)
-                break
-            answer = self._answer(status, loss, losses)
-            if answer is not None:
-                return answer
-        return self._go_on(status, sight, events, wake_at)
-
-    def _answer(
-        self,
-        status: job_status.JobStatus,
-        loss: failure.Loss,
-        losses: tuple[failure.Loss, ...],
-    ) -> decision.Decision | None:
-        """Decide what a loss leads to; None when training goes on as if it had not happened."""
-        told = loss.describe(self.job.metadata.name)
-        limit = self.job.spec.run_policy.backoff_limit
-        spent = loss.cause is failure.Cause.FAILURE and failure.counted(status, loss) >= limit
-        permitted = failure.permits_restart(self.job, loss)
-        if loss.replica.role is types.Role.EVALUATOR and (spent or not permitted):
-            return None
-        failed = names.Condition.FAILED
-        if not permitted:
-            return self._end(status, failed, names.Reason.REPLICA_FAILED, told)
-        if spent:
-            message = f"{told}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
-            return self._end(status, failed, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
-        return self._restart(status, loss, losses, told)
+                return self._go_on(status, sight, events, _earliest(settles_at, deadline))
+            match verdict.outcome:
+                case policy.Outcome.FAIL:
+                    return self._end(status, _FAILED, verdict.reason, verdict.message)
+                case policy.Outcome.RESTART:
+                    return self._restart(status, loss, losses, verdict)
+                case policy.Outcome.IGNORE:
+                    status = restarts.ignore(status, loss.replica)
+                    message = f"{verdict.message}; training goes on without it"
+                    events = (*events, self._warning(verdict.reason, message))
+        sight = view.build(self.job, status, self.children)
+        return self._go_on(status, sight, events, deadline)
 
     def _restart(
         self,
         status: job_status.JobStatus,
         loss: failure.Loss,
         losses: tuple[failure.Loss, ...],
-        told: str,
+        verdict: policy.Verdict,
     ) -> decision.Decision:
-        failed = loss.cause is failure.Cause.FAILURE
-        reason = names.Reason.REPLICA_FAILED if failed else names.Reason.REPLICA_LOST
-        limit = self.job.spec.run_policy.backoff_limit
-        nth = failure.counted(status, loss) + 1
-        bound = f"failure {nth} of {limit} that lead to a restart" if failed else "a disruption"
-        message = f"{told}; {failure.scope(self.job, loss).value} run again ({bound})"
+        pause = restarts.pause(self.job, status, loss, self.settings.first_pause, self.now)
+        reason, message = verdict.reason, verdict.message
+        if pause:
+            message = f"{message}, after {pause.total_seconds():.0f} s"
         before = view.build(self.job, status, self.children)
-        status = failure.restart(self.job, counts.count(status, before), loss, losses)
+        status = counts.count(status, before)
+        status = restarts.restart(self.job, status, loss, losses, self.now + pause)
         sight = view.build(self.job, status, self.children)
         status = counts.count(status, sight)
         status = self._condition(status, names.Condition.RESTARTING, True, reason, message)
@@ -198,9 +188,9 @@ class _Case:
             status = self._condition(status, names.Condition.RUNNING, False, reason, message)
         return decision.Decision(
             self._observed(status),
-            events=(decision.Event(decision.EventType.WARNING, reason, message),),
+            events=(self._warning(reason, message),),
             deletions=_deletions(sight.stale),
-            wake_at=self._deadline(status),
+            wake_at=_earliest(status.attempt_time, self._deadline(status)),
         )
 
     def _go_on(
@@ -211,6 +201,9 @@ class _Case:
         wake_at: datetime.datetime | None,
     ) -> decision.Decision:
         status = counts.count(status, sight)
+        begins_at = status.attempt_time
+        if begins_at is not None and begins_at > self.now:
+            wake_at = _earliest(wake_at, begins_at)
         was_running = conditions.holds(status, names.Condition.RUNNING)
         runs = completion.running(self.job, sight)
         reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
@@ -237,7 +230,8 @@ class _Case:
             manifests.append(build.service(self.job))
         if not self.children.has_config:
             manifests.append(build.config(self.job, self.settings))
-        if any(pod.attempt != status.attempt for pod in sight.stale):
+        paused = status.attempt_time is not None and status.attempt_time > self.now
+        if paused or any(pod.attempt != status.attempt for pod in sight.stale):
             return tuple(manifests)
         taken = {pod.replica for pod in sight.stale}
         manifests += [
@@ -247,6 +241,7 @@ class _Case:
                 self.settings,
                 attempt=status.attempt,
                 replica_attempt=status.replica_attempts.get(replica.name, 0),
+                memory_growths=status.replicas[replica.role.value].memory_growths,
             )
             for replica in sight.missing
             if replica not in taken
@@ -344,6 +339,13 @@ class _Case:
 
     def _event(self, reason: names.Reason, message: str) -> decision.Event:
         return decision.Event(decision.EventType.NORMAL, reason, message)
+
+    def _warning(self, reason: names.Reason, message: str) -> decision.Event:
+        return decision.Event(decision.EventType.WARNING, reason, message)
+
+
+def _earliest(*times: datetime.datetime | None) -> datetime.datetime | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _corrected(status: job_status.JobStatus, generation: int) -> bool:

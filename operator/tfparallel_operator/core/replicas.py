@@ -71,6 +71,11 @@ def strategy(job: types.TFParallelJob) -> types.Strategy:
     return types.Strategy.MIRRORED
 
 
+def is_gang(job: types.TFParallelJob) -> bool:
+    """Whether the training replicas need each other in every step: they run again together."""
+    return strategy(job) is not types.Strategy.PARAMETER_SERVER
+
+
 def chief(job: types.TFParallelJob) -> Replica | None:
     """Return the replica whose end ends the job, when there is one."""
     for role in (types.Role.CHIEF, types.Role.MASTER):

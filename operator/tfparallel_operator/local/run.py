@@ -31,6 +31,9 @@ from tfparallel_operator.local import source as job_source
 TRAINER_IMAGE = "tfparallel/trainer:0.1.0"
 """Named in the manifests of pods without a template; nothing is pulled here."""
 
+_NONE = datetime.timedelta()
+"""On one machine no node is drained, and a loop of failures keeps nobody else waiting."""
+
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -110,7 +113,7 @@ async def _live(
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
     async with progress.endpoint(local.job, token, local.report) as url:
-        settings = build.Settings(trainer_image=TRAINER_IMAGE, progress_url=url)
+        settings = build.Settings(TRAINER_IMAGE, url, first_pause=_NONE, settling=_NONE)
         with _Interruption(local, told) as interruption:
             try:
                 await _drive(local, settings, interruption, clock)
