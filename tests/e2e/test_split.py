@@ -118,8 +118,8 @@ def test_four_pods_lose_one_and_end_as_if_the_model_were_whole(place: Place) -> 
     first, second = placement["stages"]
     assert first["devices"] == ["worker-0/CPU:0", "worker-2/CPU:0"]
     assert second["devices"] == ["worker-1/CPU:0", "worker-3/CPU:0"]
-    # 160 + 2,320 + 16,448 + 650 weights of four bytes: no device has all of them.
-    assert first["parameterBytes"] + second["parameterBytes"] == 4 * 19_578
+    # 160 + 2,320 + 16,448 + 650 weights of eight bytes: no device has all of them.
+    assert first["parameterBytes"] + second["parameterBytes"] == 8 * 19_578
     assert first["parameterBytes"] > 0
     assert second["parameterBytes"] > 0
     before = namespace.pods("four")
