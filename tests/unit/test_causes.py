@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit import builders
-from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.core import build, conditions, failure, memory, observation, replicas
 
 WORKER = replicas.Replica(types.Role.WORKER, 0)
@@ -38,24 +38,26 @@ def ended(code: int, why: str = "Error", **more: Any) -> observation.Pod:
 @pytest.mark.parametrize(
     ("pod", "policy", "cause"),
     [
-        (ended(1, disrupted=True), None, types.Cause.DISRUPTION),
-        (ended(143, deleting=True), None, types.Cause.DISRUPTION),
-        (ended(-1, "Evicted", disrupted=True), None, types.Cause.DISRUPTION),
-        (ended(-1, "UnexpectedAdmissionError"), None, types.Cause.INFRASTRUCTURE),
-        (ended(-1, "OutOfcpu"), None, types.Cause.INFRASTRUCTURE),
-        (ended(-1, "StartError"), None, types.Cause.RETRYABLE_EXIT),
-        (ended(137, "OOMKilled"), None, types.Cause.OUT_OF_MEMORY),
-        (ended(77), None, types.Cause.OUT_OF_MEMORY),
-        (ended(79), None, types.Cause.STALL),
-        (ended(1), None, types.Cause.RETRYABLE_EXIT),
-        (ended(65), None, types.Cause.PERMANENT_EXIT),
-        (ended(1), "ExitCode", types.Cause.PERMANENT_EXIT),
-        (ended(137), "ExitCode", types.Cause.RETRYABLE_EXIT),
-        (ended(1), "Never", types.Cause.PERMANENT_EXIT),
-        (ended(65), "OnFailure", types.Cause.RETRYABLE_EXIT),
+        (ended(1, disrupted=True), None, policies.Cause.DISRUPTION),
+        (ended(143, deleting=True), None, policies.Cause.DISRUPTION),
+        (ended(-1, "Evicted", disrupted=True), None, policies.Cause.DISRUPTION),
+        (ended(-1, "UnexpectedAdmissionError"), None, policies.Cause.INFRASTRUCTURE),
+        (ended(-1, "OutOfcpu"), None, policies.Cause.INFRASTRUCTURE),
+        (ended(-1, "StartError"), None, policies.Cause.RETRYABLE_EXIT),
+        (ended(137, "OOMKilled"), None, policies.Cause.OUT_OF_MEMORY),
+        (ended(77), None, policies.Cause.OUT_OF_MEMORY),
+        (ended(79), None, policies.Cause.STALL),
+        (ended(1), None, policies.Cause.RETRYABLE_EXIT),
+        (ended(65), None, policies.Cause.PERMANENT_EXIT),
+        (ended(1), "ExitCode", policies.Cause.PERMANENT_EXIT),
+        (ended(137), "ExitCode", policies.Cause.RETRYABLE_EXIT),
+        (ended(1), "Never", policies.Cause.PERMANENT_EXIT),
+        (ended(65), "OnFailure", policies.Cause.RETRYABLE_EXIT),
     ],
 )
-def test_the_cause_of_a_loss(pod: observation.Pod, policy: str | None, cause: types.Cause) -> None:
+def test_the_cause_of_a_loss(
+    pod: observation.Pod, policy: str | None, cause: policies.Cause
+) -> None:
     document = builders.manifest(worker=1)
     if policy is not None:
         document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = policy
@@ -343,7 +345,7 @@ def test_quantities_are_read(quantity: str, bytes_: int | None) -> None:
 
 
 def test_growth_neither_shrinks_nor_passes_the_bound() -> None:
-    policy = types.OutOfMemory(max_memory="8Gi")
+    policy = policies.OutOfMemory(max_memory="8Gi")
     assert memory.grown("1Gi", policy, 2) == "4096Mi"
     assert memory.grown("1Gi", policy, 500) == "8Gi"
     assert memory.grown("9Gi", policy, 1) == "9Gi"

@@ -8,7 +8,7 @@ import yaml
 
 from tests.local import comparisons
 from tests.unit import builders
-from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.cli import app
 from tfparallel_operator.cli.compare import complexity
 from tfparallel_operator.core import failure, observation, policy, replicas
@@ -180,24 +180,24 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     for role in roles:
         lost = replicas.Replica(types.Role(builders.ROLES[role]), 0)
         ended = observation.Exit(1, "Error", "", None)
-        loss = failure.Loss(lost, types.Cause.RETRYABLE_EXIT, ended)
+        loss = failure.Loss(lost, policies.Cause.RETRYABLE_EXIT, ended)
         assert columns[role] in SCOPES[policy.scope(job, loss)]
 
 
 def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
     listed = rows("restarts.md", "## Why a replica was lost")
-    assert [row[0] for row in listed] == list(types.Cause)
+    assert [row[0] for row in listed] == list(policies.Cause)
     job = builders.a_job(worker=1)
     for name, _, counter, leads_to in listed:
-        cause = types.Cause(name)
-        code = 65 if cause is types.Cause.PERMANENT_EXIT else 1
+        cause = policies.Cause(name)
+        code = 65 if cause is policies.Cause.PERMANENT_EXIT else 1
         ended = observation.Exit(code, "Error", "", None)
         loss = failure.Loss(replicas.Replica(types.Role.WORKER, 0), cause, ended)
         fails = policy.judge(job, job.status, loss).outcome is policy.Outcome.FAIL
         assert fails == (leads_to == "the job fails")
         assert cause.bounded == counter.startswith("restarts.failure")
     actions = [row[0] for row in rows("restarts.md", "## Rules of your own")]
-    assert actions == list(types.Action)
+    assert actions == list(policies.Action)
 
 
 @pytest.mark.parametrize("example", comparisons.EXAMPLES)

@@ -9,31 +9,15 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import alias_generators
 
-from tfparallel_operator.api import job_status, mesh_rules, rules, spec_rules
+from tfparallel_operator.api import job_status, mesh_rules, policies, roles, rules, spec_rules
 from tfparallel_trainer.contract import base, job_file
 
 MAX_REPLICAS = 5000
 """Most replicas of one role: the bound that lets the API server check costs of the rules."""
 
 
-class Role(enum.StrEnum):
-    """Keys of `tfReplicaSpecs`."""
-
-    CHIEF = "Chief"
-    MASTER = "Master"
-    WORKER = "Worker"
-    PS = "PS"
-    EVALUATOR = "Evaluator"
-
-    @property
-    def task_type(self) -> str:
-        """The role's name in TF_CONFIG: TensorFlow 2 knows no master, it is the chief."""
-        return "chief" if self is Role.MASTER else self.value.lower()
-
-    @property
-    def label(self) -> str:
-        """The role's name in labels and in the names of pods."""
-        return self.value.lower()
+Role = roles.Role
+"""Keys of `tfReplicaSpecs`."""
 
 
 class Strategy(enum.StrEnum):
@@ -71,36 +55,6 @@ class SuccessPolicy(enum.StrEnum):
     ALL_WORKERS = "AllWorkers"
 
 
-class Cause(enum.StrEnum):
-    """Why a replica was lost."""
-
-    DISRUPTION = "Disruption"
-    """The cluster or a person took the pod: deleted, evicted, preempted, its node lost."""
-    INFRASTRUCTURE = "Infrastructure"
-    """The node turned the pod away before anything ran in it."""
-    OUT_OF_MEMORY = "OutOfMemory"
-    RETRYABLE_EXIT = "RetryableExit"
-    PERMANENT_EXIT = "PermanentExit"
-    """It ended with an exit code that running it again would lead to again."""
-    STALL = "Stall"
-    """Training made no step for too long while pods ran."""
-    PENDING_TOO_LONG = "PendingTooLong"
-
-    @property
-    def bounded(self) -> bool:
-        """Whether restarts for it count against backoffLimit: it is the job's own doing."""
-        return self not in (Cause.DISRUPTION, Cause.INFRASTRUCTURE)
-
-
-class Action(enum.StrEnum):
-    """What the loss of a replica leads to."""
-
-    RESTART_GANG = "RestartGang"
-    RESTART_REPLICA = "RestartReplica"
-    FAIL_JOB = "FailJob"
-    IGNORE = "Ignore"
-
-
 class ReplicaSpec(base.Model):
     """The replicas of one role."""
 
@@ -127,47 +81,6 @@ Misplaced = Annotated[
 """A field where people of TFJob write it by mistake: refused with the remedy."""
 
 
-ExitCode = Annotated[int, pydantic.Field(ge=1, le=255)]
-
-
-class FailureRule(base.Model):
-    """What losses of one kind lead to. What is left out matches every loss."""
-
-    roles: Annotated[tuple[Role, ...], pydantic.Field(max_length=len(Role))] = ()
-    """The roles whose replicas are meant; empty: every role."""
-
-    exit_codes: Annotated[tuple[ExitCode, ...], pydantic.Field(max_length=64)] = ()
-    """The exit codes of the container tensorflow that are meant; empty: any, and none."""
-
-    causes: Annotated[tuple[Cause, ...], pydantic.Field(max_length=len(Cause))] = ()
-    """The causes that are meant; empty: every cause."""
-
-    action: Action
-    """RestartGang: all replicas run again. RestartReplica: the lost one alone. FailJob: the job
-    fails. Ignore: training goes on without it."""
-
-
-class FailurePolicy(base.Model):
-    """Rules that go before what the strategy and restartPolicy say."""
-
-    rules: Annotated[
-        tuple[Annotated[FailureRule, spec_rules.FAILURE_RULES], ...],
-        pydantic.Field(min_length=1, max_length=16),
-    ]
-    """The first rule that matches a loss decides what it leads to; without a match the strategy
-    does."""
-
-
-class OutOfMemory(base.Model):
-    """How a replica that ran out of memory is run again."""
-
-    growth_percent: Annotated[int, pydantic.Field(ge=10, le=900)] = 100
-    """By how much request and limit of memory grow each time."""
-
-    max_memory: Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
-    """They do not grow beyond this quantity, such as 64Gi."""
-
-
 class RunPolicy(base.Model):
     """How long the job may run, how often it is retried, and what is left of it."""
 
@@ -181,14 +94,29 @@ class RunPolicy(base.Model):
     active_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
     """Seconds from the start after which the job fails; absent: no limit."""
 
+    cleanup: Annotated[tuple[policies.CleanupStage, ...], pydantic.Field(max_length=8)] = ()
+    """Stages of the clean-up, beside cleanPodPolicy and ttlSecondsAfterFinished: such as pods that
+    are kept for a day when the job has failed."""
+
+    evaluator_grace_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 300
+    """How long an evaluator may go on after the job's success, for its last evaluation."""
+
+    pending_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
+    """Seconds that the pods which training needs may wait until they run, in each attempt; absent:
+    no limit."""
+
+    stall_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
+    """Seconds without a report of progress after which training that has reported counts as
+    stalled; absent: no limit."""
+
     backoff_limit: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 3
     """How many failures lead to a restart; one more fails the job. Disruptions do not count."""
 
-    failure_policy: FailurePolicy | None = None
+    failure_policy: policies.FailurePolicy | None = None
     """What the loss of a replica leads to, by role, exit code and cause. Absent: as the strategy
     and restartPolicy say."""
 
-    out_of_memory: OutOfMemory | None = None
+    out_of_memory: policies.OutOfMemory | None = None
     """Replicas that the kernel ended for want of memory run again with a larger request and limit,
     all of their role alike. Absent: they run again as they are."""
 

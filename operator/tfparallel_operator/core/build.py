@@ -39,6 +39,8 @@ class Settings:
     """How long the second restart after a failure waits; each further one twice as long."""
     settling: datetime.timedelta = failure.SETTLING
     """How long a verdict that ends a job waits for signs that the cluster took a replica."""
+    listening_since: datetime.datetime | None = None
+    """Since when reports of progress are taken: silence before says nothing."""
 
 
 def labels(job: types.TFParallelJob) -> dict[str, str]:

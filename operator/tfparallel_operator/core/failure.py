@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 
-from tfparallel_operator.api import types
+from tfparallel_operator.api import policies, types
 from tfparallel_operator.core import observation, replicas, view
 from tfparallel_trainer.contract import exits
 
@@ -36,7 +36,7 @@ class Loss:
     """A replica that ended without success, whose pod is gone, or that does not get on."""
 
     replica: replicas.Replica
-    cause: types.Cause
+    cause: policies.Cause
     exit: observation.Exit | None
     told: str = "vanished"
     """What became of it, when it has no exit."""
@@ -68,10 +68,10 @@ def losses(job: types.TFParallelJob, sight: view.View) -> tuple[Loss, ...]:
         for pod in sight.current.values()
         if pod.phase is observation.Phase.FAILED and pod.replica not in sight.ignored
     ]
-    found += [Loss(replica, types.Cause.DISRUPTION, None) for replica in sight.vanished]
+    found += [Loss(replica, policies.Cause.DISRUPTION, None) for replica in sight.vanished]
     if replicas.is_gang(job) and any(_trains(loss.replica) for loss in found):
         found += [
-            Loss(pod.replica, types.Cause.DISRUPTION, None, "is being deleted or evicted")
+            Loss(pod.replica, policies.Cause.DISRUPTION, None, "is being deleted or evicted")
             for pod in sight.current.values()
             if _trains(pod.replica) and not pod.phase.ended and (pod.deleting or pod.disrupted)
         ]
@@ -126,20 +126,20 @@ def settles_at(
     return None if waits is None else loss.exit.finished_at + waits
 
 
-def cause(job: types.TFParallelJob, pod: observation.Pod) -> types.Cause:
+def cause(job: types.TFParallelJob, pod: observation.Pod) -> policies.Cause:
     """Say why a pod that ended without success did."""
     if pod.disrupted or pod.deleting:
-        return types.Cause.DISRUPTION
+        return policies.Cause.DISRUPTION
     code, reason = (-1, "") if pod.exit is None else (pod.exit.code, pod.exit.reason)
     if code < 0 and (reason in _TURNED_AWAY or reason.startswith("OutOf")):
-        return types.Cause.INFRASTRUCTURE
+        return policies.Cause.INFRASTRUCTURE
     if reason == OOM_KILLED or code == exits.Exit.OUT_OF_MEMORY:
-        return types.Cause.OUT_OF_MEMORY
+        return policies.Cause.OUT_OF_MEMORY
     if code == exits.Exit.STALLED:
-        return types.Cause.STALL
+        return policies.Cause.STALL
     if permits_restart(job, pod.replica.role, code):
-        return types.Cause.RETRYABLE_EXIT
-    return types.Cause.PERMANENT_EXIT
+        return policies.Cause.RETRYABLE_EXIT
+    return policies.Cause.PERMANENT_EXIT
 
 
 def permits_restart(job: types.TFParallelJob, role: types.Role, code: int) -> bool:

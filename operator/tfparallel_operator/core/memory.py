@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from tfparallel_operator.api import types
+from tfparallel_operator.api import policies
 
 _UNITS: dict[str, int] = {
     **{unit: 1000**power for power, unit in enumerate(("", "k", "M", "G", "T"))},
@@ -12,7 +12,7 @@ _UNITS: dict[str, int] = {
 _MEBIBYTE = 1024**2
 
 
-def grow(container: dict[str, Any], policy: types.OutOfMemory, times: int) -> None:
+def grow(container: dict[str, Any], policy: policies.OutOfMemory, times: int) -> None:
     """Raise a container's request and limit of memory, where it has them, in place.
 
     A quantity that is written in an unusual way, such as 1e9, is left as it is.
@@ -24,7 +24,7 @@ def grow(container: dict[str, Any], policy: types.OutOfMemory, times: int) -> No
             quantities["memory"] = grown(str(quantities["memory"]), policy, times)
 
 
-def grown(quantity: str, policy: types.OutOfMemory, times: int) -> str:
+def grown(quantity: str, policy: policies.OutOfMemory, times: int) -> str:
     """Return a quantity after some growths, in whole Mi; never less than it was."""
     before, most = parse(quantity), parse(policy.max_memory)
     if before is None or most is None or before >= most:

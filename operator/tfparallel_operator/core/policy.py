@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 
-from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.api import job_status, names, policies, types
 from tfparallel_operator.core import failure, indices, replicas
 
 
@@ -43,14 +43,16 @@ def judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.
 def _judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss) -> Verdict:
     told = loss.describe(job.metadata.name)
     rule = _rule(job, loss)
-    reason = names.Reason.REPLICA_FAILED if loss.cause.bounded else names.Reason.REPLICA_LOST
+    reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
+    if loss.exit is not None and loss.cause.bounded:
+        reason = names.Reason.REPLICA_FAILED
     if (
         rule is not None
-        and rule.action is types.Action.IGNORE
+        and rule.action is policies.Action.IGNORE
         and _may_go_without(job, status, loss)
     ):
         return Verdict(Outcome.IGNORE, names.Reason.FAILURE_POLICY, told)
-    if rule is not None and rule.action in (types.Action.FAIL_JOB, types.Action.IGNORE):
+    if rule is not None and rule.action in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
         message = f"{told}; runPolicy.failurePolicy says that it fails the job"
         return Verdict(Outcome.FAIL, names.Reason.FAILURE_POLICY, message)
     if rule is None and not _restarts(job, loss):
@@ -66,13 +68,21 @@ def _judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure
     return Verdict(Outcome.RESTART, reason, message)
 
 
+_REASONS = {
+    policies.Cause.DISRUPTION: names.Reason.REPLICA_LOST,
+    policies.Cause.INFRASTRUCTURE: names.Reason.REPLICA_LOST,
+    policies.Cause.PENDING_TOO_LONG: names.Reason.PENDING_DEADLINE_EXCEEDED,
+    policies.Cause.STALL: names.Reason.STALL_DEADLINE_EXCEEDED,
+}
+"""Reasons of losses; a replica that ended with an exit code has failed, whatever its cause."""
+
 _UNBOUNDED = {
-    types.Cause.DISRUPTION: "a disruption",
-    types.Cause.INFRASTRUCTURE: "its node did not take it",
+    policies.Cause.DISRUPTION: "a disruption",
+    policies.Cause.INFRASTRUCTURE: "its node did not take it",
 }
 
 
-def _rule(job: types.TFParallelJob, loss: failure.Loss) -> types.FailureRule | None:
+def _rule(job: types.TFParallelJob, loss: failure.Loss) -> policies.FailureRule | None:
     """Return the first rule that matches a loss."""
     given = job.spec.run_policy.failure_policy
     code = None if loss.exit is None else loss.exit.code
@@ -100,13 +110,13 @@ def _may_go_without(
 def _restarts(job: types.TFParallelJob, loss: failure.Loss) -> bool:
     """Whether a loss that no rule matches is run again, its budget aside."""
     match loss.cause:
-        case types.Cause.PENDING_TOO_LONG | types.Cause.PERMANENT_EXIT:
+        case policies.Cause.PENDING_TOO_LONG | policies.Cause.PERMANENT_EXIT:
             return False
-        case types.Cause.DISRUPTION | types.Cause.INFRASTRUCTURE:
+        case policies.Cause.DISRUPTION | policies.Cause.INFRASTRUCTURE:
             return True
         case _ if loss.exit is None:
             return True
-        case types.Cause.OUT_OF_MEMORY if grows(job, loss):
+        case policies.Cause.OUT_OF_MEMORY if grows(job, loss):
             return True
         case _:
             return failure.permits_restart(job, loss.replica.role, loss.exit.code)
@@ -121,9 +131,9 @@ def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
 def scope(job: types.TFParallelJob, loss: failure.Loss) -> Scope:
     """Return what has to run again: as a rule says, else as the strategy needs it."""
     rule = _rule(job, loss)
-    if rule is not None and rule.action is types.Action.RESTART_GANG:
+    if rule is not None and rule.action is policies.Action.RESTART_GANG:
         return Scope.GANG
-    if rule is not None and rule.action is types.Action.RESTART_REPLICA:
+    if rule is not None and rule.action is policies.Action.RESTART_REPLICA:
         return Scope.REPLICA
     if loss.replica.role is types.Role.EVALUATOR:
         return Scope.REPLICA

@@ -3,7 +3,7 @@
 import datetime
 from collections.abc import Iterable, Sequence
 
-from tfparallel_operator.api import job_status, types
+from tfparallel_operator.api import job_status, policies, types
 from tfparallel_operator.core import failure, indices, policy, replicas, view
 
 LONGEST_PAUSE = datetime.timedelta(minutes=5)
@@ -11,7 +11,7 @@ LONGEST_PAUSE = datetime.timedelta(minutes=5)
 LONG_RUN = datetime.timedelta(minutes=10)
 """An attempt that ran for so long has got on: the restart after it does not pause."""
 
-_BOUNDED = frozenset(cause.value for cause in types.Cause if cause.bounded)
+_BOUNDED = frozenset(cause.value for cause in policies.Cause if cause.bounded)
 _ATTEMPT_OF_ITS_OWN = {"completed": "", "seen": "", "ignored": ""}
 
 
@@ -80,9 +80,9 @@ def pause(
     A disruption, and the first failure, are answered at once; so is one after a long run.
     """
     began = status.attempt_time or now
-    if loss.cause is types.Cause.DISRUPTION or now - began >= LONG_RUN:
+    if loss.cause is policies.Cause.DISRUPTION or now - began >= LONG_RUN:
         return datetime.timedelta()
-    if loss.cause is types.Cause.INFRASTRUCTURE:
+    if loss.cause is policies.Cause.INFRASTRUCTURE:
         earlier = status.restart_causes.get(loss.cause.value, 0)
     else:
         earlier = policy.counted(job, status, loss) - 1
@@ -109,7 +109,7 @@ def reattributed(status: job_status.JobStatus, sight: view.View) -> job_status.J
         return status
     causes = dict(status.restart_causes)
     causes[status.last_cause] = causes.get(status.last_cause, 1) - 1
-    disruption = types.Cause.DISRUPTION.value
+    disruption = policies.Cause.DISRUPTION.value
     causes[disruption] = causes.get(disruption, 0) + 1
     counts = job_status.Restarts(
         failure=status.restarts.failure - 1, disruption=status.restarts.disruption + 1
