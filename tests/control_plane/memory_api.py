@@ -98,13 +98,15 @@ class MemoryApi(client.Client):
         name: str,
         uid: str,
         version: str | None = None,
+        *,
+        force: bool = False,
     ) -> None:
         path = resource.path(namespace, name)
         item = self._find(path)
         given = item["metadata"]
         if given["uid"] != uid or version not in (None, given["resourceVersion"]):
             raise errors.Conflict("precondition failed", status=409)
-        if resource == resources.PODS:
+        if resource == resources.PODS and not force:
             if "deletionTimestamp" not in given:
                 given["deletionTimestamp"] = "2026-11-21T10:00:00Z"
                 self._record(resource, "MODIFIED", item, f"delete {path}")

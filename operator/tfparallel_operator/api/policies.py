@@ -5,7 +5,7 @@ from typing import Annotated
 
 import pydantic
 
-from tfparallel_operator.api import roles, spec_rules
+from tfparallel_operator.api import role, spec_rules
 from tfparallel_trainer.contract import base
 
 
@@ -61,7 +61,7 @@ ExitCode = Annotated[int, pydantic.Field(ge=1, le=255)]
 class FailureRule(base.Model):
     """What losses of one kind lead to. What is left out matches every loss."""
 
-    roles: Annotated[tuple[roles.Role, ...], pydantic.Field(max_length=len(roles.Role))] = ()
+    roles: Annotated[tuple[role.Role, ...], pydantic.Field(max_length=len(role.Role))] = ()
     """The roles whose replicas are meant; empty: every role."""
 
     exit_codes: Annotated[tuple[ExitCode, ...], pydantic.Field(max_length=64)] = ()

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import alias_generators
 
-from tfparallel_operator.api import job_status, mesh_rules, policies, roles, rules, spec_rules
+from tfparallel_operator.api import job_status, mesh_rules, policies, role, rules, spec_rules
 from tfparallel_trainer.contract import base, job_file
 
 MAX_REPLICAS = 5000
 """Most replicas of one role: the bound that lets the API server check costs of the rules."""
 
 
-Role = roles.Role
+Role = role.Role
 """Keys of `tfReplicaSpecs`."""
 
 

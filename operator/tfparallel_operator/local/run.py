@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import build, cluster_spec, conditions, decide, replicas
+from tfparallel_operator.core import build, cleanup, cluster_spec, conditions, decide, replicas
 from tfparallel_operator.local import (
     cluster,
     folders,
@@ -136,7 +136,9 @@ async def _drive(
         verdict = decide.decide(local.job, local.observe(), now, settings)
         if await local.apply(verdict):
             continue
-        if conditions.finished(local.job.status) and local.settled:
+        pods = local.observe().pods
+        at_work = cleanup.grace_until(local.job, local.job.status, pods, now)
+        if conditions.finished(local.job.status) and local.settled and at_work is None:
             return
         await local.wait(verdict.wake_at)
 
