@@ -19,6 +19,7 @@ RESOURCES = (
     resources.CONFIG_MAPS,
     resources.EVENTS,
     resources.SECRETS,
+    resources.NODES,
 )
 
 

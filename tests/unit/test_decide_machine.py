@@ -17,9 +17,27 @@ SHAPES = st.sampled_from(
         {"worker": 3, "trainer": True, "spec": {"strategy": "ModelSplit", "mesh": {"stage": 3}}},
         {"chief": 1, "worker": 2, "ps": 2, "evaluator": 1},
         {"worker": 2, "run_policy": {"cleanPodPolicy": "All", "backoffLimit": 1}},
+        {"worker": 2, "run_policy": {"pendingDeadlineSeconds": 30, "cleanup": [{"delete": "Job"}]}},
+        {
+            "chief": 1,
+            "worker": 2,
+            "run_policy": {
+                "failurePolicy": {
+                    "rules": [
+                        {"roles": ["Worker"], "exitCodes": [1], "action": "Ignore"},
+                        {"exitCodes": [65], "action": "RestartReplica"},
+                        {"causes": ["Disruption"], "roles": ["Chief"], "action": "FailJob"},
+                    ]
+                }
+            },
+        },
         {"worker": 2, "run_policy": {"activeDeadlineSeconds": 50, "ttlSecondsAfterFinished": 20}},
     ]
 )
+
+
+GRACE_SECONDS = 300
+"""What an evaluator has for its last evaluation."""
 
 
 class JobMachine(stateful.RuleBasedStateMachine):
@@ -130,15 +148,20 @@ class JobMachine(stateful.RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.world.settle()
+        self.world.advance(GRACE_SECONDS)
+        self.world.settle()
         status = self.world.status
+        if self.world.deleted:
+            return
         if conditions.finished(status) or status.state is names.State.SUSPENDED:
             running = [pod for pod in self.world.pods.values() if not pod.phase.ended]
             assert not running
         else:
             wanted = {r.pod_name("job") for r in replicas.expand(self.world.job)}
-            completed = sum(counts.succeeded for counts in status.replicas.values())
+            done = sum(counts.succeeded for counts in status.replicas.values())
+            done += sum(len(indices.parse(counts.ignored)) for counts in status.replicas.values())
             assert set(self.world.pods) <= wanted
-            assert len(self.world.pods) >= len(wanted) - completed
+            assert len(self.world.pods) >= len(wanted) - done
 
     def _pick(self, data: st.DataObject) -> observation.Pod:
         return self.world.pods[data.draw(st.sampled_from(sorted(self.world.pods)))]

@@ -200,6 +200,25 @@ def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
     assert actions == list(policies.Action)
 
 
+def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
+    fields = types.RunPolicy.model_json_schema(by_alias=True)["properties"]
+    listed = {row[0] for row in rows("life.md", "## Deadlines")}
+    assert listed == {name for name in fields if name.endswith("Seconds")} | {
+        "ttlSecondsAfterFinished"
+    }
+    words = {row[0].split("`")[0] for row in rows("life.md", "## The end")}
+    assert words == set(types.CleanPodPolicy)
+    targets = [row[0] for row in rows("life.md", "times, each for the end that `when` names:")]
+    assert targets == list(policies.CleanupTarget)
+    reasons = [row[1] for row in rows("life.md", "## Refused pods")]
+    assert set(reasons) == {
+        names.Reason.QUOTA_EXCEEDED,
+        names.Reason.PRIORITY_CLASS_NOT_FOUND,
+        names.Reason.ADMISSION_DENIED,
+        names.Reason.TOO_MANY_REQUESTS,
+    }
+
+
 @pytest.mark.parametrize("example", comparisons.EXAMPLES)
 def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
     part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
