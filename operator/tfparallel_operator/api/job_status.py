@@ -146,6 +146,10 @@ class JobStatus(_Observed):
     """When the job ended."""
     ready: str = ""
     """Running or completed replicas of all replicas: 2/3."""
+    workers: int | None = None
+    """Workers in force, which `kubectl scale` shows; the spec may ask for others by now."""
+    selector: str = ""
+    """Labels of the workers' pods, for the scale subresource."""
     replicas: dict[str, ReplicaStatus] = pydantic.Field(default_factory=dict)
     """The replicas by role."""
     progress: ProgressStatus | None = None

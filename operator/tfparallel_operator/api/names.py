@@ -41,6 +41,9 @@ LABEL_MESH_GROUP = f"{GROUP}/mesh-group"
 LABEL_MESH_PIPELINE = f"{GROUP}/mesh-pipeline"
 """With ModelSplit: pods that hold the model together, once for each part of the batch."""
 
+CONTROLLER = f"{GROUP}/operator"
+"""This operator, as runPolicy.managedBy and Events name it."""
+
 FIELD_MANAGER = "tfparallel-operator"
 PROGRESS_FIELD_MANAGER = "tfparallel-progress"
 """Owns `status.progress` and `status.placement`, which reports tell, and nothing else, so that
@@ -95,6 +98,7 @@ class Reason(enum.StrEnum):
     WORKERS_SUCCEEDED = "WorkersSucceeded"
     JOB_SUSPENDED = "JobSuspended"
     JOB_RESUMED = "JobResumed"
+    REPLICAS_SCALED = "ReplicasScaled"
     JOB_FINISHED = "JobFinished"
     INVALID_SPEC = "InvalidSpec"
     INVALID_TEMPLATE = "InvalidTemplate"

@@ -45,7 +45,7 @@ def custom_resource_definition() -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": job_schema()},
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}, "scale": _SCALE},
                     "additionalPrinterColumns": _PRINTER_COLUMNS,
                 }
             ],
@@ -56,6 +56,13 @@ def custom_resource_definition() -> dict[str, Any]:
 def _column(name: str, path: str, kind: str = "string", **more: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "jsonPath": path, **more}
 
+
+_SCALE = {
+    "specReplicasPath": f".spec.tfReplicaSpecs.{types.Role.WORKER.value}.replicas",
+    "statusReplicasPath": ".status.workers",
+    "labelSelectorPath": ".status.selector",
+}
+"""Scaling a job scales its workers."""
 
 _PRINTER_COLUMNS = [
     _column("State", ".status.state"),

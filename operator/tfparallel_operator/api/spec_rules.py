@@ -28,11 +28,35 @@ ROLE_RULES = rules.Rules(
         "parameter servers need workers: add Worker",
     ),
     rules.Rule(
+        "self.all(role, role == 'Worker'"
+        " || (!has(self[role].minReplicas) && !has(self[role].maxReplicas)))",
+        "only workers come and go: remove minReplicas and maxReplicas of the other roles",
+    ),
+    rules.Rule(
+        "!('Worker' in self) || ((!has(self['Worker'].minReplicas)"
+        " || self['Worker'].minReplicas <= self['Worker'].replicas)"
+        " && (!has(self['Worker'].maxReplicas)"
+        " || self['Worker'].replicas <= self['Worker'].maxReplicas))",
+        "Worker.replicas is not between its minReplicas and maxReplicas: change one of them",
+    ),
+    rules.Rule(
         "'Chief' in self || 'Master' in self || 'Worker' in self",
         "nothing would train: add Worker or Chief",
     ),
 )
 """Rules of `spec.tfReplicaSpecs`."""
+
+_ELASTIC = (
+    "('Worker' in self.tfReplicaSpecs && (has(self.tfReplicaSpecs['Worker'].minReplicas)"
+    " || has(self.tfReplicaSpecs['Worker'].maxReplicas)))"
+)
+"""Whether the workers may come and go."""
+
+
+def _manager(spec: str) -> str:
+    policy = f"{spec}.runPolicy"
+    return f"(has({policy}) && has({policy}.managedBy) ? {policy}.managedBy : '')"
+
 
 FAILURE_RULES = rules.Rules(
     rules.Rule(
@@ -98,9 +122,22 @@ SPEC_RULES = rules.Rules(
     rules.Rule(
         "self.tfReplicaSpecs.all(role, role in oldSelf.tfReplicaSpecs)"
         " && oldSelf.tfReplicaSpecs.all(role, role in self.tfReplicaSpecs"
-        " && self.tfReplicaSpecs[role].replicas == oldSelf.tfReplicaSpecs[role].replicas)",
-        "roles and their replicas cannot change once the job exists: delete the job and apply it"
-        " again",
+        " && (self.tfReplicaSpecs[role].replicas == oldSelf.tfReplicaSpecs[role].replicas"
+        f" || (role == 'Worker' && {_ELASTIC})))",
+        "roles and their replicas cannot change once the job exists, but for workers with"
+        " minReplicas or maxReplicas: delete the job and apply it again",
+    ),
+    rules.Rule(
+        f"!{_ELASTIC} || 'PS' in self.tfReplicaSpecs || !has(self.strategy)"
+        " || self.strategy == 'MultiWorkerMirrored'"
+        f" || (has(self.mesh) && {mesh_rules.HAS_REST})",
+        "workers can come and go with MultiWorkerMirrored, with ParameterServer, and with"
+        " ModelSplit when one axis of the mesh is -1: remove minReplicas and maxReplicas, or change"
+        " strategy or mesh",
+    ),
+    rules.Rule(
+        f"{_manager('self')} == {_manager('oldSelf')}",
+        "runPolicy.managedBy cannot change once the job exists: delete the job and apply it again",
     ),
     *mesh_rules.SPEC_RULES,
 )

@@ -61,6 +61,13 @@ class ReplicaSpec(base.Model):
     replicas: Annotated[int, pydantic.Field(ge=1, le=MAX_REPLICAS)] = 1
     """Number of replicas."""
 
+    min_replicas: Annotated[int, pydantic.Field(ge=1, le=MAX_REPLICAS)] | None = None
+    """Fewest workers that the job may be scaled to. With it, or maxReplicas, the replicas of Worker
+    may change while the job runs."""
+
+    max_replicas: Annotated[int, pydantic.Field(ge=1, le=MAX_REPLICAS)] | None = None
+    """Most workers that the job may be scaled to."""
+
     restart_policy: RestartPolicy | None = None
     """Always and OnFailure run a failed replica again, Never fails the job, ExitCode runs it again
     for exit codes of 128 and more. Absent: as the strategy needs (see the strategies page)."""
@@ -132,11 +139,14 @@ class RunPolicy(base.Model):
     ] = None
     """Not supported yet: refused with a sentence."""
 
-    managed_by: Annotated[
-        str | None,
-        rules.Rules(rules.never("other managers are not supported yet; remove this field")),
-    ] = None
-    """Not supported yet: refused with a sentence."""
+    scale_cooldown_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 60
+    """How long training runs at least before its workers are scaled."""
+
+    managed_by: (
+        Annotated[str, pydantic.Field(max_length=253, pattern="^[-a-z0-9.]+/[-a-z0-9.]+$")] | None
+    ) = None
+    """Who runs the job. Absent, or tfparallel.dev/operator: this operator, which leaves the jobs of
+    any other manager alone, such as kueue.x-k8s.io/multikueue. Cannot change."""
 
 
 TopologyKey = Annotated[str, pydantic.Field(min_length=1, max_length=317)]

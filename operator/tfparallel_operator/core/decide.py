@@ -19,6 +19,7 @@ from tfparallel_operator.core import (
     observation,
     replicas,
     restarts,
+    scaling,
     situation,
     training,
 )
@@ -47,8 +48,11 @@ def decide(
         settings: what the installation decides for every job.
         refusal: a create that the API server has refused since the last decision.
     """
-    case = situation.Case(job, children, now, settings)
-    made = _decide(case, refusal)
+    if job.spec.run_policy.managed_by not in (None, names.CONTROLLER):
+        return decision.Decision(job.status)
+    wanted = scaling.workers(job)
+    in_force = scaling.in_force(job, children.pods)
+    made = _decide(situation.Case(in_force, children, now, settings, wanted), refusal)
     overdue = forced.deletions(children.pods, now)
     return dataclasses.replace(
         made,
@@ -101,7 +105,12 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
 
 def _described(case: situation.Case) -> job_status.JobStatus:
     """Bring what follows from the spec alone into the status."""
-    status = case.job.status.model_copy(update={"strategy": replicas.strategy(case.job).value})
+    described = {
+        "strategy": replicas.strategy(case.job).value,
+        "workers": scaling.workers(case.job),
+        "selector": scaling.selector(case.job),
+    }
+    status = case.job.status.model_copy(update=described)
     trainer = case.job.spec.trainer
     if trainer is None:
         return status

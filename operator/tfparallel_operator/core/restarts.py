@@ -46,7 +46,7 @@ def restart(
     attempts = dict(status.replica_attempts)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
-    changed = _forgotten(changed, again)
+    changed = forgotten(changed, again)
     return changed.model_copy(update={"replica_attempts": attempts, "attempt_time": begins_at})
 
 
@@ -144,7 +144,7 @@ def _grown(status: job_status.JobStatus, role: types.Role) -> job_status.JobStat
     return _with_role(status, role, before.model_copy(update={"memory_growths": growths}))
 
 
-def _forgotten(
+def forgotten(
     status: job_status.JobStatus, again: Iterable[replicas.Replica]
 ) -> job_status.JobStatus:
     """Forget that pods of replicas that run again have been seen."""

@@ -30,6 +30,8 @@ class Case:
     children: observation.Children
     now: datetime.datetime
     settings: build.Settings
+    wanted_workers: int | None = None
+    """Workers that the spec asks for; the job has those that are in force."""
 
     def sight(self, status: job_status.JobStatus) -> view.View:
         """Sort the pods by the attempt in a status."""

@@ -13,7 +13,9 @@ from tfparallel_operator.core import (
     failure,
     observation,
     policy,
+    replicas,
     restarts,
+    scaling,
     situation,
     view,
 )
@@ -57,7 +59,12 @@ def train(
                 message = f"{verdict.message}; training goes on without it"
                 events = (*events, case.warning(verdict.reason, message))
     sight = case.sight(status)
-    return _go_on(case, status, sight, events, deadlines.earliest(deadline, wait_ends))
+    scale_at = None
+    if case.wanted_workers is not None and case.wanted_workers != status.workers:
+        scale_at = scaling.due(case.job, status, sight)
+        if scale_at is None or scale_at <= case.now:
+            return _scale(case, status, case.wanted_workers)
+    return _go_on(case, status, sight, events, deadlines.earliest(deadline, wait_ends, scale_at))
 
 
 def _overdue(
@@ -107,6 +114,27 @@ def _restart(
         events=(case.warning(reason, message),),
         deletions=situation.deletions(sight.stale),
         wake_at=deadlines.earliest(status.attempt_time, deadlines.active(case.job, status)),
+    )
+
+
+def _scale(case: situation.Case, status: job_status.JobStatus, wanted: int) -> decision.Decision:
+    """Write ahead that the job has other workers, and delete what has to run again for it."""
+    again = "all replicas run" if replicas.is_gang(case.job) else "the chief runs"
+    reason = names.Reason.REPLICAS_SCALED
+    message = f"workers {status.workers} to {wanted}; {again} again"
+    scaled = situation.Case(
+        scaling.with_workers(case.job, wanted), case.children, case.now, case.settings, wanted
+    )
+    status = scaling.scaled(case.job, status, wanted, case.now)
+    sight = scaled.sight(status)
+    status = counts.count(status, sight)
+    for kind, true in ((names.Condition.RESTARTING, True), (names.Condition.RUNNING, False)):
+        status = case.condition(status, kind, true, reason, message)
+    return decision.Decision(
+        case.observed(status),
+        events=(case.normal(reason, message),),
+        deletions=situation.deletions(sight.stale),
+        wake_at=deadlines.active(case.job, status),
     )
 
 
