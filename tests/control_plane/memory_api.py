@@ -120,7 +120,7 @@ class MemoryApi(client.Client):
         if condition not in (None, item["metadata"]["resourceVersion"]):
             raise errors.Conflict("the object has been modified", status=409)
         fields = {key: value for key, value in change.items() if key != "metadata"}
-        _merge(item, fields)
+        merge(item, fields)
         if "spec" in fields:
             item["metadata"]["generation"] += 1
         self._record(_resource(path), "MODIFIED", item, f"patch {path}")
@@ -212,12 +212,13 @@ def _matches(
     )
 
 
-def _merge(target: dict[str, Any], change: Mapping[str, Any]) -> None:
+def merge(target: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Apply a merge patch."""
     for key, value in change.items():
         if value is None:
             target.pop(key, None)
         elif isinstance(value, Mapping):
             inner = target.setdefault(key, {})
-            _merge(inner, value)
+            merge(inner, value)
         else:
             target[key] = copy.deepcopy(value)
