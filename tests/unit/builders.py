@@ -43,6 +43,7 @@ def manifest(*, trainer: bool = False, **roles: int) -> dict[str, Any]:
 def a_job(
     *,
     trainer: bool = False,
+    elastic: bool = False,
     run_policy: dict[str, Any] | None = None,
     spec: dict[str, Any] | None = None,
     **roles: int,
@@ -52,6 +53,8 @@ def a_job(
     document["spec"].update(spec or {})
     if run_policy:
         document["spec"]["runPolicy"] = run_policy
+    if elastic:
+        document["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=3)
     return load.parse_job(document)
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.unit import builders
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import conditions, indices, observation, replicas
+from tfparallel_operator.core import conditions, indices, observation, replicas, scaling
 
 SHAPES = st.sampled_from(
     [
@@ -17,6 +17,8 @@ SHAPES = st.sampled_from(
         {"worker": 3, "trainer": True, "spec": {"strategy": "ModelSplit", "mesh": {"stage": 3}}},
         {"chief": 1, "worker": 2, "ps": 2, "evaluator": 1},
         {"worker": 2, "run_policy": {"cleanPodPolicy": "All", "backoffLimit": 1}},
+        {"worker": 2, "elastic": True},
+        {"chief": 1, "worker": 2, "ps": 1, "elastic": True},
         {"worker": 2, "run_policy": {"pendingDeadlineSeconds": 30, "cleanup": [{"delete": "Job"}]}},
         {
             "chief": 1,
@@ -102,6 +104,11 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(suspend=st.booleans())
     def person_suspends(self, suspend: bool) -> None:
         self.world.edit(suspend=suspend)
+
+    @stateful.precondition(lambda self: replicas.elastic(self.world.job))
+    @stateful.rule(workers=st.integers(1, 3))
+    def person_scales(self, workers: int) -> None:
+        self.world.job = scaling.with_workers(self.world.job, workers)
 
     @stateful.invariant()
     def an_end_is_final(self) -> None:

@@ -75,6 +75,21 @@ def test_by_a_rule_pods_that_wait_for_too_long_are_made_anew() -> None:
     assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
 
 
+def test_a_failure_that_settles_is_no_wait() -> None:
+    policy = {"pendingDeadlineSeconds": 60, "backoffLimit": 0}
+    world = running(worker=2, run_policy=policy)
+    world.advance(59)
+    world.exit("job-worker-0", 1)
+    world.settle()
+    world.advance(1)
+    world.exit("job-worker-1", 0)
+    world.settle()
+    assert conditions.find(world.status, names.Condition.FAILED) is None
+    world.advance(10)
+    world.settle()
+    assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+
+
 def test_a_job_that_runs_waits_for_nothing() -> None:
     world = running(worker=1, run_policy={"pendingDeadlineSeconds": 60})
     assert world.decide().wake_at is None

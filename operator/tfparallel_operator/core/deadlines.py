@@ -19,8 +19,8 @@ def active(job: types.TFParallelJob, status: job_status.JobStatus) -> datetime.d
 def pending(
     job: types.TFParallelJob, status: job_status.JobStatus, sight: view.View
 ) -> datetime.datetime | None:
-    """Return when pods have waited for too long; None while training can go on."""
-    if completion.running(job, sight):
+    """Return when pods have waited for too long; None while none waits that training needs."""
+    if completion.running(job, sight) or not _waiting(sight):
         return None
     return _after(status.attempt_time, job.spec.run_policy.pending_deadline_seconds)
 
@@ -46,12 +46,7 @@ def stall(
 
 def pending_loss(job: types.TFParallelJob, sight: view.View) -> failure.Loss:
     """Return the loss that pods which wait for too long are: the first that says why, if any."""
-    waiting = [
-        replica
-        for replica in sight.wanted
-        if replica.role is not types.Role.EVALUATOR
-        and sight.phase(replica) is observation.Phase.PENDING
-    ]
+    waiting = _waiting(sight)
     told = {replica: _words(sight, replica) for replica in waiting}
     first = next((replica for replica in waiting if told[replica]), waiting[0])
     seconds = job.spec.run_policy.pending_deadline_seconds
@@ -69,6 +64,16 @@ def stall_loss(job: types.TFParallelJob, status: job_status.JobStatus) -> failur
         " (runPolicy.stallDeadlineSeconds)"
     )
     return failure.Loss(replicas.coordinator(job), policies.Cause.STALL, None, sentence)
+
+
+def _waiting(sight: view.View) -> list[replicas.Replica]:
+    """Return the replicas that train and do not run yet."""
+    return [
+        replica
+        for replica in sight.wanted
+        if replica.role is not types.Role.EVALUATOR
+        and sight.phase(replica) is observation.Phase.PENDING
+    ]
 
 
 def _words(sight: view.View, replica: replicas.Replica) -> str:
