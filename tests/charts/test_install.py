@@ -14,6 +14,7 @@ ACCOUNT = f"system:serviceaccount:{rendering.NAMESPACE}:tfparallel-operator"
 WATCHED = "team-a"
 NEEDED = [
     ("create", "tokenreviews.authentication.k8s.io", ""),
+    ("get", "nodes", ""),
     ("list", "tfparalleljobs", WATCHED),
     ("watch", "tfparalleljobs", WATCHED),
     ("delete", "tfparalleljobs", WATCHED),

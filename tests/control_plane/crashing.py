@@ -52,9 +52,11 @@ class CrashingApi(client.Client):
         name: str,
         uid: str,
         version: str | None = None,
+        *,
+        force: bool = False,
     ) -> None:
         self._alive()
-        await self._inner.delete(resource, namespace, name, uid, version)
+        await self._inner.delete(resource, namespace, name, uid, version, force=force)
         self._written()
 
     async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:

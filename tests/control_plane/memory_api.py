@@ -19,6 +19,7 @@ RESOURCES = (
     resources.CONFIG_MAPS,
     resources.EVENTS,
     resources.SECRETS,
+    resources.NODES,
 )
 
 
@@ -98,13 +99,15 @@ class MemoryApi(client.Client):
         name: str,
         uid: str,
         version: str | None = None,
+        *,
+        force: bool = False,
     ) -> None:
         path = resource.path(namespace, name)
         item = self._find(path)
         given = item["metadata"]
         if given["uid"] != uid or version not in (None, given["resourceVersion"]):
             raise errors.Conflict("precondition failed", status=409)
-        if resource == resources.PODS:
+        if resource == resources.PODS and not force:
             if "deletionTimestamp" not in given:
                 given["deletionTimestamp"] = "2026-11-21T10:00:00Z"
                 self._record(resource, "MODIFIED", item, f"delete {path}")
@@ -117,7 +120,7 @@ class MemoryApi(client.Client):
         if condition not in (None, item["metadata"]["resourceVersion"]):
             raise errors.Conflict("the object has been modified", status=409)
         fields = {key: value for key, value in change.items() if key != "metadata"}
-        _merge(item, fields)
+        merge(item, fields)
         if "spec" in fields:
             item["metadata"]["generation"] += 1
         self._record(_resource(path), "MODIFIED", item, f"patch {path}")
@@ -209,12 +212,13 @@ def _matches(
     )
 
 
-def _merge(target: dict[str, Any], change: Mapping[str, Any]) -> None:
+def merge(target: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Apply a merge patch."""
     for key, value in change.items():
         if value is None:
             target.pop(key, None)
         elif isinstance(value, Mapping):
             inner = target.setdefault(key, {})
-            _merge(inner, value)
+            merge(inner, value)
         else:
             target[key] = copy.deepcopy(value)

@@ -54,6 +54,24 @@ def _write(api: memory_api.MemoryApi, pod: client.Object, **status: Any) -> None
     api.touch(path)
 
 
+def _edit(change: dict[str, Any]) -> Step:
+    """A person changes the spec."""
+
+    def step(api: memory_api.MemoryApi) -> None:
+        [job] = api.items(resources.JOBS)
+        memory_api.merge(job["spec"], change)
+        job["metadata"]["generation"] += 1
+        api.touch(resources.JOBS.path("default", "digits"))
+
+    return step
+
+
+def _elastic() -> dict[str, Any]:
+    given = objects.job(workers=1, runPolicy={"scaleCooldownSeconds": 5})
+    given["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
+    return given
+
+
 SCENARIOS: dict[str, tuple[dict[str, Any], tuple[Step, ...]]] = {
     "a gang that fails once, loses a pod once and then succeeds": (
         objects.job(),
@@ -72,6 +90,27 @@ SCENARIOS: dict[str, tuple[dict[str, Any], tuple[Step, ...]]] = {
     "a job that fails for good and is cleaned up": (
         objects.job(runPolicy={"backoffLimit": 0, "cleanPodPolicy": "All"}),
         (_run, _end("digits-worker-1", 3), _let_go),
+    ),
+    "a job that is suspended, resumed and scaled": (
+        _elastic(),
+        (
+            _run,
+            _edit({"runPolicy": {"suspend": True}}),
+            _let_go,
+            _edit({"runPolicy": {"suspend": False}}),
+            _run,
+            _edit({"tfReplicaSpecs": {"Worker": {"replicas": 2}}}),
+            _let_go,
+            _run,
+            _end("digits-chief-0", 0),
+            _let_go,
+        ),
+    ),
+    "a gang of which one replica is run again by a rule": (
+        objects.job(
+            runPolicy={"failurePolicy": {"rules": [{"exitCodes": [3], "action": "RestartReplica"}]}}
+        ),
+        (_run, _end("digits-worker-1", 3), _let_go, _run, _end("digits-chief-0", 0), _let_go),
     ),
     "a job that is removed after its time to live": (
         objects.job(workers=0, runPolicy={"ttlSecondsAfterFinished": 5}),

@@ -284,6 +284,8 @@ async def test_defaults_are_filled_in(place: harness.Place) -> None:
     assert job["spec"]["runPolicy"] == {
         "backoffLimit": 3,
         "cleanPodPolicy": "Running",
+        "evaluatorGraceSeconds": 300,
+        "scaleCooldownSeconds": 60,
         "suspend": False,
     }
     assert job["spec"]["tfReplicaSpecs"]["Chief"]["replicas"] == 1

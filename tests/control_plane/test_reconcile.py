@@ -66,6 +66,14 @@ class World:
     def pods(self) -> list[str]:
         return [pod["metadata"]["name"] for pod in self.api.items(resources.PODS)]
 
+    @property
+    def raw_pods(self) -> tuple[client.Object, ...]:
+        return self.api.items(resources.PODS)
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        found = self.status.get("conditions", ())
+        return dict(next((one for one in found if one["type"] == kind), {}))
+
     def failed(self) -> tuple[str, str]:
         [condition] = [c for c in self.status["conditions"] if c["type"] == "Failed"]
         return condition["reason"], condition["message"]
@@ -83,21 +91,111 @@ async def _occupy(api: memory_api.MemoryApi, owner: dict[str, Any] | None) -> No
     await api.create(resources.PODS, "default", pod)
 
 
+QUOTA = 'pods "digits-chief-0" is forbidden: exceeded quota: gpus'
+
+
 async def test_a_quota_is_waited_for_and_told_of(world: World) -> None:
-    world.api.refusal = errors.Refused("exceeded quota: gpus", status=403)
+    world.api.refusal = errors.Refused(QUOTA, status=403)
     async with world.running():
         assert world.status["state"] == "Pending"
         assert world.pods == []
+        refused = world.condition("CreationRefused")
+        assert (refused["status"], refused["reason"]) == ("True", "QuotaExceeded")
+        assert refused["message"] == (
+            f"the API server refuses to create pods, trying again: {QUOTA}"
+        )
         [event] = [
             event
             for event in world.api.items(resources.EVENTS)
-            if event["reason"] == names.Reason.REPLICAS_PENDING
+            if event["reason"] == names.Reason.QUOTA_EXCEEDED
         ]
-        assert event["note"] == "refused by the API server, trying again: exceeded quota: gpus"
+        assert event["note"] == refused["message"]
         assert event["type"] == "Warning"
         world.api.refusal = None
         await world.engine.settle()
         assert len(world.pods) == 3
+        assert world.condition("CreationRefused")["status"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "reason"),
+    [
+        ("pods is forbidden: no PriorityClass with name big was found", "PriorityClassNotFound"),
+        ("pods is forbidden: violates PodSecurity", "AdmissionDenied"),
+    ],
+)
+async def test_a_refusal_for_now_has_a_reason_of_its_own(
+    world: World, sentence: str, reason: str
+) -> None:
+    world.api.refusal = errors.Refused(sentence, status=403)
+    async with world.running():
+        assert world.condition("CreationRefused")["reason"] == reason
+        assert world.status["state"] == "Pending"
+
+
+async def test_refused_pods_are_left_alone_for_longer_and_longer(world: World) -> None:
+    world.api.refusal = errors.Refused(QUOTA, status=403)
+    async with world.running(workers=0):
+        before = len(world.api.log)
+        for _ in range(60):
+            # What else happens to the job does not hurry it.
+            world.api.touch(resources.JOBS.path("default", "digits"))
+            await world.engine.settle(seconds=10)
+        assert 6 <= world.api.refused <= 14
+        assert len(world.api.log) - before <= 1, "nothing is written while nothing changes"
+
+
+async def test_after_the_first_refusal_the_other_pods_are_not_tried(world: World) -> None:
+    async with world.running(workers=60):
+        world.api.refusal = errors.Refused(QUOTA, status=403)
+        world.api.remove(CHIEF)
+        await world.engine.settle()
+        world.api.let_go()
+        await world.engine.settle(seconds=0)
+        assert 1 <= world.api.refused <= 4
+
+
+async def test_a_pod_of_a_dead_node_is_deleted_by_force(world: World) -> None:
+    await _lose_a_node(world)
+    async with world.running(workers=1):
+        await _fail_and_keep(world)
+        assert [pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods] == [
+            "2",
+            "2",
+        ]
+        reasons = [event["reason"] for event in world.api.items(resources.EVENTS)]
+        assert names.Reason.POD_FORCED in reasons
+
+
+async def test_a_pod_of_a_node_that_lives_is_left_to_it(world: World) -> None:
+    await _lose_a_node(world, ready="True")
+    async with world.running(workers=1):
+        await _fail_and_keep(world)
+        assert "1" in {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods}
+
+
+async def _lose_a_node(world: World, ready: str = "Unknown") -> None:
+    status = {"conditions": [{"type": "Ready", "status": ready}]}
+    node = {"metadata": {"name": "n1", "namespace": ""}, "status": status}
+    await world.api.create(resources.NODES, None, node)
+
+
+async def _fail_and_keep(world: World) -> None:
+    """A worker fails, and its node does not end it when it is deleted."""
+    for pod in world.raw_pods:
+        pod["spec"]["nodeName"] = "n1"
+        pod["status"] = {"phase": "Running", **objects.container(running={})}
+        world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
+    await world.engine.settle(seconds=0)
+    world.api.remove(CHIEF)
+    await world.engine.settle(seconds=0)
+    for pod in world.raw_pods:
+        pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:30Z"
+        world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
+    for _ in range(8):
+        assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods} == {"1"}
+        await world.engine.settle(seconds=10)
+    await world.engine.settle(seconds=15)
 
 
 async def test_a_busy_server_is_asked_again_when_it_said(world: World) -> None:

@@ -43,6 +43,7 @@ def manifest(*, trainer: bool = False, **roles: int) -> dict[str, Any]:
 def a_job(
     *,
     trainer: bool = False,
+    elastic: bool = False,
     run_policy: dict[str, Any] | None = None,
     spec: dict[str, Any] | None = None,
     **roles: int,
@@ -52,6 +53,8 @@ def a_job(
     document["spec"].update(spec or {})
     if run_policy:
         document["spec"]["runPolicy"] = run_policy
+    if elastic:
+        document["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=3)
     return load.parse_job(document)
 
 
@@ -111,9 +114,20 @@ class World:
         """Decide until nothing is left to do; deleted pods vanish at once."""
         for _ in range(20):
             self.reap()
-            if not self.step() or self.deleted:
+            if self.step():
+                if self.deleted:
+                    return
+            elif not self._wait_for_the_attempt():
                 return
         raise AssertionError("the decisions do not come to rest")
+
+    def _wait_for_the_attempt(self) -> bool:
+        """Wait until a restart that pauses begins; say whether one did."""
+        begins_at = self.status.attempt_time
+        if begins_at is None or begins_at <= self.now or conditions.finished(self.status):
+            return False
+        self.now = begins_at
+        return True
 
     def reap(self) -> None:
         """Let the pods go that are being deleted."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.unit import builders
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import conditions, observation, replicas
+from tfparallel_operator.core import conditions, indices, observation, replicas, scaling
 
 SHAPES = st.sampled_from(
     [
@@ -17,9 +17,29 @@ SHAPES = st.sampled_from(
         {"worker": 3, "trainer": True, "spec": {"strategy": "ModelSplit", "mesh": {"stage": 3}}},
         {"chief": 1, "worker": 2, "ps": 2, "evaluator": 1},
         {"worker": 2, "run_policy": {"cleanPodPolicy": "All", "backoffLimit": 1}},
+        {"worker": 2, "elastic": True},
+        {"chief": 1, "worker": 2, "ps": 1, "elastic": True},
+        {"worker": 2, "run_policy": {"pendingDeadlineSeconds": 30, "cleanup": [{"delete": "Job"}]}},
+        {
+            "chief": 1,
+            "worker": 2,
+            "run_policy": {
+                "failurePolicy": {
+                    "rules": [
+                        {"roles": ["Worker"], "exitCodes": [1], "action": "Ignore"},
+                        {"exitCodes": [65], "action": "RestartReplica"},
+                        {"causes": ["Disruption"], "roles": ["Chief"], "action": "FailJob"},
+                    ]
+                }
+            },
+        },
         {"worker": 2, "run_policy": {"activeDeadlineSeconds": 50, "ttlSecondsAfterFinished": 20}},
     ]
 )
+
+
+GRACE_SECONDS = 300
+"""What an evaluator has for its last evaluation."""
 
 
 class JobMachine(stateful.RuleBasedStateMachine):
@@ -67,7 +87,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(data=st.data())
     def pod_vanishes(self, data: st.DataObject) -> None:
         pod = self._pick(data)
-        if not pod.deleting and not self.world.status.all_created:
+        counts = self.world.status.replicas.get(pod.replica.role.value)
+        seen = counts is not None and pod.replica.index in indices.parse(counts.seen)
+        if not pod.deleting and not seen:
             self.vanished_early = True
         del self.world.pods[pod.name]
 
@@ -82,6 +104,11 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(suspend=st.booleans())
     def person_suspends(self, suspend: bool) -> None:
         self.world.edit(suspend=suspend)
+
+    @stateful.precondition(lambda self: replicas.elastic(self.world.job))
+    @stateful.rule(workers=st.integers(1, 3))
+    def person_scales(self, workers: int) -> None:
+        self.world.job = scaling.with_workers(self.world.job, workers)
 
     @stateful.invariant()
     def an_end_is_final(self) -> None:
@@ -128,15 +155,20 @@ class JobMachine(stateful.RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.world.settle()
+        self.world.advance(GRACE_SECONDS)
+        self.world.settle()
         status = self.world.status
+        if self.world.deleted:
+            return
         if conditions.finished(status) or status.state is names.State.SUSPENDED:
             running = [pod for pod in self.world.pods.values() if not pod.phase.ended]
             assert not running
         else:
             wanted = {r.pod_name("job") for r in replicas.expand(self.world.job)}
-            completed = sum(counts.succeeded for counts in status.replicas.values())
+            done = sum(counts.succeeded for counts in status.replicas.values())
+            done += sum(len(indices.parse(counts.ignored)) for counts in status.replicas.values())
             assert set(self.world.pods) <= wanted
-            assert len(self.world.pods) >= len(wanted) - completed
+            assert len(self.world.pods) >= len(wanted) - done
 
     def _pick(self, data: st.DataObject) -> observation.Pod:
         return self.world.pods[data.draw(st.sampled_from(sorted(self.world.pods)))]

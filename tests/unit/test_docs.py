@@ -8,10 +8,10 @@ import yaml
 
 from tests.local import comparisons, plans, split_costs
 from tests.unit import builders
-from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.cli import app
 from tfparallel_operator.cli.compare import complexity
-from tfparallel_operator.core import failure, observation, replicas
+from tfparallel_operator.core import failure, observation, policy, replicas
 from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
 from tfparallel_trainer.split.pipeline import schedule
@@ -152,9 +152,9 @@ def test_the_page_on_fit_shows_what_fit_supports() -> None:
 
 
 SCOPES = {
-    failure.Scope.GANG: ["all replicas"],
-    failure.Scope.REPLICA: ["that worker", "the chief", "the evaluator"],
-    failure.Scope.REPLICA_AND_CHIEF: ["that server and the chief"],
+    policy.Scope.GANG: ["all replicas"],
+    policy.Scope.REPLICA: ["that worker", "the chief", "the evaluator"],
+    policy.Scope.REPLICA_AND_CHIEF: ["that server and the chief"],
 }
 
 
@@ -179,8 +179,42 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
     for role in roles:
         lost = replicas.Replica(types.Role(builders.ROLES[role]), 0)
-        loss = failure.Loss(lost, failure.Cause.FAILURE, observation.Exit(1, "Error", "", None))
-        assert columns[role] in SCOPES[failure.scope(job, loss)]
+        ended = observation.Exit(1, "Error", "", None)
+        loss = failure.Loss(lost, policies.Cause.RETRYABLE_EXIT, ended)
+        assert columns[role] in SCOPES[policy.scope(job, loss)]
+
+
+def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
+    listed = rows("restarts.md", "## Why a replica was lost")
+    assert [row[0] for row in listed] == list(policies.Cause)
+    job = builders.a_job(worker=1)
+    for name, _, counter, leads_to in listed:
+        cause = policies.Cause(name)
+        code = 65 if cause is policies.Cause.PERMANENT_EXIT else 1
+        ended = observation.Exit(code, "Error", "", None)
+        loss = failure.Loss(replicas.Replica(types.Role.WORKER, 0), cause, ended)
+        fails = policy.judge(job, job.status, loss).outcome is policy.Outcome.FAIL
+        assert fails == (leads_to == "the job fails")
+        assert cause.bounded == counter.startswith("restarts.failure")
+    actions = [row[0] for row in rows("restarts.md", "## Rules of your own")]
+    assert actions == list(policies.Action)
+
+
+def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
+    fields = types.RunPolicy.model_json_schema(by_alias=True)["properties"]
+    listed = {row[0].split("`")[0] for row in rows("life.md", "## Deadlines")}
+    assert listed == {name for name in fields if "Seconds" in name}
+    words = {row[0].split("`")[0] for row in rows("life.md", "## The end")}
+    assert words == set(types.CleanPodPolicy)
+    targets = [row[0] for row in rows("life.md", "times, each for the end that `when` names:")]
+    assert targets == list(policies.CleanupTarget)
+    reasons = [row[1] for row in rows("life.md", "## Refused pods")]
+    assert set(reasons) == {
+        names.Reason.QUOTA_EXCEEDED,
+        names.Reason.PRIORITY_CLASS_NOT_FOUND,
+        names.Reason.ADMISSION_DENIED,
+        names.Reason.TOO_MANY_REQUESTS,
+    }
 
 
 @pytest.mark.parametrize("example", comparisons.EXAMPLES)

@@ -64,6 +64,13 @@ class ReplicaStatus(_Observed):
     completed: str = ""
     """Indices of the replicas that ended with success, as ranges: 0-3,7. They stay completed when
     their pods vanish."""
+    seen: str = ""
+    """Indices of the replicas whose pod of this attempt has been seen: one of them that is missing
+    was lost."""
+    ignored: str = ""
+    """Indices of the replicas that were lost and that training goes on without."""
+    memory_growths: int = 0
+    """How often the memory that the role asks for has grown, after it ran out of it."""
     reason: str = ""
     """Why replicas wait, in the scheduler's or kubelet's words."""
     last_exit: LastExit | None = None
@@ -76,7 +83,7 @@ class Restarts(_Observed):
     failure: int = 0
     """Restarts after the job's own failures: bounded by backoffLimit."""
     disruption: int = 0
-    """Restarts after pods were deleted, evicted or lost: not bounded."""
+    """Restarts after pods were deleted, evicted, lost or turned away by their node: not bounded."""
 
 
 class ProgressStatus(progress.Progress, _Observed):
@@ -125,15 +132,24 @@ class JobStatus(_Observed):
     """Number of the attempt that runs, from 1; 0 before the first."""
     replica_attempts: dict[str, int] = pydantic.Field(default_factory=dict)
     """Restarts within the attempt of replicas that were restarted alone: worker-3 to 2."""
-    all_created: bool = False
-    """Whether every pod of the attempt has been seen: one that is missing from then on was lost."""
+    attempt_time: datetime.datetime | None = None
+    """When the attempt, or the latest restart within it, begins: pods are not created before."""
     restarts: Restarts = pydantic.Field(default_factory=Restarts)
+    restart_causes: dict[str, int] = pydantic.Field(default_factory=dict)
+    """Restarts by cause: Disruption, Infrastructure, OutOfMemory, RetryableExit, PermanentExit,
+    Stall, PendingTooLong."""
+    last_cause: str = ""
+    """The cause of the latest restart."""
     start_time: datetime.datetime | None = None
     """When the job started, or was resumed."""
     completion_time: datetime.datetime | None = None
     """When the job ended."""
     ready: str = ""
     """Running or completed replicas of all replicas: 2/3."""
+    workers: int | None = None
+    """Workers in force, which `kubectl scale` shows; the spec may ask for others by now."""
+    selector: str = ""
+    """Labels of the workers' pods, for the scale subresource."""
     replicas: dict[str, ReplicaStatus] = pydantic.Field(default_factory=dict)
     """The replicas by role."""
     progress: ProgressStatus | None = None

@@ -64,6 +64,9 @@ _ALL_DEVICES = f"({' + '.join(map(_devices, _TRAINING))})"
 _MESH_DEVICES = f"({' * '.join(f'self.mesh.{axis}' for axis in _AXES)})"
 """Negative when one axis is -1: then it is the others' product that has to divide the devices."""
 
+HAS_REST = f"{_MESH_DEVICES} < 0"
+"""Whether one axis of the mesh is -1, so that it fits any number of devices."""
+
 _KNOWN = (
     "self.tfReplicaSpecs.all(role, has(self.tfReplicaSpecs[role].devices)"
     " || !has(self.tfReplicaSpecs[role].template))"

@@ -3,7 +3,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import cel
@@ -89,6 +89,9 @@ def violations(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterato
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
             if isinstance(inner, Mapping):
                 yield from violations(inner, item, f"{path}.{key}" if path else key)
+    if isinstance(value, Sequence) and isinstance(schema.get("items"), Mapping):
+        for place, item in enumerate(value):
+            yield from violations(schema["items"], item, f"{path}[{place}]")
 
 
 def _message(rule: Rule, value: Any) -> str:

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from tfparallel_operator.api import names, types
+from tfparallel_operator.api import names, spec_rules, types
 
 _DROPPED = ("title", "default", "const")
 
@@ -19,7 +19,7 @@ def job_schema() -> dict[str, Any]:
     properties["kind"] = {"type": "string"}
     properties["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
-    return types.JOB_RULES.extend(schema)
+    return spec_rules.JOB_RULES.extend(schema)
 
 
 def custom_resource_definition() -> dict[str, Any]:
@@ -45,7 +45,7 @@ def custom_resource_definition() -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": job_schema()},
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}, "scale": _SCALE},
                     "additionalPrinterColumns": _PRINTER_COLUMNS,
                 }
             ],
@@ -56,6 +56,13 @@ def custom_resource_definition() -> dict[str, Any]:
 def _column(name: str, path: str, kind: str = "string", **more: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "jsonPath": path, **more}
 
+
+_SCALE = {
+    "specReplicasPath": f".spec.tfReplicaSpecs.{types.Role.WORKER.value}.replicas",
+    "statusReplicasPath": ".status.workers",
+    "labelSelectorPath": ".status.selector",
+}
+"""Scaling a job scales its workers."""
 
 _PRINTER_COLUMNS = [
     _column("State", ".status.state"),

@@ -9,31 +9,15 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import alias_generators
 
-from tfparallel_operator.api import job_status, mesh_rules, rules
+from tfparallel_operator.api import job_status, mesh_rules, policies, role, rules, spec_rules
 from tfparallel_trainer.contract import base, job_file
 
 MAX_REPLICAS = 5000
 """Most replicas of one role: the bound that lets the API server check costs of the rules."""
 
 
-class Role(enum.StrEnum):
-    """Keys of `tfReplicaSpecs`."""
-
-    CHIEF = "Chief"
-    MASTER = "Master"
-    WORKER = "Worker"
-    PS = "PS"
-    EVALUATOR = "Evaluator"
-
-    @property
-    def task_type(self) -> str:
-        """The role's name in TF_CONFIG: TensorFlow 2 knows no master, it is the chief."""
-        return "chief" if self is Role.MASTER else self.value.lower()
-
-    @property
-    def label(self) -> str:
-        """The role's name in labels and in the names of pods."""
-        return self.value.lower()
+Role = role.Role
+"""Keys of `tfReplicaSpecs`."""
 
 
 class Strategy(enum.StrEnum):
@@ -77,6 +61,13 @@ class ReplicaSpec(base.Model):
     replicas: Annotated[int, pydantic.Field(ge=1, le=MAX_REPLICAS)] = 1
     """Number of replicas."""
 
+    min_replicas: Annotated[int, pydantic.Field(ge=1, le=MAX_REPLICAS)] | None = None
+    """Fewest workers that the job may be scaled to. With it, or maxReplicas, the replicas of Worker
+    may change while the job runs."""
+
+    max_replicas: Annotated[int, pydantic.Field(ge=1, le=MAX_REPLICAS)] | None = None
+    """Most workers that the job may be scaled to."""
+
     restart_policy: RestartPolicy | None = None
     """Always and OnFailure run a failed replica again, Never fails the job, ExitCode runs it again
     for exit codes of 128 and more. Absent: as the strategy needs (see the strategies page)."""
@@ -110,8 +101,31 @@ class RunPolicy(base.Model):
     active_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
     """Seconds from the start after which the job fails; absent: no limit."""
 
+    cleanup: Annotated[tuple[policies.CleanupStage, ...], pydantic.Field(max_length=8)] = ()
+    """Stages of the clean-up, beside cleanPodPolicy and ttlSecondsAfterFinished: such as pods that
+    are kept for a day when the job has failed."""
+
+    evaluator_grace_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 300
+    """How long an evaluator may go on after the job's success, for its last evaluation."""
+
+    pending_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
+    """Seconds that the pods which training needs may wait until they run, in each attempt; absent:
+    no limit."""
+
+    stall_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
+    """Seconds without a report of progress after which training that has reported counts as
+    stalled; absent: no limit."""
+
     backoff_limit: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 3
     """How many failures lead to a restart; one more fails the job. Disruptions do not count."""
+
+    failure_policy: policies.FailurePolicy | None = None
+    """What the loss of a replica leads to, by role, exit code and cause. Absent: as the strategy
+    and restartPolicy say."""
+
+    out_of_memory: policies.OutOfMemory | None = None
+    """Replicas that the kernel ended for want of memory run again with a larger request and limit,
+    all of their role alike. Absent: they run again as they are."""
 
     suspend: bool = False
     """True stops the job: its pods are deleted until it is set to false."""
@@ -125,11 +139,14 @@ class RunPolicy(base.Model):
     ] = None
     """Not supported yet: refused with a sentence."""
 
-    managed_by: Annotated[
-        str | None,
-        rules.Rules(rules.never("other managers are not supported yet; remove this field")),
-    ] = None
-    """Not supported yet: refused with a sentence."""
+    scale_cooldown_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 60
+    """How long training runs at least before its workers are scaled."""
+
+    managed_by: (
+        Annotated[str, pydantic.Field(max_length=253, pattern="^[-a-z0-9.]+/[-a-z0-9.]+$")] | None
+    ) = None
+    """Who runs the job. Absent, or tfparallel.dev/operator: this operator, which leaves the jobs of
+    any other manager alone, such as kueue.x-k8s.io/multikueue. Cannot change."""
 
 
 TopologyKey = Annotated[str, pydantic.Field(min_length=1, max_length=317)]
@@ -146,36 +163,7 @@ class Scheduling(base.Model):
 ReplicaSpecs = Annotated[
     dict[Role, ReplicaSpec],
     pydantic.Field(min_length=1, max_length=len(Role)),
-    rules.Rules(
-        rules.Rule(
-            "self.all(role, role in ['Chief', 'Master', 'Worker', 'PS', 'Evaluator'])",
-            "the roles are Chief, Master, Worker, PS and Evaluator, spelt like this",
-        ),
-        rules.Rule(
-            "!('Chief' in self && 'Master' in self)",
-            "Master is TFJob's older name of Chief: give one of them, not both",
-        ),
-        rules.Rule(
-            "!('Chief' in self) || self['Chief'].replicas == 1",
-            "a job has one chief: set Chief.replicas to 1",
-        ),
-        rules.Rule(
-            "!('Master' in self) || self['Master'].replicas == 1",
-            "a job has one master: set Master.replicas to 1",
-        ),
-        rules.Rule(
-            "!('Evaluator' in self) || self['Evaluator'].replicas == 1",
-            "a job has one evaluator: set Evaluator.replicas to 1",
-        ),
-        rules.Rule(
-            "!('PS' in self) || 'Worker' in self",
-            "parameter servers need workers: add Worker",
-        ),
-        rules.Rule(
-            "'Chief' in self || 'Master' in self || 'Worker' in self",
-            "nothing would train: add Worker or Chief",
-        ),
-    ),
+    spec_rules.ROLE_RULES,
 ]
 """Replicas by role."""
 
@@ -234,83 +222,6 @@ class Spec(base.Model):
     """A trap: belongs below runPolicy."""
 
 
-SPEC_RULES = rules.Rules(
-    rules.Rule(
-        "has(self.trainer)"
-        " || self.tfReplicaSpecs.all(role, has(self.tfReplicaSpecs[role].template))",
-        "a role has no template: add one with a container named tensorflow, or set spec.trainer to"
-        " run the shipped trainer",
-    ),
-    rules.Rule(
-        "!has(self.trainer) || !('Evaluator' in self.tfReplicaSpecs)"
-        " || has(self.trainer.checkpoint)",
-        "the evaluator reads checkpoints: give trainer.checkpoint, or remove Evaluator",
-    ),
-    rules.Rule(
-        "!has(self.trainer) || !has(self.trainer.maxStaleness) || 'PS' in self.tfReplicaSpecs",
-        "trainer.maxStaleness bounds asynchronous training, which needs servers: add PS, or remove"
-        " maxStaleness",
-    ),
-    rules.Rule(
-        "!has(self.strategy) || self.strategy != 'ParameterServer' || 'PS' in self.tfReplicaSpecs",
-        "strategy ParameterServer needs servers: add PS, or remove strategy",
-    ),
-    rules.Rule(
-        "!has(self.strategy) || self.strategy == 'ParameterServer'"
-        " || !('PS' in self.tfReplicaSpecs)",
-        "only strategy ParameterServer uses servers: remove PS, or remove strategy",
-    ),
-    rules.Rule(
-        "!has(self.strategy) || self.strategy != 'Mirrored'"
-        " || !('Worker' in self.tfReplicaSpecs)"
-        " || (self.tfReplicaSpecs['Worker'].replicas == 1"
-        " && !('Chief' in self.tfReplicaSpecs) && !('Master' in self.tfReplicaSpecs))",
-        "strategy Mirrored trains on the devices of one replica: give one Chief or one Worker, or"
-        " set strategy to MultiWorkerMirrored",
-    ),
-    rules.Rule(
-        "!has(self.trainer) || !has(self.strategy) || self.strategy != 'TPU'"
-        " || !('Worker' in self.tfReplicaSpecs)"
-        " || (self.tfReplicaSpecs['Worker'].replicas == 1"
-        " && !('Chief' in self.tfReplicaSpecs) && !('Master' in self.tfReplicaSpecs))",
-        "strategy TPU drives a whole TPU from one replica: give one Chief or one Worker",
-    ),
-    rules.Rule(
-        "has(self.strategy) == has(oldSelf.strategy)"
-        " && (!has(self.strategy) || self.strategy == oldSelf.strategy)",
-        "strategy cannot change once the job exists: delete the job and apply it again",
-    ),
-    rules.Rule(
-        "has(self.trainer) == has(oldSelf.trainer)"
-        " && (!has(self.trainer) || self.trainer == oldSelf.trainer)",
-        "trainer cannot change once the job exists: delete the job and apply it again",
-    ),
-    rules.Rule(
-        "self.tfReplicaSpecs.all(role, role in oldSelf.tfReplicaSpecs)"
-        " && oldSelf.tfReplicaSpecs.all(role, role in self.tfReplicaSpecs"
-        " && self.tfReplicaSpecs[role].replicas == oldSelf.tfReplicaSpecs[role].replicas)",
-        "roles and their replicas cannot change once the job exists: delete the job and apply it"
-        " again",
-    ),
-    *mesh_rules.SPEC_RULES,
-)
-
-JOB_RULES = rules.Rules(
-    rules.Rule(
-        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "metadata.name must begin with a lower-case letter and hold only lower-case letters, digits"
-        " and -, because the job's pods and Service carry it",
-    ),
-    rules.Rule(
-        # The longest pod name is that of a role's last index; 63 characters are a DNS label.
-        "self.spec.tfReplicaSpecs.all(role, size(self.metadata.name) + size(role) + 2"
-        " + size(string(self.spec.tfReplicaSpecs[role].replicas - 1)) <= 63)",
-        "metadata.name is too long: with role and index the names of its pods pass 63 characters;"
-        " shorten it",
-    ),
-)
-
-
 class Metadata(pydantic.BaseModel):
     """The part of an object's metadata that decisions need; the rest is let through unread."""
 
@@ -335,5 +246,5 @@ class TFParallelJob(base.Model):
     api_version: Literal["tfparallel.dev/v1alpha1"]
     kind: Literal["TFParallelJob"]
     metadata: Metadata
-    spec: Annotated[Spec, SPEC_RULES]
+    spec: Annotated[Spec, spec_rules.SPEC_RULES]
     status: job_status.JobStatus = pydantic.Field(default_factory=job_status.JobStatus)

@@ -2,10 +2,11 @@
 
 import copy
 import dataclasses
+import datetime
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import cluster_spec, decision, replicas, topology
+from tfparallel_operator.core import cluster_spec, decision, failure, memory, replicas, topology
 from tfparallel_trainer.contract import environment, job_file
 
 JOB_FILE_KEY = "job.json"
@@ -34,6 +35,12 @@ class Settings:
     """Address of the progress endpoint without the job's path; absent: nothing is reported."""
     progress_ca: str | None = None
     """Certificates (PEM) that the progress endpoint is trusted by; absent: the system's."""
+    first_pause: datetime.timedelta = datetime.timedelta(seconds=10)
+    """How long the second restart after a failure waits; each further one twice as long."""
+    settling: datetime.timedelta = failure.SETTLING
+    """How long a verdict that ends a job waits for signs that the cluster took a replica."""
+    listening_since: datetime.datetime | None = None
+    """Since when reports of progress are taken: silence before says nothing."""
 
 
 def labels(job: types.TFParallelJob) -> dict[str, str]:
@@ -100,8 +107,18 @@ def pod(
     *,
     attempt: int,
     replica_attempt: int,
+    memory_growths: int = 0,
 ) -> decision.Manifest:
-    """Build the pod of one replica from its template, or from the shipped trainer's."""
+    """Build the pod of one replica from its template, or from the shipped trainer's.
+
+    Args:
+        job: the job.
+        replica: which of its replicas.
+        settings: what the installation decides.
+        attempt: the job's attempt.
+        replica_attempt: the replica's restarts within it.
+        memory_growths: how often the memory of its role has grown.
+    """
     spec = replicas.by_role(job)[replica.role]
     template = copy.deepcopy(spec.template) or {}
     given = template.get("metadata") or {}
@@ -127,6 +144,8 @@ def pod(
     if job.spec.trainer is not None:
         _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)
     _fill_container(container, job, replica, spec, attempt)
+    if memory_growths and job.spec.run_policy.out_of_memory is not None:
+        memory.grow(container, job.spec.run_policy.out_of_memory, memory_growths)
     if settings.progress_url and replica == replicas.coordinator(job):
         _report_progress(pod_spec, container, job, settings)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}

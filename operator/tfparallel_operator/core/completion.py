@@ -12,8 +12,9 @@ def success(job: types.TFParallelJob, sight: view.View) -> tuple[names.Reason, s
     leader = replicas.chief(job)
     if leader is None and job.spec.success_policy is types.SuccessPolicy.ALL_WORKERS:
         workers = [replica for replica in sight.wanted if replica.role is types.Role.WORKER]
-        if all(worker in sight.completed for worker in workers):
-            return names.Reason.WORKERS_SUCCEEDED, f"all {len(workers)} workers ended with success"
+        needed = [worker for worker in workers if worker not in sight.ignored]
+        if all(worker in sight.completed for worker in needed):
+            return names.Reason.WORKERS_SUCCEEDED, f"all {len(needed)} workers ended with success"
         return None
     decisive = leader or replicas.Replica(types.Role.WORKER, 0)
     if decisive not in sight.completed:
@@ -24,7 +25,11 @@ def success(job: types.TFParallelJob, sight: view.View) -> tuple[names.Reason, s
 
 def running(job: types.TFParallelJob, sight: view.View) -> bool:
     """Whether training can go on: with servers a part of the workers will do, else it takes all."""
-    training = [replica for replica in sight.wanted if replica.role is not types.Role.EVALUATOR]
+    training = [
+        replica
+        for replica in sight.wanted
+        if replica.role is not types.Role.EVALUATOR and replica not in sight.ignored
+    ]
     if replicas.strategy(job) is not types.Strategy.PARAMETER_SERVER:
         return all(_up(sight, replica) for replica in training)
     workers = [replica for replica in training if replica.role is types.Role.WORKER]

@@ -37,6 +37,7 @@ def _count_role(
     pods = [sight.current[member] for member in members if member in sight.current]
     phases = [pod.phase for pod in pods] if ended else [sight.phase(m) for m in members]
     completed = [member.index for member in members if member in sight.completed]
+    seen = [m.index for m in members if m in sight.current or m in sight.seen]
     failed = phases.count(observation.Phase.FAILED)
     return job_status.ReplicaStatus(
         desired=len(members),
@@ -46,6 +47,9 @@ def _count_role(
         failed=max(failed, before.failed) if ended else failed,
         terminating=sum(pod.deleting and not pod.phase.ended for pod in pods),
         completed=indices.format_ranges(completed),
+        seen=indices.format_ranges(seen),
+        ignored=before.ignored,
+        memory_growths=before.memory_growths,
         reason="" if ended else _waiting(pods),
         last_exit=_last_exit(pods) or before.last_exit,
     )

@@ -10,14 +10,18 @@ import pydantic
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import (
     build,
-    completion,
+    cleanup,
     conditions,
     counts,
+    deadlines,
     decision,
-    failure,
+    forced,
     observation,
     replicas,
-    view,
+    restarts,
+    scaling,
+    situation,
+    training,
 )
 
 _NEVER_RAN = (
@@ -42,9 +46,19 @@ def decide(
         children: what was observed of its children.
         now: the time, with time zone; whole seconds.
         settings: what the installation decides for every job.
-        refusal: a create that the API server refused for good since the last decision.
+        refusal: a create that the API server has refused since the last decision.
     """
-    return _Case(job, children, now, settings).decide(refusal)
+    if job.spec.run_policy.managed_by not in (None, names.CONTROLLER):
+        return decision.Decision(job.status)
+    wanted = scaling.workers(job)
+    in_force = scaling.in_force(job, children.pods)
+    made = _decide(situation.Case(in_force, children, now, settings, wanted), refusal)
+    overdue = forced.deletions(children.pods, now)
+    return dataclasses.replace(
+        made,
+        deletions=(*made.deletions, *overdue.deletions),
+        wake_at=deadlines.earliest(made.wake_at, overdue.look_again_at),
+    )
 
 
 def reject(
@@ -74,276 +88,86 @@ def reject(
     return decision.Decision(status, events=(event,))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Case:
-    """One decision's givens. The methods return values and keep nothing."""
+def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decision.Decision:
+    status = _described(case)
+    generation = case.job.metadata.generation
+    if conditions.finished(status) and not _corrected(status, generation):
+        return _ended(case, status)
+    if refusal is not None and refusal.final:
+        return case.end(status, names.Condition.FAILED, refusal.reason, refusal.message)
+    if case.job.spec.run_policy.suspend:
+        return _suspended(case, status)
+    if refusal is not None:
+        return training.refused(case, status, refusal)
+    status, events = _started(case, status)
+    return training.train(case, status, events)
 
-    job: types.TFParallelJob
-    children: observation.Children
-    now: datetime.datetime
-    settings: build.Settings
 
-    def decide(self, refusal: observation.Refusal | None) -> decision.Decision:
-        status = self._described()
-        generation = self.job.metadata.generation
-        if conditions.finished(status) and not _corrected(status, generation):
-            return self._ended(status)
-        if refusal is not None:
-            return self._end(status, names.Condition.FAILED, refusal.reason, refusal.message)
-        if self.job.spec.run_policy.suspend:
-            return self._suspended(status)
-        status, events = self._started(status)
-        return self._train(status, events)
+def _described(case: situation.Case) -> job_status.JobStatus:
+    """Bring what follows from the spec alone into the status."""
+    described = {
+        "strategy": replicas.strategy(case.job).value,
+        "workers": scaling.workers(case.job),
+        "selector": scaling.selector(case.job),
+    }
+    status = case.job.status.model_copy(update=described)
+    trainer = case.job.spec.trainer
+    if trainer is None:
+        return status
+    if trainer.checkpoint is not None:
+        reason = names.Reason.CHECKPOINT_CONFIGURED
+        message = f"a restart goes on from the checkpoints on claim {trainer.checkpoint.claim}"
+    else:
+        reason = names.Reason.NO_CHECKPOINT
+        message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"
+    kept = trainer.checkpoint is not None
+    return case.condition(status, names.Condition.RESUMABLE, kept, reason, message)
 
-    def _described(self) -> job_status.JobStatus:
-        """Bring what follows from the spec alone into the status."""
-        status = self.job.status.model_copy(update={"strategy": replicas.strategy(self.job).value})
-        trainer = self.job.spec.trainer
-        if trainer is None:
-            return status
-        if trainer.checkpoint is not None:
-            reason = names.Reason.CHECKPOINT_CONFIGURED
-            message = f"a restart goes on from the checkpoints on claim {trainer.checkpoint.claim}"
-        else:
-            reason = names.Reason.NO_CHECKPOINT
-            message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"
-        kept = trainer.checkpoint is not None
-        return self._condition(status, names.Condition.RESUMABLE, kept, reason, message)
 
-    def _started(
-        self, status: job_status.JobStatus
-    ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
-        """Begin the first attempt, or the next one after a suspension or a correction."""
-        suspended = conditions.holds(status, names.Condition.SUSPENDED)
-        corrected = conditions.holds(status, names.Condition.FAILED)
-        if status.attempt and not suspended and not corrected:
-            return status, ()
-        reason = names.Reason.JOB_RESUMED if suspended else names.Reason.JOB_STARTED
-        if suspended:
-            message = "spec.runPolicy.suspend is false"
-            status = self._condition(status, names.Condition.SUSPENDED, False, reason, message)
-        status = conditions.without(status, names.Condition.FAILED)
-        status = failure.next_attempt(status)
-        status = status.model_copy(update={"start_time": self.now, "completion_time": None})
-        count = len(replicas.expand(self.job))
-        return status, (self._event(reason, f"attempt {status.attempt} with {count} replicas"),)
+def _started(
+    case: situation.Case, status: job_status.JobStatus
+) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+    """Begin the first attempt, or the next one after a suspension or a correction."""
+    suspended = conditions.holds(status, names.Condition.SUSPENDED)
+    corrected = conditions.holds(status, names.Condition.FAILED)
+    if status.attempt and not suspended and not corrected:
+        return status, ()
+    reason = names.Reason.JOB_RESUMED if suspended else names.Reason.JOB_STARTED
+    if suspended:
+        message = "spec.runPolicy.suspend is false"
+        status = case.condition(status, names.Condition.SUSPENDED, False, reason, message)
+    status = conditions.without(status, names.Condition.FAILED)
+    status = restarts.next_attempt(status, case.now)
+    begun = {"start_time": case.now, "completion_time": None, "last_cause": ""}
+    status = status.model_copy(update=begun)
+    count = len(replicas.expand(case.job))
+    return status, (case.normal(reason, f"attempt {status.attempt} with {count} replicas"),)
 
-    def _train(
-        self, status: job_status.JobStatus, events: tuple[decision.Event, ...]
-    ) -> decision.Decision:
-        sight = view.build(self.job, status, self.children)
-        success = completion.success(self.job, sight)
-        if success is not None:
-            return self._end(status, names.Condition.SUCCEEDED, *success)
-        deadline = self._deadline(status)
-        if deadline is not None and deadline <= self.now:
-            seconds = self.job.spec.run_policy.active_deadline_seconds
-            message = f"not ended {seconds} s after its start (runPolicy.activeDeadlineSeconds)"
-            reason = names.Reason.DEADLINE_EXCEEDED
-            return self._end(status, names.Condition.FAILED, reason, message)
-        if not status.all_created and not sight.missing and not sight.stale:
-            status = status.model_copy(update={"all_created": True})
-        wake_at = deadline
-        losses = failure.losses(sight, all_created=status.all_created)
-        for loss in losses:
-            settles_at = failure.settles_at(loss, sight)
-            if settles_at is not None and settles_at > self.now:
-                wake_at = min(settles_at, deadline or settles_at)
-                break
-            answer = self._answer(status, loss, losses)
-            if answer is not None:
-                return answer
-        return self._go_on(status, sight, events, wake_at)
 
-    def _answer(
-        self,
-        status: job_status.JobStatus,
-        loss: failure.Loss,
-        losses: tuple[failure.Loss, ...],
-    ) -> decision.Decision | None:
-        """Decide what a loss leads to; None when training goes on as if it had not happened."""
-        told = loss.describe(self.job.metadata.name)
-        limit = self.job.spec.run_policy.backoff_limit
-        spent = loss.cause is failure.Cause.FAILURE and failure.counted(status, loss) >= limit
-        permitted = failure.permits_restart(self.job, loss)
-        if loss.replica.role is types.Role.EVALUATOR and (spent or not permitted):
-            return None
-        failed = names.Condition.FAILED
-        if not permitted:
-            return self._end(status, failed, names.Reason.REPLICA_FAILED, told)
-        if spent:
-            message = f"{told}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
-            return self._end(status, failed, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
-        return self._restart(status, loss, losses, told)
+def _suspended(case: situation.Case, status: job_status.JobStatus) -> decision.Decision:
+    reason, message = names.Reason.JOB_SUSPENDED, "spec.runPolicy.suspend is true"
+    was_suspended = conditions.holds(status, names.Condition.SUSPENDED)
+    status = conditions.without(status, names.Condition.FAILED)
+    status = case.rested(status, reason, message)
+    status = case.condition(status, names.Condition.SUSPENDED, True, reason, message)
+    status = counts.count(status, case.sight(status))
+    return decision.Decision(
+        case.observed(status),
+        events=() if was_suspended else (case.normal(reason, message),),
+        deletions=situation.deletions(case.children.pods),
+    )
 
-    def _restart(
-        self,
-        status: job_status.JobStatus,
-        loss: failure.Loss,
-        losses: tuple[failure.Loss, ...],
-        told: str,
-    ) -> decision.Decision:
-        failed = loss.cause is failure.Cause.FAILURE
-        reason = names.Reason.REPLICA_FAILED if failed else names.Reason.REPLICA_LOST
-        limit = self.job.spec.run_policy.backoff_limit
-        nth = failure.counted(status, loss) + 1
-        bound = f"failure {nth} of {limit} that lead to a restart" if failed else "a disruption"
-        message = f"{told}; {failure.scope(self.job, loss).value} run again ({bound})"
-        before = view.build(self.job, status, self.children)
-        status = failure.restart(self.job, counts.count(status, before), loss, losses)
-        sight = view.build(self.job, status, self.children)
-        status = counts.count(status, sight)
-        status = self._condition(status, names.Condition.RESTARTING, True, reason, message)
-        if not completion.running(self.job, sight):
-            status = self._condition(status, names.Condition.RUNNING, False, reason, message)
-        return decision.Decision(
-            self._observed(status),
-            events=(decision.Event(decision.EventType.WARNING, reason, message),),
-            deletions=_deletions(sight.stale),
-            wake_at=self._deadline(status),
-        )
 
-    def _go_on(
-        self,
-        status: job_status.JobStatus,
-        sight: view.View,
-        events: tuple[decision.Event, ...],
-        wake_at: datetime.datetime | None,
-    ) -> decision.Decision:
-        status = counts.count(status, sight)
-        was_running = conditions.holds(status, names.Condition.RUNNING)
-        runs = completion.running(self.job, sight)
-        reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
-        message = _ready_sentence(status)
-        status = self._condition(status, names.Condition.RUNNING, runs, reason, message)
-        if runs and conditions.holds(status, names.Condition.RESTARTING):
-            status = self._condition(status, names.Condition.RESTARTING, False, reason, message)
-        if runs and not was_running:
-            events = (*events, self._event(reason, message))
-        return decision.Decision(
-            self._observed(status),
-            events=events,
-            deletions=_deletions(sight.stale),
-            creations=self._creations(status, sight),
-            wake_at=wake_at,
-        )
-
-    def _creations(
-        self, status: job_status.JobStatus, sight: view.View
-    ) -> tuple[decision.Manifest, ...]:
-        """Build what is missing; a gang begins only when every pod of the one before is gone."""
-        manifests = []
-        if not self.children.has_service:
-            manifests.append(build.service(self.job))
-        if not self.children.has_config:
-            manifests.append(build.config(self.job, self.settings))
-        if any(pod.attempt != status.attempt for pod in sight.stale):
-            return tuple(manifests)
-        taken = {pod.replica for pod in sight.stale}
-        manifests += [
-            build.pod(
-                self.job,
-                replica,
-                self.settings,
-                attempt=status.attempt,
-                replica_attempt=status.replica_attempts.get(replica.name, 0),
-            )
-            for replica in sight.missing
-            if replica not in taken
-        ]
-        return tuple(manifests)
-
-    def _suspended(self, status: job_status.JobStatus) -> decision.Decision:
-        reason, message = names.Reason.JOB_SUSPENDED, "spec.runPolicy.suspend is true"
-        was_suspended = conditions.holds(status, names.Condition.SUSPENDED)
-        status = conditions.without(status, names.Condition.FAILED)
-        for kind in (names.Condition.RUNNING, names.Condition.RESTARTING):
-            if conditions.holds(status, kind):
-                status = self._condition(status, kind, False, reason, message)
-        status = self._condition(status, names.Condition.SUSPENDED, True, reason, message)
-        status = counts.count(status, view.build(self.job, status, self.children))
-        return decision.Decision(
-            self._observed(status),
-            events=() if was_suspended else (self._event(reason, message),),
-            deletions=_deletions(self.children.pods),
-        )
-
-    def _end(
-        self,
-        status: job_status.JobStatus,
-        kind: names.Condition,
-        reason: str,
-        message: str,
-    ) -> decision.Decision:
-        """Write the end; pods are cleaned up by the next decision, when the end is on record."""
-        for other in (names.Condition.RUNNING, names.Condition.RESTARTING):
-            if conditions.holds(status, other):
-                done = names.Reason.JOB_FINISHED
-                status = self._condition(status, other, False, done, "the job has ended")
-        status = self._condition(status, kind, True, reason, message)
-        status = status.model_copy(update={"completion_time": self.now})
-        sight = view.build(self.job, status, self.children)
-        status = counts.count(status, sight)
-        succeeded = kind is names.Condition.SUCCEEDED
-        event_type = decision.EventType.NORMAL if succeeded else decision.EventType.WARNING
-        return decision.Decision(
-            self._observed(status),
-            events=(decision.Event(event_type, reason, message),),
-            wake_at=self.now,
-        )
-
-    def _ended(self, status: job_status.JobStatus) -> decision.Decision:
-        sight = view.build(self.job, status, self.children)
-        status = counts.count(status, sight, ended=True)
-        policy = self.job.spec.run_policy
-        match policy.clean_pod_policy:
-            case types.CleanPodPolicy.NONE:
-                doomed: tuple[observation.Pod, ...] = ()
-            case types.CleanPodPolicy.RUNNING:
-                doomed = tuple(pod for pod in self.children.pods if not pod.phase.ended)
-            case types.CleanPodPolicy.ALL:
-                doomed = self.children.pods
-        expires = None
-        if policy.ttl_seconds_after_finished is not None and status.completion_time is not None:
-            lifetime = datetime.timedelta(seconds=policy.ttl_seconds_after_finished)
-            expires = status.completion_time + lifetime
-        over = expires is not None and expires <= self.now
-        return decision.Decision(
-            self._observed(status),
-            deletions=_deletions(doomed),
-            delete_job=over,
-            wake_at=None if over else expires,
-        )
-
-    def _deadline(self, status: job_status.JobStatus) -> datetime.datetime | None:
-        seconds = self.job.spec.run_policy.active_deadline_seconds
-        if seconds is None or status.start_time is None:
-            return None
-        return status.start_time + datetime.timedelta(seconds=seconds)
-
-    def _condition(
-        self,
-        status: job_status.JobStatus,
-        kind: names.Condition,
-        true: bool,
-        reason: str,
-        message: str,
-    ) -> job_status.JobStatus:
-        return conditions.set_condition(
-            status,
-            kind,
-            true=true,
-            reason=reason,
-            message=message,
-            now=self.now,
-            generation=self.job.metadata.generation,
-        )
-
-    def _observed(self, status: job_status.JobStatus) -> job_status.JobStatus:
-        return status.model_copy(update={"observed_generation": self.job.metadata.generation})
-
-    def _event(self, reason: names.Reason, message: str) -> decision.Event:
-        return decision.Event(decision.EventType.NORMAL, reason, message)
+def _ended(case: situation.Case, status: job_status.JobStatus) -> decision.Decision:
+    sight = case.sight(status)
+    status = counts.count(status, sight, ended=True)
+    left = cleanup.after_end(case.job, status, case.children.pods, case.now)
+    return decision.Decision(
+        case.observed(status),
+        deletions=situation.deletions(left.pods),
+        delete_job=left.delete_job,
+        wake_at=left.look_again_at,
+    )
 
 
 def _corrected(status: job_status.JobStatus, generation: int) -> bool:
@@ -354,13 +178,3 @@ def _corrected(status: job_status.JobStatus, generation: int) -> bool:
         and failed.reason in _NEVER_RAN
         and failed.observed_generation < generation
     )
-
-
-def _deletions(pods: tuple[observation.Pod, ...]) -> tuple[decision.Deletion, ...]:
-    return tuple(decision.Deletion(pod.name, pod.uid) for pod in pods if not pod.deleting)
-
-
-def _ready_sentence(status: job_status.JobStatus) -> str:
-    waiting = next((c.reason for c in status.replicas.values() if c.reason), "")
-    sentence = f"{status.ready} replicas run or have completed"
-    return f"{sentence}; {waiting}" if waiting else sentence

@@ -33,6 +33,9 @@ class Deletion:
 
     name: str
     uid: str
+    force_from: str | None = None
+    """The node that has not ended the pod long after its grace: when that is dead, the pod's name
+    is freed without it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
-"""Losses of replicas: what caused them, and what the strategy needs to be run again."""
+"""Losses of replicas: which there are, what caused them, and which of them is the root."""
 
 import dataclasses
 import datetime
-import enum
-from collections.abc import Sequence
 
-from tfparallel_operator.api import job_status, types
+from tfparallel_operator.api import policies, types
 from tfparallel_operator.core import observation, replicas, view
 from tfparallel_trainer.contract import exits
 
@@ -13,39 +11,41 @@ _LONGEST_MESSAGE = 600
 _FIRST_SIGNAL_CODE = 128
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
-
 SETTLING = datetime.timedelta(seconds=10)
 """How long the exit of a replica that lost a peer waits for the peer's own to be seen."""
 
+OOM_KILLED = "OOMKilled"
+"""The kubelet's reason when the kernel ended a container for want of memory."""
 
-class Cause(enum.StrEnum):
-    """Why a replica was lost: only the job's own failures count against its budget."""
-
-    FAILURE = "failure"
-    DISRUPTION = "disruption"
-
-
-class Scope(enum.StrEnum):
-    """What has to run again after a loss."""
-
-    GANG = "all replicas"
-    REPLICA = "this replica"
-    REPLICA_AND_CHIEF = "this server and the chief"
+_TURNED_AWAY = frozenset(
+    {
+        "UnexpectedAdmissionError",
+        "NodeAffinity",
+        "NodeName",
+        "NodePorts",
+        "TaintToleration",
+        "TopologyAffinityError",
+        "PodAdmissionError",
+    }
+)
+"""Reasons of a pod that its node did not take in; so are those that begin with OutOf."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """A replica that ended without success, or whose pod is gone."""
+    """A replica that ended without success, whose pod is gone, or that does not get on."""
 
     replica: replicas.Replica
-    cause: Cause
+    cause: policies.Cause
     exit: observation.Exit | None
+    told: str = "vanished"
+    """What became of it, when it has no exit."""
 
     def describe(self, job_name: str) -> str:
         """Say which replica was lost, and how, with what it said itself of its end."""
         name = self.replica.pod_name(job_name)
         if self.exit is None:
-            return f"{name} vanished"
+            return f"{name} {self.told}"
         if self.exit.code < 0:
             return f"{name} ended: {self.exit.reason} {self.exit.message}".rstrip()
         meaning = exits.describe(self.exit.code)
@@ -55,59 +55,96 @@ class Loss:
         return f"{told}: {said}" if said else told
 
 
-def losses(sight: view.View, *, all_created: bool) -> tuple[Loss, ...]:
+def losses(job: types.TFParallelJob, sight: view.View) -> tuple[Loss, ...]:
     """List the losses of an attempt, the root cause first.
 
     When one replica is lost its peers end too, so only the first loss counts: one of training
     before the evaluator's, a disruption before a failure, an exit before the exits of peers that
-    say they lost someone, then the earliest.
-    A replica without a pod is lost only when the pod has existed (`all_created`).
+    say they lost someone, then the earliest. A pod that is being taken, and still runs, is no loss
+    by itself; it is the root of the losses of a gang whose other members have ended.
     """
-    found = [_loss(pod) for pod in sight.current.values() if pod.phase is observation.Phase.FAILED]
-    if all_created:
-        names_in_use = {pod.replica for pod in sight.stale}
+    found = [
+        Loss(pod.replica, cause(job, pod), pod.exit)
+        for pod in sight.current.values()
+        if pod.phase is observation.Phase.FAILED and pod.replica not in sight.ignored
+    ]
+    found += [Loss(replica, policies.Cause.DISRUPTION, None) for replica in sight.vanished]
+    if replicas.is_gang(job) and any(_trains(loss.replica) for loss in found):
         found += [
-            Loss(replica, Cause.DISRUPTION, None)
-            for replica in sight.missing
-            if replica not in names_in_use
+            Loss(pod.replica, policies.Cause.DISRUPTION, None, "is being deleted or evicted")
+            for pod in sight.current.values()
+            if _trains(pod.replica) and not pod.phase.ended and (pod.deleting or pod.disrupted)
         ]
     return tuple(sorted(found, key=_root_first))
 
 
-def _loss(pod: observation.Pod) -> Loss:
-    taken = pod.disrupted or pod.deleting
-    return Loss(pod.replica, Cause.DISRUPTION if taken else Cause.FAILURE, pod.exit)
+def _trains(replica: replicas.Replica) -> bool:
+    return replica.role is not types.Role.EVALUATOR
 
 
 def _root_first(loss: Loss) -> tuple[bool, bool, bool, datetime.datetime]:
     code = None if loss.exit is None else loss.exit.code
     finished_at = None if loss.exit is None else loss.exit.finished_at
     return (
-        loss.replica.role is types.Role.EVALUATOR,
-        loss.cause is not Cause.DISRUPTION,
+        not _trains(loss.replica),
+        loss.cause.bounded,
         code == exits.Exit.PEER_LOST,
         finished_at or _LAST,
     )
 
 
-def settles_at(loss: Loss, sight: view.View) -> datetime.datetime | None:
+def settles_at(
+    job: types.TFParallelJob,
+    loss: Loss,
+    sight: view.View,
+    settling: datetime.timedelta,
+    *,
+    final: bool,
+) -> datetime.datetime | None:
     """Return until when a loss may turn out to be the consequence of one that is not seen yet.
 
-    None: it counts at once.
+    A lost peer waits for the peer's own exit. A verdict that ends a job whose replicas need each
+    other waits for signs that the cluster took one of them, unless the trainer says what it was.
+
+    Args:
+        job: the job.
+        loss: the loss that would be answered.
+        sight: the replicas and their pods.
+        settling: how long a verdict waits.
+        final: whether the answer would end the job.
+
+    Returns:
+        The time; None: it counts at once.
     """
-    if loss.exit is None or loss.exit.code != exits.Exit.PEER_LOST:
+    if loss.exit is None or loss.exit.finished_at is None or not loss.cause.bounded:
         return None
-    if loss.exit.finished_at is None or all(sight.phase(one).ended for one in sight.wanted):
-        return None
-    return loss.exit.finished_at + SETTLING
+    if loss.exit.code == exits.Exit.PEER_LOST:
+        waits = None if all(sight.phase(one).ended for one in sight.wanted) else SETTLING
+    else:
+        known = final_by_contract(loss.exit.code) or len(sight.wanted) == 1
+        waits = settling if final and replicas.is_gang(job) and not known else None
+    return None if waits is None else loss.exit.finished_at + waits
 
 
-def permits_restart(job: types.TFParallelJob, loss: Loss) -> bool:
-    """Whether a lost replica may be run again, its budget aside."""
-    if loss.cause is Cause.DISRUPTION:
-        return True
-    code = -1 if loss.exit is None else loss.exit.code
-    match replicas.by_role(job)[loss.replica.role].restart_policy:
+def cause(job: types.TFParallelJob, pod: observation.Pod) -> policies.Cause:
+    """Say why a pod that ended without success did."""
+    if pod.disrupted or pod.deleting:
+        return policies.Cause.DISRUPTION
+    code, reason = (-1, "") if pod.exit is None else (pod.exit.code, pod.exit.reason)
+    if code < 0 and (reason in _TURNED_AWAY or reason.startswith("OutOf")):
+        return policies.Cause.INFRASTRUCTURE
+    if reason == OOM_KILLED or code == exits.Exit.OUT_OF_MEMORY:
+        return policies.Cause.OUT_OF_MEMORY
+    if code == exits.Exit.STALLED:
+        return policies.Cause.STALL
+    if permits_restart(job, pod.replica.role, code):
+        return policies.Cause.RETRYABLE_EXIT
+    return policies.Cause.PERMANENT_EXIT
+
+
+def permits_restart(job: types.TFParallelJob, role: types.Role, code: int) -> bool:
+    """Whether an exit code may be run again, by the role's restartPolicy or the exit contract."""
+    match replicas.by_role(job)[role].restart_policy:
         case types.RestartPolicy.NEVER:
             return False
         case types.RestartPolicy.EXIT_CODE:
@@ -115,79 +152,16 @@ def permits_restart(job: types.TFParallelJob, loss: Loss) -> bool:
         case types.RestartPolicy.ALWAYS | types.RestartPolicy.ON_FAILURE:
             return True
         case None:
-            return _contract_permits(code)
+            return not final_by_contract(code)
 
 
-def _contract_permits(code: int) -> bool:
-    """What the trainer's exit contract says; codes outside it (signals, crashes) may be retried.
+def final_by_contract(code: int) -> bool:
+    """Whether the trainer's exit contract says that a code would come again.
 
-    It holds for commands of people's own too: their scripts may call the trainer's `fit`.
+    Codes outside it (signals, crashes) may be retried. It holds for commands of people's own too:
+    their scripts may call the trainer's `fit`.
     """
     try:
-        return exits.Exit(code).retryable
+        return not exits.Exit(code).retryable
     except ValueError:
-        return True
-
-
-def scope(job: types.TFParallelJob, loss: Loss) -> Scope:
-    """Return what the strategy needs to be run again (DESIGN: one table by strategy)."""
-    if loss.replica.role is types.Role.EVALUATOR:
-        return Scope.REPLICA
-    if replicas.strategy(job) is not types.Strategy.PARAMETER_SERVER:
-        return Scope.GANG
-    return Scope.REPLICA_AND_CHIEF if loss.replica.role is types.Role.PS else Scope.REPLICA
-
-
-def counted(status: job_status.JobStatus, loss: Loss) -> int:
-    """Return how many restarts are held against the budget that a loss is paid from.
-
-    The evaluator has one of its own in each attempt, so that it can never use up that of training.
-    """
-    if loss.replica.role is types.Role.EVALUATOR:
-        return status.replica_attempts.get(loss.replica.name, 0)
-    return status.restarts.failure
-
-
-def restart(
-    job: types.TFParallelJob,
-    status: job_status.JobStatus,
-    loss: Loss,
-    others: Sequence[Loss] = (),
-) -> job_status.JobStatus:
-    """Return the status that writes a restart ahead: its attempt is counted before any deletion.
-
-    Replicas that were taken at the same time run again with it, in attempts of their own: nobody
-    would know later that their pods have existed. Failed pods are still there to be counted.
-    """
-    counts = status.restarts
-    if loss.replica.role is not types.Role.EVALUATOR or loss.cause is Cause.DISRUPTION:
-        counts = counts.model_copy(update={loss.cause.value: getattr(counts, loss.cause.value) + 1})
-    changed = status.model_copy(update={"restarts": counts, "all_created": False})
-    reach = scope(job, loss)
-    if reach is Scope.GANG:
-        return next_attempt(changed)
-    again: set[replicas.Replica] = set()
-    for lost in (loss, *(other for other in others if other.cause is Cause.DISRUPTION)):
-        again.add(lost.replica)
-        if scope(job, lost) is Scope.REPLICA_AND_CHIEF:
-            again.add(replicas.coordinator(job))
-    attempts = dict(status.replica_attempts)
-    for replica in again:
-        attempts[replica.name] = attempts.get(replica.name, 0) + 1
-    return changed.model_copy(update={"replica_attempts": attempts})
-
-
-def next_attempt(status: job_status.JobStatus) -> job_status.JobStatus:
-    """Return the status of a new attempt, in which every replica runs again."""
-    forgotten = {
-        role: counts.model_copy(update={"completed": ""})
-        for role, counts in status.replicas.items()
-    }
-    return status.model_copy(
-        update={
-            "attempt": status.attempt + 1,
-            "replica_attempts": {},
-            "all_created": False,
-            "replicas": forgotten,
-        }
-    )
+        return False

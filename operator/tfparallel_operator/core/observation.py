@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import enum
 
+from tfparallel_operator.api import names
 from tfparallel_operator.core import replicas
 
 
@@ -47,6 +48,10 @@ class Pod:
     phase: Phase
     deleting: bool = False
     """Whether it has a deletion timestamp."""
+    delete_by: datetime.datetime | None = None
+    """When its grace ends, if it is being deleted."""
+    node: str = ""
+    """Where it runs."""
     disrupted: bool = False
     """Whether the cluster took it: DisruptionTarget, or evicted."""
     exit: Exit | None = None
@@ -65,8 +70,9 @@ class Children:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A create that the API server refused for good: the job cannot run as it is."""
+    """A create that the API server refused."""
 
-    reason: str
-    """One of api.names.Reason: InvalidTemplate, NameConflict."""
+    reason: names.Reason
     message: str
+    final: bool = True
+    """Whether the job cannot run as it is; else the create is tried again later."""

@@ -66,9 +66,23 @@ def strategy(job: types.TFParallelJob) -> types.Strategy:
     if types.Role.PS in job.spec.tf_replica_specs:
         return types.Strategy.PARAMETER_SERVER
     training = [replica for replica in expand(job) if replica.role is not types.Role.EVALUATOR]
-    if len(training) > 1:
+    if len(training) > 1 or elastic(job):
         return types.Strategy.MULTI_WORKER_MIRRORED
     return types.Strategy.MIRRORED
+
+
+def elastic(job: types.TFParallelJob) -> bool:
+    """Whether the workers may come and go."""
+    worker = job.spec.tf_replica_specs.get(types.Role.WORKER)
+    return worker is not None and (worker.min_replicas, worker.max_replicas) != (
+        None,
+        None,
+    )
+
+
+def is_gang(job: types.TFParallelJob) -> bool:
+    """Whether the training replicas need each other in every step: they run again together."""
+    return strategy(job) is not types.Strategy.PARAMETER_SERVER
 
 
 def chief(job: types.TFParallelJob) -> Replica | None:

@@ -17,6 +17,10 @@ class View:
     """Pods of earlier attempts: to be deleted before their names are used again."""
     completed: frozenset[replicas.Replica]
     """Replicas that ended with success, whether or not their pods still exist."""
+    ignored: frozenset[replicas.Replica]
+    """Replicas that were lost and that training goes on without."""
+    seen: frozenset[replicas.Replica]
+    """Replicas whose pod of this attempt has been seen, by the status that was written."""
 
     @property
     def missing(self) -> tuple[replicas.Replica, ...]:
@@ -24,13 +28,25 @@ class View:
         return tuple(
             replica
             for replica in self.wanted
-            if replica not in self.current and replica not in self.completed
+            if replica not in self.current
+            and replica not in self.completed
+            and replica not in self.ignored
         )
+
+    @property
+    def vanished(self) -> tuple[replicas.Replica, ...]:
+        """Replicas whose pod has been seen and is gone.
+
+        Its name is never used again in the attempt, because nobody knows what it has done.
+        """
+        return tuple(replica for replica in self.missing if replica in self.seen)
 
     def phase(self, replica: replicas.Replica) -> observation.Phase:
         """Where a replica is: a completed one stays so, one without a pod is pending."""
         if replica in self.completed:
             return observation.Phase.SUCCEEDED
+        if replica in self.ignored:
+            return observation.Phase.FAILED
         pod = self.current.get(replica)
         return observation.Phase.PENDING if pod is None else pod.phase
 
@@ -51,7 +67,14 @@ def build(
     completed = {
         replica for replica, pod in current.items() if pod.phase is observation.Phase.SUCCEEDED
     }
-    return View(wanted, current, tuple(stale), _recorded(wanted, status) | completed)
+    return View(
+        wanted,
+        current,
+        tuple(stale),
+        completed=_recorded(wanted, status, "completed") | completed,
+        ignored=_recorded(wanted, status, "ignored"),
+        seen=_recorded(wanted, status, "seen"),
+    )
 
 
 def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
@@ -60,9 +83,8 @@ def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
 
 
 def _recorded(
-    wanted: tuple[replicas.Replica, ...], status: job_status.JobStatus
+    wanted: tuple[replicas.Replica, ...], status: job_status.JobStatus, field: str
 ) -> frozenset[replicas.Replica]:
-    completed = {role: indices.parse(counts.completed) for role, counts in status.replicas.items()}
-    return frozenset(
-        replica for replica in wanted if replica.index in completed.get(replica.role, ())
-    )
+    """Return the replicas that a field of the status names by their indices."""
+    found = {role: indices.parse(getattr(one, field)) for role, one in status.replicas.items()}
+    return frozenset(replica for replica in wanted if replica.index in found.get(replica.role, ()))

@@ -25,6 +25,8 @@ T = TypeVar("T")
 MAX_WRITES = 16
 """Writes for one job at the same time."""
 
+_TOO_MANY = 429
+
 NOT_OURS = ("progress", "placement")
 """The fields of a status that another field manager owns."""
 
@@ -39,6 +41,15 @@ class NotWanted(Exception):  # noqa: N818
     def __init__(self, refusal: observation.Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+class Postponed(Exception):  # noqa: N818
+    """A create was refused for now; `refusal` says it to `decide`."""
+
+    def __init__(self, refusal: observation.Refusal, retry_after: float | None) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+        self.retry_after = retry_after
 
 
 class Applier:
@@ -61,6 +72,7 @@ class Applier:
 
         Raises:
             NotWanted: a create was refused for good.
+            Postponed: a create was refused for now; those after it were not tried.
             errors.Conflict: the job has changed since it was read.
             errors.ApiError: anything else; a later decision leads to the rest of the same steps.
         """
@@ -93,12 +105,35 @@ class Applier:
         namespace = body["metadata"]["namespace"]
 
         async def delete(deletion: decision.Deletion) -> None:
+            force = deletion.force_from is not None
+            if deletion.force_from and await self._lives(deletion.force_from):
+                _LOG.warning(
+                    "pod %s: its node %s is ready and does not end it",
+                    deletion.name,
+                    deletion.force_from,
+                    extra=_where(body),
+                )
+                return
+            name, uid = deletion.name, deletion.uid
             try:
-                await self._api.delete(resources.PODS, namespace, deletion.name, deletion.uid)
+                await self._api.delete(resources.PODS, namespace, name, uid, force=force)
             except (errors.NotFound, errors.Conflict):
                 return  # It is gone, or another pod has the name by now.
+            if force:
+                message = f"{name} was deleted by force: its node did not end it"
+                reason = names.Reason.POD_FORCED
+                event = decision.Event(decision.EventType.WARNING, reason, message)
+                await self._events.record(body, event)
 
         _raise_worst(await _at_once(delete, deletions))
+
+    async def _lives(self, node: str) -> bool:
+        """Whether a node says that it is ready; one that we may not look at does not."""
+        try:
+            found = await self._api.get(resources.NODES.path(name=node))
+        except (errors.NotFound, errors.Refused):
+            return False
+        return observe.ready(found)
 
     async def _create(self, manifests: Sequence[decision.Manifest]) -> None:
         for wave in _waves(manifests):
@@ -113,6 +148,13 @@ class Applier:
             created = await self._compare(resource, manifest)
         except errors.Invalid as error:
             raise NotWanted(_invalid(manifest, str(error))) from error
+        except errors.Refused as error:
+            raise Postponed(_refused(str(error)), error.retry_after) from error
+        except errors.Unavailable as error:
+            if error.status != _TOO_MANY:
+                raise
+            refusal = observation.Refusal(names.Reason.TOO_MANY_REQUESTS, str(error), final=False)
+            raise Postponed(refusal, error.retry_after) from error
         self._children.learn(resource, created)
 
     async def _compare(
@@ -166,30 +208,36 @@ def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifes
 
 
 async def _at_once(do: Callable[[T], Awaitable[None]], items: Sequence[T]) -> list[BaseException]:
-    """Do something for every item, a bounded number at a time; return what went wrong."""
+    """Do something for every item, a bounded number at a time; return what went wrong.
+
+    Nothing more is begun when one of them fails.
+    """
     slots = asyncio.Semaphore(MAX_WRITES)
+    failed = asyncio.Event()
 
     async def one(item: T) -> None:
         async with slots:
-            await do(item)
+            if not failed.is_set():
+                try:
+                    await do(item)
+                except BaseException:
+                    failed.set()
+                    raise
 
     outcomes = await asyncio.gather(*map(one, items), return_exceptions=True)
     return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _raise_worst(problems: Sequence[BaseException]) -> None:
-    """Raise the outcome that matters most: a bug, a refusal for good, an error, a blocked name."""
+    """Raise what matters most: a bug, a refusal for good or for now, an error, a blocked name."""
     if problems:
         raise min(problems, key=_rank)
 
 
 def _rank(problem: BaseException) -> int:
-    order = (errors.ApiError, NotWanted)
-    if not isinstance(problem, order):
-        return 0
-    if isinstance(problem, NotWanted):
-        return 1
-    return 3 if isinstance(problem, Blocked) else 2
+    order = (NotWanted, Postponed, Blocked, errors.ApiError)
+    ranks = {NotWanted: 1, Postponed: 2, errors.ApiError: 3, Blocked: 4}
+    return next((ranks[kind] for kind in order if isinstance(problem, kind)), 0)
 
 
 def _invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
@@ -198,6 +246,16 @@ def _invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
     role = manifest["metadata"]["labels"][names.LABEL_ROLE]
     message = f"the API server refused the pod of the template of role {role}: {sentence}"
     return observation.Refusal(names.Reason.INVALID_TEMPLATE, message)
+
+
+def _refused(sentence: str) -> observation.Refusal:
+    """Say what kind of refusal a create met that may succeed later."""
+    reason = names.Reason.ADMISSION_DENIED
+    if "exceeded quota" in sentence:
+        reason = names.Reason.QUOTA_EXCEEDED
+    elif "no PriorityClass with name" in sentence:
+        reason = names.Reason.PRIORITY_CLASS_NOT_FOUND
+    return observation.Refusal(reason, sentence, final=False)
 
 
 def _same_attempt(found: client.Object, manifest: decision.Manifest) -> bool:

@@ -150,10 +150,17 @@ class Client:
         name: str,
         uid: str,
         version: str | None = None,
+        *,
+        force: bool = False,
     ) -> None:
-        """Delete an object if it is still the one that carries the uid (and the version)."""
+        """Delete an object if it is still the one that carries the uid (and the version).
+
+        With `force` a pod is removed at once, without its node.
+        """
         conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
-        options = {"preconditions": conditions, "propagationPolicy": "Background"}
+        options: Object = {"preconditions": conditions, "propagationPolicy": "Background"}
+        if force:
+            options["gracePeriodSeconds"] = 0
         await self._request("DELETE", resource.path(namespace, name), {}, options)
 
     async def patch(self, path: str, change: Mapping[str, Any]) -> Object:

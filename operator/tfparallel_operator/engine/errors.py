@@ -59,6 +59,11 @@ _BY_STATUS = {
 }
 
 
+_DENIED = ("denied the request", "denied request")
+"""Words of admission webhooks and policies. They may answer with any status; what they deny may be
+let through later, unlike an object that is wrong in itself."""
+
+
 def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None = None) -> ApiError:
     """Return the error that an answer of the API server stands for.
 
@@ -70,4 +75,6 @@ def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None 
     reason = str(body.get("reason", ""))
     message = str(body.get("message") or f"the API server answered with HTTP status {status}")
     kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, Unavailable)
+    if kind is Invalid and any(words in message for words in _DENIED):
+        kind = Refused
     return kind(message, status=status, reason=reason, retry_after=retry_after)

@@ -47,6 +47,12 @@ def deleting(item: Raw) -> bool:
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
+def ready(node: Raw) -> bool:
+    """Whether a node's kubelet says that it is ready."""
+    found = (node.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in found)
+
+
 def pod(item: Raw) -> observation.Pod | None:
     """Return what decisions need of a pod; None for a pod that lacks the operator's labels."""
     metadata, status = item["metadata"], item.get("status") or {}
@@ -69,6 +75,8 @@ def pod(item: Raw) -> observation.Pod | None:
         replica_attempt=replica_attempt,
         phase=_phase(status, container, ended),
         deleting=deleting(item),
+        delete_by=_time(metadata.get("deletionTimestamp")),
+        node=(item.get("spec") or {}).get("nodeName", ""),
         disrupted=_disrupted(status),
         exit=ended,
         waiting="" if ended else _waiting(status),

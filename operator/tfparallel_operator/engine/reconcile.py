@@ -1,5 +1,7 @@
 """One look at one job: observe, decide, apply. The workers do it for every key of the queue."""
 
+import dataclasses
+import datetime
 import logging
 
 from tfparallel_operator.api import load, names, types
@@ -46,6 +48,8 @@ class Reconciler:
         self._clock = clock
         self._events = recorder.Recorder(api, instance, clock)
         self._applier = apply.Applier(api, known, found, self._events)
+        self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
+        self._create_from: dict[queue.Key, datetime.datetime] = {}
 
     async def reconcile(self, key: queue.Key) -> None:
         """Bring one job a step on.
@@ -55,6 +59,7 @@ class Reconciler:
         """
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
+            self._forget(key)
             return  # Its children belong to it: the garbage collector needs no help.
         try:
             await self._carry_out(body)
@@ -71,12 +76,31 @@ class Reconciler:
 
     async def _carry_out(self, body: jobs.Body) -> None:
         decided = self._decide(body, None)
+        key = jobs.key_of(body)
         try:
             await self._applier.apply(body, decided)
         except apply.NotWanted as error:
-            newest = self._jobs.get(jobs.key_of(body)) or body
+            newest = self._jobs.get(key) or body
             decided = self._decide(newest, error.refusal)
             await self._applier.apply(newest, decided)
+        except apply.Postponed as error:
+            self._postpone(key, error)
+            newest = self._jobs.get(key) or body
+            await self._applier.apply(newest, self._decide(newest, error.refusal))
+        else:
+            if decided.creations:
+                self._forget(key)
+
+    def _postpone(self, key: queue.Key, error: apply.Postponed) -> None:
+        """Leave the job's creations alone for a while; the rest of its life goes on."""
+        pause = max(self._refusals.failed(key), error.retry_after or 0.0)
+        until = self._clock() + datetime.timedelta(seconds=pause)
+        self._create_from[key] = until
+        self._timers.set(key, until)
+
+    def _forget(self, key: queue.Key) -> None:
+        self._refusals.succeeded(key)
+        self._create_from.pop(key, None)
 
     def _decide(self, body: jobs.Body, refusal: observation.Refusal | None) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
@@ -89,6 +113,10 @@ class Reconciler:
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
+        create_from = self._create_from.get(jobs.key_of(body))
+        if create_from is not None and self._clock() < create_from:
+            self._timers.set(jobs.key_of(body), create_from)
+            return dataclasses.replace(decided, creations=())
         return decided
 
     async def _read(self, key: queue.Key, uid: str) -> None:

@@ -10,7 +10,6 @@ from tfparallel_operator.engine import client, errors, jobs, resources, timers
 
 _LOG = logging.getLogger(__name__)
 
-CONTROLLER = f"{names.GROUP}/operator"
 NOTE_LIMIT = 1024
 """Most characters of an Event's note."""
 
@@ -52,7 +51,7 @@ def _manifest(
         "kind": "Event",
         "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": CONTROLLER,
+        "reportingController": names.CONTROLLER,
         "reportingInstance": instance[:128],
         "action": "Reconcile",
         "reason": event.reason,

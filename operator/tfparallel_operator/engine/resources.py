@@ -28,6 +28,7 @@ PODS = Resource("v1", "pods")
 SERVICES = Resource("v1", "services")
 CONFIG_MAPS = Resource("v1", "configmaps")
 SECRETS = Resource("v1", "secrets")
+NODES = Resource("v1", "nodes")
 EVENTS = Resource("events.k8s.io/v1", "events")
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 

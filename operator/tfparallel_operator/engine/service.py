@@ -155,6 +155,7 @@ class Operator:
             trainer_image=image,
             progress_url=f"https://{self._wanted.progress_host}:{self._wanted.progress_port}",
             progress_ca=self._bundle.authorities,
+            listening_since=timers.utc_now(),
         )
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import build, cluster_spec, conditions, decide, replicas
+from tfparallel_operator.core import build, cleanup, cluster_spec, conditions, decide, replicas
 from tfparallel_operator.local import (
     cluster,
     folders,
@@ -30,6 +30,9 @@ from tfparallel_operator.local import source as job_source
 
 TRAINER_IMAGE = "tfparallel/trainer:0.1.0"
 """Named in the manifests of pods without a template; nothing is pulled here."""
+
+_NONE = datetime.timedelta()
+"""On one machine no node is drained, and a loop of failures keeps nobody else waiting."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -110,7 +113,7 @@ async def _live(
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
     async with progress.endpoint(local.job, token, local.report) as url:
-        settings = build.Settings(trainer_image=TRAINER_IMAGE, progress_url=url)
+        settings = build.Settings(TRAINER_IMAGE, url, first_pause=_NONE, settling=_NONE)
         with _Interruption(local, told) as interruption:
             try:
                 await _drive(local, settings, interruption, clock)
@@ -133,7 +136,9 @@ async def _drive(
         verdict = decide.decide(local.job, local.observe(), now, settings)
         if await local.apply(verdict):
             continue
-        if conditions.finished(local.job.status) and local.settled:
+        pods = local.observe().pods
+        at_work = cleanup.grace_until(local.job, local.job.status, pods, now)
+        if conditions.finished(local.job.status) and local.settled and at_work is None:
             return
         await local.wait(verdict.wake_at)
 

@@ -1,0 +1,160 @@
+"""Rules between the fields of a job's spec, but for those of its mesh."""
+
+from tfparallel_operator.api import mesh_rules, rules
+
+ROLE_RULES = rules.Rules(
+    rules.Rule(
+        "self.all(role, role in ['Chief', 'Master', 'Worker', 'PS', 'Evaluator'])",
+        "the roles are Chief, Master, Worker, PS and Evaluator, spelt like this",
+    ),
+    rules.Rule(
+        "!('Chief' in self && 'Master' in self)",
+        "Master is TFJob's older name of Chief: give one of them, not both",
+    ),
+    rules.Rule(
+        "!('Chief' in self) || self['Chief'].replicas == 1",
+        "a job has one chief: set Chief.replicas to 1",
+    ),
+    rules.Rule(
+        "!('Master' in self) || self['Master'].replicas == 1",
+        "a job has one master: set Master.replicas to 1",
+    ),
+    rules.Rule(
+        "!('Evaluator' in self) || self['Evaluator'].replicas == 1",
+        "a job has one evaluator: set Evaluator.replicas to 1",
+    ),
+    rules.Rule(
+        "!('PS' in self) || 'Worker' in self",
+        "parameter servers need workers: add Worker",
+    ),
+    rules.Rule(
+        "self.all(role, role == 'Worker'"
+        " || (!has(self[role].minReplicas) && !has(self[role].maxReplicas)))",
+        "only workers come and go: remove minReplicas and maxReplicas of the other roles",
+    ),
+    rules.Rule(
+        "!('Worker' in self) || ((!has(self['Worker'].minReplicas)"
+        " || self['Worker'].minReplicas <= self['Worker'].replicas)"
+        " && (!has(self['Worker'].maxReplicas)"
+        " || self['Worker'].replicas <= self['Worker'].maxReplicas))",
+        "Worker.replicas is not between its minReplicas and maxReplicas: change one of them",
+    ),
+    rules.Rule(
+        "'Chief' in self || 'Master' in self || 'Worker' in self",
+        "nothing would train: add Worker or Chief",
+    ),
+)
+"""Rules of `spec.tfReplicaSpecs`."""
+
+_ELASTIC = (
+    "('Worker' in self.tfReplicaSpecs && (has(self.tfReplicaSpecs['Worker'].minReplicas)"
+    " || has(self.tfReplicaSpecs['Worker'].maxReplicas)))"
+)
+"""Whether the workers may come and go."""
+
+
+def _manager(spec: str) -> str:
+    policy = f"{spec}.runPolicy"
+    return f"(has({policy}) && has({policy}.managedBy) ? {policy}.managedBy : '')"
+
+
+FAILURE_RULES = rules.Rules(
+    rules.Rule(
+        "self.action != 'Ignore' || (has(self.roles) && size(self.roles) > 0"
+        " && self.roles.all(role, role in ['Worker', 'Evaluator']))",
+        "training cannot go on without its chief or a server: with action Ignore, set roles to"
+        " Worker, Evaluator or both",
+    ),
+)
+"""Rules of each rule in `spec.runPolicy.failurePolicy`."""
+
+SPEC_RULES = rules.Rules(
+    rules.Rule(
+        "has(self.trainer)"
+        " || self.tfReplicaSpecs.all(role, has(self.tfReplicaSpecs[role].template))",
+        "a role has no template: add one with a container named tensorflow, or set spec.trainer to"
+        " run the shipped trainer",
+    ),
+    rules.Rule(
+        "!has(self.trainer) || !('Evaluator' in self.tfReplicaSpecs)"
+        " || has(self.trainer.checkpoint)",
+        "the evaluator reads checkpoints: give trainer.checkpoint, or remove Evaluator",
+    ),
+    rules.Rule(
+        "!has(self.trainer) || !has(self.trainer.maxStaleness) || 'PS' in self.tfReplicaSpecs",
+        "trainer.maxStaleness bounds asynchronous training, which needs servers: add PS, or remove"
+        " maxStaleness",
+    ),
+    rules.Rule(
+        "!has(self.strategy) || self.strategy != 'ParameterServer' || 'PS' in self.tfReplicaSpecs",
+        "strategy ParameterServer needs servers: add PS, or remove strategy",
+    ),
+    rules.Rule(
+        "!has(self.strategy) || self.strategy == 'ParameterServer'"
+        " || !('PS' in self.tfReplicaSpecs)",
+        "only strategy ParameterServer uses servers: remove PS, or remove strategy",
+    ),
+    rules.Rule(
+        "!has(self.strategy) || self.strategy != 'Mirrored'"
+        " || !('Worker' in self.tfReplicaSpecs)"
+        " || (self.tfReplicaSpecs['Worker'].replicas == 1"
+        " && !('Chief' in self.tfReplicaSpecs) && !('Master' in self.tfReplicaSpecs))",
+        "strategy Mirrored trains on the devices of one replica: give one Chief or one Worker, or"
+        " set strategy to MultiWorkerMirrored",
+    ),
+    rules.Rule(
+        "!has(self.trainer) || !has(self.strategy) || self.strategy != 'TPU'"
+        " || !('Worker' in self.tfReplicaSpecs)"
+        " || (self.tfReplicaSpecs['Worker'].replicas == 1"
+        " && !('Chief' in self.tfReplicaSpecs) && !('Master' in self.tfReplicaSpecs))",
+        "strategy TPU drives a whole TPU from one replica: give one Chief or one Worker",
+    ),
+    rules.Rule(
+        "has(self.strategy) == has(oldSelf.strategy)"
+        " && (!has(self.strategy) || self.strategy == oldSelf.strategy)",
+        "strategy cannot change once the job exists: delete the job and apply it again",
+    ),
+    rules.Rule(
+        "has(self.trainer) == has(oldSelf.trainer)"
+        " && (!has(self.trainer) || self.trainer == oldSelf.trainer)",
+        "trainer cannot change once the job exists: delete the job and apply it again",
+    ),
+    rules.Rule(
+        "self.tfReplicaSpecs.all(role, role in oldSelf.tfReplicaSpecs)"
+        " && oldSelf.tfReplicaSpecs.all(role, role in self.tfReplicaSpecs"
+        " && (self.tfReplicaSpecs[role].replicas == oldSelf.tfReplicaSpecs[role].replicas"
+        f" || (role == 'Worker' && {_ELASTIC})))",
+        "roles and their replicas cannot change once the job exists, but for workers with"
+        " minReplicas or maxReplicas: delete the job and apply it again",
+    ),
+    rules.Rule(
+        f"!{_ELASTIC} || 'PS' in self.tfReplicaSpecs || !has(self.strategy)"
+        " || self.strategy == 'MultiWorkerMirrored'"
+        f" || (has(self.mesh) && {mesh_rules.HAS_REST})",
+        "workers can come and go with MultiWorkerMirrored, with ParameterServer, and with"
+        " ModelSplit when one axis of the mesh is -1: remove minReplicas and maxReplicas, or change"
+        " strategy or mesh",
+    ),
+    rules.Rule(
+        f"{_manager('self')} == {_manager('oldSelf')}",
+        "runPolicy.managedBy cannot change once the job exists: delete the job and apply it again",
+    ),
+    *mesh_rules.SPEC_RULES,
+)
+"""Rules between the fields of `spec`."""
+
+JOB_RULES = rules.Rules(
+    rules.Rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "metadata.name must begin with a lower-case letter and hold only lower-case letters, digits"
+        " and -, because the job's pods and Service carry it",
+    ),
+    rules.Rule(
+        # The longest pod name is that of a role's last index; 63 characters are a DNS label.
+        "self.spec.tfReplicaSpecs.all(role, size(self.metadata.name) + size(role) + 2"
+        " + size(string(self.spec.tfReplicaSpecs[role].replicas - 1)) <= 63)",
+        "metadata.name is too long: with role and index the names of its pods pass 63 characters;"
+        " shorten it",
+    ),
+)
+"""Rules that need the name of the job."""

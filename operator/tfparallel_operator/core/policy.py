@@ -1,0 +1,157 @@
+"""What a loss leads to: the job's own rules first, then its strategy; and the budget."""
+
+import dataclasses
+import enum
+
+from tfparallel_operator.api import job_status, names, policies, types
+from tfparallel_operator.core import failure, indices, replicas
+
+
+class Scope(enum.StrEnum):
+    """What has to run again after a loss."""
+
+    GANG = "all replicas"
+    REPLICA = "this replica"
+    REPLICA_AND_CHIEF = "this server and the chief"
+
+
+class Outcome(enum.Enum):
+    """What becomes of the job."""
+
+    RESTART = enum.auto()
+    FAIL = enum.auto()
+    IGNORE = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to a loss."""
+
+    outcome: Outcome
+    reason: names.Reason
+    message: str
+
+
+def judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss) -> Verdict:
+    """Say what a loss leads to. That of an evaluator never fails the job."""
+    verdict = _judge(job, status, loss)
+    if verdict.outcome is Outcome.FAIL and loss.replica.role is types.Role.EVALUATOR:
+        return dataclasses.replace(verdict, outcome=Outcome.IGNORE)
+    return verdict
+
+
+def _judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss) -> Verdict:
+    told = loss.describe(job.metadata.name)
+    rule = _rule(job, loss)
+    reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
+    if loss.exit is not None and loss.cause.bounded:
+        reason = names.Reason.REPLICA_FAILED
+    if (
+        rule is not None
+        and rule.action is policies.Action.IGNORE
+        and _may_go_without(job, status, loss)
+    ):
+        return Verdict(Outcome.IGNORE, names.Reason.FAILURE_POLICY, told)
+    if rule is not None and rule.action in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
+        message = f"{told}; runPolicy.failurePolicy says that it fails the job"
+        return Verdict(Outcome.FAIL, names.Reason.FAILURE_POLICY, message)
+    if rule is None and not _restarts(job, loss):
+        return Verdict(Outcome.FAIL, reason, told)
+    limit = job.spec.run_policy.backoff_limit
+    if loss.cause.bounded and counted(job, status, loss) >= limit:
+        message = f"{told}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
+        return Verdict(Outcome.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
+    nth = counted(job, status, loss) + 1
+    bound = f"failure {nth} of {limit} that lead to a restart"
+    bound = bound if loss.cause.bounded else _UNBOUNDED[loss.cause]
+    message = f"{told}; {scope(job, loss).value} run again ({bound})"
+    return Verdict(Outcome.RESTART, reason, message)
+
+
+_REASONS = {
+    policies.Cause.DISRUPTION: names.Reason.REPLICA_LOST,
+    policies.Cause.INFRASTRUCTURE: names.Reason.REPLICA_LOST,
+    policies.Cause.PENDING_TOO_LONG: names.Reason.PENDING_DEADLINE_EXCEEDED,
+    policies.Cause.STALL: names.Reason.STALL_DEADLINE_EXCEEDED,
+}
+"""Reasons of losses; a replica that ended with an exit code has failed, whatever its cause."""
+
+_UNBOUNDED = {
+    policies.Cause.DISRUPTION: "a disruption",
+    policies.Cause.INFRASTRUCTURE: "its node did not take it",
+}
+
+
+def _rule(job: types.TFParallelJob, loss: failure.Loss) -> policies.FailureRule | None:
+    """Return the first rule that matches a loss."""
+    given = job.spec.run_policy.failure_policy
+    code = None if loss.exit is None else loss.exit.code
+    for rule in () if given is None else given.rules:
+        if (
+            (not rule.roles or loss.replica.role in rule.roles)
+            and (not rule.exit_codes or code in rule.exit_codes)
+            and (not rule.causes or loss.cause in rule.causes)
+        ):
+            return rule
+    return None
+
+
+def _may_go_without(
+    job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss
+) -> bool:
+    """Whether the job can still end with success without a replica."""
+    if replicas.chief(job) or job.spec.success_policy is not types.SuccessPolicy.ALL_WORKERS:
+        return loss.replica != replicas.coordinator(job)
+    worker = types.Role.WORKER
+    gone = status.replicas.get(worker.value, job_status.ReplicaStatus()).ignored
+    return len(indices.parse(gone) | {loss.replica.index}) < replicas.by_role(job)[worker].replicas
+
+
+def _restarts(job: types.TFParallelJob, loss: failure.Loss) -> bool:
+    """Whether a loss that no rule matches is run again, its budget aside."""
+    match loss.cause:
+        case policies.Cause.PENDING_TOO_LONG | policies.Cause.PERMANENT_EXIT:
+            return False
+        case policies.Cause.DISRUPTION | policies.Cause.INFRASTRUCTURE:
+            return True
+        case _ if loss.exit is None:
+            return True
+        case policies.Cause.OUT_OF_MEMORY if grows(job, loss):
+            return True
+        case _:
+            return failure.permits_restart(job, loss.replica.role, loss.exit.code)
+
+
+def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
+    """Whether the lost replica's role gets more memory."""
+    killed = loss.exit is not None and loss.exit.reason == failure.OOM_KILLED
+    return killed and job.spec.run_policy.out_of_memory is not None
+
+
+def scope(job: types.TFParallelJob, loss: failure.Loss) -> Scope:
+    """Return what has to run again: as a rule says, else as the strategy needs it."""
+    rule = _rule(job, loss)
+    if rule is not None and rule.action is policies.Action.RESTART_GANG:
+        return Scope.GANG
+    if rule is not None and rule.action is policies.Action.RESTART_REPLICA:
+        return Scope.REPLICA
+    if loss.replica.role is types.Role.EVALUATOR:
+        return Scope.REPLICA
+    if replicas.is_gang(job):
+        return Scope.GANG
+    return Scope.REPLICA_AND_CHIEF if loss.replica.role is types.Role.PS else Scope.REPLICA
+
+
+def counted(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss) -> int:
+    """Return how many restarts are held against the budget that a loss is paid from.
+
+    The evaluator has one of its own in each attempt, so that it can never use up that of training.
+    """
+    if has_own_budget(job, loss):
+        return status.replica_attempts.get(loss.replica.name, 0)
+    return status.restarts.failure
+
+
+def has_own_budget(job: types.TFParallelJob, loss: failure.Loss) -> bool:
+    """Whether a loss is paid from the evaluator's budget."""
+    return loss.replica.role is types.Role.EVALUATOR and scope(job, loss) is Scope.REPLICA

@@ -1,0 +1,161 @@
+"""Restarts as the status writes them ahead: attempts, counters, pauses."""
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+from tfparallel_operator.api import job_status, policies, types
+from tfparallel_operator.core import failure, indices, policy, replicas, view
+
+LONGEST_PAUSE = datetime.timedelta(minutes=5)
+
+LONG_RUN = datetime.timedelta(minutes=10)
+"""An attempt that ran for so long has got on: the restart after it does not pause."""
+
+_BOUNDED = frozenset(cause.value for cause in policies.Cause if cause.bounded)
+_ATTEMPT_OF_ITS_OWN = {"completed": "", "seen": "", "ignored": ""}
+
+
+def restart(
+    job: types.TFParallelJob,
+    status: job_status.JobStatus,
+    loss: failure.Loss,
+    others: Sequence[failure.Loss],
+    begins_at: datetime.datetime,
+) -> job_status.JobStatus:
+    """Return the status that writes a restart ahead: its attempt is counted before any deletion.
+
+    Replicas that were taken at the same time run again with it, in attempts of their own.
+
+    Args:
+        job: the job.
+        status: its status before.
+        loss: the root cause.
+        others: the losses that were seen with it.
+        begins_at: when the new pods may be created.
+    """
+    changed = _counted(job, status, loss)
+    if policy.grows(job, loss):
+        changed = _grown(changed, loss.replica.role)
+    if policy.scope(job, loss) is policy.Scope.GANG:
+        return next_attempt(changed, begins_at)
+    again: set[replicas.Replica] = set()
+    for lost in (loss, *(other for other in others if not other.cause.bounded)):
+        again.add(lost.replica)
+        if policy.scope(job, lost) is policy.Scope.REPLICA_AND_CHIEF:
+            again.add(replicas.coordinator(job))
+    attempts = dict(status.replica_attempts)
+    for replica in again:
+        attempts[replica.name] = attempts.get(replica.name, 0) + 1
+    changed = forgotten(changed, again)
+    return changed.model_copy(update={"replica_attempts": attempts, "attempt_time": begins_at})
+
+
+def next_attempt(
+    status: job_status.JobStatus, begins_at: datetime.datetime
+) -> job_status.JobStatus:
+    """Return the status of a new attempt, in which every replica runs again."""
+    forgotten = {
+        role: counts.model_copy(update=_ATTEMPT_OF_ITS_OWN)
+        for role, counts in status.replicas.items()
+    }
+    return status.model_copy(
+        update={
+            "attempt": status.attempt + 1,
+            "attempt_time": begins_at,
+            "replica_attempts": {},
+            "replicas": forgotten,
+        }
+    )
+
+
+def pause(
+    job: types.TFParallelJob,
+    status: job_status.JobStatus,
+    loss: failure.Loss,
+    first: datetime.timedelta,
+    now: datetime.datetime,
+) -> datetime.timedelta:
+    """Return how long to wait before a restart: twice as long each time, up to a bound.
+
+    A disruption, and the first failure, are answered at once; so is one after a long run.
+    """
+    began = status.attempt_time or now
+    if loss.cause is policies.Cause.DISRUPTION or now - began >= LONG_RUN:
+        return datetime.timedelta()
+    if loss.cause is policies.Cause.INFRASTRUCTURE:
+        earlier = status.restart_causes.get(loss.cause.value, 0)
+    else:
+        earlier = policy.counted(job, status, loss) - 1
+    if earlier < 0:
+        return datetime.timedelta()
+    return min(LONGEST_PAUSE, first * (1 << min(earlier, 20)))
+
+
+def ignore(status: job_status.JobStatus, replica: replicas.Replica) -> job_status.JobStatus:
+    """Return the status of a job that goes on without a replica."""
+    before = status.replicas.get(replica.role.value) or job_status.ReplicaStatus()
+    ignored = indices.format_ranges({*indices.parse(before.ignored), replica.index})
+    return _with_role(status, replica.role, before.model_copy(update={"ignored": ignored}))
+
+
+def reattributed(status: job_status.JobStatus, sight: view.View) -> job_status.JobStatus:
+    """Return the status with the latest restart counted as a disruption, if that shows by now.
+
+    When a node dies its peers exit in seconds, and the cluster says so a minute later: then one of
+    the attempt's old pods turns out to have been taken.
+    """
+    taken = any(pod.disrupted and pod.attempt == status.attempt - 1 for pod in sight.stale)
+    if not taken or status.last_cause not in _BOUNDED:
+        return status
+    causes = dict(status.restart_causes)
+    causes[status.last_cause] = causes.get(status.last_cause, 1) - 1
+    disruption = policies.Cause.DISRUPTION.value
+    causes[disruption] = causes.get(disruption, 0) + 1
+    counts = job_status.Restarts(
+        failure=status.restarts.failure - 1, disruption=status.restarts.disruption + 1
+    )
+    return status.model_copy(
+        update={
+            "restarts": counts,
+            "restart_causes": {cause: count for cause, count in causes.items() if count},
+            "last_cause": disruption,
+        }
+    )
+
+
+def _counted(
+    job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss
+) -> job_status.JobStatus:
+    """Count a restart; failures of the evaluator are counted by its own attempts alone."""
+    if loss.cause.bounded and policy.has_own_budget(job, loss):
+        return status
+    field = "failure" if loss.cause.bounded else "disruption"
+    counts = status.restarts.model_copy(update={field: getattr(status.restarts, field) + 1})
+    cause = loss.cause.value
+    causes = {**status.restart_causes, cause: status.restart_causes.get(cause, 0) + 1}
+    return status.model_copy(
+        update={"restarts": counts, "restart_causes": causes, "last_cause": cause}
+    )
+
+
+def _grown(status: job_status.JobStatus, role: types.Role) -> job_status.JobStatus:
+    before = status.replicas.get(role.value) or job_status.ReplicaStatus()
+    growths = before.memory_growths + 1
+    return _with_role(status, role, before.model_copy(update={"memory_growths": growths}))
+
+
+def forgotten(
+    status: job_status.JobStatus, again: Iterable[replicas.Replica]
+) -> job_status.JobStatus:
+    """Forget that pods of replicas that run again have been seen."""
+    for replica in again:
+        before = status.replicas.get(replica.role.value) or job_status.ReplicaStatus()
+        seen = indices.format_ranges(indices.parse(before.seen) - {replica.index})
+        status = _with_role(status, replica.role, before.model_copy(update={"seen": seen}))
+    return status
+
+
+def _with_role(
+    status: job_status.JobStatus, role: types.Role, counts: job_status.ReplicaStatus
+) -> job_status.JobStatus:
+    return status.model_copy(update={"replicas": {**status.replicas, role.value: counts}})
