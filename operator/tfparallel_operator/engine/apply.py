@@ -85,8 +85,7 @@ class Applier:
         condition = {"resourceVersion": metadata["resourceVersion"]}
         answer = await self._api.patch(path, {"metadata": condition, "status": change})
         self._jobs.answered(answer)
-        where = {**_where(body), "attempt": new.get("attempt", 0)}
-        _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0", extra=where)
+        _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
         return answer
 
     async def _delete(self, body: jobs.Body, deletions: Sequence[decision.Deletion]) -> None:
@@ -207,7 +206,3 @@ def _same_attempt(found: client.Object, manifest: decision.Manifest) -> bool:
         labels.get(label) == wanted.get(label)
         for label in (names.LABEL_ATTEMPT, names.LABEL_REPLICA_ATTEMPT)
     )
-
-
-def _where(body: jobs.Body) -> dict[str, str]:
-    return {"job": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
