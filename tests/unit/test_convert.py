@@ -4,6 +4,7 @@ import copy
 import difflib
 import json
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -458,6 +459,16 @@ def test_the_text_says_what_was_converted(
     assert made is not None
     assert made.startswith("# kept\n")
     assert yaml.safe_load(made) == wanted
+
+
+def test_the_metrics_that_stand_for_those_of_tfjob_exist() -> None:
+    page = (ROOT / "docs/tfjob.md").read_text()
+    told = set(re.findall(r"`(tfparallel_[a-z_]+)", page))
+    assert told == {"tfparallel_jobs_started_total", "tfparallel_jobs_ended_total"} | {
+        "tfparallel_job_restarts_total"
+    }
+    listed = (ROOT / "docs/metrics.md").read_text()
+    assert all(f"| `{name}` |" in listed for name in told)
 
 
 def test_every_option_of_convert_is_listed() -> None:

@@ -3,6 +3,9 @@
 import dataclasses
 import datetime
 import logging
+import re
+import time
+from collections.abc import Callable
 
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import build, decide, decision, observation
@@ -12,6 +15,8 @@ from tfparallel_operator.engine import (
     client,
     errors,
     jobs,
+    logs,
+    metrics,
     queue,
     recorder,
     resources,
@@ -78,15 +83,15 @@ class Reconciler:
         decided = self._decide(body, None)
         key = jobs.key_of(body)
         try:
-            await self._applier.apply(body, decided)
+            await self._apply(body, decided)
         except apply.NotWanted as error:
             newest = self._jobs.get(key) or body
             decided = self._decide(newest, error.refusal)
-            await self._applier.apply(newest, decided)
+            await self._apply(newest, decided)
         except apply.Postponed as error:
             self._postpone(key, error)
             newest = self._jobs.get(key) or body
-            await self._applier.apply(newest, self._decide(newest, error.refusal))
+            await self._apply(newest, self._decide(newest, error.refusal))
         else:
             if decided.creations:
                 self._forget(key)
@@ -101,6 +106,10 @@ class Reconciler:
     def _forget(self, key: queue.Key) -> None:
         self._refusals.succeeded(key)
         self._create_from.pop(key, None)
+
+    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> None:
+        with logs.about(attempt=decided.status.attempt):
+            await self._applier.apply(body, decided)
 
     def _decide(self, body: jobs.Body, refusal: observation.Refusal | None) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
@@ -130,7 +139,16 @@ class Reconciler:
         """Say on the job why it does not get on: a person has to change the quota or policy."""
         message = f"refused by the API server, trying again: {error}"
         event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
-        await self._events.record(body, event)
+        # Its numbers change from try to try: which pod, how much of a quota is used.
+        await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
+
+
+Looked = Callable[[metrics.Outcome, float], None]
+"""Told how one look at a job ended, and how many seconds it took."""
+
+
+def _untold(*_: object) -> None:
+    """Tell nobody."""
 
 
 class Workers:
@@ -141,38 +159,48 @@ class Workers:
         work: queue.Queue[queue.Key],
         reconciler: Reconciler,
         alarm: timers.Timers[queue.Key],
+        looked: Looked = _untold,
     ) -> None:
         self._queue = work
         self._reconciler = reconciler
         self._timers = alarm
+        self._looked = looked
         self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
 
     async def run(self) -> None:
         """Work for ever. Several of these may run: the queue keeps them apart."""
         while True:
             key = await self._queue.get()
+            begun = time.perf_counter()
+            about = {"namespace": key.namespace, "job": key.name}
             try:
-                await self._look_at(key)
+                with logs.about(**about, reconcile=logs.new_reconcile()):
+                    outcome = await self._look_at(key)
+                self._looked(outcome, time.perf_counter() - begun)
             finally:
                 self._queue.done(key)
 
-    async def _look_at(self, key: queue.Key) -> None:
-        where = {"job": key.name, "namespace": key.namespace}
+    async def _look_at(self, key: queue.Key) -> metrics.Outcome:
         try:
             await self._reconciler.reconcile(key)
         except errors.Conflict:
             self._timers.after(key, CONFLICT_SECONDS)
+            return metrics.Outcome.CONFLICT
         except apply.Blocked as blocked:
-            _LOG.info("waiting: %s", blocked, extra=where)
+            _LOG.info("waiting: %s", blocked)
             self._timers.after(key, BLOCKED_SECONDS)
+            return metrics.Outcome.BLOCKED
         except errors.ApiError as error:
             pause = max(self._backoff.failed(key), error.retry_after or 0.0)
-            _LOG.warning("%s; again in %.0f s", error, pause, extra=where)
+            _LOG.warning("%s; again in %.0f s", error, pause)
             self._timers.after(key, pause)
+            refused = isinstance(error, errors.Refused)
+            return metrics.Outcome.REFUSED if refused else metrics.Outcome.ERROR
         except Exception:
             # A bug that one job meets must not stop the others.
             pause = self._backoff.failed(key)
-            _LOG.exception("unexpected error; again in %.0f s", pause, extra=where)
+            _LOG.exception("unexpected error; again in %.0f s", pause)
             self._timers.after(key, pause)
-        else:
-            self._backoff.succeeded(key)
+            return metrics.Outcome.BUG
+        self._backoff.succeeded(key)
+        return metrics.Outcome.DONE

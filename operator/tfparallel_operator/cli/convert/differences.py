@@ -31,7 +31,7 @@ class Difference(enum.Enum):
     )
     CLEAN_POD_POLICY = Row(
         "absent `cleanPodPolicy`",
-        "`None`: servers and evaluator run on when the job has ended (before v1: `Running`)",
+        "`None`: servers and evaluator run on when the job has ended (until v1beta2: `Running`)",
         "`Running`: they end with the job",
         "writes TFJob's; remove it for ours",
     )
