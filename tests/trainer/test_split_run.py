@@ -23,6 +23,7 @@ CASES = [  # model, processes, devices of each, mesh
         {"data": 2, "stage": 2, "microbatches": 2, "schedule": "GPipe"},
         id="tokens-2x2",
     ),
+    pytest.param("mlp", 4, 1, {"stage": 2, "tensor": 2, "microbatches": 2}, id="mlp-4x1"),
 ]
 
 

@@ -81,6 +81,20 @@ def test_the_page_has_every_row_of_asynchronous_training() -> None:
     assert max(outcome.staleness for outcome in outcomes.values()) > 0
 
 
+def test_the_page_has_every_row_of_split_models() -> None:
+    text = truth.part(truth_split.HEADING)
+    cells = truth_split.parsed(text)
+    assert truth.faults(cells) == []
+    assert truth_split.section(cells) == text
+    decided = {(case, layout) for case, layout, floatx in cells if floatx == "float64"}
+    assert decided == {
+        (case.name, str(layout))
+        for case in truth_split.CASES
+        for layout in truth_split.LAYOUTS
+        if truth_split.applies(case, layout)
+    }
+
+
 def test_the_losses_of_deep_split_models_are_those_of_one_process() -> None:
     lines = re.findall(r"^\| (\d.*) \|$", truth.part(truth_split.LOSSES_HEADING), re.MULTILINE)
     rows = [line.split(" | ") for line in lines]

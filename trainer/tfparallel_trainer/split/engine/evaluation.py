@@ -75,5 +75,7 @@ class Evaluation:
                 if actor.own.is_first:
                     sums = [tf.stack(actor.numerators), tf.stack(actor.denominators)]
                     found.append(tf.stack(sums))
-        with tf.control_dependencies(done):  # else TensorFlow leaves out what others only send
-            return tf.add_n(found)
+        # TensorFlow leaves out what a rank only sends, unless an operation waits for it; and
+        # `add_n` of one tensor, where no rank here counts anything, is no operation.
+        with tf.control_dependencies(done):
+            return tf.identity(tf.add_n(found))
