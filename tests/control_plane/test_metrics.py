@@ -36,8 +36,8 @@ async def test_the_life_of_a_job_is_counted() -> None:
         await world.start_pods(seconds=20)
         await world.vanish("digits-worker-1")
         await world.start_pods(seconds=20)
-        assert value(counted, "job_restarts_total", cause="failure") == 1
-        assert value(counted, "job_restarts_total", cause="disruption") == 1
+        assert value(counted, "job_restarts_total", cause="RetryableExit") == 1
+        assert value(counted, "job_restarts_total", cause="Disruption") == 1
         assert value(counted, "jobs_ended_total", state="Succeeded", reason="ChiefSucceeded") == 0
         await world.end("digits-chief-0", 0, seconds=56)
     assert value(counted, "jobs_ended_total", state="Succeeded", reason="ChiefSucceeded") == 1
@@ -59,10 +59,10 @@ async def test_an_operator_that_is_started_anew_counts_nothing_twice() -> None:
         counted = world.engine.metrics
         await world.start_pods()
         assert value(counted, "jobs_started_total") == 0
-        assert value(counted, "job_restarts_total", cause="failure") == 0
+        assert value(counted, "job_restarts_total", cause="RetryableExit") == 0
         await world.end("digits-chief-0", 3)
         assert world.status["state"] == "Restarting"
-        assert value(counted, "job_restarts_total", cause="failure") == 1
+        assert value(counted, "job_restarts_total", cause="RetryableExit") == 1
 
 
 def _body(uid: str = "uid", **status: Any) -> dict[str, Any]:
@@ -75,10 +75,22 @@ def _condition(kind: str, reason: str = "", at: str = "2026-11-21T10:00:00Z") ->
 
 def test_versions_that_were_skipped_are_made_up_for() -> None:
     counted = metrics.Metrics()
-    counted.job_changed(_body(), _body(attempt=4, restarts={"failure": 2, "disruption": 1}))
+    counted.job_changed(
+        _body(), _body(attempt=4, restartCauses={"RetryableExit": 2, "Disruption": 1})
+    )
     assert value(counted, "jobs_started_total") == 1
-    assert value(counted, "job_restarts_total", cause="failure") == 2
-    assert value(counted, "job_restarts_total", cause="disruption") == 1
+    assert value(counted, "job_restarts_total", cause="RetryableExit") == 2
+    assert value(counted, "job_restarts_total", cause="Disruption") == 1
+
+
+def test_a_restart_whose_cause_turns_out_to_be_another_is_counted_once() -> None:
+    counted = metrics.Metrics()
+    before = _body(attempt=2, restartCauses={"RetryableExit": 1})
+    counted.job_changed(_body(attempt=1), before)
+    after = _body(attempt=3, restartCauses={"Disruption": 2})
+    counted.job_changed(before, after)
+    assert value(counted, "job_restarts_total", cause="RetryableExit") == 1
+    assert value(counted, "job_restarts_total", cause="Disruption") == 1
 
 
 def test_another_job_of_the_same_name_is_a_new_one() -> None:
@@ -247,8 +259,8 @@ async def test_the_process_shows_what_happened_on_a_real_server(
     assert samples["tfparallel_jobs_started_total", ""] == 1
     ended = "reason=ChiefSucceeded,state=Succeeded"
     assert samples["tfparallel_jobs_ended_total", ended] == 1
-    assert samples["tfparallel_job_restarts_total", "cause=failure"] == 1
-    assert samples["tfparallel_job_restarts_total", "cause=disruption"] == 0
+    assert samples["tfparallel_job_restarts_total", "cause=RetryableExit"] == 1
+    assert samples["tfparallel_job_restarts_total", "cause=Disruption"] == 0
     assert samples["tfparallel_job_startup_seconds_count", ""] == 1
     assert samples["tfparallel_job_duration_seconds_count", "state=Succeeded"] == 1
     created = "code=201,resource=pods,verb=create"

@@ -14,7 +14,8 @@ from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
-END_SECONDS = 10
+END_SECONDS = 30
+"""The grace that the Deployment gives; it takes one or two on a quiet machine."""
 
 
 def _arguments(place: harness.Place) -> dict[str, str]:

@@ -128,10 +128,13 @@ CASES: list[tuple[Difference, Change]] = [
     (Difference.COUNTED, lambda d: policy(d).update(backoffLimit=2)),
     (Difference.TOGETHER, lambda d: worker(d).update(restartPolicy="OnFailure")),
     (Difference.ALWAYS, lambda d: worker(d).update(restartPolicy="Always")),
-    (Difference.EVALUATOR_FAILS, lambda d: roles(d).update(Evaluator=worker(d) | {"replicas": 1})),
-    (
-        Difference.EVALUATOR_ADDRESS,
-        lambda d: roles(d).update(Evaluator=worker(d) | {"replicas": 1}),
+    *(
+        (difference, lambda d: roles(d).update(Evaluator=worker(d) | {"replicas": 1}))
+        for difference in (
+            Difference.EVALUATOR_FAILS,
+            Difference.EVALUATOR_GRACE,
+            Difference.EVALUATOR_ADDRESS,
+        )
     ),
     (Difference.MASTER, lambda d: roles(d).update(Master=roles(d).pop("Chief"))),
     (Difference.SERVERS, lambda d: roles(d).update(PS=roles(d).pop("Chief"))),
@@ -201,15 +204,11 @@ def test_every_difference_that_depends_on_the_job_is_tried() -> None:
 
 
 def test_what_convert_removes_because_it_is_refused_is_still_refused() -> None:
-    """Whoever makes one of these work has to let convert keep it."""
-    for field, value in (
-        ("schedulingPolicy", {"minAvailable": 2}),
-        ("managedBy", "kueue.x-k8s.io/multikueue"),
-    ):
-        document = convert(plain()).document
-        document["spec"]["runPolicy"][field] = value
-        with pytest.raises(load.SpecError, match="not supported yet"):
-            load.parse_job(document)
+    """Whoever makes it work has to let convert keep it."""
+    document = convert(plain()).document
+    document["spec"]["runPolicy"]["schedulingPolicy"] = {"minAvailable": 2}
+    with pytest.raises(load.SpecError, match="not supported yet"):
+        load.parse_job(document)
 
 
 def test_the_defaults_of_tfjob_are_written() -> None:
@@ -242,6 +241,7 @@ def test_given_fields_are_kept_as_they_are() -> None:
         policy(document).update(
             cleanPodPolicy="All", ttlSecondsAfterFinished=0, backoffLimit=0, suspend=True
         )
+        policy(document)["managedBy"] = "kueue.x-k8s.io/multikueue"
         document["spec"].update(successPolicy="AllWorkers", enableDynamicWorker=True)
         worker(document).update(restartPolicy="ExitCode")
         pod(document)["containers"][0]["ports"] = [{"name": "tfjob-port", "containerPort": 3333}]
@@ -300,11 +300,6 @@ REFUSED: list[tuple[str, Change, str]] = [
         "a role twice",
         lambda d: roles(d).update(worker=worker(d)),
         "spec.tfReplicaSpecs.worker: given twice as Worker; remove one of them",
-    ),
-    (
-        "another manager",
-        lambda d: policy(d).update(managedBy="kueue.x-k8s.io/multikueue"),
-        "other managers are not supported yet",
     ),
     (
         "no container that trains",

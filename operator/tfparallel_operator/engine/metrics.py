@@ -11,14 +11,14 @@ import datetime
 import enum
 import importlib.metadata
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import prometheus_client
 from aiohttp import web
 from prometheus_client import core, exposition, registry
 
-from tfparallel_operator.api import job_status, names
+from tfparallel_operator.api import names, policies
 from tfparallel_operator.engine import children, jobs, queue
 
 PATH = "/metrics"
@@ -56,8 +56,8 @@ class Metrics:
         self._restarts = prometheus_client.Counter(
             "job_restarts", "Restarts of replicas, alone or together.", ["cause"], **given
         )
-        for cause in job_status.Restarts.model_fields:
-            self._restarts.labels(cause)  # shown as 0 from the start
+        for cause in policies.Cause:
+            self._restarts.labels(cause.value)  # shown as 0 from the start
         self._duration = prometheus_client.Histogram(
             "job_duration_seconds",
             "From the start of a job to its end.",
@@ -101,9 +101,7 @@ class Metrics:
         old, new = before.get("status") or {}, after.get("status") or {}
         if not old.get("attempt") and new.get("attempt"):
             self._started.inc()
-        earlier = old.get("restarts") or {}
-        for cause, number in (new.get("restarts") or {}).items():
-            self._restarts.labels(cause).inc(max(0, number - earlier.get(cause, 0)))
+        self._count_restarts(old.get("restartCauses") or {}, new.get("restartCauses") or {})
         running = _condition(new, names.Condition.RUNNING)
         if _holds(running) and new.get("attempt") == 1 and _never_ran(old):
             seconds = _seconds(new.get("startTime"), running["lastTransitionTime"])
@@ -114,6 +112,15 @@ class Metrics:
             if new.get("startTime"):
                 seconds = _seconds(new["startTime"], new.get("completionTime"))
                 self._duration.labels(ended["type"]).observe(seconds)
+
+    def _count_restarts(self, old: Mapping[str, int], new: Mapping[str, int]) -> None:
+        """Count new restarts; one whose cause turned out to be another was counted before."""
+        left = sum(new.values()) - sum(old.values())
+        for cause, number in new.items():
+            more = min(left, number - old.get(cause, 0))
+            if more > 0:
+                self._restarts.labels(cause).inc(more)
+                left -= more
 
     def called(self, verb: str, resource: str, code: int, seconds: float | None) -> None:
         """Count a request.

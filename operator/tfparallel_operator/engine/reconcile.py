@@ -56,8 +56,8 @@ class Reconciler:
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
 
-    async def reconcile(self, key: queue.Key) -> None:
-        """Bring one job a step on.
+    async def reconcile(self, key: queue.Key) -> metrics.Outcome:
+        """Bring one job a step on, and say whether creations were refused for now.
 
         Raises:
             errors.ApiError: a write was not done; what it was for is decided again.
@@ -65,9 +65,10 @@ class Reconciler:
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
-            return  # Its children belong to it: the garbage collector needs no help.
+            # Its children belong to it: the garbage collector needs no help.
+            return metrics.Outcome.DONE
         try:
-            await self._carry_out(body)
+            return await self._carry_out(body)
         except errors.Conflict:
             await self._read(key, body["metadata"]["uid"])
             raise
@@ -75,26 +76,32 @@ class Reconciler:
             await self._read(key, body["metadata"]["uid"])
             if self._jobs.get(key) is not None:
                 raise
+            return metrics.Outcome.DONE
         except errors.Refused as error:
             await self._tell(self._jobs.get(key) or body, error)
             raise
 
-    async def _carry_out(self, body: jobs.Body) -> None:
+    async def _carry_out(self, body: jobs.Body) -> metrics.Outcome:
         decided = self._decide(body, None)
         key = jobs.key_of(body)
         try:
             await self._apply(body, decided)
         except apply.NotWanted as error:
             newest = self._jobs.get(key) or body
-            decided = self._decide(newest, error.refusal)
-            await self._apply(newest, decided)
+            await self._apply(newest, self._decide(newest, error.refusal))
         except apply.Postponed as error:
             self._postpone(key, error)
             newest = self._jobs.get(key) or body
             await self._apply(newest, self._decide(newest, error.refusal))
+            return metrics.Outcome.REFUSED
         else:
             if decided.creations:
                 self._forget(key)
+        return metrics.Outcome.DONE
+
+    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> None:
+        with logs.about(attempt=decided.status.attempt):
+            await self._applier.apply(body, decided)
 
     def _postpone(self, key: queue.Key, error: apply.Postponed) -> None:
         """Leave the job's creations alone for a while; the rest of its life goes on."""
@@ -106,10 +113,6 @@ class Reconciler:
     def _forget(self, key: queue.Key) -> None:
         self._refusals.succeeded(key)
         self._create_from.pop(key, None)
-
-    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> None:
-        with logs.about(attempt=decided.status.attempt):
-            await self._applier.apply(body, decided)
 
     def _decide(self, body: jobs.Body, refusal: observation.Refusal | None) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
@@ -182,7 +185,7 @@ class Workers:
 
     async def _look_at(self, key: queue.Key) -> metrics.Outcome:
         try:
-            await self._reconciler.reconcile(key)
+            outcome = await self._reconciler.reconcile(key)
         except errors.Conflict:
             self._timers.after(key, CONFLICT_SECONDS)
             return metrics.Outcome.CONFLICT
@@ -203,4 +206,4 @@ class Workers:
             self._timers.after(key, pause)
             return metrics.Outcome.BUG
         self._backoff.succeeded(key)
-        return metrics.Outcome.DONE
+        return outcome

@@ -72,6 +72,12 @@ class Difference(enum.Enum):
         "it runs again alone, and never fails training",
         "leaves it",
     )
+    EVALUATOR_GRACE = Row(
+        "an evaluator when training has succeeded",
+        "`cleanPodPolicy` is applied to it at once",
+        "it may go on for `evaluatorGraceSeconds` (300) first",
+        "leaves it; 0 ends it at once",
+    )
     EVALUATOR_ADDRESS = Row(
         "evaluator in `TF_CONFIG`",
         "in the cluster of every replica",

@@ -228,6 +228,7 @@ class _Conversion:
         place = "spec.tfReplicaSpecs"
         if types.Role.EVALUATOR in roles:
             self._note(f"{place}.Evaluator", Difference.EVALUATOR_FAILS)
+            self._note(f"{place}.Evaluator", Difference.EVALUATOR_GRACE)
             self._note(f"{place}.Evaluator", Difference.EVALUATOR_ADDRESS)
         if types.Role.MASTER in roles:
             self._note(f"{place}.Master", Difference.MASTER)
