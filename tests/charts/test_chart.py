@@ -9,6 +9,7 @@ import yaml
 from tests.charts import conftest, rendering
 from tests.images import inputs
 from tfparallel_operator import main as operator
+from tfparallel_operator.engine import metrics
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 
@@ -122,10 +123,32 @@ def test_progress_host_is_the_service(chart: conftest.Render) -> None:
     environment = rendering.environment(objects)
     name = service["metadata"]["name"]
     assert environment["TFPARALLEL_PROGRESS_HOST"] == f"{name}.$(POD_NAMESPACE).svc"
-    [port] = service["spec"]["ports"]
-    assert environment["TFPARALLEL_PROGRESS_PORT"] == str(port["port"])
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    assert environment["TFPARALLEL_PROGRESS_PORT"] == str(ports["progress"])
     pods = objects.one("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= pods.items()
+
+
+def test_metrics_are_found_by_the_prometheus_operator(chart: conftest.Render) -> None:
+    assert chart().of_kind("ServiceMonitor") == []
+    objects = chart(
+        "metrics.serviceMonitor.enabled=true",
+        "metrics.serviceMonitor.interval=15s",
+        "metrics.serviceMonitor.labels.release=prometheus",
+    )
+    monitor, service = objects.one("ServiceMonitor"), objects.one("Service")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    chosen = monitor["spec"]["selector"]["matchLabels"].items()
+    assert chosen <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"] == [
+        {"port": "metrics", "path": metrics.PATH, "interval": "15s"}
+    ]
+    [port] = [one for one in service["spec"]["ports"] if one["name"] == "metrics"]
+    [target] = [
+        one for one in rendering.container(objects)["ports"] if one["name"] == port["targetPort"]
+    ]
+    given = rendering.environment(objects)["TFPARALLEL_HEALTH_PORT"]
+    assert str(target["containerPort"]) == str(port["port"]) == given
 
 
 def test_two_releases_share_no_cluster_wide_name(chart: conftest.Render) -> None:
@@ -177,6 +200,7 @@ def test_placement_reaches_the_pod(chart: conftest.Render) -> None:
         ("image.tagg=1", "tagg"),
         ("workers=0", "/workers"),
         ("logFormat=xml", "/logFormat"),
+        ("metrics.serviceMonitor.interval=often", "/metrics/serviceMonitor/interval"),
         ("watchNamespaces={Team_A}", "/watchNamespaces"),
         ("image.digest=latest", "/image/digest"),
     ],
@@ -196,7 +220,7 @@ def test_every_value_has_a_comment_and_a_schema() -> None:
     for number, line in enumerate(lines):
         key, _, rest = line.partition(":")
         opens_section = not rest and key.strip() in {
-            "image", "trainer", "crds", "rbac", "serviceAccount",
+            "image", "trainer", "metrics", "crds", "rbac", "serviceAccount",
         }  # fmt: skip
         described = lines[number - 1].lstrip().startswith("# --")
         if key and not key.startswith((" ", "#")):

@@ -29,11 +29,14 @@ class Server:
         return await answer(request)
 
     def client(
-        self, read_token: Callable[[], str | None] = lambda: None, watch_silence: float = 5.0
+        self,
+        read_token: Callable[[], str | None] = lambda: None,
+        watch_silence: float = 5.0,
+        **more: Any,
     ) -> client.Client:
         token = credentials.Token(read_token)
         access = credentials.Access(self.url, ssl.create_default_context(), token)
-        return client.Client(access, watch_silence=watch_silence)
+        return client.Client(access, watch_silence=watch_silence, **more)
 
 
 @contextlib.asynccontextmanager

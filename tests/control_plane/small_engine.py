@@ -11,6 +11,7 @@ from tfparallel_operator.engine import (
     children,
     client,
     jobs,
+    metrics,
     observe,
     queue,
     reconcile,
@@ -45,14 +46,17 @@ class SmallEngine:
         self._clock = clock
         self.queue: queue.Queue[queue.Key] = queue.Queue()
         self.timers = timers.Timers(self.queue.add, clock)
-        self.jobs = jobs.Jobs(self.queue)
+        self.metrics = metrics.Metrics()
+        self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed)
         self.sweeper = watch.Sweeper(api, self.jobs, ())
         settings = build.Settings(trainer_image="trainer:test")
         reconciler = reconcile.Reconciler(
             api, self.jobs, self.children, settings, "test", self.timers, clock
         )
-        self.workers = reconcile.Workers(self.queue, reconciler, self.timers)
+        self.workers = reconcile.Workers(
+            self.queue, reconciler, self.timers, self.metrics.reconciled
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["SmallEngine"]:

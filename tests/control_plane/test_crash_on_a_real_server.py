@@ -9,7 +9,7 @@ import pytest
 
 from tests.control_plane import crashing, harness, objects
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, credentials, resources, service
+from tfparallel_operator.engine import client, credentials, metrics, resources, service
 
 pytestmark = pytest.mark.control_plane
 
@@ -42,7 +42,7 @@ class Supervisor:
             async with client.Client(credentials.find(wanted.kubeconfig)) as api:
                 mortal = crashing.CrashingApi(api, self._crash)
                 try:
-                    await service.Operator(mortal, wanted, None).run(stop)
+                    await service.Operator(mortal, wanted, None, metrics.Metrics()).run(stop)
                 except* crashing.Killed:
                     self.kills += 1
                     self._crash = None

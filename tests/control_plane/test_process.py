@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pathlib
+import re
 import signal
 
 import pytest
@@ -70,6 +71,7 @@ async def test_asked_to_end_it_ends_within_seconds_and_with_success(
     assert about
     assert about[0]["namespace"] == place.namespace
     assert about[0]["attempt"] == 1
+    assert all(re.fullmatch("[0-9a-f]{8}", line["reconcile"]) for line in about)
     assert {line["level"] for line in lines} == {"info"}
 
 

@@ -8,7 +8,16 @@ import sys
 import pytest
 
 from tests.control_plane import memory_api
-from tfparallel_operator.engine import children, client, logs, probes, queue, service, settings
+from tfparallel_operator.engine import (
+    children,
+    client,
+    logs,
+    metrics,
+    probes,
+    queue,
+    service,
+    settings,
+)
 
 
 async def test_a_part_that_ends_takes_the_process_with_it() -> None:
@@ -18,7 +27,8 @@ async def test_a_part_that_ends_takes_the_process_with_it() -> None:
         async def list(self, *_: object) -> client.Listing:
             raise ZeroDivisionError("a bug")
 
-    operator = service.Operator(Ending(), settings.Settings("trainer:test", health_port=0), None)
+    given = settings.Settings("trainer:test", health_port=0)
+    operator = service.Operator(Ending(), given, None, metrics.Metrics())
     with pytest.raises(ExceptionGroup) as caught:
         await operator.run(asyncio.Event())
     assert caught.value.split(ZeroDivisionError)[0] is not None
@@ -66,26 +76,40 @@ async def test_the_operator_is_ready_when_children_and_jobs_have_been_listed() -
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _record(**extra: object) -> logging.LogRecord:
+def _record() -> logging.LogRecord:
     try:
         raise ValueError("what went wrong")
     except ValueError:
         caught = sys.exc_info()
-    record = logging.LogRecord("engine", logging.WARNING, "x.py", 1, "%s ready", ("2/3",), caught)
-    record.__dict__.update(extra)
-    return record
+    return logging.LogRecord("engine", logging.WARNING, "x.py", 1, "%s ready", ("2/3",), caught)
 
 
 def test_a_json_line_carries_the_job_and_the_traceback() -> None:
-    line = json.loads(logs.JsonFormatter().format(_record(job="digits", attempt=2)))
+    with logs.about(job="digits", reconcile="1f2e"), logs.about(attempt=2):
+        line = json.loads(logs.JsonFormatter().format(_record()))
     assert (line["level"], line["message"]) == ("warning", "2/3 ready")
-    assert (line["job"], line["attempt"]) == ("digits", 2)
+    assert (line["job"], line["attempt"], line["reconcile"]) == ("digits", 2, "1f2e")
     assert "namespace" not in line
     assert "ValueError: what went wrong" in line["exception"]
 
 
+async def test_what_a_line_is_about_goes_along_into_tasks_and_ends_with_its_block() -> None:
+    async def line() -> dict[str, object]:
+        await asyncio.sleep(0)
+        found: dict[str, object] = json.loads(logs.JsonFormatter().format(_record()))
+        return found
+
+    with logs.about(job="one"):
+        first = asyncio.create_task(line())
+    with logs.about(job="two"):
+        second = asyncio.create_task(line())
+    assert [(await task)["job"] for task in (first, second)] == ["one", "two"]
+    assert "job" not in await line()
+
+
 def test_a_line_for_people_carries_the_same() -> None:
-    text = logs.TextFormatter().format(_record(job="digits", namespace="training"))
+    with logs.about(job="digits", namespace="training"):
+        text = logs.TextFormatter().format(_record())
     first, *rest = text.splitlines()
     assert first.endswith("WARNING namespace=training job=digits 2/3 ready")
     assert rest[-1] == "ValueError: what went wrong"

@@ -49,7 +49,24 @@ def find_job(documents: list[Mapping[str, Any]], source: str) -> Mapping[str, An
     if jobs:
         raise SpecError(f"{source}: holds {len(jobs)} jobs of kind {names.KIND}; give one a file")
     kinds = ", ".join(repr(document.get("kind")) for document in documents) or "nothing"
-    raise SpecError(f"{source}: expected kind {names.KIND!r}, received {kinds}")
+    remedy = f"; tfparallel convert {source} makes one of it" if "'TFJob'" in kinds else ""
+    raise SpecError(f"{source}: expected kind {names.KIND!r}, received {kinds}{remedy}")
+
+
+def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
+    """Return a job with its defaults filled in; the rules between its fields are not looked at.
+
+    Raises:
+        SpecError: with one sentence for each field of a wrong type.
+    """
+    if document.get("apiVersion") != names.API_VERSION:
+        raise SpecError(
+            f"apiVersion: received {document.get('apiVersion')!r}; write {names.API_VERSION}"
+        )
+    try:
+        return types.TFParallelJob.model_validate(document)
+    except pydantic.ValidationError as error:
+        raise SpecError(*map(_sentence, error.errors())) from error
 
 
 def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
@@ -58,14 +75,7 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     Raises:
         SpecError: with one sentence for each field that is wrong.
     """
-    if document.get("apiVersion") != names.API_VERSION:
-        raise SpecError(
-            f"apiVersion: received {document.get('apiVersion')!r}; write {names.API_VERSION}"
-        )
-    try:
-        job = types.TFParallelJob.model_validate(document)
-    except pydantic.ValidationError as error:
-        raise SpecError(*map(_sentence, error.errors())) from error
+    job = read_job(document)
     for role, spec in job.spec.tf_replica_specs.items():
         if spec.template is not None:
             field = f"spec.tfReplicaSpecs.{role}.template"

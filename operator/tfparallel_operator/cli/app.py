@@ -14,6 +14,7 @@ from tfparallel_operator.api import load, names
 from tfparallel_operator.cli import display, summary
 from tfparallel_operator.cli import status as cluster_status
 from tfparallel_operator.cli.compare import command, execute, plan
+from tfparallel_operator.cli.convert import command as conversion
 from tfparallel_operator.cli.planning import ask, written
 from tfparallel_operator.cli.planning import command as planning
 from tfparallel_operator.engine import credentials, errors
@@ -264,6 +265,29 @@ def validate(files: Sequence[pathlib.Path]) -> None:
             click.echo(f"{file}: valid")
     if problems:
         _refuse(load.SpecError(*problems))
+
+
+@tfparallel.command()
+@click.argument("files", type=_FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--defaults",
+    type=click.Choice(["tfjob", "tfparallel"]),
+    default="tfjob",
+    show_default=True,
+    help="Of fields that a TFJob leaves out: written as TFJob has them, or left out as here.",
+)
+def convert(files: Sequence[pathlib.Path], defaults: str) -> None:
+    """Write the TFJobs of files as TFParallelJobs, and tell what differs; - reads standard input.
+
+    Exit status: 0 all are converted, 2 bad input, and nothing is written.
+    """
+    try:
+        written = conversion.convert(files, write_defaults=defaults == "tfjob")
+    except load.SpecError as error:
+        _refuse(error)
+    for notice in written.notices:
+        click.echo(f"note: {notice}", err=True)
+    click.echo(written.text, nl=False)
 
 
 @tfparallel.command()

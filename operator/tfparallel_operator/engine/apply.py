@@ -97,8 +97,7 @@ class Applier:
         condition = {"resourceVersion": metadata["resourceVersion"]}
         answer = await self._api.patch(path, {"metadata": condition, "status": change})
         self._jobs.answered(answer)
-        where = {**_where(body), "attempt": new.get("attempt", 0)}
-        _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0", extra=where)
+        _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
         return answer
 
     async def _delete(self, body: jobs.Body, deletions: Sequence[decision.Deletion]) -> None:
@@ -111,7 +110,6 @@ class Applier:
                     "pod %s: its node %s is ready and does not end it",
                     deletion.name,
                     deletion.force_from,
-                    extra=_where(body),
                 )
                 return
             name, uid = deletion.name, deletion.uid
@@ -265,7 +263,3 @@ def _same_attempt(found: client.Object, manifest: decision.Manifest) -> bool:
         labels.get(label) == wanted.get(label)
         for label in (names.LABEL_ATTEMPT, names.LABEL_REPLICA_ATTEMPT)
     )
-
-
-def _where(body: jobs.Body) -> dict[str, str]:
-    return {"job": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}

@@ -51,7 +51,11 @@ class Children:
 
     def silence(self, now: float) -> float:
         """Return the seconds since the quietest informer last heard or tried anything."""
-        return max(found.silence(now) for found in self._by_resource.values())
+        return max(self.silences(now).values())
+
+    def silences(self, now: float) -> dict[str, float]:
+        """Return the same for each resource, by its plural."""
+        return {one.plural: found.silence(now) for one, found in self._by_resource.items()}
 
 
 def _exists(item: Mapping[str, Any]) -> bool | None:

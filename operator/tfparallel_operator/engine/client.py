@@ -8,7 +8,8 @@ knows what has become of the question in the meantime.
 import asyncio
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,6 +38,23 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
+_METHODS = {
+    "get": "GET",
+    "list": "GET",
+    "create": "POST",
+    "delete": "DELETE",
+    "patch": "PATCH",
+    "apply": "PATCH",
+}
+
+Called = Callable[[str, str, int, float | None], None]
+"""Told of every request: its verb, the plural of its resource, the HTTP status of the answer (0:
+none came) and the seconds until it came (None: it is a watch, which goes on)."""
+
+
+def _untold(*_: object) -> None:
+    """Tell nobody."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listing:
@@ -62,9 +80,11 @@ class Client:
         access: credentials.Access,
         *,
         watch_silence: float = WATCH_SILENCE_SECONDS,
+        called: Called = _untold,
     ) -> None:
         self._access = access
         self._watch_silence = watch_silence
+        self._called = called
         self._session: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
 
@@ -88,7 +108,7 @@ class Client:
 
     async def get(self, path: str) -> Object:
         """Read one object, or any other document."""
-        return await self._request("GET", path)
+        return await self._request("get", path)
 
     async def list(
         self, resource: resources.Resource, namespace: str | None, selector: str = ""
@@ -97,7 +117,7 @@ class Client:
         items: list[Object] = []
         query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
         while True:
-            answer = await self._request("GET", resource.path(namespace), query)
+            answer = await self._request("list", resource.path(namespace), query)
             items += answer["items"]
             page = answer["metadata"].get("continue")
             if not page:
@@ -128,12 +148,17 @@ class Client:
             sock_connect=credentials.CONNECT_TIMEOUT_SECONDS, sock_read=self._watch_silence
         )
         url = self._access.server + resource.path(namespace)
+        answered = False
         try:
             async with self._http.get(url, params=query, timeout=timeout) as response:
+                answered = True
+                self._called("watch", resource.plural, response.status, None)
                 await _raise_for_status(response)
                 async for line in _lines(response.content):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError) as error:
+            if not answered:
+                self._called("watch", resource.plural, 0, None)
             raise errors.Unavailable(_no_answer("watch", resource.plural, error)) from error
 
     async def create(
@@ -141,7 +166,7 @@ class Client:
     ) -> Object:
         """Create an object; unknown fields in it are an error, not ignored."""
         query = {"fieldManager": names.FIELD_MANAGER, "fieldValidation": "Strict"}
-        return await self._request("POST", resource.path(namespace), query, manifest)
+        return await self._request("create", resource.path(namespace), query, manifest)
 
     async def delete(
         self,
@@ -161,17 +186,17 @@ class Client:
         options: Object = {"preconditions": conditions, "propagationPolicy": "Background"}
         if force:
             options["gracePeriodSeconds"] = 0
-        await self._request("DELETE", resource.path(namespace, name), {}, options)
+        await self._request("delete", resource.path(namespace, name), {}, options)
 
     async def patch(self, path: str, change: Mapping[str, Any]) -> Object:
         """Merge a change into an object; a `metadata.resourceVersion` in it is a condition."""
         query = {"fieldManager": names.FIELD_MANAGER}
-        return await self._request("PATCH", path, query, change, MERGE_PATCH)
+        return await self._request("patch", path, query, change, MERGE_PATCH)
 
     async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> Object:
         """Own the fields of a manifest, by server-side apply."""
         query = {"fieldManager": manager, "force": "true"}
-        return await self._request("PATCH", path, query, manifest, APPLY_PATCH)
+        return await self._request("apply", path, query, manifest, APPLY_PATCH)
 
     @property
     def _http(self) -> aiohttp.ClientSession:
@@ -181,7 +206,7 @@ class Client:
 
     async def _request(
         self,
-        method: str,
+        verb: str,
         path: str,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
@@ -189,19 +214,22 @@ class Client:
     ) -> Object:
         data = None if body is None else orjson.dumps(body)
         headers = {"Accept": JSON, **({} if data is None else {"Content-Type": content_type})}
-        url = self._access.server + path
-        try:
-            async with (
-                self._slots,
-                self._http.request(
+        method, url = _METHODS[verb], self._access.server + path
+        async with self._slots:
+            status, begun = 0, time.perf_counter()
+            try:
+                async with self._http.request(
                     method, url, params=query, data=data, headers=headers
-                ) as response,
-            ):
-                await _raise_for_status(response)
-                answer: Object = orjson.loads(await response.read())
-                return answer
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise errors.Unavailable(_no_answer(method, path, error)) from error
+                ) as response:
+                    status = response.status
+                    await _raise_for_status(response)
+                    answer: Object = orjson.loads(await response.read())
+                    return answer
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise errors.Unavailable(_no_answer(method, path, error)) from error
+            finally:
+                seconds = time.perf_counter() - begun
+                self._called(verb, resources.plural_of(path), status, seconds)
 
 
 def _no_answer(method: str, path: str, error: Exception) -> str:

@@ -1,6 +1,7 @@
 """The newest known version of every job: told by the watch, a list or our own writes."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfparallel_operator.api import names
@@ -8,21 +9,40 @@ from tfparallel_operator.engine import client, queue
 
 Body = Mapping[str, Any]
 
+Changed = Callable[[Body | None, Body], None]
+"""Told of every newer version of a job, and of the one before it."""
+
+
+def _untold(*_: object) -> None:
+    """Tell nobody."""
+
 
 class Jobs:
     """Jobs by namespace and name. A version is replaced only by a newer one."""
 
-    def __init__(self, work: queue.Queue[queue.Key]) -> None:
+    def __init__(self, work: queue.Queue[queue.Key], changed: Changed = _untold) -> None:
         self._work = work
+        self._changed = changed
+        self._heard_at = time.monotonic()
         self._bodies: dict[queue.Key, Body] = {}
 
     def get(self, key: queue.Key) -> Body | None:
         """Return a job as it was last seen; None when there is none."""
         return self._bodies.get(key)
 
+    def states(self) -> Iterator[str]:
+        """Return the state of every job."""
+        for body in self._bodies.values():
+            yield str((body.get("status") or {}).get("state") or names.State.PENDING.value)
+
+    def silence(self) -> float:
+        """Return the seconds since the last event of the watch, or list."""
+        return time.monotonic() - self._heard_at
+
     def watched(self, kind: str | None, body: Body) -> None:
         """Take in an event of the watch."""
         key = key_of(body)
+        self._heard_at = time.monotonic()
         if kind == "DELETED":
             known = self._bodies.get(key)
             if known is not None and _version(known) <= _version(body):
@@ -46,6 +66,7 @@ class Jobs:
 
     def swept(self, listing: client.Listing, namespace: str | None) -> None:
         """Take in a list of all jobs: those it lacks, and that are not newer, are gone."""
+        self._heard_at = time.monotonic()
         seen = {key_of(item) for item in listing.items}
         for key, known in list(self._bodies.items()):
             inside = namespace is None or key.namespace == namespace
@@ -61,6 +82,7 @@ class Jobs:
         if known is None or _version(known) < _version(body):
             metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
             self._bodies[key] = {**body, "metadata": metadata}
+            self._changed(known, self._bodies[key])
 
 
 def key_of(body: Body) -> queue.Key:

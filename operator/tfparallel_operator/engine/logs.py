@@ -1,14 +1,42 @@
-"""Log lines for machines (JSON) or for people, with the job they are about."""
+"""Log lines for machines (JSON) or for people, with the job they are about.
 
+What a line is about follows the flow of the program: everything that is written within `about`
+carries it, in tasks that are started there too, whichever library writes.
+"""
+
+import contextlib
+import contextvars
 import datetime
 import json
 import logging
+import secrets
 import sys
+from collections.abc import Iterator, Mapping
 
 from tfparallel_operator.engine import settings
 
-_ABOUT = ("namespace", "job", "attempt")
-"""Fields of a record that are shown where they are known."""
+FIELDS = ("namespace", "job", "attempt", "reconcile")
+"""What a line may be about, where it is known."""
+
+_NOTHING: Mapping[str, object] = {}
+_current: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
+    "about", default=_NOTHING
+)
+
+
+@contextlib.contextmanager
+def about(**fields: object) -> Iterator[None]:
+    """Have every line that is written within carry some of `FIELDS`."""
+    token = _current.set({**_current.get(), **fields})
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def new_reconcile() -> str:
+    """Return the id of one look at a job, by which its lines are found together."""
+    return secrets.token_hex(4)
 
 
 class JsonFormatter(logging.Formatter):
@@ -22,7 +50,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_about(record),
+            **_about(),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -34,7 +62,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
-        about = " ".join(f"{key}={value}" for key, value in _about(record).items())
+        about = " ".join(f"{key}={value}" for key, value in _about().items())
         head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:7}"
         text = " ".join(part for part in (head, about, record.getMessage()) if part)
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
@@ -49,5 +77,6 @@ def configure(wanted: settings.LogFormat) -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
 
 
-def _about(record: logging.LogRecord) -> dict[str, object]:
-    return {key: getattr(record, key) for key in _ABOUT if hasattr(record, key)}
+def _about() -> dict[str, object]:
+    known = _current.get()
+    return {key: known[key] for key in FIELDS if key in known}

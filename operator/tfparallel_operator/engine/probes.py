@@ -17,10 +17,11 @@ Check = Callable[[], str]
 """Returns what is wrong; empty: nothing."""
 
 
-def application(healthy: Check, ready: Check) -> web.Application:
-    """Build the application with /healthz and /readyz."""
+def application(healthy: Check, ready: Check, *more: web.RouteDef) -> web.Application:
+    """Build the application with /healthz and /readyz, and more routes."""
     app = web.Application()
-    app.add_routes([web.get("/healthz", _handler(healthy)), web.get("/readyz", _handler(ready))])
+    checks = (web.get("/healthz", _handler(healthy)), web.get("/readyz", _handler(ready)))
+    app.add_routes([*checks, *more])
     return app
 
 

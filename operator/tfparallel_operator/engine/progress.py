@@ -1,6 +1,7 @@
 """The progress endpoint: takes the reports of coordinators, and refuses everyone else's."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pydantic
 from aiohttp import web
@@ -20,6 +21,10 @@ from tfparallel_trainer.contract import progress
 _SCHEME = "Bearer "
 
 
+def _untold(*_: object) -> None:
+    """Tell nobody."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
     """Answers POSTs of progress."""
@@ -28,6 +33,8 @@ class Endpoint:
     found: children.Children
     holders: tokens.Tokens
     writer: publisher.Publisher
+    answered: Callable[[int], None] = _untold
+    """Told of the HTTP status of every answer."""
     clock: timers.Clock = timers.utc_now
 
     def application(self) -> web.Application:
@@ -37,6 +44,11 @@ class Endpoint:
         return app
 
     async def _handle(self, request: web.Request) -> web.Response:
+        answer = await self._answer(request)
+        self.answered(answer.status)
+        return answer
+
+    async def _answer(self, request: web.Request) -> web.Response:
         try:
             await self._accept(request)
         except web.HTTPRequestEntityTooLarge:

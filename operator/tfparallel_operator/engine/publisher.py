@@ -6,7 +6,7 @@ import datetime
 import logging
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.engine import client, errors, jobs, queue, resources, timers
+from tfparallel_operator.engine import client, errors, jobs, logs, queue, resources, timers
 from tfparallel_trainer.contract import progress
 
 _LOG = logging.getLogger(__name__)
@@ -86,12 +86,8 @@ class Publisher:
             return
         except errors.ApiError as error:
             self._latest.setdefault(report.uid, report)
-            _LOG.warning(
-                "progress not written: %s; again in %.0f s",
-                error,
-                self._interval,
-                extra={"job": report.key.name, "namespace": report.key.namespace},
-            )
+            with logs.about(namespace=report.key.namespace, job=report.key.name):
+                _LOG.warning("progress not written: %s; again in %.0f s", error, self._interval)
 
 
 def manifest(report: Report) -> client.Object:

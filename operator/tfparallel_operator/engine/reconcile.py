@@ -3,6 +3,9 @@
 import dataclasses
 import datetime
 import logging
+import re
+import time
+from collections.abc import Callable
 
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import build, decide, decision, observation
@@ -12,6 +15,8 @@ from tfparallel_operator.engine import (
     client,
     errors,
     jobs,
+    logs,
+    metrics,
     queue,
     recorder,
     resources,
@@ -50,16 +55,20 @@ class Reconciler:
         self._applier = apply.Applier(api, known, found, self._events)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
+        self._valid: dict[queue.Key, tuple[str, int]] = {}
+        """Uid and generation of the jobs whose spec is known to be valid."""
 
     async def reconcile(self, key: queue.Key) -> None:
         """Bring one job a step on.
 
         Raises:
             errors.ApiError: a write was not done; what it was for is decided again.
+            apply.Postponed: pods are refused for now; when they are tried again is arranged.
         """
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
+            self._valid.pop(key, None)
             return  # Its children belong to it: the garbage collector needs no help.
         try:
             await self._carry_out(body)
@@ -78,15 +87,16 @@ class Reconciler:
         decided = self._decide(body, None)
         key = jobs.key_of(body)
         try:
-            await self._applier.apply(body, decided)
+            await self._apply(body, decided)
         except apply.NotWanted as error:
             newest = self._jobs.get(key) or body
             decided = self._decide(newest, error.refusal)
-            await self._applier.apply(newest, decided)
+            await self._apply(newest, decided)
         except apply.Postponed as error:
             self._postpone(key, error)
             newest = self._jobs.get(key) or body
-            await self._applier.apply(newest, self._decide(newest, error.refusal))
+            await self._apply(newest, self._decide(newest, error.refusal))
+            raise
         else:
             if decided.creations:
                 self._forget(key)
@@ -102,10 +112,28 @@ class Reconciler:
         self._refusals.succeeded(key)
         self._create_from.pop(key, None)
 
+    def _parse(self, body: jobs.Body) -> types.TFParallelJob:
+        """Read a job; its rules are looked at once for each generation, for they take the longest.
+
+        Raises:
+            load.SpecError: it is no valid job.
+        """
+        key, metadata = jobs.key_of(body), body["metadata"]
+        spec = (metadata["uid"], metadata["generation"])
+        if self._valid.get(key) == spec:
+            return load.read_job(body)
+        job = load.parse_job(body)
+        self._valid[key] = spec
+        return job
+
+    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> None:
+        with logs.about(attempt=decided.status.attempt):
+            await self._applier.apply(body, decided)
+
     def _decide(self, body: jobs.Body, refusal: observation.Refusal | None) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
         try:
-            job: types.TFParallelJob = load.parse_job(body)
+            job = self._parse(body)
         except load.SpecError as error:
             return decide.reject(body, error, now)
         found = self._children.of(job.metadata.uid)
@@ -130,7 +158,16 @@ class Reconciler:
         """Say on the job why it does not get on: a person has to change the quota or policy."""
         message = f"refused by the API server, trying again: {error}"
         event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
-        await self._events.record(body, event)
+        # Its numbers change from try to try: which pod, how much of a quota is used.
+        await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
+
+
+Looked = Callable[[metrics.Outcome, float], None]
+"""Told how one look at a job ended, and how many seconds it took."""
+
+
+def _untold(*_: object) -> None:
+    """Tell nobody."""
 
 
 class Workers:
@@ -141,38 +178,51 @@ class Workers:
         work: queue.Queue[queue.Key],
         reconciler: Reconciler,
         alarm: timers.Timers[queue.Key],
+        looked: Looked = _untold,
     ) -> None:
         self._queue = work
         self._reconciler = reconciler
         self._timers = alarm
+        self._looked = looked
         self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
 
     async def run(self) -> None:
         """Work for ever. Several of these may run: the queue keeps them apart."""
         while True:
             key = await self._queue.get()
+            begun = time.perf_counter()
+            about = {"namespace": key.namespace, "job": key.name}
             try:
-                await self._look_at(key)
+                with logs.about(**about, reconcile=logs.new_reconcile()):
+                    outcome = await self._look_at(key)
+                self._looked(outcome, time.perf_counter() - begun)
             finally:
                 self._queue.done(key)
 
-    async def _look_at(self, key: queue.Key) -> None:
-        where = {"job": key.name, "namespace": key.namespace}
+    async def _look_at(self, key: queue.Key) -> metrics.Outcome:
         try:
             await self._reconciler.reconcile(key)
         except errors.Conflict:
             self._timers.after(key, CONFLICT_SECONDS)
+            return metrics.Outcome.CONFLICT
+        except apply.Postponed as postponed:
+            _LOG.info("refused for now: %s", postponed)
+            return metrics.Outcome.REFUSED
         except apply.Blocked as blocked:
-            _LOG.info("waiting: %s", blocked, extra=where)
+            _LOG.info("waiting: %s", blocked)
             self._timers.after(key, BLOCKED_SECONDS)
+            return metrics.Outcome.BLOCKED
         except errors.ApiError as error:
             pause = max(self._backoff.failed(key), error.retry_after or 0.0)
-            _LOG.warning("%s; again in %.0f s", error, pause, extra=where)
+            _LOG.warning("%s; again in %.0f s", error, pause)
             self._timers.after(key, pause)
+            refused = isinstance(error, errors.Refused)
+            return metrics.Outcome.REFUSED if refused else metrics.Outcome.ERROR
         except Exception:
             # A bug that one job meets must not stop the others.
             pause = self._backoff.failed(key)
-            _LOG.exception("unexpected error; again in %.0f s", pause, extra=where)
+            _LOG.exception("unexpected error; again in %.0f s", pause)
             self._timers.after(key, pause)
-        else:
-            self._backoff.succeeded(key)
+            return metrics.Outcome.BUG
+        self._backoff.succeeded(key)
+        return metrics.Outcome.DONE

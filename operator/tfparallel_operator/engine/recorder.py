@@ -15,7 +15,7 @@ NOTE_LIMIT = 1024
 
 
 class Recorder:
-    """Records Events; the same one of the same job and attempt is written once.
+    """Records Events; the same one of the same job is written once between two restarts.
 
     Its name is made of what it says, so that the API server itself refuses a repeat, also one by
     an operator that was started anew.
@@ -26,10 +26,17 @@ class Recorder:
         self._instance = instance
         self._clock = clock
 
-    async def record(self, body: jobs.Body, event: decision.Event) -> None:
-        """Write one Event about a job."""
+    async def record(self, body: jobs.Body, event: decision.Event, same: str = "") -> None:
+        """Write one Event about a job.
+
+        Args:
+            body: the job.
+            event: what has happened.
+            same: what another Event has to have in common with this one to be a repeat of it;
+                empty: its message.
+        """
         namespace = body["metadata"]["namespace"]
-        manifest = _manifest(body, event, self._instance, self._clock())
+        manifest = _manifest(body, event, same, self._instance, self._clock())
         try:
             await self._api.create(resources.EVENTS, namespace, manifest)
         except errors.AlreadyExists:
@@ -39,11 +46,16 @@ class Recorder:
 
 
 def _manifest(
-    body: jobs.Body, event: decision.Event, instance: str, now: datetime.datetime
+    body: jobs.Body,
+    event: decision.Event,
+    same: str,
+    instance: str,
+    now: datetime.datetime,
 ) -> client.Object:
-    metadata = body["metadata"]
-    attempt = str((body.get("status") or {}).get("attempt", 0))
-    text = "\n".join((metadata["uid"], attempt, event.reason, event.message))
+    metadata, status = body["metadata"], body.get("status") or {}
+    restarts = sum((status.get("restarts") or {}).values())
+    moment = f"{metadata['uid']} {status.get('attempt', 0)} {restarts}"
+    text = "\n".join((moment, event.reason, same or event.message))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     note = event.message
     return {

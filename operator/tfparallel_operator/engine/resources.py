@@ -23,6 +23,15 @@ class Resource:
         return "/".join(parts)
 
 
+def plural_of(path: str) -> str:
+    """Return the plural of what an address is about; empty when it is no object's."""
+    parts = path.removeprefix("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        rest = rest[2:]
+    return rest[0] if rest else ""
+
+
 JOBS = Resource(names.API_VERSION, names.PLURAL)
 PODS = Resource("v1", "pods")
 SERVICES = Resource("v1", "services")

@@ -19,6 +19,7 @@ from tfparallel_operator.engine import (
     credentials,
     errors,
     jobs,
+    metrics,
     observe,
     probes,
     progress,
@@ -54,35 +55,42 @@ async def run(wanted: settings.Settings, stop: asyncio.Event) -> None:
         ExceptionGroup: what failed; nothing when the end was asked for.
     """
     access = credentials.find(wanted.kubeconfig)
-    async with client.Client(access) as api:
+    counted = metrics.Metrics()
+    async with client.Client(access, called=counted.called) as api:
         bundle = None
         if wanted.progress_host:
             bundle = await tls.ensure(
                 api, wanted.namespace, wanted.tls_secret, wanted.progress_host
             )
-        await Operator(api, wanted, bundle).run(stop)
+        await Operator(api, wanted, bundle, counted).run(stop)
 
 
 class Operator:
     """All parts of the operator, made and joined."""
 
     def __init__(
-        self, api: client.Client, wanted: settings.Settings, bundle: tls.Bundle | None
+        self,
+        api: client.Client,
+        wanted: settings.Settings,
+        bundle: tls.Bundle | None,
+        counted: metrics.Metrics,
     ) -> None:
         self._api = api
         self._wanted = wanted
         self._bundle = bundle
+        self._metrics = counted
         namespaces = wanted.watch_namespaces
         self._queue: queue.Queue[queue.Key] = queue.Queue()
         self._timers = timers.Timers(self._queue.add)
-        self._jobs = jobs.Jobs(self._queue)
+        self._jobs = jobs.Jobs(self._queue, counted.job_changed)
         self._children = children.Children(api, namespaces, self._changed)
         self._sweeper = watch.Sweeper(api, self._jobs, namespaces)
         self._jobs_listed = False
+        counted.registry.register(metrics.State(self._jobs, self._queue, self._children))
         reconciler = reconcile.Reconciler(
             api, self._jobs, self._children, self._build_settings(), wanted.instance, self._timers
         )
-        self._workers = reconcile.Workers(self._queue, reconciler, self._timers)
+        self._workers = reconcile.Workers(self._queue, reconciler, self._timers, counted.reconciled)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run all parts until `stop` is set or one of them ends."""
@@ -108,7 +116,9 @@ class Operator:
 
     def _spawn_progress(self, group: asyncio.TaskGroup, bundle: tls.Bundle) -> None:
         writer = publisher.Publisher(self._api, self._jobs)
-        endpoint = progress.Endpoint(self._jobs, self._children, tokens.Tokens(self._api), writer)
+        endpoint = progress.Endpoint(
+            self._jobs, self._children, tokens.Tokens(self._api), writer, self._metrics.reported
+        )
         context = bundle.context()
         served = serving.serve(endpoint.application(), self._wanted.progress_port, context)
         spawn(group, "progress", served)
@@ -139,8 +149,9 @@ class Operator:
 
     async def _serve_probes(self) -> None:
         application = probes.application(
-            healthy=lambda: probes.healthy(self._children, self._queue),
-            ready=lambda: probes.ready(self._children, self._jobs_listed),
+            lambda: probes.healthy(self._children, self._queue),
+            lambda: probes.ready(self._children, self._jobs_listed),
+            self._metrics.route(),
         )
         await serving.serve(application, self._wanted.health_port)
 

@@ -1,0 +1,223 @@
+"""What the operator counts, for Prometheus.
+
+Counters of jobs grow with the difference between two seen versions of a status, whoever wrote it,
+so that an answer that was lost or a version that was skipped miscounts nothing. What can be read
+from the operator's state is read when somebody asks. No label names a job or a pod: their number
+has no bound.
+"""
+
+import collections
+import datetime
+import enum
+import importlib.metadata
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import prometheus_client
+from aiohttp import web
+from prometheus_client import core, exposition, registry
+
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.engine import children, jobs, queue
+
+PATH = "/metrics"
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_LONG = (30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 4 * _HOUR, 12 * _HOUR, _DAY, 3 * _DAY)
+_START = (1, 2, 5, 10, 30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 4 * _HOUR)
+_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Outcome(enum.StrEnum):
+    """How one look at a job ended."""
+
+    DONE = "done"
+    CONFLICT = "conflict"
+    BLOCKED = "blocked"
+    REFUSED = "refused"
+    ERROR = "error"
+    BUG = "bug"
+
+
+class Metrics:
+    """The counters and histograms, and the registry that everything is shown from."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self.registry)
+        given: dict[str, Any] = {"namespace": "tfparallel", "registry": self.registry}
+        self._started = prometheus_client.Counter(
+            "jobs_started", "Jobs whose first attempt began.", **given
+        )
+        self._ended = prometheus_client.Counter(
+            "jobs_ended", "Jobs that ended.", ["state", "reason"], **given
+        )
+        self._restarts = prometheus_client.Counter(
+            "job_restarts", "Restarts of replicas, alone or together.", ["cause"], **given
+        )
+        for cause in job_status.Restarts.model_fields:
+            self._restarts.labels(cause)  # shown as 0 from the start
+        self._duration = prometheus_client.Histogram(
+            "job_duration_seconds",
+            "From the start of a job to its end.",
+            ["state"],
+            buckets=_LONG,
+            **given,
+        )
+        self._startup = prometheus_client.Histogram(
+            "job_startup_seconds",
+            "From the start of a job until its replicas first run.",
+            buckets=_START,
+            **given,
+        )
+        self._reconciled = prometheus_client.Histogram(
+            "reconcile_duration_seconds",
+            "One look at one job, with its writes.",
+            ["outcome"],
+            buckets=_SHORT,
+            **given,
+        )
+        self._requests = prometheus_client.Counter(
+            "api_requests", "Requests to the API server.", ["verb", "resource", "code"], **given
+        )
+        self._answers = prometheus_client.Histogram(
+            "api_request_duration_seconds",
+            "Until the API server has answered; watches are not measured.",
+            ["verb"],
+            buckets=_SHORT,
+            **given,
+        )
+        self._reports = prometheus_client.Counter(
+            "progress_reports", "Reports of progress, by the answer to them.", ["code"], **given
+        )
+        version = importlib.metadata.version("tfparallel-operator")
+        prometheus_client.Info("operator", "The operator.", **given).info({"version": version})
+
+    def job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:
+        """Count what happened between two versions of a job; None: it is seen the first time."""
+        if before is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
+            return  # What it went through is not known, or was counted by an earlier operator.
+        old, new = before.get("status") or {}, after.get("status") or {}
+        if not old.get("attempt") and new.get("attempt"):
+            self._started.inc()
+        earlier = old.get("restarts") or {}
+        for cause, number in (new.get("restarts") or {}).items():
+            self._restarts.labels(cause).inc(max(0, number - earlier.get(cause, 0)))
+        running = _condition(new, names.Condition.RUNNING)
+        if _holds(running) and new.get("attempt") == 1 and _never_ran(old):
+            seconds = _seconds(new.get("startTime"), running["lastTransitionTime"])
+            self._startup.observe(seconds)
+        ended = _ended(new)
+        if ended is not None and _ended(old) is None:
+            self._ended.labels(ended["type"], ended["reason"]).inc()
+            if new.get("startTime"):
+                seconds = _seconds(new["startTime"], new.get("completionTime"))
+                self._duration.labels(ended["type"]).observe(seconds)
+
+    def called(self, verb: str, resource: str, code: int, seconds: float | None) -> None:
+        """Count a request.
+
+        Args:
+            verb: what the client calls it.
+            resource: the plural of what it is about.
+            code: the HTTP status; 0: there was no answer.
+            seconds: until the answer; None: it goes on.
+        """
+        self._requests.labels(verb, resource, str(code) if code else "none").inc()
+        if seconds is not None:
+            self._answers.labels(verb).observe(seconds)
+
+    def reconciled(self, outcome: Outcome, seconds: float) -> None:
+        """Count one look at a job."""
+        self._reconciled.labels(outcome.value).observe(seconds)
+
+    def reported(self, code: int) -> None:
+        """Count a report of progress and the HTTP status that it was answered with."""
+        self._reports.labels(str(code)).inc()
+
+    def route(self) -> web.RouteDef:
+        """Return the route that shows everything, in the format that is asked for."""
+
+        async def show(request: web.Request) -> web.Response:
+            encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
+            headers = {"Content-Type": content_type}
+            return web.Response(body=encode(self.registry), headers=headers)
+
+        return web.get(PATH, show)
+
+
+class State(registry.Collector):
+    """What is read from the operator's state when somebody asks."""
+
+    def __init__(
+        self,
+        known: jobs.Jobs,
+        work: queue.Queue[queue.Key],
+        found: children.Children,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._jobs = known
+        self._queue = work
+        self._children = found
+        self._clock = clock
+
+    def collect(self) -> Iterator[core.Metric]:
+        """Read everything."""
+        states = collections.Counter(self._jobs.states())
+        gauge = core.GaugeMetricFamily("tfparallel_jobs", "Jobs by state.", labels=["state"])
+        for state in names.State:
+            gauge.add_metric([state.value], states[state.value])
+        yield gauge
+        yield core.GaugeMetricFamily(
+            "tfparallel_queue_depth",
+            "Jobs that wait to be looked at, or are looked at.",
+            len(self._queue),
+        )
+        yield core.GaugeMetricFamily(
+            "tfparallel_queue_age_seconds",
+            "How long the oldest of them has waited or been looked at.",
+            self._queue.oldest(),
+        )
+        silence = {**self._children.silences(self._clock()), names.PLURAL: self._jobs.silence()}
+        ages = core.GaugeMetricFamily(
+            "tfparallel_watch_age_seconds",
+            "Since the watch last heard or tried anything.",
+            labels=["resource"],
+        )
+        for resource, seconds in silence.items():
+            ages.add_metric([resource], seconds)
+        yield ages
+
+
+def _condition(status: jobs.Body, kind: names.Condition) -> jobs.Body:
+    """Return a condition, empty when it was never set."""
+    given = status.get("conditions") or ()
+    return next((condition for condition in given if condition["type"] == kind), {})
+
+
+def _holds(condition: jobs.Body) -> bool:
+    return condition.get("status") == "True"
+
+
+def _ended(status: jobs.Body) -> jobs.Body | None:
+    """Return the condition that says that a job has ended."""
+    ends = (names.Condition.SUCCEEDED, names.Condition.FAILED)
+    found = (_condition(status, kind) for kind in ends)
+    return next((condition for condition in found if _holds(condition)), None)
+
+
+def _never_ran(status: jobs.Body) -> bool:
+    """Whether the replicas wait since the start: later the condition has changed with them."""
+    running = _condition(status, names.Condition.RUNNING)
+    return not _holds(running) and running.get("lastTransitionTime") in (
+        None,
+        status.get("startTime"),
+    )
+
+
+def _seconds(start: str | None, end: str | None) -> float:
+    if not start or not end:
+        return 0.0
+    begun, ended = map(datetime.datetime.fromisoformat, (start, end))
+    return max(0.0, (ended - begun).total_seconds())
