@@ -87,6 +87,7 @@ def start_controllers(
         f"--cluster-signing-cert-file={authority.own.certificate}",
         f"--cluster-signing-key-file={authority.own.key}",
         "--use-service-account-credentials=true",
+        "--horizontal-pod-autoscaler-sync-period=2s",
         f"--flex-volume-plugin-dir={ledger.directory / 'volume-plugins'}",
     ]
     _launch(ledger, plan, "kube-controller-manager", [*manager, *common])

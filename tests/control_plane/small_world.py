@@ -42,6 +42,14 @@ class World:
         self._write(pod, phase="Failed" if code else "Succeeded", **ended)
         await self.let_go()
 
+    async def report(self, step: int, seconds: float) -> None:
+        """Let a report of the coordinator arrive after some time."""
+        self.clock.advance(seconds)
+        shown = {"progress": {"step": step, "lastUpdateTime": self.clock().isoformat()}}
+        path = resources.JOBS.path("default", "digits", "status")
+        await self.api.apply(path, {"metadata": {}, "status": shown}, "tfparallel-progress")
+        await self.engine.settle(seconds=0)
+
     async def vanish(self, name: str) -> None:
         """Delete a pod by force."""
         self.api.remove(resources.PODS.path("default", name))

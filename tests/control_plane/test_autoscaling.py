@@ -10,10 +10,10 @@ from tests.control_plane import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
-pytestmark = pytest.mark.control_plane
+pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(900)]
 
-LIMIT_SECONDS = 150.0
-"""The autoscaler looks every 15 s, and learns of a new kind within 30 s."""
+LIMIT_SECONDS = 400.0
+"""The autoscaler learns of a new kind within 30 s where the machine is not busy."""
 
 METRICS = resources.Resource("metrics.k8s.io/v1beta1", "pods")
 AUTOSCALERS = resources.Resource("autoscaling/v2", "horizontalpodautoscalers")

@@ -15,6 +15,7 @@ STATUS = {
     "strategy": "ModelSplit",
     "attempt": 2,
     "restarts": {"failure": 0, "disruption": 1},
+    "restartCauses": {"Disruption": 1},
     "conditions": [
         {
             "type": kind,
@@ -73,6 +74,7 @@ async def test_a_job_is_shown_with_its_replicas_and_placement(place: harness.Pla
         "digits: Running",
         "strategy ModelSplit",
         "attempt 2 (after 0 failures, 1 disruptions)",
+        "restarts 1 Disruption",
         "progress step 7/10 (70%) loss 0.5",
         "running ReplicasRunning: 2/2 replicas run or have completed",
         "Worker 2 0 2 0 0 digits-worker-1 ended with 75 peer lost",

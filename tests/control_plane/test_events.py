@@ -10,16 +10,11 @@ from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, errors, resources
 
 CONDITIONS_ALONE = {
-    names.Reason.REPLICAS_CREATED,
     names.Reason.JOB_FINISHED,
     names.Reason.CHECKPOINT_CONFIGURED,
     names.Reason.NO_CHECKPOINT,
+    names.Reason.REPLICAS_CREATED,
 }
-
-ELSEWHERE = {names.Reason.STALL_DEADLINE_EXCEEDED}
-"""What takes reports of progress: the tests of stalls see it written."""
-
-QUOTA = ("Warning", names.Reason.QUOTA_EXCEEDED.value)
 
 SERVERS = {
     "Chief": {"template": objects.template()},
@@ -32,41 +27,96 @@ class RefusingApi(memory_api.MemoryApi):
     """Refuses pods in words that are different each time."""
 
     def __init__(
-        self, kind: type[errors.ApiError], words: str = "exceeded quota", status: int = 403
+        self, kind: type[errors.ApiError], words: str = "exceeded quota", status: int = 0
     ) -> None:
         super().__init__()
-        self._refuse = kind
-        self._words = words
-        self._status = status
+        self._refuse: type[errors.ApiError] | None = kind
+        self._words, self._status = words, status
         self.refused = itertools.count()
 
     async def create(
         self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
     ) -> client.Object:
-        if resource == resources.PODS:
+        if resource == resources.PODS and self._refuse is not None:
             name, used = manifest["metadata"]["name"], next(self.refused)
-            words = f"pods {name!r} is forbidden: {self._words}: {used}"
-            raise self._refuse(words, status=self._status)
+            message = f"pods {name!r} is forbidden: {self._words}: used: pods={used}"
+            raise self._refuse(message, status=self._status)
         return await super().create(resource, namespace, manifest)
 
 
-class UndeletableApi(memory_api.MemoryApi):
-    """Lets nobody delete."""
+class ForbiddingApi(memory_api.MemoryApi):
+    """Lets no pod be deleted."""
 
-    async def delete(self, *_: object, **__: object) -> None:
-        raise errors.Refused("no right to delete", status=403)
+    async def delete(self, *_: Any, **__: Any) -> None:
+        raise errors.Refused("pods is forbidden", status=403)
 
 
 REFUSALS = (
-    RefusingApi(errors.Invalid, status=422),
     RefusingApi(errors.Refused),
     RefusingApi(errors.Refused, "no PriorityClass with name big was found"),
     RefusingApi(errors.Refused, "violates PodSecurity"),
-    RefusingApi(errors.Unavailable, "busy", 429),
+    RefusingApi(errors.Unavailable, "too many requests", 429),
 )
 
 
-async def _restarts() -> list[tuple[str, str]]:
+async def _all_refusals() -> list[tuple[str, str]]:
+    """Live through all that keeps pods from being created or deleted."""
+    seen: list[tuple[str, str]] = []
+    for api in REFUSALS:
+        world = small_world.World(api)
+        async with world.running(objects.job()):
+            pass
+        seen += world.events()
+
+    world = small_world.World(ForbiddingApi())
+    async with world.running(objects.job()):
+        await world.start_pods()
+        await world.end("digits-worker-0", 1)
+    seen += world.events()
+
+    world = small_world.World()
+    async with world.running(objects.job(workers=1)):
+        await world.start_pods()
+        world.api.remove(resources.PODS.path("default", "digits-chief-0"))
+        await world.engine.settle(seconds=0)
+        await world.engine.settle(seconds=10**8)
+    return [*seen, *world.events()]
+
+
+async def _all_deadlines() -> list[tuple[str, str]]:
+    """Live through deadlines, rules and scaling."""
+    seen: list[tuple[str, str]] = []
+    rule = {"failurePolicy": {"rules": [{"action": "FailJob"}]}}
+    world = small_world.World()
+    async with world.running(objects.job(runPolicy=rule)):
+        await world.start_pods()
+        await world.vanish("digits-worker-0")
+    seen += world.events()
+
+    world = small_world.World()
+    async with world.running(objects.job(runPolicy={"pendingDeadlineSeconds": 60})):
+        await world.engine.settle(seconds=60)
+    seen += world.events()
+
+    elastic = objects.job(runPolicy={"stallDeadlineSeconds": 60, "scaleCooldownSeconds": 0})
+    elastic["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
+    world = small_world.World()
+    async with world.running(elastic):
+        await world.start_pods()
+        await world.report(step=1, seconds=1)
+        await world.engine.settle(seconds=60)
+        await world.let_go()
+        await world.start_pods()
+        path = resources.JOBS.path("default", "digits")
+        await world.api.patch(path, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
+        await world.let_go()
+    return [*seen, *world.events()]
+
+
+async def _all_events() -> set[tuple[str, str]]:
+    """Live through everything that an Event is written of."""
+    seen: list[tuple[str, str]] = []
+
     world = small_world.World()
     async with world.running(objects.job(runPolicy={"backoffLimit": 1})):
         await world.change(suspend=True)
@@ -77,70 +127,46 @@ async def _restarts() -> list[tuple[str, str]]:
         await world.end("digits-worker-0", 1)
         await world.start_pods()
         await world.end("digits-worker-0", 1)
-    return world.events()
+    seen += world.events()
 
+    world = small_world.World()
+    async with world.running(objects.job()):
+        await world.start_pods()
+        await world.end("digits-chief-0", 0)
+    seen += world.events()
 
-async def _ends() -> list[tuple[str, str]]:
-    seen: list[tuple[str, str]] = []
+    world = small_world.World()
     workers = {"Worker": {"replicas": 2, "template": objects.template()}}
-    rule = {"exitCodes": [3], "action": "FailJob"}
-    for spec, pod, code in (
-        ({}, "digits-chief-0", 0),
-        ({"tfReplicaSpecs": workers}, "digits-worker-0", 0),
-        ({"runPolicy": {"failurePolicy": {"rules": [rule]}}}, "digits-worker-0", 3),
-    ):
-        world = small_world.World()
-        async with world.running(objects.job(**spec)):
-            await world.start_pods()
-            await world.end(pod, code)
-            await world.engine.settle(seconds=60)
-        seen += world.events()
-    for field in ("activeDeadlineSeconds", "pendingDeadlineSeconds"):
-        world = small_world.World()
-        async with world.running(objects.job(runPolicy={field: 60})):
-            await world.engine.settle(seconds=60)
-        seen += world.events()
-    return seen
+    async with world.running(objects.job(tfReplicaSpecs=workers)):
+        await world.start_pods()
+        await world.end("digits-worker-0", 0)
+    seen += world.events()
 
+    world = small_world.World()
+    async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": 60})):
+        await world.engine.settle(seconds=60)
+    seen += world.events()
 
-async def _refusals() -> list[tuple[str, str]]:
-    seen: list[tuple[str, str]] = []
-    for api in REFUSALS:
-        world = small_world.World(api)
-        async with world.running(objects.job()):
+    for job in (objects.job(strategy="Mirrored"), objects.job()):
+        world = small_world.World(RefusingApi(errors.Invalid))
+        async with world.running(job):
             pass
         seen += world.events()
-    world = small_world.World()
-    async with world.running(objects.job(strategy="Mirrored")):
-        pass
-    seen += world.events()
+    seen += await _all_refusals()
+    seen += await _all_deadlines()
+
     world = small_world.World()
     other = {**objects.pod("digits-chief-0"), "metadata": {"name": "digits-chief-0", "labels": {}}}
     await world.api.create(resources.PODS, "default", other)
     async with world.running(objects.job()):
         pass
     seen += world.events()
-    world = small_world.World(UndeletableApi())
-    async with world.running(objects.job()):
-        await world.start_pods()
-        await world.change(suspend=True)
-    return seen + world.events()
-
-
-async def _scaling() -> list[tuple[str, str]]:
-    world = small_world.World()
-    async with world.running(objects.job(runPolicy={"scaleCooldownSeconds": 0})):
-        await world.start_pods()
-        job = resources.JOBS.path("default", "digits")
-        await world.api.patch(job, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
-        await world.let_go()
-    return world.events()
+    return set(seen)
 
 
 async def test_every_event_is_listed_with_its_type() -> None:
     listed = {(kind, reason) for reason, kind, _ in test_docs.rows("events.md", "## Reasons")}
-    seen = {*await _restarts(), *await _ends(), *await _refusals(), *await _scaling()}
-    assert {one for one in listed if one[1] not in ELSEWHERE} == seen
+    assert await _all_events() == listed
 
 
 def test_every_reason_is_one_of_an_event_or_of_conditions_alone() -> None:
@@ -158,11 +184,11 @@ async def test_a_quota_that_is_tried_again_and_again_gives_one_event() -> None:
     async with world.running(objects.job()):
         for _ in range(20):
             await world.engine.settle(seconds=300)
-        assert next(api.refused) > 10
-        assert world.events().count(QUOTA) == 1
+        assert next(api.refused) > 20
+        assert world.events().count(("Warning", "QuotaExceeded")) == 1
     async with world.running():
         await world.engine.settle(seconds=300)
-        assert world.events().count(QUOTA) == 1
+        assert world.events().count(("Warning", "QuotaExceeded")) == 1
 
 
 async def test_each_restart_of_a_replica_alone_is_told() -> None:

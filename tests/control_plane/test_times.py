@@ -6,6 +6,7 @@ import datetime
 import pytest
 
 from tests.control_plane import harness, objects
+from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
 pytestmark = pytest.mark.control_plane
@@ -105,3 +106,26 @@ async def test_a_replica_out_of_memory_gets_more_of_it(place: harness.Place) -> 
         [pod] = (await place.until_pods("digits-chief-0", attempt=2)).values()
         assert pod["spec"]["containers"][0]["resources"]["limits"]["memory"] == "2Gi"
         assert (await place.status())["restartCauses"] == {"OutOfMemory": 1}
+
+
+async def test_training_that_stalls_is_run_again(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(objects.job(workers=0, runPolicy={"stallDeadlineSeconds": 3}))
+        await place.until_pods("digits-chief-0")
+        await place.run_all()
+        await place.until_state("Running")
+        await asyncio.sleep(1)
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        report = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": "digits"},
+            "status": {"progress": {"step": 7, "lastUpdateTime": now}},
+        }
+        path = resources.JOBS.path(place.namespace, "digits", "status")
+        await place.api.apply(path, report, names.PROGRESS_FIELD_MANAGER)
+        await place.until_pods("digits-chief-0", attempt=2)
+        stalled = await place.condition("TrainingStalled")
+        assert (stalled["status"], stalled["reason"]) == ("True", "StallDeadlineExceeded")
+        assert "no progress after step 7 for 3 s" in stalled["message"]
+        assert (await place.status())["restartCauses"] == {"Stall": 1}

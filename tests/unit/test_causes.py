@@ -64,6 +64,23 @@ def test_the_cause_of_a_loss(
     assert failure.cause(load.parse_job(document), pod) is cause
 
 
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (75, policies.Cause.RETRYABLE_EXIT),
+        (65, policies.Cause.PERMANENT_EXIT),
+        (3, policies.Cause.PERMANENT_EXIT),
+        (139, policies.Cause.RETRYABLE_EXIT),
+    ],
+)
+def test_the_shipped_trainers_codes_go_before_those_of_tfjob(
+    code: int, cause: policies.Cause
+) -> None:
+    document = builders.manifest(trainer=True, worker=1)
+    document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
+    assert failure.cause(load.parse_job(document), ended(code)) is cause
+
+
 def test_a_pod_that_is_being_deleted_is_no_failed_one() -> None:
     world = running(worker=1, run_policy={"backoffLimit": 0})
     world.update("job-worker-0", deleting=True)

@@ -211,6 +211,11 @@ def test_what_convert_removes_because_it_is_refused_is_still_refused() -> None:
         load.parse_job(document)
 
 
+def test_another_manager_is_kept() -> None:
+    given = plain(lambda d: policy(d).update(managedBy="kueue.x-k8s.io/multikueue"))
+    assert convert(given).document["spec"]["runPolicy"]["managedBy"] == "kueue.x-k8s.io/multikueue"
+
+
 def test_the_defaults_of_tfjob_are_written() -> None:
     def bare(document: Document) -> None:
         del document["spec"]["runPolicy"]

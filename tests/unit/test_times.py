@@ -75,6 +75,19 @@ def test_by_a_rule_pods_that_wait_for_too_long_are_made_anew() -> None:
     assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
 
 
+def test_a_worker_that_waits_for_too_long_may_be_gone_without() -> None:
+    rule = {"roles": ["Worker"], "causes": ["PendingTooLong"], "action": "Ignore"}
+    policy = {"pendingDeadlineSeconds": 60, "failurePolicy": {"rules": [rule]}}
+    world = builders.World(builders.a_job(chief=1, worker=2, run_policy=policy))
+    world.settle()
+    world.run("job-chief-0", "job-worker-0")
+    world.settle()
+    wait(world)
+    assert set(world.pods) == {"job-chief-0", "job-worker-0"}
+    assert world.status.replicas["Worker"].ignored == "1"
+    assert world.status.state is names.State.RUNNING
+
+
 def test_a_failure_that_settles_is_no_wait() -> None:
     policy = {"pendingDeadlineSeconds": 60, "backoffLimit": 0}
     world = running(worker=2, run_policy=policy)

@@ -53,20 +53,29 @@ def find_job(documents: list[Mapping[str, Any]], source: str) -> Mapping[str, An
     raise SpecError(f"{source}: expected kind {names.KIND!r}, received {kinds}{remedy}")
 
 
-def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
-    """Check a job as the API server would, and return it with its defaults filled in.
+def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
+    """Return a job with its defaults filled in; the rules between its fields are not looked at.
 
     Raises:
-        SpecError: with one sentence for each field that is wrong.
+        SpecError: with one sentence for each field of a wrong type.
     """
     if document.get("apiVersion") != names.API_VERSION:
         raise SpecError(
             f"apiVersion: received {document.get('apiVersion')!r}; write {names.API_VERSION}"
         )
     try:
-        job = types.TFParallelJob.model_validate(document)
+        return types.TFParallelJob.model_validate(document)
     except pydantic.ValidationError as error:
         raise SpecError(*map(_sentence, error.errors())) from error
+
+
+def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
+    """Check a job as the API server would, and return it with its defaults filled in.
+
+    Raises:
+        SpecError: with one sentence for each field that is wrong.
+    """
+    job = read_job(document)
     for role, spec in job.spec.tf_replica_specs.items():
         if spec.template is not None:
             field = f"spec.tfReplicaSpecs.{role}.template"

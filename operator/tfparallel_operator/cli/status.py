@@ -64,6 +64,9 @@ def _facts(status: job_status.JobStatus) -> Iterator[tuple[str, str]]:
             "attempt",
             f"{status.attempt} (after {counts.failure} failures, {counts.disruption} disruptions)",
         )
+        if status.restart_causes:
+            causes = (f"{count} {cause}" for cause, count in status.restart_causes.items())
+            yield "restarts", ", ".join(causes)
     if status.progress is not None:
         yield "progress", display.sentence(status.progress)
     for condition in status.conditions:

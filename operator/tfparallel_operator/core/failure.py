@@ -9,6 +9,7 @@ from tfparallel_trainer.contract import exits
 
 _LONGEST_MESSAGE = 600
 _FIRST_SIGNAL_CODE = 128
+_CONTRACT = frozenset(exits.Exit)
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 SETTLING = datetime.timedelta(seconds=10)
@@ -148,7 +149,8 @@ def permits_restart(job: types.TFParallelJob, role: types.Role, code: int) -> bo
         case types.RestartPolicy.NEVER:
             return False
         case types.RestartPolicy.EXIT_CODE:
-            return code < 0 or code >= _FIRST_SIGNAL_CODE
+            told = job.spec.trainer is not None and code in _CONTRACT
+            return not final_by_contract(code) if told else code < 0 or code >= _FIRST_SIGNAL_CODE
         case types.RestartPolicy.ALWAYS | types.RestartPolicy.ON_FAILURE:
             return True
         case None:

@@ -100,6 +100,8 @@ def _may_go_without(
     job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss
 ) -> bool:
     """Whether the job can still end with success without a replica."""
+    if loss.cause is policies.Cause.STALL:
+        return False  # It is all of training that stalls.
     if replicas.chief(job) or job.spec.success_policy is not types.SuccessPolicy.ALL_WORKERS:
         return loss.replica != replicas.coordinator(job)
     worker = types.Role.WORKER

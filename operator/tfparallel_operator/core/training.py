@@ -165,7 +165,7 @@ def _go_on(
     return decision.Decision(
         case.observed(status),
         events=events,
-        deletions=situation.deletions(sight.stale),
+        deletions=situation.deletions((*sight.stale, *sight.dismissed)),
         creations=_creations(case, status, sight),
         wake_at=wake_at,
     )

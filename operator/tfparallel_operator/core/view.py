@@ -41,6 +41,12 @@ class View:
         """
         return tuple(replica for replica in self.missing if replica in self.seen)
 
+    @property
+    def dismissed(self) -> tuple[observation.Pod, ...]:
+        """Pods of replicas that training goes on without, and that have not ended."""
+        pods = (self.current.get(replica) for replica in self.ignored)
+        return tuple(pod for pod in pods if pod is not None and not pod.phase.ended)
+
     def phase(self, replica: replicas.Replica) -> observation.Phase:
         """Where a replica is: a completed one stays so, one without a pod is pending."""
         if replica in self.completed:

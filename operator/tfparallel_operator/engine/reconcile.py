@@ -55,20 +55,23 @@ class Reconciler:
         self._applier = apply.Applier(api, known, found, self._events)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
+        self._valid: dict[queue.Key, tuple[str, int]] = {}
+        """Uid and generation of the jobs whose spec is known to be valid."""
 
-    async def reconcile(self, key: queue.Key) -> metrics.Outcome:
-        """Bring one job a step on, and say whether creations were refused for now.
+    async def reconcile(self, key: queue.Key) -> None:
+        """Bring one job a step on.
 
         Raises:
             errors.ApiError: a write was not done; what it was for is decided again.
+            apply.Postponed: pods are refused for now; when they are tried again is arranged.
         """
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
-            # Its children belong to it: the garbage collector needs no help.
-            return metrics.Outcome.DONE
+            self._valid.pop(key, None)
+            return  # Its children belong to it: the garbage collector needs no help.
         try:
-            return await self._carry_out(body)
+            await self._carry_out(body)
         except errors.Conflict:
             await self._read(key, body["metadata"]["uid"])
             raise
@@ -76,32 +79,27 @@ class Reconciler:
             await self._read(key, body["metadata"]["uid"])
             if self._jobs.get(key) is not None:
                 raise
-            return metrics.Outcome.DONE
         except errors.Refused as error:
             await self._tell(self._jobs.get(key) or body, error)
             raise
 
-    async def _carry_out(self, body: jobs.Body) -> metrics.Outcome:
+    async def _carry_out(self, body: jobs.Body) -> None:
         decided = self._decide(body, None)
         key = jobs.key_of(body)
         try:
             await self._apply(body, decided)
         except apply.NotWanted as error:
             newest = self._jobs.get(key) or body
-            await self._apply(newest, self._decide(newest, error.refusal))
+            decided = self._decide(newest, error.refusal)
+            await self._apply(newest, decided)
         except apply.Postponed as error:
             self._postpone(key, error)
             newest = self._jobs.get(key) or body
             await self._apply(newest, self._decide(newest, error.refusal))
-            return metrics.Outcome.REFUSED
+            raise
         else:
             if decided.creations:
                 self._forget(key)
-        return metrics.Outcome.DONE
-
-    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> None:
-        with logs.about(attempt=decided.status.attempt):
-            await self._applier.apply(body, decided)
 
     def _postpone(self, key: queue.Key, error: apply.Postponed) -> None:
         """Leave the job's creations alone for a while; the rest of its life goes on."""
@@ -114,10 +112,28 @@ class Reconciler:
         self._refusals.succeeded(key)
         self._create_from.pop(key, None)
 
+    def _parse(self, body: jobs.Body) -> types.TFParallelJob:
+        """Read a job; its rules are looked at once for each generation, for they take the longest.
+
+        Raises:
+            load.SpecError: it is no valid job.
+        """
+        key, metadata = jobs.key_of(body), body["metadata"]
+        spec = (metadata["uid"], metadata["generation"])
+        if self._valid.get(key) == spec:
+            return load.read_job(body)
+        job = load.parse_job(body)
+        self._valid[key] = spec
+        return job
+
+    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> None:
+        with logs.about(attempt=decided.status.attempt):
+            await self._applier.apply(body, decided)
+
     def _decide(self, body: jobs.Body, refusal: observation.Refusal | None) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
         try:
-            job: types.TFParallelJob = load.parse_job(body)
+            job = self._parse(body)
         except load.SpecError as error:
             return decide.reject(body, error, now)
         found = self._children.of(job.metadata.uid)
@@ -185,10 +201,13 @@ class Workers:
 
     async def _look_at(self, key: queue.Key) -> metrics.Outcome:
         try:
-            outcome = await self._reconciler.reconcile(key)
+            await self._reconciler.reconcile(key)
         except errors.Conflict:
             self._timers.after(key, CONFLICT_SECONDS)
             return metrics.Outcome.CONFLICT
+        except apply.Postponed as postponed:
+            _LOG.info("refused for now: %s", postponed)
+            return metrics.Outcome.REFUSED
         except apply.Blocked as blocked:
             _LOG.info("waiting: %s", blocked)
             self._timers.after(key, BLOCKED_SECONDS)
@@ -206,4 +225,4 @@ class Workers:
             self._timers.after(key, pause)
             return metrics.Outcome.BUG
         self._backoff.succeeded(key)
-        return outcome
+        return metrics.Outcome.DONE
