@@ -1,5 +1,6 @@
 """`python -m tests.local.plans`: writes the example of docs/planner.md and the plans' pictures."""
 
+import contextlib
 import pathlib
 import re
 import subprocess
@@ -86,7 +87,22 @@ def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
     if whole:
         given = {"processes": 1, "devices": 1, "mesh": {}, "microbatches": 1}
         asked = asked.model_copy(update=given)
-    return answer.answer(asked)
+    with _alone(file.parent):
+        return answer.answer(asked)
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """Let a module import what lies beside it, and not what another example has by that name."""
+    before = sys.path.copy()
+    sys.path.insert(0, str(folder))
+    for name, module in list(sys.modules.items()):
+        if EXAMPLES in pathlib.Path(getattr(module, "__file__", None) or "").parents:
+            del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def lacks() -> str:

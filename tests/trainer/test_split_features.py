@@ -113,7 +113,7 @@ def test_what_overflows_halves_the_scale_and_changes_nothing() -> None:
     case = case_of(wide, classes, NUMBERS, functools.partial(scaled, 2.0**30))
     with mixed("mixed_float16"):
         wanted, _ = truth_split.expected(case, BOTH, 0)
-        made, step, examples = truth_split.prepared(case, BOTH, devices.generation())
+        made, examples, step = truth_split.prepared(case, BOTH, devices.generation())
         for number, batch in zip(range(3), examples.epoch(0, 0), strict=False):
             step(number, batch, frozenset())
     assert truth.difference(truth_split.whole(made), wanted, relative=False) == 0

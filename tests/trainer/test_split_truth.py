@@ -1,7 +1,6 @@
 """A divided model on virtual devices trains as a plain Keras loop in one process does."""
 
 import functools
-import pathlib
 import types
 from typing import Any
 
@@ -10,20 +9,19 @@ import numpy as np
 import pytest
 
 from tests.trainer import ranks as devices
-from tests.trainer import reference, split_models, test_split_graph, truth
+from tests.trainer import reference, split_models, split_ranks, test_split_graph, truth
 from tests.trainer.models import truth as models
-from tfparallel_trainer import errors, user
-from tfparallel_trainer.data import feed, source
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.engine import ranks, steps
-from tfparallel_trainer.split.model import skeleton, wishes
-from tfparallel_trainer.split.pipeline import partition, schedule
-from tfparallel_trainer.step import replica, train
+from tfparallel_trainer.split.pipeline import schedule
+from tfparallel_trainer.step import train
 
 pytestmark = test_split_graph.pytestmark
 
 STEPS = 12
-ONE = schedule.one_forward_one_backward
+ONE = split_ranks.ONE
 Functions = dict[str, Any]
 
 
@@ -38,22 +36,7 @@ def prepare(
     mesh = shape.Mesh(
         **{str(axis): mesh.degree(axis) for axis in shape.Axis}, generation=devices.generation()
     )
-    module = user.Module(pathlib.Path(__file__), functions)
-    own = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))
-    request = source.Request(
-        seed=truth.SEED,
-        source_dir=pathlib.Path(),
-        output_dir=pathlib.Path(),
-        division=feed.Division(batch_size=batch, ranks=mesh.data, own=own),
-        endless_allowed=True,
-    )
-    examples = source.training(module, request)
-    replica.forget_names()
-    bare = skeleton.build(module, truth.SEED)
-    divided = partition.divide(wishes.recorded(module, bare), mesh, microbatches, order)
-    places = dict(enumerate(devices.DEVICES[: mesh.size]))
-    made = ranks.build(module, bare, divided, places, examples)
-    return made, examples, steps.TrainStep(module, made, examples.spec, batch)
+    return split_ranks.prepare(functions, mesh, microbatches, order, batch)
 
 
 def trained(

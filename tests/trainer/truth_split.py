@@ -22,16 +22,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from tests.trainer import conftest, launch, reference, truth
-from tests.trainer import ranks as devices
+from tests.trainer import conftest, launch, reference, split_ranks, truth
 from tests.trainer.models import truth as models
-from tfparallel_trainer import user
-from tfparallel_trainer.data import feed, order, source
+from tfparallel_trainer.data import feed, order
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.engine import ranks, steps
-from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.split.pipeline import partition, schedule
-from tfparallel_trainer.step import replica
 
 STEPS = 30
 BATCH = 14
@@ -95,27 +90,13 @@ def applies(case: truth.Case, layout: Layout) -> bool:
 
 def prepared(
     case: truth.Case, layout: Layout, generation: int, *, same_dropout: bool = False
-) -> tuple[ranks.Ranks, steps.TrainStep, feed.Feed]:
-    """All ranks of a mesh, their step and their examples."""
+) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
+    """All ranks of a mesh, their examples and their step."""
+    functions = case.functions(synchronized=True)
     mesh = layout.mesh(generation)
-    module = user.Module(pathlib.Path(__file__), case.functions(synchronized=True))
-    own = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))
-    request = source.Request(
-        seed=truth.SEED,
-        source_dir=pathlib.Path(),
-        output_dir=pathlib.Path(),
-        division=feed.Division(batch_size=BATCH, ranks=mesh.data, own=own),
-        endless_allowed=True,
+    return split_ranks.prepare(
+        functions, mesh, layout.microbatches, batch=BATCH, same_dropout=same_dropout
     )
-    examples = source.training(module, request)
-    replica.forget_names()
-    bare = skeleton.build(module, truth.SEED)
-    turns = schedule.one_forward_one_backward
-    divided = partition.divide(recording.record(bare), mesh, layout.microbatches, turns)
-    divided = dataclasses.replace(divided, same_dropout=same_dropout)
-    places = dict(enumerate(devices.DEVICES[: mesh.size]))
-    made = ranks.build(module, bare, divided, places, examples)
-    return made, steps.TrainStep(module, made, examples.spec, BATCH), examples
 
 
 def trained(
@@ -127,7 +108,7 @@ def trained(
     same_dropout: bool = False,
 ) -> tuple[list[Any], list[float]]:
     """The weights after some steps, put together from their parts, and the loss of each step."""
-    made, step, examples = prepared(case, layout, generation, same_dropout=same_dropout)
+    made, examples, step = prepared(case, layout, generation, same_dropout=same_dropout)
     losses: list[float] = []
     for epoch in range(number):
         for batch in examples.epoch(epoch, 0):
