@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import platform
+import secrets
 import sys
 
 import click
@@ -34,6 +35,26 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     help="Comma-separated namespaces whose jobs are run; empty: all.",
 )
 @click.option("--namespace", envvar="POD_NAMESPACE", help="The operator's own namespace.")
+@click.option(
+    "--instance",
+    envvar="POD_NAME",
+    help="Name of this operator, which no other has that runs at the same time: its pod's. "
+    "Without it one is made up.",
+)
+@click.option(
+    "--lease",
+    envvar="TFPARALLEL_LEASE",
+    default="",
+    help="Lease by which several operators agree on the one that acts; empty: there is no other.",
+)
+@click.option(
+    "--lease-seconds",
+    envvar="TFPARALLEL_LEASE_SECONDS",
+    type=click.IntRange(min=3),
+    default=15,
+    show_default=True,
+    help="After so long without a sign of life of the one that acts another takes over.",
+)
 @click.option(
     "--progress-host",
     envvar="TFPARALLEL_PROGRESS_HOST",
@@ -73,6 +94,9 @@ def main(
     trainer_image: str,
     watch_namespaces: tuple[str, ...],
     namespace: str | None,
+    instance: str | None,
+    lease: str,
+    lease_seconds: int,
     progress_host: str,
     progress_port: int,
     health_port: int,
@@ -86,7 +110,9 @@ def main(
         trainer_image=trainer_image,
         watch_namespaces=watch_namespaces,
         namespace=namespace or credentials.own_namespace(),
-        instance=platform.node(),
+        instance=instance or f"{platform.node()}-{secrets.token_hex(4)}",
+        lease=lease,
+        lease_seconds=lease_seconds,
         progress_host=progress_host,
         progress_port=progress_port,
         health_port=health_port,

@@ -8,6 +8,7 @@ import yaml
 
 from tests.charts import conftest, rendering
 from tests.images import inputs
+from tests.unit import test_docs
 from tfparallel_operator import main as operator
 from tfparallel_operator.engine import metrics
 
@@ -88,6 +89,45 @@ def test_no_rule_is_wider_than_its_list(chart: conftest.Render) -> None:
             if "secrets" in rule["resources"]:
                 assert role["kind"] == "Role"
                 assert rule["resourceNames"] == ["tfparallel-operator-tls"]
+
+
+def test_the_lease_is_made_empty_and_is_the_one_that_is_held(chart: conftest.Render) -> None:
+    objects = chart("leaseSeconds=40", release="blue")
+    lease = objects.one("Lease")
+    environment = rendering.environment(objects)
+    assert lease["metadata"]["name"] == environment["TFPARALLEL_LEASE"]
+    assert "spec" not in lease
+    assert environment["TFPARALLEL_LEASE_SECONDS"] == "40"
+    rules = [rule for role in objects.of_kind("Role", "ClusterRole") for rule in role["rules"]]
+    [rule] = [rule for rule in rules if "leases" in rule["resources"]]
+    assert rule["resourceNames"] == [lease["metadata"]["name"]]
+    assert rule["verbs"] == ["get", "patch"]
+
+
+def test_the_page_on_availability_lists_its_values() -> None:
+    values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
+    listed = {row[0]: row[1] for row in test_docs.rows("availability.md", "# High availability")}
+    assert listed == {name: str(values[name]) for name in ("replicas", "leaseSeconds")}
+
+
+def test_several_operators_avoid_each_other_and_are_drained_one_by_one(
+    chart: conftest.Render,
+) -> None:
+    alone = chart()
+    assert alone.one("Deployment")["spec"]["replicas"] == 1
+    assert alone.of_kind("PodDisruptionBudget") == []
+    assert "affinity" not in alone.one("Deployment")["spec"]["template"]["spec"]
+    objects = chart("replicas=2")
+    deployment, budget = objects.one("Deployment")["spec"], objects.one("PodDisruptionBudget")
+    assert deployment["replicas"] == 2
+    assert budget["spec"]["selector"] == deployment["selector"]
+    assert budget["spec"]["maxUnavailable"] == 1
+    avoided = deployment["template"]["spec"]["affinity"]["podAntiAffinity"]
+    [term] = avoided["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"]["labelSelector"] == deployment["selector"]
+    chosen = chart("replicas=2", "affinity.nodeAffinity.mine=true")
+    affinity = chosen.one("Deployment")["spec"]["template"]["spec"]["affinity"]
+    assert affinity == {"nodeAffinity": {"mine": True}}
 
 
 def test_secret_of_the_certificates_is_made_empty_and_goes_with_the_chart(
@@ -199,6 +239,8 @@ def test_placement_reaches_the_pod(chart: conftest.Render) -> None:
         ("imagee.tag=1", "imagee"),
         ("image.tagg=1", "tagg"),
         ("workers=0", "/workers"),
+        ("replicas=0", "/replicas"),
+        ("leaseSeconds=1", "/leaseSeconds"),
         ("logFormat=xml", "/logFormat"),
         ("metrics.serviceMonitor.interval=often", "/metrics/serviceMonitor/interval"),
         ("watchNamespaces={Team_A}", "/watchNamespaces"),

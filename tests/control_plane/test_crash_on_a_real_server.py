@@ -3,12 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from tests.control_plane import crashing, harness, objects
-from tfparallel_operator.api import names
+from tests.control_plane import crashing, harness
 from tfparallel_operator.engine import client, credentials, metrics, resources, service
 
 pytestmark = pytest.mark.control_plane
@@ -49,23 +47,6 @@ class Supervisor:
             await asyncio.sleep(harness.CLOSE_SECONDS)
 
 
-async def _created(place: harness.Place, version: str) -> list[tuple[str, ...]]:
-    """Return every pod that was ever created, by name, attempt and replica attempt."""
-    end = await place.api.list(resources.PODS, place.namespace)
-    seen: list[tuple[str, ...]] = []
-    async with asyncio.timeout(20):
-        async for event in place.api.watch(resources.PODS, place.namespace, version):
-            metadata = event.object["metadata"]
-            if event.type == "ADDED" and metadata["name"] != "end":
-                labels = metadata["labels"]
-                attempts = (labels[names.LABEL_ATTEMPT], labels[names.LABEL_REPLICA_ATTEMPT])
-                seen.append((metadata["name"], *attempts))
-            if metadata["name"] == "end":
-                break
-    assert int(end.version) > 0
-    return seen
-
-
 @pytest.mark.parametrize("crash", SAMPLE)
 async def test_a_kill_after_a_write_leads_to_the_same_end(crash: int, place: harness.Place) -> None:
     before = await place.api.list(resources.PODS, place.namespace)
@@ -85,7 +66,5 @@ async def test_a_kill_after_a_write_leads_to_the_same_end(crash: int, place: har
     assert supervisor.kills == 1
     assert status["attempt"] == 2
     assert status["restarts"] == {"failure": 1, "disruption": 0}
-    end: dict[str, Any] = {"metadata": {"name": "end"}, **objects.template()}
-    await place.api.create(resources.PODS, place.namespace, end)
-    created = await _created(place, before.version)
+    created = await place.created_since(before.version)
     assert sorted(created) == [(pod, attempt, "0") for pod in ALL for attempt in ("1", "2")]

@@ -44,6 +44,7 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
     arguments = {
         "KUBECONFIG": await _kubeconfig(place, tmp_path),
         "POD_NAMESPACE": place.namespace,
+        "TFPARALLEL_LEASE": ACCOUNT,
         "TFPARALLEL_PROGRESS_HOST": "127.0.0.1",
         "TFPARALLEL_PROGRESS_PORT": str(port),
     }

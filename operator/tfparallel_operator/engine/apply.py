@@ -52,8 +52,15 @@ class Postponed(Exception):  # noqa: N818
         self.retry_after = retry_after
 
 
+def always() -> None:
+    """Allow every write."""
+
+
 class Applier:
-    """Writes what was decided; errors end the writing and go to the caller."""
+    """Writes what was decided; errors end the writing and go to the caller.
+
+    Before every write it asks whether it still may: `may_write` raises an error otherwise.
+    """
 
     def __init__(
         self,
@@ -61,11 +68,13 @@ class Applier:
         known: jobs.Jobs,
         found: children.Children,
         events: recorder.Recorder,
+        may_write: Callable[[], None] = always,
     ) -> None:
         self._api = api
         self._jobs = known
         self._children = found
         self._events = events
+        self._may_write = may_write
 
     async def apply(self, body: jobs.Body, decided: decision.Decision) -> None:
         """Carry a decision out.
@@ -95,6 +104,7 @@ class Applier:
         metadata = body["metadata"]
         path = resources.JOBS.path(metadata["namespace"], metadata["name"], "status")
         condition = {"resourceVersion": metadata["resourceVersion"]}
+        self._may_write()
         answer = await self._api.patch(path, {"metadata": condition, "status": change})
         self._jobs.answered(answer)
         _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
@@ -113,6 +123,7 @@ class Applier:
                 )
                 return
             name, uid = deletion.name, deletion.uid
+            self._may_write()
             try:
                 await self._api.delete(resources.PODS, namespace, name, uid, force=force)
             except (errors.NotFound, errors.Conflict):
@@ -140,6 +151,7 @@ class Applier:
     async def _create_one(self, manifest: decision.Manifest) -> None:
         resource = resources.BY_KIND[manifest["kind"]]
         namespace = manifest["metadata"]["namespace"]
+        self._may_write()
         try:
             created = await self._api.create(resource, namespace, manifest)
         except errors.AlreadyExists:
@@ -177,6 +189,7 @@ class Applier:
 
     async def _delete_job(self, body: jobs.Body) -> None:
         metadata = body["metadata"]
+        self._may_write()
         try:
             await self._api.delete(
                 resources.JOBS,

@@ -49,6 +49,15 @@ class Children:
         for found in self._by_resource.values():
             await found.wait_synced()
 
+    async def refresh(self) -> None:
+        """List everything anew, for what the watches tell may lag behind what there is.
+
+        Raises:
+            errors.ApiError: a list cannot be read.
+        """
+        for found in self._by_resource.values():
+            await found.refresh()
+
     def silence(self, now: float) -> float:
         """Return the seconds since the quietest informer last heard or tried anything."""
         return max(self.silences(now).values())

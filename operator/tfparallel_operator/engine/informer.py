@@ -72,6 +72,15 @@ class Informer(Generic[T]):
         for stream in self._streams.values():
             await stream.listed.wait()
 
+    async def refresh(self) -> None:
+        """List everything anew.
+
+        Raises:
+            errors.ApiError: a list cannot be read.
+        """
+        for stream in self._streams.values():
+            await stream.list()
+
     def silence(self, now: float) -> float:
         """Return the seconds since the quietest stream last heard or tried anything."""
         return max(now - stream.active_at for stream in self._streams.values())
@@ -160,21 +169,31 @@ class Stream:
             except errors.ApiError as error:
                 await self._pause(error)
 
+    async def list(self) -> None:
+        """Read everything, also beside the watch, which then goes on behind the list.
+
+        Raises:
+            errors.ApiError: the list cannot be read.
+        """
+        listing = await self._api.list(self._resource, self._scope, SELECTOR)
+        self._informer.replace(listing, self._scope)
+        self.version = max(self.version, int(listing.version))
+        self.listed.set()
+
     async def _follow(self) -> None:
         if not self.version:
-            listing = await self._api.list(self._resource, self._scope, SELECTOR)
-            self._informer.replace(listing, self._scope)
-            self.version = int(listing.version)
-            self.listed.set()
+            await self.list()
         watch = self._api.watch(self._resource, self._scope, str(self.version), SELECTOR)
         async for event in watch:
             self.active_at = time.monotonic()
             self._failures = 0
+            if _version(event.object) <= self.version:
+                continue  # A list has told of it, or of what came after it.
             if event.type == "DELETED":
                 self._informer.drop(_key(event.object))
             elif event.type in ("ADDED", "MODIFIED"):
                 self._informer.put(event.object)
-            self.version = max(self.version, _version(event.object))
+            self.version = _version(event.object)
 
     async def _pause(self, error: errors.ApiError) -> None:
         shortest, longest = RETRY_SECONDS

@@ -44,6 +44,7 @@ class Reconciler:
         instance: str,
         alarm: timers.Timers[queue.Key],
         clock: timers.Clock = timers.utc_now,
+        may_write: Callable[[], None] = apply.always,
     ) -> None:
         self._api = api
         self._jobs = known
@@ -52,7 +53,7 @@ class Reconciler:
         self._timers = alarm
         self._clock = clock
         self._events = recorder.Recorder(api, instance, clock)
-        self._applier = apply.Applier(api, known, found, self._events)
+        self._applier = apply.Applier(api, known, found, self._events, may_write)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
         self._valid: dict[queue.Key, tuple[str, int]] = {}

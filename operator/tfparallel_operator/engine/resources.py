@@ -39,6 +39,7 @@ CONFIG_MAPS = Resource("v1", "configmaps")
 SECRETS = Resource("v1", "secrets")
 NODES = Resource("v1", "nodes")
 EVENTS = Resource("events.k8s.io/v1", "events")
+LEASES = Resource("coordination.k8s.io/v1", "leases")
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 
 BY_KIND = {"Pod": PODS, "Service": SERVICES, "ConfigMap": CONFIG_MAPS}

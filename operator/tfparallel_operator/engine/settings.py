@@ -22,10 +22,16 @@ class Settings:
     """Namespaces whose jobs are run; empty: all."""
 
     namespace: str = "default"
-    """The operator's own namespace: it keeps its TLS Secret there."""
+    """The operator's own namespace: its TLS Secret and its Lease are there."""
 
     instance: str = "tfparallel-operator"
-    """Name of this process in Events: the pod's name."""
+    """Name of this process in Events and in the Lease: the pod's name."""
+
+    lease: str = ""
+    """Name of the Lease whose holder acts; empty: this operator acts, and must be the only one."""
+
+    lease_seconds: int = 15
+    """After so long without a renewal of the Lease another operator takes over."""
 
     progress_host: str = ""
     """Host name by which pods reach the progress endpoint; empty: there is no endpoint."""
