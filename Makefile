@@ -7,7 +7,7 @@ PROJECTS := operator/pyproject.toml trainer/pyproject.toml
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 # Two workers: many tests wait for a cluster, and leave a core to those that train.
-SHARED_OUT := --numprocesses=2 --dist=loadgroup --no-loadscope-reorder
+SHARED_OUT := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-trainer test-control-plane test-e2e truth compare \

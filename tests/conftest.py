@@ -1,13 +1,15 @@
 """Makes the test clusters available to every tier."""
 
 import signal
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import loadscope
 
 pytest_plugins = ["tests.cluster.fixtures"]
 
-FULL_CLUSTER = "full_cluster"
+WITH_REAL_PODS = ("tests/e2e/", "tests/cluster/test_cluster_full")
 
 # A shell starts what runs in its background with SIGINT ignored, and so would we all the programs
 # that tests interrupt.
@@ -18,17 +20,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.load_profile("ci")
 
 
-@pytest.hookimpl(tryfirst=True)
+class Files(loadscope.LoadScopeScheduling):  # type: ignore[misc]
+    """Shares files out among the workers of pytest-xdist; all with real pods share one cluster."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "real pods" if file.startswith(WITH_REAL_PODS) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Files:
+    return Files(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests out by files among the workers of pytest-xdist, the longest part first.
-
-    Its plugin reads the marks afterwards. All tests with real pods share one cluster.
-    """
-    for item in items:
-        group = FULL_CLUSTER if _has_real_pods(item) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: not _has_real_pods(item))
-
-
-def _has_real_pods(item: pytest.Item) -> bool:
-    return item.get_closest_marker("e2e") is not None
+    """What takes longest begins first, so that the workers end at about the same time."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WITH_REAL_PODS))
