@@ -139,6 +139,10 @@ SPEC_RULES = rules.Rules(
         f"{_manager('self')} == {_manager('oldSelf')}",
         "runPolicy.managedBy cannot change once the job exists: delete the job and apply it again",
     ),
+    rules.Rule(
+        "self.network == oldSelf.network",
+        "network cannot change once the job exists: delete the job and apply it again",
+    ),
     *mesh_rules.SPEC_RULES,
 )
 """Rules between the fields of `spec`."""

@@ -68,7 +68,7 @@ def service(job: types.TFParallelJob) -> decision.Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, cluster_spec.service_name(job)),
+        "metadata": metadata(job, cluster_spec.service_name(job)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -95,7 +95,7 @@ def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(job, config_name(job)),
+        "metadata": metadata(job, config_name(job)),
         "data": data,
     }
 
@@ -122,9 +122,9 @@ def pod(
     spec = replicas.by_role(job)[replica.role]
     template = copy.deepcopy(spec.template) or {}
     given = template.get("metadata") or {}
-    metadata = _metadata(job, replica.pod_name(job.metadata.name))
-    metadata["annotations"] = dict(given.get("annotations") or {})
-    metadata["labels"] = {
+    own = metadata(job, replica.pod_name(job.metadata.name))
+    own["annotations"] = dict(given.get("annotations") or {})
+    own["labels"] = {
         **(given.get("labels") or {}),
         **labels(job),
         names.LABEL_ROLE: replica.role.label,
@@ -148,10 +148,11 @@ def pod(
         memory.grow(container, job.spec.run_policy.out_of_memory, memory_growths)
     if settings.progress_url and replica == replicas.coordinator(job):
         _report_progress(pod_spec, container, job, settings)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": pod_spec}
 
 
-def _metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
+def metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
+    """Return the metadata of a child: it belongs to the job and goes with it."""
     return {
         "name": name,
         "namespace": job.metadata.namespace,
