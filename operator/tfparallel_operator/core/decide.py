@@ -11,6 +11,7 @@ from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import (
     build,
     cleanup,
+    cluster_spec,
     conditions,
     counts,
     deadlines,
@@ -30,6 +31,12 @@ _NEVER_RAN = (
     names.Reason.NAME_CONFLICT,
 )
 """Failures before anything trained: the next generation of the spec starts the job after all."""
+
+_TOO_LONG = (
+    "spec.tfReplicaSpecs: TF_CONFIG would be {} bytes longer than what a pod can be started with:"
+    " give fewer replicas or a shorter metadata.name, or train with spec.trainer, whose replicas"
+    " share a file"
+)
 
 
 def decide(
@@ -99,6 +106,11 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
         return _suspended(case, status)
     if refusal is not None:
         return training.refused(case, status, refusal)
+    if not cluster_spec.is_shared(case.job, case.settings.share_above):
+        excess = cluster_spec.excess(case.job)
+        if excess:
+            message = _TOO_LONG.format(excess)
+            return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
     status, events = _started(case, status)
     return training.train(case, status, events)
 

@@ -113,7 +113,9 @@ async def _live(
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
     async with progress.endpoint(local.job, token, local.report) as url:
-        settings = build.Settings(TRAINER_IMAGE, url, first_pause=_NONE, settling=_NONE)
+        settings = build.Settings(
+            TRAINER_IMAGE, url, first_pause=_NONE, settling=_NONE, share_above=None
+        )
         with _Interruption(local, told) as interruption:
             try:
                 await _drive(local, settings, interruption, clock)
@@ -232,7 +234,7 @@ def _translations(
     Raises:
         SpecError: with a sentence for each role that asks for what only a cluster can give.
     """
-    settings = build.Settings(trainer_image=TRAINER_IMAGE)
+    settings = build.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
     known = {**config_maps, build.config_name(job): build.config(job, settings)["data"]}
     found, problems = {}, {}
     for replica in replicas.expand(job):
