@@ -59,5 +59,7 @@ async def test_an_open_job_has_no_policy_and_the_choice_stays(place: harness.Pla
         await harness.until("the job has pods", made)
         assert await _policies(place) == []
     path = resources.JOBS.path(place.namespace, name)
-    with pytest.raises(errors.Invalid, match="network cannot change once the job exists"):
+    with pytest.raises(
+        errors.Invalid, match="network and hostNetwork cannot change once the job exists"
+    ):
         await place.api.patch(path, {"spec": {"network": "Isolated"}})

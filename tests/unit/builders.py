@@ -79,6 +79,7 @@ class World:
     has_service: bool = False
     has_config: bool = False
     has_policy: bool = False
+    host_port: int | None = None
     deleted: bool = False
     created: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     events: list[decision.Event] = dataclasses.field(default_factory=list)
@@ -91,7 +92,11 @@ class World:
 
     def children(self) -> observation.Children:
         return observation.Children(
-            tuple(self.pods.values()), self.has_service, self.has_config, self.has_policy
+            pods=tuple(self.pods.values()),
+            has_service=self.has_service,
+            has_config=self.has_config,
+            has_policy=self.has_policy,
+            host_port=self.host_port,
         )
 
     def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:

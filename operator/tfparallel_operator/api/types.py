@@ -211,6 +211,11 @@ class Spec(base.Model):
     """Who may connect to the job's pods. Isolated: each other and nobody else, by a NetworkPolicy;
     what they connect to is left alone. Open: everybody. Cannot change."""
 
+    host_network: bool = False
+    """True runs the pods on the network of their nodes, as some fast networks need it. Each replica
+    then listens on a port of its own, which no other job uses; needs network Open. Cannot
+    change."""
+
     run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
     """How long the job may run, how often it is retried, and what is left of it."""
 

@@ -12,6 +12,7 @@ from tfparallel_operator.core import (
     decision,
     failure,
     gpus,
+    host_network,
     memory,
     replicas,
     topology,
@@ -162,6 +163,8 @@ def pod(
     _fill_container(container, job, replica, spec, attempt)
     _tell_cluster(container, job, replica, settings)
     gpus.prepare(pod_spec, container)
+    if job.spec.host_network:
+        host_network.prepare(pod_spec, container)
     if memory_growths and job.spec.run_policy.out_of_memory is not None:
         memory.grow(container, job.spec.run_policy.out_of_memory, memory_growths)
     if settings.progress_url and replica == replicas.coordinator(job):
@@ -237,7 +240,7 @@ def _fill_container(
     spec: types.ReplicaSpec,
     attempt: int,
 ) -> None:
-    port = cluster_spec.replica_port(spec)
+    port = cluster_spec.port(job, replica)
     ports = container.setdefault("ports", [])
     if not any(given.get("name") == names.PORT_NAME for given in ports):
         ports.append({"name": names.PORT_NAME, "containerPort": port})

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import replicas
+from tfparallel_operator.core import host_network, replicas
 
 SHARE_ABOVE = 64
 """Replicas beyond which a copy of the cluster in each pod is more than one file for all."""
@@ -21,8 +21,7 @@ LONGEST_VARIABLE = 131_071
 def address(job: types.TFParallelJob, replica: replicas.Replica) -> str:
     """Return host:port of a replica; the host is short, for the job's Service is in its own
     namespace and thousands of addresses have to fit one environment variable."""
-    port = replica_port(replicas.by_role(job)[replica.role])
-    return f"{replica.pod_name(job.metadata.name)}.{service_name(job)}:{port}"
+    return f"{replica.pod_name(job.metadata.name)}.{service_name(job)}:{port(job, replica)}"
 
 
 def service_name(job: types.TFParallelJob) -> str:
@@ -30,14 +29,15 @@ def service_name(job: types.TFParallelJob) -> str:
     return job.metadata.name
 
 
-def replica_port(spec: types.ReplicaSpec) -> int:
-    """Return the container port named tfjob-port, or TFJob's default."""
-    for container in containers(spec):
+def port(job: types.TFParallelJob, replica: replicas.Replica) -> int:
+    """Return the container port named tfjob-port, or one of the job's on its nodes, or TFJob's
+    default."""
+    for container in containers(replicas.by_role(job)[replica.role]):
         if container.get("name") == names.CONTAINER:
-            for port in container.get("ports") or ():
-                if port.get("name") == names.PORT_NAME:
-                    return int(port["containerPort"])
-    return names.DEFAULT_PORT
+            for given in container.get("ports") or ():
+                if given.get("name") == names.PORT_NAME:
+                    return int(given["containerPort"])
+    return host_network.port(job, replica) or names.DEFAULT_PORT
 
 
 def containers(spec: types.ReplicaSpec) -> Sequence[Any]:

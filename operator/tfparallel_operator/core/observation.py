@@ -70,6 +70,8 @@ class Children:
     has_config: bool = False
     has_policy: bool = False
     """Whether there is a NetworkPolicy."""
+    host_port: int | None = None
+    """The first of the nodes' ports that are free for a job that has none yet and needs some."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -30,6 +30,10 @@ class Jobs:
         """Return a job as it was last seen; None when there is none."""
         return self._bodies.get(key)
 
+    def bodies(self) -> Iterator[Body]:
+        """Return every job as it was last seen."""
+        return iter(self._bodies.values())
+
     def states(self) -> Iterator[str]:
         """Return the state of every job."""
         for body in self._bodies.values():

@@ -15,7 +15,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import build, cleanup, cluster_spec, conditions, decide, replicas
+from tfparallel_operator.core import (
+    build,
+    cleanup,
+    cluster_spec,
+    conditions,
+    decide,
+    host_network,
+    replicas,
+)
 from tfparallel_operator.local import (
     cluster,
     folders,
@@ -76,6 +84,9 @@ async def run(
     layout = folders.Folders(output.resolve())
     with _held(layout):
         job = _going_on(source.job, layout)
+        if host_network.lacks_ports(job):
+            # Here each process has a port of its own anyway, which takes the place of these.
+            job = host_network.with_ports(job, host_network.FIRST_PORT)
         token = secrets.token_urlsafe(32)
         addresses = _addresses(job)
         launcher = launch.Launcher(
