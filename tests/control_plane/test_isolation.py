@@ -15,10 +15,10 @@ pytestmark = pytest.mark.control_plane
 PAGE = pathlib.Path(__file__).parents[2] / "docs/isolation.md"
 
 
-def _block(heading: str) -> Any:
-    """Return the first YAML block below a heading of the page."""
-    text = PAGE.read_text().split(f"{heading}\n", 1)[1]
-    return yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)[0])
+def _blocks() -> list[Any]:
+    """Return the YAML of the page: a policy's spec, and a job that has none."""
+    found = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    return [yaml.safe_load(block) for block in found]
 
 
 async def _policies(place: harness.Place) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ async def test_a_job_takes_connections_of_its_own_pods_alone(place: harness.Plac
         assert policy["metadata"]["name"] == "digits-tfparallel"
         [owner] = policy["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
-        assert policy["spec"] == _block("## The network")
+        assert policy["spec"] == _blocks()[0]
         chosen = policy["spec"]["podSelector"]["matchLabels"]
         assert all(chosen.items() <= pod["metadata"]["labels"].items() for pod in pods.values())
         place.kubectl("delete", "networkpolicy", "digits-tfparallel")
@@ -48,7 +48,7 @@ async def test_a_job_takes_connections_of_its_own_pods_alone(place: harness.Plac
 
 
 async def test_an_open_job_has_no_policy_and_the_choice_stays(place: harness.Place) -> None:
-    given = _block("Everybody may connect")
+    given = _blocks()[1]
     name = given["metadata"]["name"]
     async with place.operator():
         await place.create_job(given)

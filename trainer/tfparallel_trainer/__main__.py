@@ -47,8 +47,8 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
 def _tell_cluster(env: Mapping[str, str]) -> None:
     """Have a strategy of the user's find the cluster where TensorFlow looks for it."""
     config = settings.tf_config(env)
-    if config:
-        os.environ[environment.TF_CONFIG] = config
+    if config != env.get(environment.TF_CONFIG):
+        os.environ[environment.TF_CONFIG] = str(config)
 
 
 def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:
