@@ -97,5 +97,3 @@ async def test_a_thousand_workers_are_stored_in_bounded_pieces(place: harness.Pl
         status = await _until(place, name, "the end is recorded", state="Succeeded")
         assert status["replicas"]["Worker"]["completed"] == "0-1,500"
         assert _bytes(status) < 4_000
-    # Other tests' operators would have to look at so many pods.
-    place.kubectl("delete", "--raw", f"{resources.PODS.path(place.namespace)}?gracePeriodSeconds=0")

@@ -45,8 +45,8 @@ def port(job: types.TFParallelJob, replica: replicas.Replica) -> int | None:
     if not job.spec.host_network or ports is None:
         return None
     counts = {role: spec.replicas for role, spec in replicas.by_role(job).items()}
-    order = [role for role in types.Role if role in counts and role is not types.Role.WORKER]
-    order.append(types.Role.WORKER)
+    order: list[types.Role] = [role for role in types.Role if role in counts]
+    order.sort(key=lambda role: role is types.Role.WORKER)
     before = order[: order.index(replica.role)]
     return ports.first + sum(counts[role] for role in before) + replica.index
 
