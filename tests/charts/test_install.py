@@ -24,6 +24,8 @@ NEEDED = [
     *[(verb, "pods", WATCHED) for verb in ("get", "list", "watch", "create", "delete")],
     ("create", "services", WATCHED),
     ("create", "configmaps", WATCHED),
+    ("watch", "networkpolicies", WATCHED),
+    ("create", "networkpolicies", WATCHED),
     ("create", "events.events.k8s.io", WATCHED),
     ("get", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
     ("patch", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
@@ -43,6 +45,7 @@ REFUSED = [
     ("get", "pods/log", WATCHED),
     ("create", "pods/exec", WATCHED),
     ("patch", "pods", WATCHED),
+    ("delete", "networkpolicies", WATCHED),
     ("create", "tfparalleljobs", WATCHED),
     ("update", "tfparalleljobs", WATCHED),
     ("list", "customresourcedefinitions.apiextensions.k8s.io", ""),
@@ -99,7 +102,7 @@ def test_other_rights_are_not(
 
 
 def test_jobs_of_other_namespaces_are_out_of_reach(cluster: handle.Cluster) -> None:
-    for resource in ("tfparalleljobs", "pods", "configmaps"):
+    for resource in ("tfparalleljobs", "pods", "configmaps", "networkpolicies"):
         assert not _allowed(cluster, "list", resource, "default")
 
 

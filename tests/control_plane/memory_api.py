@@ -17,6 +17,7 @@ RESOURCES = (
     resources.PODS,
     resources.SERVICES,
     resources.CONFIG_MAPS,
+    resources.NETWORK_POLICIES,
     resources.EVENTS,
     resources.SECRETS,
     resources.NODES,

@@ -67,7 +67,8 @@ async def _live(
 
 def _outcome(api: memory_api.MemoryApi) -> Outcome:
     jobs = api.items(resources.JOBS)
-    children = [*api.items(resources.SERVICES), *api.items(resources.CONFIG_MAPS)]
+    kinds = (resources.SERVICES, resources.CONFIG_MAPS, resources.NETWORK_POLICIES)
+    children = [child for kind in kinds for child in api.items(kind)]
     return Outcome(
         status=_timeless(jobs[0]["status"]) if jobs else None,
         pods=[
@@ -138,7 +139,7 @@ async def test_the_undisturbed_run_of_a_gang_is_what_it_should_be() -> None:
     assert outcome.status["restarts"] == {"failure": 1, "disruption": 1}
     assert outcome.pods == ["digits-chief-0 Succeeded"]
     assert len(outcome.created) == 9
-    assert outcome.others == ["digits", "digits-tfparallel"]
+    assert outcome.others == ["digits", "digits-tfparallel", "digits-tfparallel"]
 
 
 async def test_an_attempt_and_an_end_are_written_before_any_pod_is_deleted_for_them() -> None:

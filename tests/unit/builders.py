@@ -78,6 +78,8 @@ class World:
     pods: dict[str, observation.Pod] = dataclasses.field(default_factory=dict)
     has_service: bool = False
     has_config: bool = False
+    has_policy: bool = False
+    host_port: int | None = None
     deleted: bool = False
     created: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     events: list[decision.Event] = dataclasses.field(default_factory=list)
@@ -89,7 +91,13 @@ class World:
         return self.job.status
 
     def children(self) -> observation.Children:
-        return observation.Children(tuple(self.pods.values()), self.has_service, self.has_config)
+        return observation.Children(
+            pods=tuple(self.pods.values()),
+            has_service=self.has_service,
+            has_config=self.has_config,
+            has_policy=self.has_policy,
+            host_port=self.host_port,
+        )
 
     def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:
         return decide.decide(self.job, self.children(), self.now, SETTINGS, refusal)
@@ -182,6 +190,9 @@ class World:
         elif created["kind"] == "ConfigMap":
             assert not self.has_config
             self.has_config = True
+        elif created["kind"] == "NetworkPolicy":
+            assert not self.has_policy
+            self.has_policy = True
         else:
             assert name not in self.pods, f"{name} is created while it exists"
             labels = created["metadata"]["labels"]

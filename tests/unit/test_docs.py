@@ -208,12 +208,13 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
     assert words == set(types.CleanPodPolicy)
     targets = [row[0] for row in rows("life.md", "times, each for the end that `when` names:")]
     assert targets == list(policies.CleanupTarget)
-    reasons = [row[1] for row in rows("life.md", "## Refused pods")]
+    reasons = [row[1].split("`")[0] for row in rows("life.md", "## Refused pods")]
     assert set(reasons) == {
         names.Reason.QUOTA_EXCEEDED,
         names.Reason.PRIORITY_CLASS_NOT_FOUND,
         names.Reason.ADMISSION_DENIED,
         names.Reason.TOO_MANY_REQUESTS,
+        names.Reason.HOST_PORTS_TAKEN,
     }
 
 

@@ -92,6 +92,7 @@ class Reason(enum.StrEnum):
     PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound"
     TOO_MANY_REQUESTS = "TooManyRequests"
     ADMISSION_DENIED = "AdmissionDenied"
+    HOST_PORTS_TAKEN = "HostPortsTaken"
     REPLICAS_CREATED = "ReplicasCreated"
     POD_FORCED = "PodForced"
     CHIEF_SUCCEEDED = "ChiefSucceeded"

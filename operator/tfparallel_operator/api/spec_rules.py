@@ -139,6 +139,20 @@ SPEC_RULES = rules.Rules(
         f"{_manager('self')} == {_manager('oldSelf')}",
         "runPolicy.managedBy cannot change once the job exists: delete the job and apply it again",
     ),
+    rules.Rule(
+        "!self.hostNetwork || self.network == 'Open'",
+        "no network policy reaches pods on the network of their node: with hostNetwork, set network"
+        " to Open",
+    ),
+    rules.Rule(
+        f"!self.hostNetwork || !{_ELASTIC} || has(self.tfReplicaSpecs['Worker'].maxReplicas)",
+        "with hostNetwork a port is kept for each worker that may come: add Worker.maxReplicas",
+    ),
+    rules.Rule(
+        "self.network == oldSelf.network && self.hostNetwork == oldSelf.hostNetwork",
+        "network and hostNetwork cannot change once the job exists: delete the job and apply it"
+        " again",
+    ),
     *mesh_rules.SPEC_RULES,
 )
 """Rules between the fields of `spec`."""

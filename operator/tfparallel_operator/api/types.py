@@ -55,6 +55,13 @@ class SuccessPolicy(enum.StrEnum):
     ALL_WORKERS = "AllWorkers"
 
 
+class Network(enum.StrEnum):
+    """Who may connect to the pods of a job."""
+
+    ISOLATED = "Isolated"
+    OPEN = "Open"
+
+
 class ReplicaSpec(base.Model):
     """The replicas of one role."""
 
@@ -199,6 +206,15 @@ class Spec(base.Model):
     scheduling: Scheduling | None = None
     """Where the scheduler puts the replicas. Absent: with ModelSplit, pods whose devices exchange
     most prefer the same node, and all the same zone; else nothing is asked for."""
+
+    network: Network = Network.ISOLATED
+    """Who may connect to the job's pods. Isolated: each other and nobody else, by a NetworkPolicy;
+    what they connect to is left alone. Open: everybody. Cannot change."""
+
+    host_network: bool = False
+    """True runs the pods on the network of their nodes, as some fast networks need it. Each replica
+    then listens on a port of its own, which no other job uses; needs network Open. Cannot
+    change."""
 
     run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
     """How long the job may run, how often it is retried, and what is left of it."""

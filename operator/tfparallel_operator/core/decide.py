@@ -11,11 +11,13 @@ from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import (
     build,
     cleanup,
+    cluster_spec,
     conditions,
     counts,
     deadlines,
     decision,
     forced,
+    host_network,
     observation,
     replicas,
     restarts,
@@ -30,6 +32,15 @@ _NEVER_RAN = (
     names.Reason.NAME_CONFLICT,
 )
 """Failures before anything trained: the next generation of the spec starts the job after all."""
+
+_LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
+"""How often a job that waits for ports looks whether some are free."""
+
+_TOO_LONG = (
+    "spec.tfReplicaSpecs: TF_CONFIG would be {} bytes longer than what a pod can be started with:"
+    " give fewer replicas or a shorter metadata.name, or train with spec.trainer, whose replicas"
+    " share a file"
+)
 
 
 def decide(
@@ -50,6 +61,8 @@ def decide(
     """
     if job.spec.run_policy.managed_by not in (None, names.CONTROLLER):
         return decision.Decision(job.status)
+    if host_network.lacks_ports(job) and children.host_port is not None:
+        job = host_network.with_ports(job, children.host_port)
     wanted = scaling.workers(job)
     in_force = scaling.in_force(job, children.pods)
     made = _decide(situation.Case(in_force, children, now, settings, wanted), refusal)
@@ -99,6 +112,13 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
         return _suspended(case, status)
     if refusal is not None:
         return training.refused(case, status, refusal)
+    if not cluster_spec.is_shared(case.job, case.settings.share_above):
+        excess = cluster_spec.excess(case.job)
+        if excess:
+            message = _TOO_LONG.format(excess)
+            return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
+    if host_network.lacks_ports(case.job):
+        return _portless(case, status)
     status, events = _started(case, status)
     return training.train(case, status, events)
 
@@ -142,6 +162,22 @@ def _started(
     status = status.model_copy(update=begun)
     count = len(replicas.expand(case.job))
     return status, (case.normal(reason, f"attempt {status.attempt} with {count} replicas"),)
+
+
+def _portless(case: situation.Case, status: job_status.JobStatus) -> decision.Decision:
+    """Wait until other jobs on their nodes' network have ended."""
+    kind, reason = names.Condition.CREATION_REFUSED, names.Reason.HOST_PORTS_TAKEN
+    message = (
+        f"hostNetwork: no {host_network.needed(case.job)} ports in a row are free: other jobs on"
+        " their nodes' network have to end first"
+    )
+    told = conditions.holds(status, kind)
+    status = case.condition(status, kind, True, reason, message)
+    return decision.Decision(
+        case.observed(status),
+        events=() if told else (case.warning(reason, message),),
+        wake_at=case.now + _LOOK_FOR_PORTS,
+    )
 
 
 def _suspended(case: situation.Case, status: job_status.JobStatus) -> decision.Decision:

@@ -52,7 +52,7 @@ class Decision:
     events: tuple[Event, ...] = ()
     deletions: tuple[Deletion, ...] = ()
     creations: tuple[Manifest, ...] = ()
-    """The Service and the ConfigMap come before pods."""
+    """The Service, the ConfigMap and the NetworkPolicy come before pods."""
     delete_job: bool = False
     """The job's time to live is over."""
     wake_at: datetime.datetime | None = None

@@ -55,6 +55,8 @@ class Pod:
     disrupted: bool = False
     """Whether the cluster took it: DisruptionTarget, or evicted."""
     exit: Exit | None = None
+    lingers: bool = False
+    """Whether a container beside the one that has ended still runs, and holds what the pod has."""
     waiting: str = ""
     """Why it is pending, in the scheduler's or kubelet's words."""
 
@@ -66,6 +68,10 @@ class Children:
     pods: tuple[Pod, ...] = ()
     has_service: bool = False
     has_config: bool = False
+    has_policy: bool = False
+    """Whether there is a NetworkPolicy."""
+    host_port: int | None = None
+    """The first of the nodes' ports that are free for a job that has none yet and needs some."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from tfparallel_operator.core import (
     deadlines,
     decision,
     failure,
+    isolation,
     observation,
     policy,
     replicas,
@@ -180,6 +181,8 @@ def _creations(
         manifests.append(build.service(case.job))
     if not case.children.has_config:
         manifests.append(build.config(case.job, case.settings))
+    if isolation.isolated(case.job) and not case.children.has_policy:
+        manifests.append(isolation.policy(case.job))
     paused = status.attempt_time is not None and status.attempt_time > case.now
     if paused or any(pod.attempt != status.attempt for pod in sight.stale):
         return tuple(manifests)

@@ -203,7 +203,7 @@ class Applier:
 
 
 def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifest]]:
-    """Order creations: Service and ConfigMap, then a pod of each role, then the other pods.
+    """Order creations: what pods need, then a pod of each role, then the other pods.
 
     A template that is wrong is so found before the other thousand pods exist.
     """

@@ -1,4 +1,4 @@
-"""What is known of the children of all jobs: three informers as one."""
+"""What is known of the children of all jobs: an informer for each kind."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,16 +9,23 @@ from tfparallel_operator.engine import client, informer, observe, resources
 
 
 class Children:
-    """Pods, and the mere existence of Services and ConfigMaps, by the uid of their job."""
+    """Pods, and the mere existence of the other children, by the uid of their job."""
 
     def __init__(
         self, api: client.Client, namespaces: tuple[str, ...], changed: informer.Changed
     ) -> None:
         self.pods = informer.Informer(api, resources.PODS, namespaces, observe.pod, changed)
-        self._services = informer.Informer(api, resources.SERVICES, namespaces, _exists, changed)
-        self._configs = informer.Informer(api, resources.CONFIG_MAPS, namespaces, _exists, changed)
+        self._services, self._configs, self._policies = (
+            informer.Informer(api, resource, namespaces, _exists, changed)
+            for resource in (
+                resources.SERVICES,
+                resources.CONFIG_MAPS,
+                resources.NETWORK_POLICIES,
+            )
+        )
         self._by_resource: dict[resources.Resource, informer.Informer[Any]] = {
-            found.resource: found for found in (self.pods, self._services, self._configs)
+            found.resource: found
+            for found in (self.pods, self._services, self._configs, self._policies)
         }
 
     def of(self, uid: str) -> observation.Children:
@@ -27,6 +34,7 @@ class Children:
             pods=self.pods.of(uid),
             has_service=bool(self._services.of(uid)),
             has_config=bool(self._configs.of(uid)),
+            has_policy=bool(self._policies.of(uid)),
         )
 
     def learn(self, resource: resources.Resource, item: Mapping[str, Any]) -> None:

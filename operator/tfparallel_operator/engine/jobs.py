@@ -34,6 +34,10 @@ class Jobs:
         """Return the keys of all jobs."""
         return tuple(self._bodies)
 
+    def bodies(self) -> Iterator[Body]:
+        """Return every job as it was last seen."""
+        return iter(self._bodies.values())
+
     def states(self) -> Iterator[str]:
         """Return the state of every job."""
         for body in self._bodies.values():

@@ -36,11 +36,17 @@ JOBS = Resource(names.API_VERSION, names.PLURAL)
 PODS = Resource("v1", "pods")
 SERVICES = Resource("v1", "services")
 CONFIG_MAPS = Resource("v1", "configmaps")
+NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies")
 SECRETS = Resource("v1", "secrets")
 NODES = Resource("v1", "nodes")
 EVENTS = Resource("events.k8s.io/v1", "events")
 LEASES = Resource("coordination.k8s.io/v1", "leases")
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 
-BY_KIND = {"Pod": PODS, "Service": SERVICES, "ConfigMap": CONFIG_MAPS}
+BY_KIND = {
+    "Pod": PODS,
+    "Service": SERVICES,
+    "ConfigMap": CONFIG_MAPS,
+    "NetworkPolicy": NETWORK_POLICIES,
+}
 """Children of a job by the kind of their manifests."""
