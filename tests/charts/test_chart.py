@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.charts import conftest, rendering
+from tests.cluster import binaries
 from tests.images import inputs
 from tests.unit import test_docs
 from tfparallel_operator import main as operator
@@ -29,6 +30,17 @@ def test_versions_are_those_of_the_distributions() -> None:
         text = (rendering.ROOT / name / "pyproject.toml").read_text(encoding="utf-8")
         assert chart["appVersion"] == tomllib.loads(text)["project"]["version"]
     assert chart["version"] == chart["appVersion"]
+
+
+def test_supported_kubernetes_is_what_the_tests_run() -> None:
+    oldest, newest = (
+        binaries.kubernetes_version(module).removeprefix("v").rpartition(".")[0]
+        for module in ("older", "tools")
+    )
+    assert f"Kubernetes {oldest} to {newest} " in (rendering.ROOT / "docs/install.md").read_text()
+    assert f"(Kubernetes {oldest} to {newest};" in (rendering.ROOT / "README.md").read_text()
+    chart = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["kubeVersion"] == f">={oldest}.0-0"
 
 
 def test_default_images_are_those_that_the_dockerfile_builds(chart: conftest.Render) -> None:

@@ -40,6 +40,7 @@ TARGETS = {
     "helm": Target("tools", "helm.sh/helm/v4/cmd/helm"),
     "kube-controller-manager": Target("tools", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     "kube-scheduler": Target("tools", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "older-kube-apiserver": Target("older", "k8s.io/kubernetes/cmd/kube-apiserver"),
     "kubelet": Target("tools", "k8s.io/kubernetes/cmd/kubelet"),
     "kube-proxy": Target("tools", "k8s.io/kubernetes/cmd/kube-proxy"),
     "kwok": Target("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
@@ -51,6 +52,8 @@ TARGETS = {
 CLIENTS = ("kubectl", "helm")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 LIGHT = (*CONTROL_PLANE, *CLIENTS, "kwok")
+OLDER = ("older-kube-apiserver",)
+"""The API server of the oldest Kubernetes that the product supports."""
 FULL = (*CONTROL_PLANE, *CLIENTS, "kubelet", "kube-proxy", "coredns", "pause")
 
 
@@ -60,12 +63,12 @@ def path(name: str) -> Path:
     return folders.cache() / "bin" / f"{module}-{_fingerprint(module)}" / name
 
 
-def kubernetes_version() -> str:
-    """The version the tools module pins, which is also what the programs report."""
-    text = (folders.SOURCE / "tools" / "go.mod").read_text(encoding="utf-8")
+def kubernetes_version(module: str = "tools") -> str:
+    """The version that a module pins, which is also what the programs report."""
+    text = (folders.SOURCE / module / "go.mod").read_text(encoding="utf-8")
     found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", text, re.MULTILINE)
     if found is None:
-        raise console.ClusterError("tests/cluster/tools/go.mod does not name k8s.io/kubernetes")
+        raise console.ClusterError(f"tests/cluster/{module}/go.mod does not name k8s.io/kubernetes")
     return found.group(1)
 
 
@@ -113,7 +116,7 @@ def _build(compiler: str, name: str) -> None:
     output = path(name)
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{name}.partial")
-    flags = ["-trimpath", "-ldflags", _link_flags(), "-o", str(partial)]
+    flags = ["-trimpath", "-ldflags", _link_flags(target.module), "-o", str(partial)]
     built = subprocess.run(
         [compiler, "build", *flags, target.package],
         cwd=folders.SOURCE / target.module,
@@ -128,15 +131,15 @@ def _build(compiler: str, name: str) -> None:
     partial.rename(output)
 
 
-def _link_flags() -> str:
-    version = kubernetes_version()
+def _link_flags(module: str) -> str:
+    version = kubernetes_version(module if module == "older" else "tools")
     major, minor, _ = version.removeprefix("v").split(".", 2)
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s -w", *(f"-X {VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])
 
 
 def _fingerprint(module: str) -> str:
-    digest = hashlib.sha256(_link_flags().encode())
+    digest = hashlib.sha256(_link_flags(module).encode())
     for file in sorted((folders.SOURCE / module).iterdir()):
         if file.name in {"go.mod", "go.sum"} or file.suffix == ".go":
             digest.update(file.name.encode() + b"\0" + file.read_bytes())

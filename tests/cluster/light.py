@@ -7,9 +7,9 @@ from tests.cluster import binaries, controlplane, handle, kwok, pki, process, se
 
 def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) -> None:
     """Start what was asked for; returns when it can be used."""
-    binaries.ensure(binaries.LIGHT)
+    binaries.ensure(binaries.LIGHT + (binaries.OLDER if wanted.older else ()))
     authority = pki.Authority(ledger.directory / "keys")
-    plan = controlplane.loopback_plan(wanted.controllers, wanted.gang_scheduling)
+    plan = controlplane.loopback_plan(wanted)
     controlplane.start(ledger, authority, plan, cluster)
     if wanted.controllers:
         controlplane.start_controllers(ledger, authority, plan, cluster)

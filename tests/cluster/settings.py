@@ -13,6 +13,8 @@ class Light:
     nodes: int = 0
     gpus: int = 4
     gang_scheduling: bool = False
+    older: bool = False
+    """With the API server of the oldest Kubernetes that the product supports."""
 
     def __post_init__(self) -> None:
         if self.nodes and not self.controllers:

@@ -15,10 +15,24 @@ from tfparallel_operator.engine import client, credentials, resources
 _NUMBERS = itertools.count()
 
 
+ON_BOTH_VERSIONS = ("test_crd", "test_life")
+"""What is tested on the newest and on the oldest Kubernetes that the product supports."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize the cluster of the modules that are tested on two versions."""
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if module in ON_BOTH_VERSIONS and "cluster" in metafunc.fixturenames:
+        clusters = ["light_cluster", "older_cluster"]
+        ids = ["newest", "oldest"]
+        metafunc.parametrize("cluster", clusters, ids=ids, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def cluster(light_cluster: handle.Cluster) -> handle.Cluster:
+def cluster(request: pytest.FixtureRequest) -> handle.Cluster:
     """An API server that knows TFParallelJob, by plain `kubectl apply`."""
-    return _install(light_cluster)
+    found: handle.Cluster = request.getfixturevalue(getattr(request, "param", "light_cluster"))
+    return _install(found)
 
 
 @pytest.fixture(scope="session")
