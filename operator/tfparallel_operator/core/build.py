@@ -6,7 +6,15 @@ import datetime
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import cluster_spec, decision, failure, memory, replicas, topology
+from tfparallel_operator.core import (
+    cluster_spec,
+    decision,
+    failure,
+    gang,
+    memory,
+    replicas,
+    topology,
+)
 from tfparallel_trainer.contract import environment, job_file
 
 JOB_FILE_KEY = "job.json"
@@ -41,6 +49,8 @@ class Settings:
     """How long a verdict that ends a job waits for signs that the cluster took a replica."""
     listening_since: datetime.datetime | None = None
     """Since when reports of progress are taken: silence before says nothing."""
+    gangs: gang.Installation | None = None
+    """Who starts pods together; absent: nothing schedules here, all pods start at once."""
 
 
 def labels(job: types.TFParallelJob) -> dict[str, str]:
@@ -148,7 +158,14 @@ def pod(
         memory.grow(container, job.spec.run_policy.out_of_memory, memory_growths)
     if settings.progress_url and replica == replicas.coordinator(job):
         _report_progress(pod_spec, container, job, settings)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+    gang.join(made, job, settings.gangs, attempt, replica_attempt)
+    return made
+
+
+def pod_group(job: types.TFParallelJob, manifest: decision.Manifest) -> decision.Manifest:
+    """Return the manifest of a job's PodGroup with the labels and the owner of a child."""
+    return {**manifest, "metadata": _metadata(job, manifest["metadata"]["name"])}
 
 
 def _metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import dataclasses
 import datetime
 import enum
+from collections.abc import Mapping
+from typing import Any
 
 from tfparallel_operator.api import names
 from tfparallel_operator.core import replicas
@@ -60,12 +62,24 @@ class Pod:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """One PodGroup of the job, of any of the gang schedulers."""
+
+    api_version: str
+    """Whose it is."""
+    name: str
+    uid: str
+    spec: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Children:
     """Everything that a job owns, as last observed."""
 
     pods: tuple[Pod, ...] = ()
     has_service: bool = False
     has_config: bool = False
+    groups: tuple[Group, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
