@@ -20,6 +20,7 @@ RESOURCES = (
     resources.EVENTS,
     resources.SECRETS,
     resources.NODES,
+    resources.POD_GROUPS[0],
 )
 
 

@@ -112,6 +112,20 @@ SCENARIOS: dict[str, tuple[dict[str, Any], tuple[Step, ...]]] = {
         ),
         (_run, _end("digits-worker-1", 3), _let_go, _run, _end("digits-chief-0", 0), _let_go),
     ),
+    "a job whose pods start together, and that is suspended": (
+        objects.job(scheduling={"gang": "Coscheduling"}),
+        (
+            _run,
+            _end("digits-worker-0", 1),
+            _let_go,
+            _edit({"runPolicy": {"suspend": True}}),
+            _let_go,
+            _edit({"runPolicy": {"suspend": False}}),
+            _run,
+            _end("digits-chief-0", 0),
+            _let_go,
+        ),
+    ),
     "a job that is removed after its time to live": (
         objects.job(workers=0, runPolicy={"ttlSecondsAfterFinished": 5}),
         (_run, _end("digits-chief-0", 0)),
