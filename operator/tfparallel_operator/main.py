@@ -8,6 +8,8 @@ import sys
 
 import click
 
+from tfparallel_operator.api import types
+from tfparallel_operator.core import gang
 from tfparallel_operator.engine import credentials, errors, logs, service, settings, watch
 
 _LOG = logging.getLogger(__name__)
@@ -86,6 +88,20 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     show_default=True,
 )
 @click.option(
+    "--gang-scheduler",
+    envvar="TFPARALLEL_GANG_SCHEDULER",
+    type=click.Choice([one.value for one in types.GangScheduler]),
+    help="Who starts together the pods of jobs that have runPolicy.schedulingPolicy and name no"
+    " gang scheduler; without it such jobs are refused.",
+)
+@click.option(
+    "--coscheduling-name",
+    envvar="TFPARALLEL_COSCHEDULING_NAME",
+    default=gang.Installation().coscheduling_name,
+    show_default=True,
+    help="Name of the scheduler that has the plugin Coscheduling.",
+)
+@click.option(
     "--kubeconfig",
     envvar="KUBECONFIG",
     help="Kubeconfig for running outside of a cluster; without it the service account is used.",
@@ -103,6 +119,8 @@ def main(
     tls_secret: str,
     workers: int,
     log_format: str,
+    gang_scheduler: str | None,
+    coscheduling_name: str,
     kubeconfig: str | None,
 ) -> None:
     """Run TFParallelJobs on a Kubernetes cluster."""
@@ -119,6 +137,9 @@ def main(
         tls_secret=tls_secret,
         workers=workers,
         log_format=settings.LogFormat(log_format),
+        gangs=gang.Installation(
+            types.GangScheduler(gang_scheduler) if gang_scheduler else None, coscheduling_name
+        ),
         kubeconfig=kubeconfig,
     )
     logs.configure(wanted.log_format)

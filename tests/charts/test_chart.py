@@ -274,7 +274,7 @@ def test_every_value_has_a_comment_and_a_schema() -> None:
     for number, line in enumerate(lines):
         key, _, rest = line.partition(":")
         opens_section = not rest and key.strip() in {
-            "image", "trainer", "metrics", "crds", "rbac", "serviceAccount",
+            "image", "trainer", "metrics", "crds", "rbac", "serviceAccount", "gangScheduling",
         }  # fmt: skip
         described = lines[number - 1].lstrip().startswith("# --")
         if key and not key.startswith((" ", "#")):

@@ -7,6 +7,7 @@ built anew and an unchanged one is found in no time, whatever branch is checked 
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -48,6 +49,7 @@ TARGETS = {
     "pause": Target("pause", "."),
     "probe": Target("probe", "."),
     "kind": Target("kind", "sigs.k8s.io/kind"),
+    "coscheduling": Target("coscheduling", "."),
 }
 CLIENTS = ("kubectl", "helm")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -65,11 +67,27 @@ def path(name: str) -> Path:
 
 def kubernetes_version(module: str = "tools") -> str:
     """The version that a module pins, which is also what the programs report."""
-    text = (folders.SOURCE / module / "go.mod").read_text(encoding="utf-8")
-    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", text, re.MULTILINE)
+    found = pinned(module, "k8s.io/kubernetes")
     if found is None:
         raise console.ClusterError(f"tests/cluster/{module}/go.mod does not name k8s.io/kubernetes")
-    return found.group(1)
+    return found
+
+
+def pinned(module: str, dependency: str) -> str | None:
+    """The version of a dependency that a module's folder pins; None when it names it not."""
+    text = (folders.SOURCE / module / "go.mod").read_text(encoding="utf-8")
+    found = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", text, re.MULTILINE)
+    return None if found is None else found.group(1)
+
+
+def published(module: str, dependency: str, file: str) -> str:
+    """The text of a file that a dependency brings, in the version that the module pins."""
+    folder = folders.SOURCE / module
+    command = [find_go(), "mod", "download", "-json", f"{dependency}@{pinned(module, dependency)}"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise console.ClusterError(f"{dependency} cannot be had:\n{found.stderr or found.stdout}")
+    return Path(json.loads(found.stdout)["Dir"], file).read_text(encoding="utf-8")
 
 
 def ensure(names: Iterable[str]) -> None:
@@ -132,7 +150,7 @@ def _build(compiler: str, name: str) -> None:
 
 
 def _link_flags(module: str) -> str:
-    version = kubernetes_version(module if module == "older" else "tools")
+    version = pinned(module, "k8s.io/kubernetes") or kubernetes_version()
     major, minor, _ = version.removeprefix("v").split(".", 2)
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s -w", *(f"-X {VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])

@@ -2,7 +2,17 @@
 
 from pathlib import Path
 
-from tests.cluster import binaries, controlplane, handle, kwok, pki, process, settings, state
+from tests.cluster import (
+    binaries,
+    controlplane,
+    coscheduling,
+    handle,
+    kwok,
+    pki,
+    process,
+    settings,
+    state,
+)
 
 
 def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) -> None:
@@ -16,6 +26,8 @@ def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) ->
     if wanted.nodes:
         kwok.start(ledger, authority, plan)
         kwok.add_nodes(ledger, cluster, wanted.nodes, wanted.gpus)
+    if wanted.coscheduling:
+        coscheduling.start(ledger, authority, plan, cluster)
 
 
 def down(found: state.State, directory: Path) -> None:

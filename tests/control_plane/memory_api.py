@@ -22,6 +22,7 @@ RESOURCES = (
     resources.SECRETS,
     resources.NODES,
     resources.LEASES,
+    resources.POD_GROUPS[0],
 )
 
 

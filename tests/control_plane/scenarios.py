@@ -177,6 +177,22 @@ SCENARIOS = {
         (run, end("digits-worker-1", 3), let_go, run, end("digits-chief-0", 0), let_go),
         "Succeeded",
     ),
+    "a job whose pods start together, and that is suspended": Scenario(
+        objects.job(scheduling={"gang": "Coscheduling"}),
+        (
+            run,
+            end("digits-worker-0", 1),
+            let_go,
+            edit({"runPolicy": {"suspend": True}}),
+            let_go,
+            edit({"runPolicy": {"suspend": False}}),
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=3,
+    ),
     "a job that is removed after its time to live": Scenario(
         objects.job(workers=0, runPolicy={"ttlSecondsAfterFinished": 5}),
         (run, end("digits-chief-0", 0)),

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import AsyncIterator
 
 from tests.control_plane import memory_api
-from tfparallel_operator.core import build
+from tfparallel_operator.core import build, gang
 from tfparallel_operator.engine import (
     children,
     client,
@@ -50,7 +50,7 @@ class SmallEngine:
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed)
         self.sweeper = watch.Sweeper(api, self.jobs, ())
-        settings = build.Settings(trainer_image="trainer:test")
+        settings = build.Settings(trainer_image="trainer:test", gangs=gang.Installation())
         reconciler = reconcile.Reconciler(
             api, self.jobs, self.children, settings, "test", self.timers, clock
         )

@@ -142,12 +142,12 @@ def test_every_difference_that_depends_on_the_job_is_tried() -> None:
     assert tried == {one for one in Difference if not one.value.everywhere}
 
 
-def test_what_convert_removes_because_it_is_refused_is_still_refused() -> None:
-    """Whoever makes it work has to let convert keep it."""
-    document = jobs.convert(jobs.plain()).document
-    document["spec"]["runPolicy"]["schedulingPolicy"] = {"minAvailable": 2}
-    with pytest.raises(load.SpecError, match="not supported yet"):
-        load.parse_job(document)
+def test_a_scheduling_policy_is_kept_with_what_it_says() -> None:
+    known = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
+    given = {**known, "queue": "", "priorityClass": None, "other": 1}
+    converted = jobs.convert(jobs.plain(lambda d: jobs.policy(d).update(schedulingPolicy=given)))
+    assert converted.document["spec"]["runPolicy"]["schedulingPolicy"] == known
+    assert {Difference.SCHEDULING_POLICY, Difference.UNKNOWN} <= jobs.found(converted)
 
 
 def test_another_manager_is_kept() -> None:

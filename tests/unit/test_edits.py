@@ -17,7 +17,7 @@ EDITS: dict[str, tuple[str, dict[str, Any]]] = {
     "restartPolicy": ("at once", {"tfReplicaSpecs": {"Worker": {"restartPolicy": "Never"}}}),
     "template": ("later pods", {"tfReplicaSpecs": {"Worker": IMAGE}}),
     "devices": ("later pods", {"tfReplicaSpecs": {"Worker": {"devices": 2}}}),
-    "scheduling": ("later pods", {"scheduling": {"topologyKeys": ["zone"]}}),
+    "scheduling.topologyKeys": ("later pods", {"scheduling": {"topologyKeys": ["zone"]}}),
     "enableDynamicWorker": ("later pods", {"enableDynamicWorker": True}),
     "Worker.replicas with minReplicas or maxReplicas": (
         "a new attempt",
@@ -97,6 +97,7 @@ def test_the_page_has_the_table() -> None:
     refused = {what for what, when in listed.items() if when == "refused"}
     assert refused == {
         *("strategy", "mesh", "trainer", "network", "hostNetwork"),
+        *("scheduling.gang", "runPolicy.schedulingPolicy"),
         *("runPolicy.managedBy", "roles and replicas"),
     }
     assert {what: when for what, when in listed.items() if when != "refused"} == {

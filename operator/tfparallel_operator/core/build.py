@@ -11,6 +11,7 @@ from tfparallel_operator.core import (
     containers,
     decision,
     failure,
+    gang,
     gpus,
     host_network,
     memory,
@@ -55,6 +56,8 @@ class Settings:
     share; None: never."""
     listening_since: datetime.datetime | None = None
     """Since when reports of progress are taken: silence before says nothing."""
+    gangs: gang.Installation | None = None
+    """Who starts pods together; absent: nothing schedules here, all pods start at once."""
 
 
 def labels(job: types.TFParallelJob) -> dict[str, str]:
@@ -169,7 +172,14 @@ def pod(
         memory.grow(container, job.spec.run_policy.out_of_memory, memory_growths)
     if settings.progress_url and replica == replicas.coordinator(job):
         _report_progress(pod_spec, container, job, settings)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": pod_spec}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": pod_spec}
+    gang.join(made, job, settings.gangs, attempt, replica_attempt)
+    return made
+
+
+def pod_group(job: types.TFParallelJob, manifest: decision.Manifest) -> decision.Manifest:
+    """Return the manifest of a job's PodGroup with the labels and the owner of a child."""
+    return {**manifest, "metadata": metadata(job, manifest["metadata"]["name"])}
 
 
 def metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tfparallel_operator.core import (
     deadlines,
     decision,
     forced,
+    gang,
     host_network,
     observation,
     replicas,
@@ -108,6 +109,9 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
         return _ended(case, status)
     if refusal is not None and refusal.final:
         return case.end(status, names.Condition.FAILED, refusal.reason, refusal.message)
+    problem = gang.problem(case.job, case.settings.gangs)
+    if problem is not None:
+        return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, problem)
     if case.job.spec.run_policy.suspend:
         return _suspended(case, status)
     if refusal is not None:
@@ -190,7 +194,7 @@ def _suspended(case: situation.Case, status: job_status.JobStatus) -> decision.D
     return decision.Decision(
         case.observed(status),
         events=() if was_suspended else (case.normal(reason, message),),
-        deletions=situation.deletions(case.children.pods),
+        deletions=case.forsaken(),
     )
 
 
@@ -200,7 +204,7 @@ def _ended(case: situation.Case, status: job_status.JobStatus) -> decision.Decis
     left = cleanup.after_end(case.job, status, case.children.pods, case.now)
     return decision.Decision(
         case.observed(status),
-        deletions=situation.deletions(left.pods),
+        deletions=(*situation.deletions(left.pods), *gang.removals(case.children.groups)),
         delete_job=left.delete_job,
         wake_at=left.look_again_at,
     )

@@ -3,6 +3,8 @@
 import dataclasses
 import datetime
 import enum
+from collections.abc import Mapping
+from typing import Any
 
 from tfparallel_operator.api import names
 from tfparallel_operator.core import replicas
@@ -62,6 +64,17 @@ class Pod:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """One PodGroup of the job, of any of the gang schedulers."""
+
+    api_version: str
+    """Whose it is."""
+    name: str
+    uid: str
+    spec: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Children:
     """Everything that a job owns, as last observed."""
 
@@ -72,6 +85,7 @@ class Children:
     """Whether there is a NetworkPolicy."""
     host_port: int | None = None
     """The first of the nodes' ports that are free for a job that has none yet and needs some."""
+    groups: tuple[Group, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

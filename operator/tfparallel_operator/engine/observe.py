@@ -84,6 +84,24 @@ def pod(item: Raw) -> observation.Pod | None:
     )
 
 
+def group(api_version: str, item: Raw) -> observation.Group | None:
+    """Return what decisions need of a PodGroup; None for one that is being deleted.
+
+    Args:
+        api_version: whose it is; items of a list do not say.
+        item: the PodGroup.
+    """
+    if deleting(item):
+        return None
+    metadata = item["metadata"]
+    return observation.Group(
+        api_version=api_version,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        spec=item.get("spec") or {},
+    )
+
+
 def _container(status: Raw) -> Raw:
     """Return the state of the container tensorflow, empty before the kubelet has written it."""
     for given in status.get("containerStatuses") or ():

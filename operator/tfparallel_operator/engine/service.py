@@ -217,12 +217,13 @@ class Operator:
     def _build_settings(self) -> build.Settings:
         image = self._wanted.trainer_image
         if self._bundle is None:
-            return build.Settings(trainer_image=image)
+            return build.Settings(trainer_image=image, gangs=self._wanted.gangs)
         return build.Settings(
             trainer_image=image,
             progress_url=f"https://{self._wanted.progress_host}:{self._wanted.progress_port}",
             progress_ca=self._bundle.authorities,
             listening_since=timers.utc_now(),
+            gangs=self._wanted.gangs,
         )
 
 

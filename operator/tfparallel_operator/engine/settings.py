@@ -3,6 +3,8 @@
 import dataclasses
 import enum
 
+from tfparallel_operator.core import gang
+
 
 class LogFormat(enum.StrEnum):
     """How log lines are written."""
@@ -50,6 +52,9 @@ class Settings:
 
     log_format: LogFormat = LogFormat.JSON
     """How log lines are written."""
+
+    gangs: gang.Installation = dataclasses.field(default_factory=gang.Installation)
+    """Which gang schedulers the installation has."""
 
     kubeconfig: str | None = None
     """Path of a kubeconfig for running outside of a cluster; None: the service account."""

@@ -151,8 +151,8 @@ class Difference(enum.Enum):
     SCHEDULING_POLICY = Row(
         "`schedulingPolicy`",
         "pods start together or not at all, where the operator has a gang scheduler",
-        "gang scheduling is not supported yet",
-        "removes it",
+        "so too; without a gang scheduler the job is refused",
+        "leaves it: set `scheduling.gang`, or start the operator with `--gang-scheduler`",
     )
     POD_GROUP = Row(
         "annotation `scheduling.k8s.io/group-name`",
