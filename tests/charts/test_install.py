@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.charts import rendering
-from tests.cluster import console, handle
+from tests.cluster import console, handle, lifecycle, settings
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
 
@@ -55,23 +55,22 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def cluster(light_cluster: handle.Cluster) -> Iterator[handle.Cluster]:
-    """A control plane with the chart installed for one watched namespace."""
-    for namespace in (rendering.NAMESPACE, WATCHED):
-        light_cluster.run_kubectl("create", "namespace", namespace)
-    where = ("--namespace", rendering.NAMESPACE)
-    light_cluster.run_helm(
-        "install",
-        "tfparallel-operator",
-        str(rendering.CHART),
-        *where,
-        "--set",
-        f"watchNamespaces={{{WATCHED}}}",
-    )
-    yield light_cluster
-    light_cluster.run_helm("uninstall", "tfparallel-operator", *where)
-    light_cluster.run_kubectl("delete", "crd", "tfparalleljobs.tfparallel.dev")
-    light_cluster.run_kubectl("delete", "namespace", WATCHED, rendering.NAMESPACE, "--wait=false")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[handle.Cluster]:
+    """A control plane of its own with the chart installed for one watched namespace.
+
+    The one that other tests share has the resource already, and the chart wants to bring it.
+    """
+    folder = tmp_path_factory.mktemp("charts") / "cluster"
+    made = lifecycle.up("charts", settings.Light(), folder)
+    try:
+        for namespace in (rendering.NAMESPACE, WATCHED):
+            made.run_kubectl("create", "namespace", namespace)
+        watched = ("--set", f"watchNamespaces={{{WATCHED}}}")
+        where = ("--namespace", rendering.NAMESPACE)
+        made.run_helm("install", RELEASE, str(rendering.CHART), *where, *watched)
+        yield made
+    finally:
+        lifecycle.down("charts", folder)
 
 
 def _allowed(cluster: handle.Cluster, verb: str, resource: str, namespace: str) -> bool:
