@@ -4,15 +4,23 @@ import asyncio
 import pathlib
 import signal
 import ssl
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 from prometheus_client import parser
 
 from tests.cluster import controlplane
-from tests.control_plane import harness, objects, operator_process, outage, test_progress
+from tests.control_plane import (
+    harness,
+    objects,
+    operator_process,
+    outage,
+    test_progress,
+    wrapped_api,
+)
 from tfparallel_operator.core import build
-from tfparallel_operator.engine import lease, resources, service
+from tfparallel_operator.engine import client, credentials, lease, metrics, resources, service
 
 pytestmark = pytest.mark.control_plane
 
@@ -160,6 +168,57 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
     assert status["restarts"] == {"failure": 0, "disruption": 0}
     created = await place.created_since(before.version)
     assert sorted(created) == sorted((pod, "1", "0") for pod in wanted)
+
+
+class Deaf(wrapped_api.WrappedApi):
+    """A client whose watch of pods tells nothing, as one whose connection has died unnoticed."""
+
+    async def watch(
+        self, resource: resources.Resource, namespace: str | None, version: str, selector: str = ""
+    ) -> AsyncIterator[client.WatchEvent]:
+        if resource == resources.PODS:
+            await asyncio.Event().wait()
+        async for event in super().watch(resource, namespace, version, selector):
+            yield event
+
+
+async def test_who_takes_over_does_not_trust_what_its_watches_have_told(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    counted, stop = metrics.Metrics(), asyncio.Event()
+    settings = place.settings(lease=LEASE, instance="operator-1", lease_seconds=60)
+    async with (
+        operator_process.running(_given(place, 0, 8), tmp_path / "0.log") as first,
+        client.Client(credentials.find(settings.kubeconfig)) as api,
+    ):
+        await first.until_ready()
+        await _until_held(place, "operator-0")
+        second = service.Operator(Deaf(api), settings, None, counted)
+        task = asyncio.create_task(second.run(stop))
+
+        async def standing_by() -> bool:
+            return counted.registry.get_sample_value("tfparallel_leader") == 0 and second.ready
+
+        await harness.until("the second stands by", standing_by)
+        await place.create_job()
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        uids = {pod["metadata"]["uid"] for pod in (await place.pods()).values()}
+        first.process.kill()
+        await _until_held(place, "operator-1")
+        looks = "tfparallel_reconcile_duration_seconds_count"
+
+        async def looked() -> bool:
+            return bool(counted.registry.get_sample_value(looks, {"outcome": "done"}))
+
+        await harness.until("the second has looked at the job", looked)
+        stop.set()
+        await task
+        await asyncio.sleep(harness.CLOSE_SECONDS)
+    status = await place.status()
+    assert (status["state"], status["attempt"]) == ("Running", 1)
+    assert {pod["metadata"]["uid"] for pod in (await place.pods()).values()} == uids
 
 
 async def test_an_api_server_that_is_killed_and_comes_back_is_survived(

@@ -14,7 +14,7 @@ from tests.control_plane import (
     troubled_api,
 )
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, resources, timers
+from tfparallel_operator.engine import client, lease, resources, timers
 
 GANG = "a gang that fails once, loses a pod once and then succeeds"
 
@@ -156,6 +156,39 @@ async def test_an_attempt_and_an_end_are_written_before_any_pod_is_deleted_for_t
 
     assert 0 < second_attempt < deleted
     assert deleted < ended < first(resources.PODS, cleaned)
+
+
+@pytest.mark.parametrize("name", [GANG, "a job that is removed after its time to live"])
+async def test_before_every_write_it_is_asked_whether_it_still_may(name: str) -> None:
+    scenario, api, clock = scenarios.SCENARIOS[name], memory_api.MemoryApi(), small_engine.Clock()
+    await api.create(resources.JOBS, "default", scenario.job)
+    asked: list[int] = []
+
+    def may_write() -> None:
+        asked.append(len(api.log))
+
+    async with small_engine.SmallEngine(api, api, clock, may_write).running() as engine:
+        await engine.settle()
+        for step in scenario.steps:
+            step(api)
+            await engine.settle()
+    written = [told for told in api.log[1:] if "/events/" not in told]
+    assert len(asked) == len(written)
+    assert [told.split()[0] for told in written].count("delete") > 0
+
+
+async def test_an_operator_that_may_not_write_writes_nothing() -> None:
+    api = memory_api.MemoryApi()
+    await api.create(resources.JOBS, "default", objects.job())
+
+    def refuse() -> None:
+        raise lease.Lost("not held any more")
+
+    clock = small_engine.Clock()
+    async with small_engine.SmallEngine(api, api, clock, refuse).running() as engine:
+        for _ in range(3):
+            await engine.settle()
+    assert len(api.log) == 1
 
 
 async def test_a_job_that_is_left_alone_is_not_written_to() -> None:

@@ -129,6 +129,11 @@ class Operator:
         except* _Stopped:
             _LOG.info("asked to end")
 
+    @property
+    def ready(self) -> bool:
+        """Whether everything that there was at the start has been seen."""
+        return not probes.ready(self._children, self._jobs_listed)
+
     async def _lead(self, held: lease.Lease) -> None:
         """Act as soon as no other operator does, and say so when it ends."""
         await held.acquire()
