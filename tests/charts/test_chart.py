@@ -93,6 +93,27 @@ def test_rights_on_jobs_are_given_in_watched_namespaces_alone(chart: conftest.Re
     assert bound == dict.fromkeys(("team-a", "team-b"), "tfparallel-operator-jobs")
 
 
+def test_without_cluster_rights_there_are_only_roles(
+    chart: conftest.Render, helm: conftest.Command
+) -> None:
+    few = ("rbac.clusterRights=false", "watchNamespaces={team-a,team-b}")
+    objects = chart(*few)
+    assert objects.of_kind("ClusterRole", "ClusterRoleBinding") == []
+    jobs = [m for m in objects.of_kind("Role") if m["metadata"]["name"].endswith("-jobs")]
+    assert [role["metadata"]["namespace"] for role in jobs] == ["team-a", "team-b"]
+    [cluster_wide] = [
+        role
+        for role in chart().of_kind("ClusterRole")
+        if role["metadata"]["name"].endswith("-jobs")
+    ]
+    assert all(role["rules"] == cluster_wide["rules"] for role in jobs)
+    bound = [m["roleRef"]["kind"] for m in objects.of_kind("RoleBinding")]
+    assert set(bound) == {"Role"}
+    assert rendering.environment(objects)["TFPARALLEL_PROGRESS_HOST"] == ""
+    refused = helm("template", "x", str(rendering.CHART), "--set", few[0])
+    assert "name the namespaces of jobs in watchNamespaces" in refused.stderr
+
+
 def test_no_rule_is_wider_than_its_list(chart: conftest.Render) -> None:
     for role in chart().of_kind("ClusterRole", "Role"):
         for rule in role["rules"]:

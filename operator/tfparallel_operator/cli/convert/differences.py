@@ -129,6 +129,13 @@ class Difference(enum.Enum):
         "leaves it",
         everywhere=True,
     )
+    NETWORK = Row(
+        "who may connect to a pod",
+        "everybody",
+        "the pods of its job, where the cluster's network enforces policies",
+        "leaves it; `network: Open` lets everybody",
+        everywhere=True,
+    )
     HOSTNAME = Row(
         "`hostname`, `subdomain` in a template",
         "kept",
