@@ -151,6 +151,17 @@ def test_workers_of_servers_do_not_come_and_go_in_a_group_that_cannot_change() -
     assert not world.pods
 
 
+def test_a_job_that_trains_outlives_its_installation_losing_the_scheduler() -> None:
+    job = builders.a_job(worker=2, run_policy={"schedulingPolicy": {"minAvailable": 2}})
+    world = builders.World(job, settings=with_gangs(COSCHEDULING))
+    world.settle()
+    world.run()
+    world.settings = with_gangs(None)
+    world.settle()
+    assert builders.state_of(world) is names.State.RUNNING
+    assert only_group(world).spec == {"minMember": 2}
+
+
 def test_on_one_machine_a_gang_is_nothing_special() -> None:
     job = builders.a_job(worker=2, run_policy={"schedulingPolicy": {"queue": "q"}})
     world = builders.World(job)

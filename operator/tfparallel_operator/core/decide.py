@@ -110,7 +110,7 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
     if refusal is not None and refusal.final:
         return case.end(status, names.Condition.FAILED, refusal.reason, refusal.message)
     problem = gang.problem(case.job, case.settings.gangs)
-    if problem is not None:
+    if problem is not None and not _begun(status):
         return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, problem)
     if case.job.spec.run_policy.suspend:
         return _suspended(case, status)
@@ -152,10 +152,9 @@ def _started(
     case: situation.Case, status: job_status.JobStatus
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
     """Begin the first attempt, or the next one after a suspension or a correction."""
-    suspended = conditions.holds(status, names.Condition.SUSPENDED)
-    corrected = conditions.holds(status, names.Condition.FAILED)
-    if status.attempt and not suspended and not corrected:
+    if _begun(status):
         return status, ()
+    suspended = conditions.holds(status, names.Condition.SUSPENDED)
     reason = names.Reason.JOB_RESUMED if suspended else names.Reason.JOB_STARTED
     if suspended:
         message = "spec.runPolicy.suspend is false"
@@ -166,6 +165,12 @@ def _started(
     status = status.model_copy(update=begun)
     count = len(replicas.expand(case.job))
     return status, (case.normal(reason, f"attempt {status.attempt} with {count} replicas"),)
+
+
+def _begun(status: job_status.JobStatus) -> bool:
+    """Whether an attempt goes on: the job is neither suspended nor refused."""
+    resting = (names.Condition.SUSPENDED, names.Condition.FAILED)
+    return bool(status.attempt) and not any(conditions.holds(status, kind) for kind in resting)
 
 
 def _portless(case: situation.Case, status: job_status.JobStatus) -> decision.Decision:

@@ -137,7 +137,9 @@ def steps(
     """Say what to write of a job's group, given the groups that it has."""
     chosen = scheduler(job, installed)
     if chosen is None:
-        return Steps(deletions=removals(groups))
+        # Of a job that trains it can only be the installation that has no scheduler any more: pods
+        # that wait still name their group.
+        return Steps()
     api_version, kind = kept = _TYPES[chosen]
     name = _name(job, chosen, attempt)
     wanted = _spec(job, sight, chosen)
