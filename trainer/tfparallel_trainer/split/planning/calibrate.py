@@ -1,11 +1,13 @@
-"""Measures how long each node takes on this machine, forward and backward, on one device."""
+"""Measures on one device of this machine how long each node takes, and an update."""
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfparallel_trainer.split.model import execution, graph
@@ -14,6 +16,11 @@ from tfparallel_trainer.split.planning import times
 _REPEATS = 5
 _SMALLER = 4
 """A second measurement has this many times fewer examples; both give a line."""
+
+
+_WEIGHTS = 1 << 20
+"""Elements of a weight whose update is measured, and there are so many of them."""
+_UPDATED = 4
 
 
 def measure(model: graph.Graph, examples: int, length: int | None = None) -> list[times.NodeTime]:
@@ -32,6 +39,39 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
             known[kind] = _measured(model, node, examples, length)
         found.append(known[kind])
     return found
+
+
+def update_bandwidth(optimizer: Any, model: graph.Graph) -> float | None:
+    """Bytes a second of weights, gradients and slots that an update reads and writes.
+
+    Each is counted once for each time it is read or written, as `tables.Tables.applies` does.
+
+    Args:
+        optimizer: the one that the user compiled the model with; it stays as it is.
+        model: whose weights' number of axes counts, because some optimizers go by it.
+
+    Returns:
+        None where no weight is trained.
+    """
+    trained = [one for one in model.variables.values() if one.trainable]
+    if not trained:
+        return None
+    largest = max(trained, key=lambda one: math.prod(one.shape))
+    axes = len(largest.shape)
+    shape = (round(_WEIGHTS ** (1 / axes)),) * axes
+    made = [keras.Variable("zeros", shape=shape, dtype=largest.dtype) for _ in range(_UPDATED)]
+    given = type(optimizer).from_config(optimizer.get_config())
+    given.build(made)
+    rows = [tf.cast(tf.fill(shape, 1e-3), one.dtype) for one in made]
+
+    def apply() -> Any:
+        finite = [tf.reduce_all(tf.math.is_finite(one)) for one in rows]
+        given.apply(rows, made)
+        return finite
+
+    of_made = sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in made)
+    of_all = sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in given.variables)
+    return (3 * of_made + 2 * of_all) / _seconds(apply)
 
 
 def _kind(model: graph.Graph, node: graph.Node) -> str:

@@ -14,6 +14,9 @@ class Device:
     """Floating point operations a second in products of matrices and convolutions."""
     bandwidth: float = 4e9
     """Bytes a second that operations without products read and write."""
+    update_bandwidth: float | None = None
+    """Bytes a second of weights, gradients and slots that an update reads and writes, where it was
+    measured; otherwise as `bandwidth`."""
     call_seconds: float = 2e-5
     """What each operation takes besides."""
 

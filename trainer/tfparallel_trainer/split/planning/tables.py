@@ -10,11 +10,20 @@ import numpy.typing as npt
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import allowed, costs, cuts, devices, settings, times, ways
+from tfparallel_trainer.split.planning import (
+    allowed,
+    costs,
+    cuts,
+    devices,
+    routes,
+    settings,
+    times,
+    ways,
+)
 from tfparallel_trainer.split.planning import blocks as blocks_
 
-UPDATE_COPIES = 2.0
-"""Temporary copies of a weight while the optimizer applies its gradient."""
+_UPDATE_COPIES = 1.0
+"""Of the largest gradient, while the optimizer applies it."""
 
 _Vector = npt.NDArray[np.float64]
 
@@ -101,20 +110,23 @@ class Tables:
     def applies(self, cluster: devices.Cluster) -> cuts.Matrix:
         """Seconds of a stage's optimizer: it reads and writes weights and slots."""
         parameters, gradients, slots = self.state
-        return (2 * parameters + 2 * slots + gradients) / cluster.device.bandwidth
+        moved = 2 * parameters + 2 * slots + gradients
+        return moved / (cluster.device.update_bandwidth or cluster.device.bandwidth)
 
     def memory(self, setting: settings.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
 
         The most at one time is weights, slots and gradients (which wait for all others, because no
         weight changes before all gradients are known to be finite), and with them either
-        activations and the node that runs, or what the optimizer needs for the largest weight.
+        activations and the node that runs, or what the optimizer makes of the gradients.
         """
         parameters, gradients, slots = self.state
-        activations = setting.held(stage) * setting.examples * self._kept
+        held = setting.held(stage)
+        activations = held * setting.examples * self._kept
         working = setting.examples * self._widest
-        applying = UPDATE_COPIES * self._largest
-        peak = parameters + slots + gradients + np.maximum(activations + working, applying)
+        applying = self._updating + _UPDATE_COPIES * self._largest
+        running = setting.examples * ((held - 1) * self._kept + self._running)
+        peak = parameters + slots + gradients + np.maximum(running, applying)
         return Bytes(
             parameters=parameters,
             gradients=gradients,
@@ -134,7 +146,7 @@ class Tables:
         self, nodes: Iterable[int], setting: settings.Setting, cluster: devices.Cluster
     ) -> tuple[float, float]:
         """Seconds of some nodes for one microbatch, forward and backward, without messages."""
-        link = _within(setting.mesh, cluster)
+        link = routes.within(setting.mesh, cluster)
         pairs = [self._seconds(node, setting, link) for node in nodes]
         return sum(one[0] for one in pairs), sum(one[1] for one in pairs)
 
@@ -157,6 +169,15 @@ class Tables:
             found += self._holds(places) * total[:, None, None]
         found[2] += self._costs.fixed_slots
         return found[0], found[1], found[2]
+
+    @functools.cached_property
+    def _updating(self) -> cuts.Matrix:
+        """Bytes of the copies of all gradients of weights that have slots."""
+        found = np.zeros((len(self.downsets), len(self.downsets)))
+        for places, own in self._held.items():
+            size = sum(one.gradients * share for one, share in own if one.slots)
+            found += self._holds(places) * (size * self._costs.copies)
+        return found
 
     @property
     def whole_state(self) -> cuts.Matrix:
@@ -202,7 +223,7 @@ class Tables:
         return np.asarray(total[None, :] - total[:, None])
 
     def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> _Vector:
-        link = _within(setting.mesh, cluster)
+        link = routes.within(setting.mesh, cluster)
         return np.array(
             [
                 sum(sum(self._seconds(node, setting, link)) for node in block.nodes)
@@ -275,54 +296,66 @@ class Tables:
         taken, takes, given, gives = self._traffic
         seconds: cuts.Matrix | float = 0.0
         if stage > 0:
-            link = between(setting.mesh, cluster, stage - 1, stage)
+            link = routes.between(setting.mesh, cluster, stage - 1, stage)
             seconds = seconds + taken * setting.examples / link.bandwidth + takes * link.latency
         if stage < setting.mesh.stage - 1:
-            link = between(setting.mesh, cluster, stage, stage + 1)
+            link = routes.between(setting.mesh, cluster, stage, stage + 1)
             seconds = seconds + given * setting.examples / link.bandwidth + gives * link.latency
         return seconds
 
     @functools.cached_property
-    def _kept(self) -> cuts.Matrix:
-        """Bytes of an example that a stage keeps for its backward."""
+    def _kept_by_block(self) -> _Vector:
+        """Bytes of an example that each block keeps for its backward."""
         own = np.zeros(len(self.blocks))
         for node, place in self._block_of.items():
-            way = self.ways[node]
-            own[place] += self._costs.nodes[node].inner_bytes * way.kept
+            own[place] += self._costs.nodes[node].inner_bytes * self.ways[node].kept
             for tensor in self._model.nodes[node].outputs:
                 if self._costs.tensors[tensor].kept:
                     own[place] += self.message_bytes(tensor)
-        kept = self._between(own)
+        return own
+
+    @functools.cached_property
+    def _taken(self) -> cuts.Matrix:
+        """Bytes of an example that a stage keeps of what others send it."""
+        found = np.zeros((len(self.downsets), len(self.downsets)))
         for tensor, made, count, _ in self._crossing:
             if self._costs.tensors[tensor].kept:
                 taken = (made[:, None] > 0) & (count[None, :] > count[:, None])
-                kept = kept + taken * self.message_bytes(tensor)
-        return kept
+                found += taken * self.message_bytes(tensor)
+        return found
+
+    @property
+    def _kept(self) -> cuts.Matrix:
+        """Bytes of an example that a stage keeps for its backward."""
+        return self._between(self._kept_by_block) + self._taken
+
+    @functools.cached_property
+    def _working(self) -> list[float]:
+        """Bytes of an example of the widest node of each block."""
+        nodes, own = self._costs.nodes, self.ways
+        return [
+            max(nodes[node].working_bytes * own[node].kept for node in block.nodes)
+            for block in self.blocks
+        ]
 
     @functools.cached_property
     def _widest(self) -> cuts.Matrix:
         """Bytes of an example of the widest node of a stage."""
-        widths = [
-            max(self._costs.nodes[node].tensor_bytes * self.ways[node].kept for node in one.nodes)
-            for one in self.blocks
-        ]
         found = np.zeros((len(self.downsets), len(self.downsets)))
-        for place in np.argsort(widths):
-            found = np.where(self._holds([int(place)]), widths[place], found)
+        for place in np.argsort(self._working):
+            found = np.where(self._holds([int(place)]), self._working[place], found)
         return found
 
+    @functools.cached_property
+    def _running(self) -> cuts.Matrix:
+        """The most bytes of a microbatch's only example while its backward goes through a stage.
 
-def _within(mesh: shape.Mesh, cluster: devices.Cluster) -> devices.Link:
-    """The slowest link between ranks that split layers together."""
-    axes = (shape.Axis.TENSOR, shape.Axis.SPATIAL)
-    return cluster.link({rank for axis in axes for rank in mesh.group(0, axis).ranks})
-
-
-def between(mesh: shape.Mesh, cluster: devices.Cluster, source: int, target: int) -> devices.Link:
-    """The slowest link between ranks of two stages that send to each other."""
-    slowest = cluster.inside
-    for rank in range(mesh.size):
-        along = mesh.group(rank, shape.Axis.STAGE).ranks
-        link = cluster.link((along[source], along[target]))
-        slowest = link if link.bandwidth < slowest.bandwidth else slowest
-    return slowest
+        When a block runs backward, what later blocks had kept is not there any more.
+        """
+        kept = np.zeros((len(self.downsets), len(self.downsets)))
+        found = kept
+        for place, size in enumerate(self._kept_by_block):
+            holds = self._holds([place])
+            kept = kept + holds * size
+            found = np.maximum(found, holds * (kept + self._working[place]))
+        return found + self._taken
