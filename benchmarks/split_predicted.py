@@ -13,7 +13,7 @@ MESHES: dict[str, dict[str, object]] = {
     "tensor 2": {"tensor": 2},
     "data 2": {"data": 2},
 }
-BATCHES = {"dense": 256, "convolutions": 32, "decoder": 16, "recurrent": 64}
+BATCHES = {"dense": 256, "convolutions": 64, "decoder": 32, "recurrent": 64}
 """Examples of a step, by model."""
 _MOST_PERCENT = 25.0
 _STEPS = 12

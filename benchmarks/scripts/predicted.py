@@ -27,8 +27,7 @@ def main(batch, written):
     skeleton.compile_model(module, model)
     microbatch = max(1, batch // 2)
     found = calibrate.measure(recorded, microbatch)
-    rate = calibrate.update_bandwidth(model.optimizer, recorded)
-    device = devices.Device(update_bandwidth=rate)
+    device = devices.Device(update=calibrate.update(model.optimizer, recorded))
     meshes = [json.loads(one) for one in written]
     known = links.measure() if any(meshes) else None
     for mesh in meshes:

@@ -58,7 +58,10 @@ def peaks(build: Callable[[], Any], optimizer: Callable[[], Any], rows: int) -> 
     planned = choose.plan_for(subject, wanted).stages[0].holds.peak
     (first,), (last,) = recorded.inputs, recorded.outputs
     given, expected = (
-        np.zeros((rows, *recorded.tensors[one].shape[1:]), recorded.tensors[one].dtype)
+        np.zeros(
+            [rows, *(size or 1 for size in recorded.tensors[one].shape[1:])],
+            recorded.tensors[one].dtype,
+        )
         for one in (first, last.tensor)
     )
     examples = arrays.ArrayFeed((given, expected, None), feed.Division(rows, 1, (0,)), None)

@@ -79,6 +79,7 @@ def costs_of(model: graph.Graph, sizes: Sequence[float], gradients: bool = True)
         backward=2.0,
         inner_bytes=0.0,
         working_bytes=1.0,
+        gradient_bytes=0.0,
     )
     return costs.Costs(
         nodes=(node,) * len(model.nodes),

@@ -30,7 +30,7 @@ def answer(question: plan.Question) -> plan.Plan:
     if question.calibrate:
         microbatch = max(1, question.batch // (cluster.size * (question.microbatches or 1)))
         found = calibrate.measure(recorded, microbatch, question.length)
-        cluster = _measured(cluster, calibrate.update_bandwidth(model.optimizer, recorded))
+        cluster = _measured(cluster, calibrate.update(model.optimizer, recorded))
     subject = subjects.of(recorded, model.optimizer, cluster, question.length, found)
     wanted = settings.Wanted(
         mesh=question.mesh,
@@ -41,9 +41,9 @@ def answer(question: plan.Question) -> plan.Plan:
     return choose.plan_for(subject, wanted, question.calibrate)
 
 
-def _measured(cluster: devices.Cluster, update_bandwidth: float | None) -> devices.Cluster:
+def _measured(cluster: devices.Cluster, update: devices.Update) -> devices.Cluster:
     """A cluster whose links and updates are as fast as on this machine."""
-    device = dataclasses.replace(cluster.device, update_bandwidth=update_bandwidth)
+    device = dataclasses.replace(cluster.device, update=update)
     if cluster.size == 1:
         return dataclasses.replace(cluster, device=device)
     known = links.measure()

@@ -8,6 +8,8 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
+
 from tfparallel_trainer import errors
 from tfparallel_trainer.split.model import graph, recording
 from tfparallel_trainer.split.planning import flops, keeping
@@ -23,6 +25,9 @@ class NodeCost:
     """Of an example: what it reads and gives."""
     weight_bytes: float
     """What it reads of weights, whatever the number of examples."""
+    gradient_bytes: float
+    """Of the weights that it reads, where each microbatch has to be added to those before; an
+    embedding's only get longer."""
     backward: float
     """Operations backward for each one forward: one for its inputs, one for its weights."""
     inner_bytes: float
@@ -152,6 +157,9 @@ class _Measures:
             flops=flops.of(node, forms, given),
             tensor_bytes=moved,
             weight_bytes=sum(map(_bytes, held)),
+            gradient_bytes=0.0
+            if isinstance(node.calls, keras.layers.Embedding)
+            else sum(_bytes(one) for one in held if one.trainable),
             backward=float(any(one in self.gradients for one in taken))
             + any(one.trainable for one in held),
             inner_bytes=inner,
@@ -160,7 +168,7 @@ class _Measures:
 
 
 def _bytes(variable: Any) -> int:
-    return math.prod(variable.shape) * graph.itemsize(variable.dtype)
+    return int(math.prod(variable.shape)) * graph.itemsize(variable.dtype)
 
 
 def _variable(one: Any, slots: int) -> Variable:

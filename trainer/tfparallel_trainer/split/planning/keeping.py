@@ -122,7 +122,7 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
     if isinstance(layer, (_layers.LayerNormalization, _layers.RMSNormalization)):
         return float(width * given)  # the factor of each element
     activation = _activation(layer)
-    if activation in (None, "linear", *_OF_OUTPUT):
+    if activation is None or activation == "linear" or activation in _OF_OUTPUT:
         return 0.0
     return float(width * given * _INNER.get(activation, 2))
 

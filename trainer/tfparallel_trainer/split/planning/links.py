@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,9 +28,10 @@ _DEVICES = 2
 """Of each process."""
 _MESSAGES = 2
 """One after the other, of a sum over two."""
-_SIZES = (1, 1 << 20)
-"""Numbers that are added up, of four bytes each."""
-_TURNS = 10
+_SIZES = (1, 1 << 23)
+"""Numbers that are added up, of four bytes each. Gradients are many; fewer are faster by a third,
+because they stay in the processor's cache."""
+_TURNS = 5
 """Sums that follow each other in one measurement."""
 _REPEATS = 5
 _LIMIT_SECONDS = 120.0
@@ -165,7 +165,7 @@ def _sum_seconds(
         for one in traced():
             one.numpy()
         seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[1:]) / _TURNS
+    return min(seconds[1:]) / _TURNS  # what other work on the machine takes is not the link's
 
 
 if __name__ == "__main__":

@@ -25,6 +25,12 @@ from tfparallel_trainer.split.planning import blocks as blocks_
 _UPDATE_COPIES = 1.0
 """Of the largest gradient, while the optimizer applies it."""
 
+_SUMS = 2
+"""Sums of a few numbers over all ranks in a step: the loss, and the norms of gradients."""
+
+_ADDING = 3.0
+"""Bytes read and written for each byte of a gradient that is added to another one."""
+
 _Vector = npt.NDArray[np.float64]
 
 
@@ -98,20 +104,25 @@ class Tables:
         return rows, loads
 
     def sums(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Matrix:
-        """Seconds in which a stage adds its gradients up over the data axis."""
+        """Seconds in which a stage adds up: its gradients over the data axis, and a few numbers
+        over all ranks.
+        """
         _, gradients, _ = self.state
-        if setting.mesh.data == 1:
-            return np.zeros_like(gradients)
+        mesh = setting.mesh
+        numbers = _SUMS * cluster.link(range(mesh.size)).total(mesh.size, 0.0)
+        if mesh.data == 1:
+            return np.full_like(gradients, numbers)
         group = setting.mesh.group(0, shape.Axis.DATA).ranks
         link = cluster.link(group)
         steps = link.total(len(group), 0.0)
-        return steps + gradients * (link.total(len(group), 1.0) - steps)
+        return numbers + steps + gradients * (link.total(len(group), 1.0) - steps)
 
     def applies(self, cluster: devices.Cluster) -> cuts.Matrix:
         """Seconds of a stage's optimizer: it reads and writes weights and slots."""
         parameters, gradients, slots = self.state
+        update = cluster.device.update
         moved = 2 * parameters + 2 * slots + gradients
-        return moved / (cluster.device.update_bandwidth or cluster.device.bandwidth)
+        return self._trained * update.weight_seconds + moved / update.bandwidth
 
     def memory(self, setting: settings.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
@@ -146,8 +157,8 @@ class Tables:
         self, nodes: Iterable[int], setting: settings.Setting, cluster: devices.Cluster
     ) -> tuple[float, float]:
         """Seconds of some nodes for one microbatch, forward and backward, without messages."""
-        link = routes.within(setting.mesh, cluster)
-        pairs = [self._seconds(node, setting, link) for node in nodes]
+        given = (setting, routes.within(setting.mesh, cluster), cluster.device.update)
+        pairs = [self._seconds(node, *given) for node in nodes]
         return sum(one[0] for one in pairs), sum(one[1] for one in pairs)
 
     def message_bytes(self, tensor: int) -> float:
@@ -169,6 +180,14 @@ class Tables:
             found += self._holds(places) * total[:, None, None]
         found[2] += self._costs.fixed_slots
         return found[0], found[1], found[2]
+
+    @functools.cached_property
+    def _trained(self) -> cuts.Matrix:
+        """How many weights of a stage are trained."""
+        found = np.zeros((len(self.downsets), len(self.downsets)))
+        for places, own in self._held.items():
+            found += self._holds(places) * sum(one.gradients > 0 for one, _ in own)
+        return found
 
     @functools.cached_property
     def _updating(self) -> cuts.Matrix:
@@ -223,16 +242,16 @@ class Tables:
         return np.asarray(total[None, :] - total[:, None])
 
     def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> _Vector:
-        link = routes.within(setting.mesh, cluster)
+        given = (setting, routes.within(setting.mesh, cluster), cluster.device.update)
         return np.array(
             [
-                sum(sum(self._seconds(node, setting, link)) for node in block.nodes)
+                sum(sum(self._seconds(node, *given)) for node in block.nodes)
                 for block in self.blocks
             ]
         )
 
     def _seconds(
-        self, node: int, setting: settings.Setting, link: devices.Link
+        self, node: int, setting: settings.Setting, link: devices.Link, update: devices.Update
     ) -> tuple[float, float]:
         way, took = self.ways[node], self._times[node]
         scaled = setting.examples * way.compute
@@ -241,7 +260,14 @@ class Tables:
             each = setting.examples / link.bandwidth
             forward += way.forward_messages * link.latency + way.forward_bytes * each
             backward += way.backward_messages * link.latency + way.backward_bytes * each
-        return forward, backward
+        return forward, backward + self._adding(node, setting) / update.bandwidth
+
+    def _adding(self, node: int, setting: settings.Setting) -> float:
+        """Bytes that a microbatch reads and writes to add its gradients to those before it."""
+        held = self._model.nodes[node].variables
+        whole = self._costs.nodes[node].gradient_bytes
+        share = max((self.ways[node].variables.get(key, 1.0) for key in held), default=1.0)
+        return _ADDING * whole * share * (1 - 1 / setting.microbatches)
 
     def _share(self, tensor: int) -> float:
         """A rank's share of a tensor."""
@@ -324,7 +350,7 @@ class Tables:
                 found += taken * self.message_bytes(tensor)
         return found
 
-    @property
+    @functools.cached_property
     def _kept(self) -> cuts.Matrix:
         """Bytes of an example that a stage keeps for its backward."""
         return self._between(self._kept_by_block) + self._taken
