@@ -15,6 +15,7 @@ from tfparallel_trainer.split.planning import (
     costs,
     cuts,
     devices,
+    holding,
     routes,
     settings,
     times,
@@ -107,8 +108,7 @@ class Tables:
         """Seconds in which a stage adds up: its gradients over the data axis, and a few numbers
         over all ranks.
         """
-        _, gradients, _ = self.state
-        mesh = setting.mesh
+        gradients, mesh = self.variables.gradients, setting.mesh
         numbers = _SUMS * cluster.link(range(mesh.size)).total(mesh.size, 0.0)
         if mesh.data == 1:
             return np.full_like(gradients, numbers)
@@ -119,10 +119,9 @@ class Tables:
 
     def applies(self, cluster: devices.Cluster) -> cuts.Matrix:
         """Seconds of a stage's optimizer: it reads and writes weights and slots."""
-        parameters, gradients, slots = self.state
-        update = cluster.device.update
-        moved = 2 * parameters + 2 * slots + gradients
-        return self._trained * update.weight_seconds + moved / update.bandwidth
+        own, update = self.variables, cluster.device.update
+        moved = 2 * own.parameters + 2 * own.slots + own.gradients
+        return own.trained * update.weight_seconds + moved / update.bandwidth
 
     def memory(self, setting: settings.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
@@ -131,20 +130,16 @@ class Tables:
         weight changes before all gradients are known to be finite), and with them either
         activations and the node that runs, or what the optimizer makes of the gradients.
         """
-        parameters, gradients, slots = self.state
-        held = setting.held(stage)
-        activations = held * setting.examples * self._kept
-        working = setting.examples * self._widest
-        applying = self._updating + _UPDATE_COPIES * self._largest
+        own, held = self.variables, setting.held(stage)
         running = setting.examples * ((held - 1) * self._kept + self._running)
-        peak = parameters + slots + gradients + np.maximum(running, applying)
+        applying = own.copies + _UPDATE_COPIES * own.largest
         return Bytes(
-            parameters=parameters,
-            gradients=gradients,
-            slots=slots,
-            activations=activations,
-            working=working,
-            peak=np.where(self.valid, peak, np.inf),
+            parameters=own.parameters,
+            gradients=own.gradients,
+            slots=own.slots,
+            activations=held * setting.examples * self._kept,
+            working=setting.examples * self._widest,
+            peak=np.where(self.valid, own.state + np.maximum(running, applying), np.inf),
         )
 
     def nodes(self, first: int, second: int) -> tuple[int, ...]:
@@ -170,57 +165,19 @@ class Tables:
         return 1 + self._costs.tensors[tensor].has_gradient
 
     @functools.cached_property
-    def state(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix]:
-        """Bytes of parameters, gradients and slots of a stage."""
-        found = np.zeros((3, len(self.downsets), len(self.downsets)))
-        for places, own in self._held.items():
-            total = np.zeros(3)
-            for one, share in own:
-                total += share * np.array([one.parameters, one.gradients, one.slots])
-            found += self._holds(places) * total[:, None, None]
-        found[2] += self._costs.fixed_slots
-        return found[0], found[1], found[2]
+    def variables(self) -> holding.Variables:
+        """What a stage holds of variables."""
+        held = [(self._holds(places), own) for places, own in self._held.items()]
+        return holding.Variables(held, self._costs, len(self.downsets))
 
     @functools.cached_property
-    def _trained(self) -> cuts.Matrix:
-        """How many weights of a stage are trained."""
-        found = np.zeros((len(self.downsets), len(self.downsets)))
-        for places, own in self._held.items():
-            found += self._holds(places) * sum(one.gradients > 0 for one, _ in own)
-        return found
-
-    @functools.cached_property
-    def _updating(self) -> cuts.Matrix:
-        """Bytes of the copies of all gradients of weights that have slots."""
-        found = np.zeros((len(self.downsets), len(self.downsets)))
-        for places, own in self._held.items():
-            size = sum(one.gradients * share for one, share in own if one.slots)
-            found += self._holds(places) * (size * self._costs.copies)
-        return found
-
-    @property
-    def whole_state(self) -> cuts.Matrix:
-        """Bytes of parameters, gradients and slots of a stage together."""
-        parameters, gradients, slots = self.state
-        return parameters + gradients + slots
-
-    @functools.cached_property
-    def _largest(self) -> cuts.Matrix:
-        """Bytes of the largest gradient of a stage."""
-        found = np.zeros((len(self.downsets), len(self.downsets)))
-        for places, own in self._held.items():
-            size = max(one.gradients * share for one, share in own)
-            found = np.maximum(found, self._holds(places) * size)
-        return found
-
-    @functools.cached_property
-    def _held(self) -> dict[tuple[int, ...], list[tuple[costs.Variable, float]]]:
+    def _held(self) -> dict[tuple[int, ...], list[holding.Share]]:
         """Variables and a rank's share of each, by the blocks that read them."""
         readers: dict[str, list[int]] = {}
         for place, node in enumerate(self._model.nodes):
             for key in node.variables:
                 readers.setdefault(key, []).append(place)
-        found: dict[tuple[int, ...], list[tuple[costs.Variable, float]]] = {}
+        found: dict[tuple[int, ...], list[holding.Share]] = {}
         for key, nodes in readers.items():
             share = min(self.ways[node].variables.get(key, 1.0) for node in nodes)
             places = tuple(self._places(nodes))
@@ -244,10 +201,7 @@ class Tables:
     def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> _Vector:
         given = (setting, routes.within(setting.mesh, cluster), cluster.device.update)
         return np.array(
-            [
-                sum(sum(self._seconds(node, *given)) for node in block.nodes)
-                for block in self.blocks
-            ]
+            [sum(sum(self._seconds(node, *given)) for node in block.nodes) for block in self.blocks]
         )
 
     def _seconds(
