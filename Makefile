@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PROJECTS := operator/pyproject.toml trainer/pyproject.toml
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
+# Two workers: many tests wait for a cluster, and leave a core to those that train.
+SHARED_OUT := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-trainer test-control-plane test-e2e truth compare \
@@ -21,7 +23,7 @@ demo: $(VENV)/.demo ## Train the main example here: no cluster, no GPU
 
 ##@ Test
 test: $(VENV)/.dev ## Run all tests; starts real clusters (the end-to-end tier needs root)
-	$(PYTEST)
+	$(PYTEST) $(SHARED_OUT)
 
 test-unit: $(VENV)/.dev ## Run the tests of the pure core alone: seconds
 	$(PYTEST) tests/unit
