@@ -60,7 +60,8 @@ def update(optimizer: Any, model: graph.Graph) -> devices.Update:
         return devices.Update()
     like = max(trained, key=lambda one: math.prod(one.shape))
     (few, less), (many, more) = (_update(optimizer, like, size) for size in _WEIGHTS)
-    bandwidth = (many - few) / max(1e-9, more - less)
+    less = min(less, more / 2)  # other work on the machine may have held up the smaller ones
+    bandwidth = (many - few) / (more - less)
     return devices.Update(
         bandwidth=bandwidth, weight_seconds=max(0.0, less - few / bandwidth) / _UPDATED
     )
