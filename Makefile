@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest
 SHARED_OUT := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-trainer test-control-plane test-e2e truth compare \
+.PHONY: help setup demo test test-unit test-trainer test-control-plane test-gangs test-e2e truth compare \
 	split-costs benchmarks lint format manifests verify lock images cluster-up cluster-down clean
 
 help: ## Print this help
@@ -44,6 +44,9 @@ split-costs: $(VENV)/.dev ## Measure the examples of model split and write their
 
 test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
 	$(PYTEST) -m control_plane
+
+test-gangs: $(VENV)/.dev ## Run gangs on the scheduler-plugins' scheduler: builds it for minutes
+	$(PYTEST) tests/control_plane/gangs.py
 
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 	$(PYTEST) -m e2e

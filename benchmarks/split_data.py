@@ -19,7 +19,7 @@ def measure(size: results.Size) -> list[results.Result]:
             1.03,
             ours,
             theirs,
-            "MultiWorkerMirrored",
+            f"MultiWorkerMirrored; {size.repeats} turns",
         )
     ]
 

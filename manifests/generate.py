@@ -130,6 +130,8 @@ def _type(node: Mapping[str, Any]) -> str:
         return " \\| ".join(f"`{value}`" if value else '`""`' for value in node["enum"])
     if node.get("type") == "array":
         return f"list of {_type(node['items'])}"
+    if node.get(rules.INT_OR_STRING):
+        return "integer or string"
     if isinstance(node.get("additionalProperties"), Mapping):
         return f"map to {_type(node['additionalProperties'])}"
     if node.get("format") == "date-time":

@@ -3,10 +3,13 @@
 import asyncio
 import logging
 import platform
+import secrets
 import sys
 
 import click
 
+from tfparallel_operator.api import types
+from tfparallel_operator.core import gang
 from tfparallel_operator.engine import credentials, errors, logs, service, settings, watch
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +37,26 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     help="Comma-separated namespaces whose jobs are run; empty: all.",
 )
 @click.option("--namespace", envvar="POD_NAMESPACE", help="The operator's own namespace.")
+@click.option(
+    "--instance",
+    envvar="POD_NAME",
+    help="Name of this operator, which no other has that runs at the same time: its pod's. "
+    "Without it one is made up.",
+)
+@click.option(
+    "--lease",
+    envvar="TFPARALLEL_LEASE",
+    default="",
+    help="Lease by which several operators agree on the one that acts; empty: there is no other.",
+)
+@click.option(
+    "--lease-seconds",
+    envvar="TFPARALLEL_LEASE_SECONDS",
+    type=click.IntRange(min=3),
+    default=15,
+    show_default=True,
+    help="After so long without a sign of life of the one that acts another takes over.",
+)
 @click.option(
     "--progress-host",
     envvar="TFPARALLEL_PROGRESS_HOST",
@@ -65,6 +88,20 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     show_default=True,
 )
 @click.option(
+    "--gang-scheduler",
+    envvar="TFPARALLEL_GANG_SCHEDULER",
+    type=click.Choice([one.value for one in types.GangScheduler]),
+    help="Who starts together the pods of jobs that have runPolicy.schedulingPolicy and name no"
+    " gang scheduler; without it such jobs are refused.",
+)
+@click.option(
+    "--coscheduling-name",
+    envvar="TFPARALLEL_COSCHEDULING_NAME",
+    default=gang.Installation().coscheduling_name,
+    show_default=True,
+    help="Name of the scheduler that has the plugin Coscheduling.",
+)
+@click.option(
     "--kubeconfig",
     envvar="KUBECONFIG",
     help="Kubeconfig for running outside of a cluster; without it the service account is used.",
@@ -73,12 +110,17 @@ def main(
     trainer_image: str,
     watch_namespaces: tuple[str, ...],
     namespace: str | None,
+    instance: str | None,
+    lease: str,
+    lease_seconds: int,
     progress_host: str,
     progress_port: int,
     health_port: int,
     tls_secret: str,
     workers: int,
     log_format: str,
+    gang_scheduler: str | None,
+    coscheduling_name: str,
     kubeconfig: str | None,
 ) -> None:
     """Run TFParallelJobs on a Kubernetes cluster."""
@@ -86,13 +128,18 @@ def main(
         trainer_image=trainer_image,
         watch_namespaces=watch_namespaces,
         namespace=namespace or credentials.own_namespace(),
-        instance=platform.node(),
+        instance=instance or f"{platform.node()}-{secrets.token_hex(4)}",
+        lease=lease,
+        lease_seconds=lease_seconds,
         progress_host=progress_host,
         progress_port=progress_port,
         health_port=health_port,
         tls_secret=tls_secret,
         workers=workers,
         log_format=settings.LogFormat(log_format),
+        gangs=gang.Installation(
+            types.GangScheduler(gang_scheduler) if gang_scheduler else None, coscheduling_name
+        ),
         kubeconfig=kubeconfig,
     )
     logs.configure(wanted.log_format)

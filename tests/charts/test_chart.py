@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from tests.charts import conftest, rendering
+from tests.cluster import binaries
 from tests.images import inputs
+from tests.unit import test_docs
 from tfparallel_operator import main as operator
 from tfparallel_operator.engine import metrics
 
@@ -28,6 +30,17 @@ def test_versions_are_those_of_the_distributions() -> None:
         text = (rendering.ROOT / name / "pyproject.toml").read_text(encoding="utf-8")
         assert chart["appVersion"] == tomllib.loads(text)["project"]["version"]
     assert chart["version"] == chart["appVersion"]
+
+
+def test_supported_kubernetes_is_what_the_tests_run() -> None:
+    oldest, newest = (
+        binaries.kubernetes_version(module).removeprefix("v").rpartition(".")[0]
+        for module in ("older", "tools")
+    )
+    assert f"Kubernetes {oldest} to {newest} " in (rendering.ROOT / "docs/install.md").read_text()
+    assert f"(Kubernetes {oldest} to {newest};" in (rendering.ROOT / "README.md").read_text()
+    chart = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["kubeVersion"] == f">={oldest}.0-0"
 
 
 def test_default_images_are_those_that_the_dockerfile_builds(chart: conftest.Render) -> None:
@@ -80,6 +93,27 @@ def test_rights_on_jobs_are_given_in_watched_namespaces_alone(chart: conftest.Re
     assert bound == dict.fromkeys(("team-a", "team-b"), "tfparallel-operator-jobs")
 
 
+def test_without_cluster_rights_there_are_only_roles(
+    chart: conftest.Render, helm: conftest.Command
+) -> None:
+    few = ("rbac.clusterRights=false", "watchNamespaces={team-a,team-b}")
+    objects = chart(*few)
+    assert objects.of_kind("ClusterRole", "ClusterRoleBinding") == []
+    jobs = [m for m in objects.of_kind("Role") if m["metadata"]["name"].endswith("-jobs")]
+    assert [role["metadata"]["namespace"] for role in jobs] == ["team-a", "team-b"]
+    [cluster_wide] = [
+        role
+        for role in chart().of_kind("ClusterRole")
+        if role["metadata"]["name"].endswith("-jobs")
+    ]
+    assert all(role["rules"] == cluster_wide["rules"] for role in jobs)
+    bound = [m["roleRef"]["kind"] for m in objects.of_kind("RoleBinding")]
+    assert set(bound) == {"Role"}
+    assert rendering.environment(objects)["TFPARALLEL_PROGRESS_HOST"] == ""
+    refused = helm("template", "x", str(rendering.CHART), "--set", few[0])
+    assert "name the namespaces of jobs in watchNamespaces" in refused.stderr
+
+
 def test_no_rule_is_wider_than_its_list(chart: conftest.Render) -> None:
     for role in chart().of_kind("ClusterRole", "Role"):
         for rule in role["rules"]:
@@ -88,6 +122,45 @@ def test_no_rule_is_wider_than_its_list(chart: conftest.Render) -> None:
             if "secrets" in rule["resources"]:
                 assert role["kind"] == "Role"
                 assert rule["resourceNames"] == ["tfparallel-operator-tls"]
+
+
+def test_the_lease_is_made_empty_and_is_the_one_that_is_held(chart: conftest.Render) -> None:
+    objects = chart("leaseSeconds=40", release="blue")
+    lease = objects.one("Lease")
+    environment = rendering.environment(objects)
+    assert lease["metadata"]["name"] == environment["TFPARALLEL_LEASE"]
+    assert "spec" not in lease
+    assert environment["TFPARALLEL_LEASE_SECONDS"] == "40"
+    rules = [rule for role in objects.of_kind("Role", "ClusterRole") for rule in role["rules"]]
+    [rule] = [rule for rule in rules if "leases" in rule["resources"]]
+    assert rule["resourceNames"] == [lease["metadata"]["name"]]
+    assert rule["verbs"] == ["get", "patch"]
+
+
+def test_the_page_on_availability_lists_its_values() -> None:
+    values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
+    listed = {row[0]: row[1] for row in test_docs.rows("availability.md", "# High availability")}
+    assert listed == {name: str(values[name]) for name in ("replicas", "leaseSeconds")}
+
+
+def test_several_operators_avoid_each_other_and_are_drained_one_by_one(
+    chart: conftest.Render,
+) -> None:
+    alone = chart()
+    assert alone.one("Deployment")["spec"]["replicas"] == 1
+    assert alone.of_kind("PodDisruptionBudget") == []
+    assert "affinity" not in alone.one("Deployment")["spec"]["template"]["spec"]
+    objects = chart("replicas=2")
+    deployment, budget = objects.one("Deployment")["spec"], objects.one("PodDisruptionBudget")
+    assert deployment["replicas"] == 2
+    assert budget["spec"]["selector"] == deployment["selector"]
+    assert budget["spec"]["maxUnavailable"] == 1
+    avoided = deployment["template"]["spec"]["affinity"]["podAntiAffinity"]
+    [term] = avoided["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"]["labelSelector"] == deployment["selector"]
+    chosen = chart("replicas=2", "affinity.nodeAffinity.mine=true")
+    affinity = chosen.one("Deployment")["spec"]["template"]["spec"]["affinity"]
+    assert affinity == {"nodeAffinity": {"mine": True}}
 
 
 def test_secret_of_the_certificates_is_made_empty_and_goes_with_the_chart(
@@ -199,6 +272,8 @@ def test_placement_reaches_the_pod(chart: conftest.Render) -> None:
         ("imagee.tag=1", "imagee"),
         ("image.tagg=1", "tagg"),
         ("workers=0", "/workers"),
+        ("replicas=0", "/replicas"),
+        ("leaseSeconds=1", "/leaseSeconds"),
         ("logFormat=xml", "/logFormat"),
         ("metrics.serviceMonitor.interval=often", "/metrics/serviceMonitor/interval"),
         ("watchNamespaces={Team_A}", "/watchNamespaces"),
@@ -220,7 +295,7 @@ def test_every_value_has_a_comment_and_a_schema() -> None:
     for number, line in enumerate(lines):
         key, _, rest = line.partition(":")
         opens_section = not rest and key.strip() in {
-            "image", "trainer", "metrics", "crds", "rbac", "serviceAccount",
+            "image", "trainer", "metrics", "crds", "rbac", "serviceAccount", "gangScheduling",
         }  # fmt: skip
         described = lines[number - 1].lstrip().startswith("# --")
         if key and not key.startswith((" ", "#")):

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.charts import rendering
-from tests.cluster import console, handle
+from tests.cluster import console, handle, lifecycle, settings
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
 
 ACCOUNT = f"system:serviceaccount:{rendering.NAMESPACE}:tfparallel-operator"
+RELEASE = "tfparallel-operator"
 WATCHED = "team-a"
 NEEDED = [
     ("create", "tokenreviews.authentication.k8s.io", ""),
@@ -23,9 +24,13 @@ NEEDED = [
     *[(verb, "pods", WATCHED) for verb in ("get", "list", "watch", "create", "delete")],
     ("create", "services", WATCHED),
     ("create", "configmaps", WATCHED),
+    ("watch", "networkpolicies", WATCHED),
+    ("create", "networkpolicies", WATCHED),
     ("create", "events.events.k8s.io", WATCHED),
     ("get", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
     ("patch", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
+    ("get", "leases.coordination.k8s.io/tfparallel-operator", rendering.NAMESPACE),
+    ("patch", "leases.coordination.k8s.io/tfparallel-operator", rendering.NAMESPACE),
 ]
 REFUSED = [
     ("get", "secrets/another", rendering.NAMESPACE),
@@ -33,9 +38,14 @@ REFUSED = [
     ("delete", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
     ("create", "secrets", rendering.NAMESPACE),
     ("create", "secrets", WATCHED),
+    ("get", "leases.coordination.k8s.io/another", rendering.NAMESPACE),
+    ("create", "leases.coordination.k8s.io", rendering.NAMESPACE),
+    ("delete", "leases.coordination.k8s.io/tfparallel-operator", rendering.NAMESPACE),
+    ("patch", "leases.coordination.k8s.io/tfparallel-operator", WATCHED),
     ("get", "pods/log", WATCHED),
     ("create", "pods/exec", WATCHED),
     ("patch", "pods", WATCHED),
+    ("delete", "networkpolicies", WATCHED),
     ("create", "tfparalleljobs", WATCHED),
     ("update", "tfparalleljobs", WATCHED),
     ("list", "customresourcedefinitions.apiextensions.k8s.io", ""),
@@ -45,23 +55,22 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def cluster(light_cluster: handle.Cluster) -> Iterator[handle.Cluster]:
-    """A control plane with the chart installed for one watched namespace."""
-    for namespace in (rendering.NAMESPACE, WATCHED):
-        light_cluster.run_kubectl("create", "namespace", namespace)
-    where = ("--namespace", rendering.NAMESPACE)
-    light_cluster.run_helm(
-        "install",
-        "tfparallel-operator",
-        str(rendering.CHART),
-        *where,
-        "--set",
-        f"watchNamespaces={{{WATCHED}}}",
-    )
-    yield light_cluster
-    light_cluster.run_helm("uninstall", "tfparallel-operator", *where)
-    light_cluster.run_kubectl("delete", "crd", "tfparalleljobs.tfparallel.dev")
-    light_cluster.run_kubectl("delete", "namespace", WATCHED, rendering.NAMESPACE, "--wait=false")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[handle.Cluster]:
+    """A control plane of its own with the chart installed for one watched namespace.
+
+    The one that other tests share has the resource already, and the chart wants to bring it.
+    """
+    folder = tmp_path_factory.mktemp("charts") / "cluster"
+    made = lifecycle.up("charts", settings.Light(), folder)
+    try:
+        for namespace in (rendering.NAMESPACE, WATCHED):
+            made.run_kubectl("create", "namespace", namespace)
+        watched = ("--set", f"watchNamespaces={{{WATCHED}}}")
+        where = ("--namespace", rendering.NAMESPACE)
+        made.run_helm("install", RELEASE, str(rendering.CHART), *where, *watched)
+        yield made
+    finally:
+        lifecycle.down("charts", folder)
 
 
 def _allowed(cluster: handle.Cluster, verb: str, resource: str, namespace: str) -> bool:
@@ -92,7 +101,7 @@ def test_other_rights_are_not(
 
 
 def test_jobs_of_other_namespaces_are_out_of_reach(cluster: handle.Cluster) -> None:
-    for resource in ("tfparalleljobs", "pods", "configmaps"):
+    for resource in ("tfparalleljobs", "pods", "configmaps", "networkpolicies"):
         assert not _allowed(cluster, "list", resource, "default")
 
 
@@ -105,10 +114,44 @@ def test_crd_is_established_with_its_columns(cluster: handle.Cluster) -> None:
     assert "NonStructuralSchema" not in conditions
 
 
-def test_kustomization_passes_strict_validation(cluster: handle.Cluster) -> None:
-    folder = str(rendering.ROOT / "manifests/overlays/default")
+@pytest.mark.parametrize("overlay", ["default", "high-availability"])
+def test_kustomization_passes_strict_validation(cluster: handle.Cluster, overlay: str) -> None:
+    folder = str(rendering.ROOT / "manifests/overlays" / overlay)
     applied = cluster.run_kubectl(
         "apply", "--dry-run=server", "--validate=strict", "--kustomize", folder
     )
     assert "deployment.apps/tfparallel-operator" in applied
     assert "customresourcedefinition.apiextensions.k8s.io/tfparalleljobs" in applied
+
+
+@pytest.fixture
+def with_nodes(light_cluster_with_nodes: handle.Cluster) -> Iterator[handle.Cluster]:
+    """Nodes that pretend to run pods, with the chart installed as it is by default."""
+    where = ("--namespace", rendering.NAMESPACE)
+    flags = (*where, "--create-namespace", "--set", "crds.install=false,rbac.aggregate=false")
+    light_cluster_with_nodes.run_helm("install", RELEASE, str(rendering.CHART), *flags)
+    yield light_cluster_with_nodes
+    light_cluster_with_nodes.run_helm("uninstall", RELEASE, *where)
+    light_cluster_with_nodes.run_kubectl("delete", "namespace", rendering.NAMESPACE, "--wait=false")
+
+
+def test_two_operators_are_ready_when_the_command_of_the_page_ends(
+    with_nodes: handle.Cluster,
+) -> None:
+    page = (rendering.ROOT / "docs/availability.md").read_text(encoding="utf-8")
+    block = page.partition("```console\n")[2].partition("```")[0]
+    command = block.partition("\n$ kubectl")[0].replace("\\\n", " ").split()
+    assert command[:3] == ["$", "helm", "upgrade"]
+    chart = str(rendering.CHART.relative_to(rendering.ROOT))
+    with_nodes.run_helm(*(str(rendering.CHART) if p == chart else p for p in command[2:]))
+
+    def read(what: str) -> rendering.Manifest:
+        where = ("--namespace", rendering.NAMESPACE, "--output=json")
+        found: rendering.Manifest = json.loads(with_nodes.run_kubectl("get", what, *where))
+        return found
+
+    assert read(f"deployment/{RELEASE}")["status"]["readyReplicas"] == 2
+    nodes = [pod["spec"]["nodeName"] for pod in read("pods")["items"]]
+    assert len(set(nodes)) == len(nodes) == 2
+    assert read(f"lease/{RELEASE}")["metadata"]["name"] == RELEASE
+    assert read(f"poddisruptionbudget/{RELEASE}")["spec"]["maxUnavailable"] == 1

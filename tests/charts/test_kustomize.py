@@ -35,6 +35,15 @@ def test_default_installs_what_the_chart_installs(
     assert level == "restricted"
 
 
+def test_the_overlay_with_two_operators_installs_what_the_chart_installs(
+    kustomize: conftest.Render, chart: conftest.Render
+) -> None:
+    from_kustomize = kustomize("manifests/overlays/high-availability").normalised()
+    from_chart = chart("replicas=2").normalised()
+    del from_kustomize["Namespace", "", rendering.NAMESPACE]
+    assert from_kustomize == from_chart
+
+
 def test_selectors_choose_the_operator_alone(default: rendering.Objects) -> None:
     template = default.one("Deployment")["spec"]["template"]
     selector = default.one("Service")["spec"]["selector"]

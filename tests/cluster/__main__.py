@@ -39,6 +39,7 @@ def _up(options: argparse.Namespace) -> int:
                 nodes=options.nodes,
                 gpus=options.gpus,
                 gang_scheduling=options.gang_scheduling,
+                older=options.older,
             )
         case settings.Full.mode:
             wanted = settings.Full(gpus=options.gpus, gang_scheduling=options.gang_scheduling)
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--nodes", type=int, default=0, help="light: so many nodes by KWOK")
     up.add_argument("--gpus", type=int, default=4, help="nvidia.com/gpu per node (%(default)s)")
     up.add_argument("--gang-scheduling", action="store_true", help="Kubernetes' own, alpha")
+    up.add_argument("--older", action="store_true", help="light: the oldest API server")
     down = _command(commands, "down", "end a cluster and remove its folder", light)
     down.add_argument("--all", action="store_true", help="all clusters in the cache folder")
     load = _command(commands, "load-image", "bring a docker-archive to the node", full)

@@ -7,6 +7,7 @@ built anew and an unchanged one is found in no time, whatever branch is checked 
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -40,6 +41,7 @@ TARGETS = {
     "helm": Target("tools", "helm.sh/helm/v4/cmd/helm"),
     "kube-controller-manager": Target("tools", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     "kube-scheduler": Target("tools", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "older-kube-apiserver": Target("older", "k8s.io/kubernetes/cmd/kube-apiserver"),
     "kubelet": Target("tools", "k8s.io/kubernetes/cmd/kubelet"),
     "kube-proxy": Target("tools", "k8s.io/kubernetes/cmd/kube-proxy"),
     "kwok": Target("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
@@ -47,10 +49,13 @@ TARGETS = {
     "pause": Target("pause", "."),
     "probe": Target("probe", "."),
     "kind": Target("kind", "sigs.k8s.io/kind"),
+    "coscheduling": Target("coscheduling", "."),
 }
 CLIENTS = ("kubectl", "helm")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 LIGHT = (*CONTROL_PLANE, *CLIENTS, "kwok")
+OLDER = ("older-kube-apiserver",)
+"""The API server of the oldest Kubernetes that the product supports."""
 FULL = (*CONTROL_PLANE, *CLIENTS, "kubelet", "kube-proxy", "coredns", "pause")
 
 
@@ -60,13 +65,29 @@ def path(name: str) -> Path:
     return folders.cache() / "bin" / f"{module}-{_fingerprint(module)}" / name
 
 
-def kubernetes_version() -> str:
-    """The version the tools module pins, which is also what the programs report."""
-    text = (folders.SOURCE / "tools" / "go.mod").read_text(encoding="utf-8")
-    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", text, re.MULTILINE)
+def kubernetes_version(module: str = "tools") -> str:
+    """The version that a module pins, which is also what the programs report."""
+    found = pinned(module, "k8s.io/kubernetes")
     if found is None:
-        raise console.ClusterError("tests/cluster/tools/go.mod does not name k8s.io/kubernetes")
-    return found.group(1)
+        raise console.ClusterError(f"tests/cluster/{module}/go.mod does not name k8s.io/kubernetes")
+    return found
+
+
+def pinned(module: str, dependency: str) -> str | None:
+    """The version of a dependency that a module's folder pins; None when it names it not."""
+    text = (folders.SOURCE / module / "go.mod").read_text(encoding="utf-8")
+    found = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", text, re.MULTILINE)
+    return None if found is None else found.group(1)
+
+
+def published(module: str, dependency: str, file: str) -> str:
+    """The text of a file that a dependency brings, in the version that the module pins."""
+    folder = folders.SOURCE / module
+    command = [find_go(), "mod", "download", "-json", f"{dependency}@{pinned(module, dependency)}"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise console.ClusterError(f"{dependency} cannot be had:\n{found.stderr or found.stdout}")
+    return Path(json.loads(found.stdout)["Dir"], file).read_text(encoding="utf-8")
 
 
 def ensure(names: Iterable[str]) -> None:
@@ -113,7 +134,7 @@ def _build(compiler: str, name: str) -> None:
     output = path(name)
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{name}.partial")
-    flags = ["-trimpath", "-ldflags", _link_flags(), "-o", str(partial)]
+    flags = ["-trimpath", "-ldflags", _link_flags(target.module), "-o", str(partial)]
     built = subprocess.run(
         [compiler, "build", *flags, target.package],
         cwd=folders.SOURCE / target.module,
@@ -128,15 +149,15 @@ def _build(compiler: str, name: str) -> None:
     partial.rename(output)
 
 
-def _link_flags() -> str:
-    version = kubernetes_version()
+def _link_flags(module: str) -> str:
+    version = pinned(module, "k8s.io/kubernetes") or kubernetes_version()
     major, minor, _ = version.removeprefix("v").split(".", 2)
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s -w", *(f"-X {VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])
 
 
 def _fingerprint(module: str) -> str:
-    digest = hashlib.sha256(_link_flags().encode())
+    digest = hashlib.sha256(_link_flags(module).encode())
     for file in sorted((folders.SOURCE / module).iterdir()):
         if file.name in {"go.mod", "go.sum"} or file.suffix == ".go":
             digest.update(file.name.encode() + b"\0" + file.read_bytes())

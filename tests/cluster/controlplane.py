@@ -4,7 +4,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.cluster import binaries, console, handle, pki, state
+from tests.cluster import binaries, console, handle, pki, settings, state
 
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
@@ -30,6 +30,7 @@ class Plan:
     flags: tuple[str, ...]
     enter: tuple[str, ...] = ()
     gang_scheduling: bool = False
+    older: bool = False
 
     @property
     def server(self) -> str:
@@ -39,16 +40,25 @@ class Plan:
         return [GANG_FEATURES] if self.gang_scheduling else []
 
 
-def loopback_plan(controllers: bool, gang_scheduling: bool) -> Plan:
+def loopback_plan(wanted: settings.Light) -> Plan:
     """A control plane on free ports of loopback, for clusters whose nodes are not real."""
     api, etcd, peer = free_ports(3)
     # There is no address but loopback, which the API server does not want to advertise.
     flags = [f"--bind-address={LOOPBACK}", f"--advertise-address={LOOPBACK}"]
     flags.append("--endpoint-reconciler-type=none")
-    if not controllers:
+    if not wanted.controllers:
         # Nobody makes the service accounts that this would wait for.
         flags.append("--disable-admission-plugins=ServiceAccount")
-    return Plan(LOOPBACK, api, api, etcd, peer, tuple(flags), gang_scheduling=gang_scheduling)
+    return Plan(
+        LOOPBACK,
+        api,
+        api,
+        etcd,
+        peer,
+        tuple(flags),
+        gang_scheduling=wanted.gang_scheduling,
+        older=wanted.older,
+    )
 
 
 def free_ports(count: int) -> list[int]:
@@ -159,7 +169,8 @@ def _start_api_server(ledger: state.Ledger, authority: pki.Authority, plan: Plan
         *plan.features(),
         *plan.flags,
     ]
-    _launch(ledger, plan, "kube-apiserver", arguments)
+    program = "older-kube-apiserver" if plan.older else "kube-apiserver"
+    _launch(ledger, plan, program, arguments)
 
 
 def _launch(ledger: state.Ledger, plan: Plan, name: str, arguments: Sequence[str]) -> None:

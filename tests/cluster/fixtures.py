@@ -25,8 +25,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build before the first test starts: minutes that no test's time limit should count."""
     if session.config.option.collectonly:
         return
-    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    used = {name for item in session.items for name in _fixtures(item)}
     wanted = [*binaries.LIGHT] if used & LIGHT_FIXTURES else []
+    if "older_cluster" in used:
+        wanted += binaries.OLDER
     if "full_cluster" in used and os.geteuid() == 0:
         wanted += binaries.FULL
     capture = session.config.pluginmanager.getplugin("capturemanager")
@@ -34,10 +36,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         binaries.ensure(wanted)
 
 
+def _fixtures(item: pytest.Item) -> set[str]:
+    """The fixtures of a test, and those that its parameters name."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    named = {value for value in parameters if isinstance(value, str)}
+    return {*getattr(item, "fixturenames", ()), *named}
+
+
 @pytest.fixture(scope="session")
 def light_cluster() -> Iterator[handle.Cluster]:
     """An API server alone: pods stay as they are until a test patches their status."""
     yield from _running("LIGHT", settings.Light())
+
+
+@pytest.fixture(scope="session")
+def older_cluster() -> Iterator[handle.Cluster]:
+    """The same with the API server of the oldest Kubernetes that the product supports."""
+    yield from _running("OLDER", settings.Light(older=True))
 
 
 @pytest.fixture(scope="session")

@@ -2,20 +2,32 @@
 
 from pathlib import Path
 
-from tests.cluster import binaries, controlplane, handle, kwok, pki, process, settings, state
+from tests.cluster import (
+    binaries,
+    controlplane,
+    coscheduling,
+    handle,
+    kwok,
+    pki,
+    process,
+    settings,
+    state,
+)
 
 
 def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) -> None:
     """Start what was asked for; returns when it can be used."""
-    binaries.ensure(binaries.LIGHT)
+    binaries.ensure(binaries.LIGHT + (binaries.OLDER if wanted.older else ()))
     authority = pki.Authority(ledger.directory / "keys")
-    plan = controlplane.loopback_plan(wanted.controllers, wanted.gang_scheduling)
+    plan = controlplane.loopback_plan(wanted)
     controlplane.start(ledger, authority, plan, cluster)
     if wanted.controllers:
         controlplane.start_controllers(ledger, authority, plan, cluster)
     if wanted.nodes:
         kwok.start(ledger, authority, plan)
         kwok.add_nodes(ledger, cluster, wanted.nodes, wanted.gpus)
+    if wanted.coscheduling:
+        coscheduling.start(ledger, authority, plan, cluster)
 
 
 def down(found: state.State, directory: Path) -> None:

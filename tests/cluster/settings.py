@@ -13,8 +13,13 @@ class Light:
     nodes: int = 0
     gpus: int = 4
     gang_scheduling: bool = False
+    coscheduling: bool = False
+    older: bool = False
+    """With the API server of the oldest Kubernetes that the product supports."""
 
     def __post_init__(self) -> None:
+        if self.coscheduling and not self.controllers:
+            raise ValueError("Coscheduling needs the controllers: Light(controllers=True, ...).")
         if self.nodes and not self.controllers:
             raise ValueError("Nodes need the controllers: Light(controllers=True, nodes=...).")
 

@@ -15,16 +15,30 @@ from tfparallel_operator.engine import client, credentials, resources
 _NUMBERS = itertools.count()
 
 
+ON_BOTH_VERSIONS = ("test_crd", "test_life")
+"""What is tested on the newest and on the oldest Kubernetes that the product supports."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize the cluster of the modules that are tested on two versions."""
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if module in ON_BOTH_VERSIONS and "cluster" in metafunc.fixturenames:
+        clusters = ["light_cluster", "older_cluster"]
+        ids = ["newest", "oldest"]
+        metafunc.parametrize("cluster", clusters, ids=ids, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def cluster(light_cluster: handle.Cluster) -> handle.Cluster:
+def cluster(request: pytest.FixtureRequest) -> handle.Cluster:
     """An API server that knows TFParallelJob, by plain `kubectl apply`."""
-    return _install(light_cluster)
+    found: handle.Cluster = request.getfixturevalue(getattr(request, "param", "light_cluster"))
+    return install(found)
 
 
 @pytest.fixture(scope="session")
 def cluster_with_nodes(light_cluster_with_nodes: handle.Cluster) -> handle.Cluster:
     """The same with controllers, a scheduler and nodes that pretend to run pods."""
-    return _install(light_cluster_with_nodes)
+    return install(light_cluster_with_nodes)
 
 
 @pytest.fixture
@@ -44,7 +58,7 @@ async def api_with_nodes(cluster_with_nodes: handle.Cluster) -> AsyncIterator[cl
 @pytest.fixture
 async def place(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own, with a service account; no job is left in it."""
-    place = harness.Place(api, cluster, _fresh_name())
+    place = harness.Place(api, cluster, fresh_name())
     await place.create_namespace()
     yield place
     await place.delete_jobs()
@@ -55,12 +69,12 @@ async def place_with_nodes(
     api_with_nodes: client.Client, cluster_with_nodes: handle.Cluster
 ) -> harness.Place:
     """A namespace of the test's own in the cluster with nodes."""
-    place = harness.Place(api_with_nodes, cluster_with_nodes, _fresh_name())
+    place = harness.Place(api_with_nodes, cluster_with_nodes, fresh_name())
     await place.create_namespace()
     return place
 
 
-def _install(cluster: handle.Cluster) -> handle.Cluster:
+def install(cluster: handle.Cluster) -> handle.Cluster:
     manifest = json.dumps(schema.custom_resource_definition())
     cluster.run_kubectl("apply", "-f", "-", input=manifest)
     name = f"crd/{resources.JOBS.plural}.tfparallel.dev"
@@ -68,5 +82,5 @@ def _install(cluster: handle.Cluster) -> handle.Cluster:
     return cluster
 
 
-def _fresh_name() -> str:
+def fresh_name() -> str:
     return f"test-{os.getpid()}-{next(_NUMBERS)}"

@@ -1,77 +1,47 @@
 """A client whose process dies after some write: the write is done, nobody hears the answer."""
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from tfparallel_operator.engine import client, credentials, resources
+from tests.control_plane import wrapped_api
+from tfparallel_operator.engine import client
+
+T = TypeVar("T")
 
 
 class Killed(BaseException):
     """The process is gone; nothing in it may catch this."""
 
 
-class CrashingApi(client.Client):
-    """Passes everything on until its last write; after that nothing."""
+class CrashingApi(wrapped_api.WrappedApi):
+    """Passes everything on until its last write; after that nothing.
 
-    def __init__(self, inner: client.Client, writes: int | None) -> None:
-        self._inner = inner
-        self._left = writes
+    Counted are the writes whose verb and path begin and end as given: all, or those of a status.
+    """
 
-    @property
-    def access(self) -> credentials.Access:
-        return self._inner.access
-
-    async def get(self, path: str) -> client.Object:
-        self._alive()
-        return await self._inner.get(path)
-
-    async def list(
-        self, resource: resources.Resource, namespace: str | None, selector: str = ""
-    ) -> client.Listing:
-        self._alive()
-        return await self._inner.list(resource, namespace, selector)
-
-    async def watch(
-        self, resource: resources.Resource, namespace: str | None, version: str, selector: str = ""
-    ) -> AsyncIterator[client.WatchEvent]:
-        async for event in self._inner.watch(resource, namespace, version, selector):
-            yield event
-
-    async def create(
-        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
-    ) -> client.Object:
-        self._alive()
-        answer = await self._inner.create(resource, namespace, manifest)
-        self._written()
-        return answer
-
-    async def delete(
-        self,
-        resource: resources.Resource,
-        namespace: str,
-        name: str,
-        uid: str,
-        version: str | None = None,
-        *,
-        force: bool = False,
+    def __init__(
+        self, inner: client.Client, writes: int | None, begin: str = "", end: str = ""
     ) -> None:
-        self._alive()
-        await self._inner.delete(resource, namespace, name, uid, version, force=force)
-        self._written()
+        super().__init__(inner)
+        self._left = writes
+        self._begin = begin
+        self._end = end
 
-    async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
+    async def _read(self, do: Callable[[], Awaitable[T]]) -> T:
         self._alive()
-        answer = await self._inner.patch(path, change)
-        self._written()
+        return await do()
+
+    async def _write(self, told: str, do: Callable[[], Awaitable[T]]) -> T:
+        self._alive()
+        answer = await do()
+        counted = told.startswith(self._begin) and told.endswith(self._end)
+        if self._left is not None and counted:
+            # Writes that were under way together with the last one are done, but not heard of.
+            self._left = max(0, self._left - 1)
+            if not self._left:
+                raise Killed
         return answer
 
     def _alive(self) -> None:
         if self._left == 0:
             raise Killed
-
-    def _written(self) -> None:
-        if self._left is not None:
-            # Writes that were under way together with the last one are done, but not heard of.
-            self._left = max(0, self._left - 1)
-            if not self._left:
-                raise Killed

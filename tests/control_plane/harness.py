@@ -128,6 +128,22 @@ class Place:
         await until(f"pods {', '.join(wanted) or 'none'} of attempt {attempt}", there)
         return await self.pods()
 
+    async def created_since(self, version: str) -> list[tuple[str, str, str]]:
+        """Return every pod that was created since a version: name, attempt, replica attempt."""
+        last: Body = {"metadata": {"name": "last"}, **objects.template()}
+        await self.api.create(resources.PODS, self.namespace, last)
+        seen: list[tuple[str, str, str]] = []
+        async with asyncio.timeout(LIMIT_SECONDS):
+            async for event in self.api.watch(resources.PODS, self.namespace, version):
+                metadata = event.object["metadata"]
+                if metadata["name"] == "last":
+                    break
+                if event.type == "ADDED":
+                    labels = metadata["labels"]
+                    attempts = (labels[names.LABEL_ATTEMPT], labels[names.LABEL_REPLICA_ATTEMPT])
+                    seen.append((metadata["name"], *attempts))
+        return seen
+
 
 async def until(
     what: str, reached: Callable[[], Awaitable[bool]], seconds: float = LIMIT_SECONDS

@@ -17,9 +17,12 @@ RESOURCES = (
     resources.PODS,
     resources.SERVICES,
     resources.CONFIG_MAPS,
+    resources.NETWORK_POLICIES,
     resources.EVENTS,
     resources.SECRETS,
     resources.NODES,
+    resources.LEASES,
+    resources.POD_GROUPS[0],
 )
 
 

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import datetime
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from tests.control_plane import memory_api
-from tfparallel_operator.core import build
+from tfparallel_operator.core import build, gang
 from tfparallel_operator.engine import (
+    apply,
     children,
     client,
     jobs,
@@ -40,7 +41,13 @@ class Clock:
 class SmallEngine:
     """Queue, informers, workers and timers, joined as the operator joins them."""
 
-    def __init__(self, api: client.Client, store: memory_api.MemoryApi, clock: Clock) -> None:
+    def __init__(
+        self,
+        api: client.Client,
+        store: memory_api.MemoryApi,
+        clock: Clock,
+        may_write: Callable[[], None] = apply.always,
+    ) -> None:
         self._api = api
         self._store = store
         self._clock = clock
@@ -50,9 +57,9 @@ class SmallEngine:
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed)
         self.sweeper = watch.Sweeper(api, self.jobs, ())
-        settings = build.Settings(trainer_image="trainer:test")
+        settings = build.Settings(trainer_image="trainer:test", gangs=gang.Installation())
         reconciler = reconcile.Reconciler(
-            api, self.jobs, self.children, settings, "test", self.timers, clock
+            api, self.jobs, self.children, settings, "test", self.timers, clock, may_write
         )
         self.workers = reconcile.Workers(
             self.queue, reconciler, self.timers, self.metrics.reconciled

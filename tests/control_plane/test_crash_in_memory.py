@@ -1,122 +1,26 @@
-"""Killing the operator after any of its writes changes nothing in the end."""
+"""Killing the operator after any of its writes, or failing any, changes nothing in the end."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.control_plane import crashing, memory_api, objects, small_engine
+from tests.control_plane import (
+    crashing,
+    memory_api,
+    objects,
+    scenarios,
+    small_engine,
+    troubled_api,
+)
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, resources
+from tfparallel_operator.engine import client, lease, resources, timers
 
-Step = Callable[[memory_api.MemoryApi], None]
+GANG = "a gang that fails once, loses a pod once and then succeeds"
 
-
-def _run(api: memory_api.MemoryApi) -> None:
-    """The kubelet starts every pod that waits."""
-    for pod in api.items(resources.PODS):
-        if pod["status"]["phase"] == "Pending":
-            _write(api, pod, phase="Running", **objects.container(running={}))
-
-
-def _end(name: str, code: int, attempt: str = "") -> Step:
-    """A pod's container ends with a code, if it runs."""
-
-    def step(api: memory_api.MemoryApi) -> None:
-        for pod in api.items(resources.PODS):
-            labels = pod["metadata"]["labels"]
-            right = not attempt or labels[names.LABEL_ATTEMPT] == attempt
-            if pod["metadata"]["name"] == name and right and pod["status"]["phase"] == "Running":
-                ended = objects.container(terminated={"exitCode": code, "reason": "Error"})
-                _write(api, pod, phase="Failed" if code else "Succeeded", **ended)
-
-    return step
-
-
-def _vanish(name: str) -> Step:
-    """Somebody deletes a pod by force."""
-
-    def step(api: memory_api.MemoryApi) -> None:
-        api.remove(resources.PODS.path("default", name))
-
-    return step
-
-
-def _let_go(api: memory_api.MemoryApi) -> None:
-    """The kubelet has ended the pods that are being deleted."""
-    api.let_go()
-
-
-def _write(api: memory_api.MemoryApi, pod: client.Object, **status: Any) -> None:
-    pod["status"] = status
-    path = resources.PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
-    api.touch(path)
-
-
-def _edit(change: dict[str, Any]) -> Step:
-    """A person changes the spec."""
-
-    def step(api: memory_api.MemoryApi) -> None:
-        [job] = api.items(resources.JOBS)
-        memory_api.merge(job["spec"], change)
-        job["metadata"]["generation"] += 1
-        api.touch(resources.JOBS.path("default", "digits"))
-
-    return step
-
-
-def _elastic() -> dict[str, Any]:
-    given = objects.job(workers=1, runPolicy={"scaleCooldownSeconds": 5})
-    given["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
-    return given
-
-
-SCENARIOS: dict[str, tuple[dict[str, Any], tuple[Step, ...]]] = {
-    "a gang that fails once, loses a pod once and then succeeds": (
-        objects.job(),
-        (
-            _run,
-            _end("digits-worker-0", 1),
-            _let_go,
-            _run,
-            _vanish("digits-worker-1"),
-            _let_go,
-            _run,
-            _end("digits-chief-0", 0),
-            _let_go,
-        ),
-    ),
-    "a job that fails for good and is cleaned up": (
-        objects.job(runPolicy={"backoffLimit": 0, "cleanPodPolicy": "All"}),
-        (_run, _end("digits-worker-1", 3), _let_go),
-    ),
-    "a job that is suspended, resumed and scaled": (
-        _elastic(),
-        (
-            _run,
-            _edit({"runPolicy": {"suspend": True}}),
-            _let_go,
-            _edit({"runPolicy": {"suspend": False}}),
-            _run,
-            _edit({"tfReplicaSpecs": {"Worker": {"replicas": 2}}}),
-            _let_go,
-            _run,
-            _end("digits-chief-0", 0),
-            _let_go,
-        ),
-    ),
-    "a gang of which one replica is run again by a rule": (
-        objects.job(
-            runPolicy={"failurePolicy": {"rules": [{"exitCodes": [3], "action": "RestartReplica"}]}}
-        ),
-        (_run, _end("digits-worker-1", 3), _let_go, _run, _end("digits-chief-0", 0), _let_go),
-    ),
-    "a job that is removed after its time to live": (
-        objects.job(workers=0, runPolicy={"ttlSecondsAfterFinished": 5}),
-        (_run, _end("digits-chief-0", 0)),
-    ),
-}
+PAUSES, PAUSE_SECONDS = 14, 2.0
+"""How often time passes after a step of a troubled life, for each trouble costs a pause, and how
+long; the pauses of the engine are cut to it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,18 +34,41 @@ class Outcome:
 
 
 async def _play(
-    api: memory_api.MemoryApi, given: dict[str, Any], steps: tuple[Step, ...], crash: int | None
+    api: memory_api.MemoryApi, scenario: scenarios.Scenario, crash: int | None = None
 ) -> Outcome:
-    await api.create(resources.JOBS, "default", given)
+    await api.create(resources.JOBS, "default", scenario.job)
     before = len(api.log)
-    waiting, clock = list(steps), small_engine.Clock()
+    waiting, clock = list(scenario.steps), small_engine.Clock()
     try:
         await _live(crashing.CrashingApi(api, crash), api, clock, waiting)
     except* crashing.Killed:
         assert len(api.log) - before >= (crash or 0)
         await _live(api, api, clock, waiting)
+    return _outcome(api)
+
+
+async def _live(
+    api: client.Client,
+    store: memory_api.MemoryApi,
+    clock: small_engine.Clock,
+    waiting: list[scenarios.Step],
+    pauses: int = 1,
+    seconds: float = 10.0,
+) -> None:
+    """Run the engine through the steps that are left; one that was begun is not done again."""
+    async with small_engine.SmallEngine(api, store, clock).running() as engine:
+        for _ in range(pauses):
+            await engine.settle(seconds)
+        while waiting:
+            waiting.pop(0)(store)
+            for _ in range(pauses):
+                await engine.settle(seconds)
+
+
+def _outcome(api: memory_api.MemoryApi) -> Outcome:
     jobs = api.items(resources.JOBS)
-    children = [*api.items(resources.SERVICES), *api.items(resources.CONFIG_MAPS)]
+    kinds = (resources.SERVICES, resources.CONFIG_MAPS, resources.NETWORK_POLICIES)
+    children = [child for kind in kinds for child in api.items(kind)]
     return Outcome(
         status=_timeless(jobs[0]["status"]) if jobs else None,
         pods=[
@@ -153,55 +80,71 @@ async def _play(
     )
 
 
-async def _live(
-    api: client.Client,
-    store: memory_api.MemoryApi,
-    clock: small_engine.Clock,
-    waiting: list[Step],
-) -> None:
-    """Run the engine through the steps that are left; one that was begun is not done again."""
-    async with small_engine.SmallEngine(api, store, clock).running() as engine:
-        await engine.settle()
-        while waiting:
-            waiting.pop(0)(store)
-            await engine.settle()
-
-
 def _timeless(value: Any) -> Any:
+    """Leave out times, and the condition that tells of refusals: it stays when they are over."""
     if isinstance(value, dict):
         return {k: _timeless(v) for k, v in value.items() if not k.lower().endswith("time")}
-    return [_timeless(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_timeless(item) for item in value if not _refused(item)]
+    return value
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+def _refused(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == names.Condition.CREATION_REFUSED
+
+
+@pytest.mark.parametrize("name", scenarios.SCENARIOS)
 async def test_a_kill_after_any_write_leads_to_the_same_end(name: str) -> None:
-    given, steps = SCENARIOS[name]
+    scenario = scenarios.SCENARIOS[name]
     undisturbed = memory_api.MemoryApi()
-    expected = await _play(undisturbed, given, steps, None)
+    expected = await _play(undisturbed, scenario)
     assert len(set(expected.created)) == len(expected.created)
+    status = expected.status or {"state": "", "attempt": scenario.attempt}
+    assert (status["state"], status["attempt"]) == (scenario.state, scenario.attempt)
     writes = len(undisturbed.log)
     assert writes > 5
     for crash in range(1, writes + 1):
-        outcome = await _play(memory_api.MemoryApi(), given, steps, crash)
+        outcome = await _play(memory_api.MemoryApi(), scenario, crash)
         assert outcome == expected, f"killed after write {crash} of {writes}"
 
 
+async def _play_through(
+    scenario: scenarios.Scenario, trouble: troubled_api.Trouble | None
+) -> Outcome:
+    store, clock = memory_api.MemoryApi(), small_engine.Clock()
+    await store.create(resources.JOBS, "default", scenario.job)
+    api = troubled_api.TroubledApi(store, trouble)
+    await _live(api, store, clock, list(scenario.steps), PAUSES, PAUSE_SECONDS)
+    assert api.met > 5 or trouble is None
+    return _outcome(store)
+
+
+@pytest.mark.parametrize("name", scenarios.SCENARIOS)
+async def test_every_write_that_meets_trouble_leads_to_the_same_end(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timers, "LONGEST_PAUSE_SECONDS", PAUSE_SECONDS / 2)
+    scenario = scenarios.SCENARIOS[name]
+    expected = await _play_through(scenario, None)
+    assert expected.created == sorted(set(expected.created))
+    for trouble in troubled_api.Trouble:
+        assert await _play_through(scenario, trouble) == expected, trouble.value
+
+
 async def test_the_undisturbed_run_of_a_gang_is_what_it_should_be() -> None:
-    given, steps = SCENARIOS["a gang that fails once, loses a pod once and then succeeds"]
     api = memory_api.MemoryApi()
-    outcome = await _play(api, given, steps, None)
+    outcome = await _play(api, scenarios.SCENARIOS[GANG])
     assert outcome.status["state"] == "Succeeded"
     assert outcome.status["attempt"] == 3
     assert outcome.status["restarts"] == {"failure": 1, "disruption": 1}
     assert outcome.pods == ["digits-chief-0 Succeeded"]
     assert len(outcome.created) == 9
-    assert outcome.others == ["digits", "digits-tfparallel"]
+    assert outcome.others == ["digits", "digits-tfparallel", "digits-tfparallel"]
 
 
 async def test_an_attempt_and_an_end_are_written_before_any_pod_is_deleted_for_them() -> None:
-    given, steps = SCENARIOS["a gang that fails once, loses a pod once and then succeeds"]
     api = memory_api.MemoryApi()
-    await _play(api, given, steps, None)
+    await _play(api, scenarios.SCENARIOS[GANG])
     first = api.first_version
     second_attempt = first(resources.JOBS, lambda job: job["status"].get("attempt") == 2)
     ended = first(resources.JOBS, lambda job: job["status"].get("state") == "Succeeded")
@@ -215,12 +158,45 @@ async def test_an_attempt_and_an_end_are_written_before_any_pod_is_deleted_for_t
     assert deleted < ended < first(resources.PODS, cleaned)
 
 
+@pytest.mark.parametrize("name", [GANG, "a job that is removed after its time to live"])
+async def test_before_every_write_it_is_asked_whether_it_still_may(name: str) -> None:
+    scenario, api, clock = scenarios.SCENARIOS[name], memory_api.MemoryApi(), small_engine.Clock()
+    await api.create(resources.JOBS, "default", scenario.job)
+    asked: list[int] = []
+
+    def may_write() -> None:
+        asked.append(len(api.log))
+
+    async with small_engine.SmallEngine(api, api, clock, may_write).running() as engine:
+        await engine.settle()
+        for step in scenario.steps:
+            step(api)
+            await engine.settle()
+    written = [told for told in api.log[1:] if "/events/" not in told]
+    assert len(asked) == len(written)
+    assert [told.split()[0] for told in written].count("delete") > 0
+
+
+async def test_an_operator_that_may_not_write_writes_nothing() -> None:
+    api = memory_api.MemoryApi()
+    await api.create(resources.JOBS, "default", objects.job())
+
+    def refuse() -> None:
+        raise lease.Lost("not held any more")
+
+    clock = small_engine.Clock()
+    async with small_engine.SmallEngine(api, api, clock, refuse).running() as engine:
+        for _ in range(3):
+            await engine.settle()
+    assert len(api.log) == 1
+
+
 async def test_a_job_that_is_left_alone_is_not_written_to() -> None:
     api = memory_api.MemoryApi()
     await api.create(resources.JOBS, "default", objects.job())
     async with small_engine.SmallEngine(api, api, small_engine.Clock()).running() as engine:
         await engine.settle()
-        _run(api)
+        scenarios.run(api)
         await engine.settle()
         before = len(api.log)
         for _ in range(5):

@@ -86,9 +86,9 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda job: job["spec"].update(backoffLimit=2),
         "this field belongs below spec.runPolicy: move it there",
     ),
-    "gang scheduling": (
-        lambda job: job["spec"].update(runPolicy={"schedulingPolicy": {"minAvailable": 1}}),
-        "gang scheduling is not supported yet; remove this field",
+    "an unknown gang scheduler": (
+        lambda job: job["spec"].update(scheduling={"gang": "volcano"}),
+        'Unsupported value: "volcano"',
     ),
     "epochs and steps": (
         _trainer(epochs=1, steps=1),
@@ -231,6 +231,14 @@ async def test_an_unknown_field_is_refused_where_strict_validation_is_asked_for(
             lambda job: job["spec"].update(mesh={"data": 1}),
             "mesh cannot change once the job exists",
         ),
+        (
+            lambda job: job["spec"].update(scheduling={"gang": "Volcano"}),
+            "scheduling.gang and runPolicy.schedulingPolicy change only while the job is suspended",
+        ),
+        (
+            lambda job: job["spec"].update(runPolicy={"schedulingPolicy": {"minAvailable": 2}}),
+            "scheduling.gang and runPolicy.schedulingPolicy change only while the job is suspended",
+        ),
     ],
 )
 async def test_what_may_not_change_is_refused(
@@ -249,10 +257,13 @@ async def test_what_may_change_is_taken(place: harness.Place) -> None:
     job = objects.job()
     place.kubectl("apply", "-f", "-", given=job)
     changed = copy.deepcopy(job)
-    changed["spec"]["runPolicy"] = {"suspend": True, "backoffLimit": 7}
+    policy = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
+    changed["spec"]["runPolicy"] = {"suspend": True, "schedulingPolicy": policy, "backoffLimit": 7}
+    changed["spec"]["scheduling"] = {"gang": "Coscheduling"}
     place.kubectl("apply", "-f", "-", given=changed)
     found = await place.job()
     assert found["spec"]["runPolicy"]["backoffLimit"] == 7
+    assert found["spec"]["runPolicy"]["schedulingPolicy"] == policy
     assert found["metadata"]["generation"] == 2
 
 

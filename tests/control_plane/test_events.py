@@ -7,6 +7,7 @@ from typing import Any
 from tests.control_plane import memory_api, objects, small_world
 from tests.unit import test_docs
 from tfparallel_operator.api import names
+from tfparallel_operator.core import host_network
 from tfparallel_operator.engine import client, errors, resources
 
 CONDITIONS_ALONE = {
@@ -51,12 +52,30 @@ class ForbiddingApi(memory_api.MemoryApi):
         raise errors.Refused("pods is forbidden", status=403)
 
 
+class WithoutGangsApi(memory_api.MemoryApi):
+    """Knows no PodGroups."""
+
+    async def create(
+        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+    ) -> client.Object:
+        if resource in resources.POD_GROUPS:
+            raise errors.NotFound("the server could not find the requested resource", status=404)
+        return await super().create(resource, namespace, manifest)
+
+
 REFUSALS = (
     RefusingApi(errors.Refused),
     RefusingApi(errors.Refused, "no PriorityClass with name big was found"),
     RefusingApi(errors.Refused, "violates PodSecurity"),
     RefusingApi(errors.Unavailable, "too many requests", 429),
 )
+
+
+def _neighbour() -> dict[str, Any]:
+    """A job that another controller manages: it does nothing here but hold ports."""
+    job = objects.job(runPolicy={"managedBy": "example.com/other"})
+    job["metadata"]["name"] = "neighbour"
+    return job
 
 
 async def _all_refusals() -> list[tuple[str, str]]:
@@ -67,6 +86,22 @@ async def _all_refusals() -> list[tuple[str, str]]:
         async with world.running(objects.job()):
             pass
         seen += world.events()
+
+    world = small_world.World(WithoutGangsApi())
+    async with world.running(objects.job(scheduling={"gang": "Coscheduling"})):
+        pass
+    seen += world.events()
+
+    world = small_world.World()
+    async with world.running(_neighbour()):
+        path = resources.JOBS.path("default", "neighbour", "status")
+        count = host_network.END_PORT - host_network.FIRST_PORT
+        ports = {"hostPorts": {"first": host_network.FIRST_PORT, "count": count}}
+        await world.api.patch(path, {"status": ports})
+        job = objects.job(network="Open", hostNetwork=True)
+        await world.api.create(resources.JOBS, "default", job)
+        await world.engine.settle(seconds=0)
+    seen += world.events()
 
     world = small_world.World(ForbiddingApi())
     async with world.running(objects.job()):

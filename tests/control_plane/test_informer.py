@@ -106,6 +106,26 @@ async def test_a_list_that_is_older_than_a_write_does_not_remove_it() -> None:
         assert world.names() == ["a"]
 
 
+async def test_what_a_list_beside_the_watch_has_told_is_not_told_again_by_the_watch() -> None:
+    world = World()
+    first = await world.add("a")
+    async with world.running():
+        world.api.remove(resources.PODS.path("default", "a"))
+        second = await world.add("a")
+        await world.add("b")
+        # The watch has not told of any of it yet.
+        assert [pod.uid for pod in world.pods.of(objects.UID)] == [first["metadata"]["uid"]]
+        await world.pods.refresh()
+        assert world.names() == ["a", "b"]
+        world.told.clear()
+        await _turns()
+        assert world.told == []
+        assert second["metadata"]["uid"] in [pod.uid for pod in world.pods.of(objects.UID)]
+        world.api.remove(resources.PODS.path("default", "a"))
+        await _turns()
+        assert world.names() == ["b"]
+
+
 async def test_only_the_given_namespaces_are_followed() -> None:
     world = World(("one", "two"))
     for namespace in ("one", "two", "three"):

@@ -168,8 +168,9 @@ async def test_a_job_that_is_made_anew_never_takes_over_the_pods_of_the_former(
         # There is no garbage collector here: the test is it, later.
         await asyncio.sleep(1)
         assert (await place.status())["state"] == "Pending"
-        for kind, name in (("service", "digits"), ("configmap", "digits-tfparallel")):
-            place.kubectl("delete", kind, name)
+        place.kubectl("delete", "service", "digits")
+        for kind in ("configmap", "networkpolicy"):
+            place.kubectl("delete", kind, "digits-tfparallel")
         place.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
 
         async def replaced() -> bool:
@@ -191,7 +192,9 @@ async def test_deleting_a_job_leaves_nothing(place_with_nodes: harness.Place) ->
     place.kubectl("delete", "tfpj", "digits")
 
     async def empty() -> bool:
-        left = place.kubectl("get", "pods,services,configmaps", "-o", "name").split()
+        left = place.kubectl(
+            "get", "pods,services,configmaps,networkpolicies", "-o", "name"
+        ).split()
         return left == ["configmap/kube-root-ca.crt"]
 
     await harness.until("everything that belonged to the job is gone", empty, seconds=60)

@@ -140,7 +140,7 @@ async def test_the_state_is_read_when_somebody_asks() -> None:
     assert value(counted, "jobs", state="Succeeded") == 0
     assert value(counted, "queue_depth") == 4
     assert value(counted, "queue_age_seconds") == 7
-    for resource in ("pods", "services", "configmaps", names.PLURAL):
+    for resource in ("pods", "services", "configmaps", "networkpolicies", names.PLURAL):
         assert 0 <= value(counted, "watch_age_seconds", resource=resource) < 60
     while len(work):
         work.done(await work.get())

@@ -58,6 +58,24 @@ def test_the_training_container_decides_and_not_its_sidecars(
     assert _seen(**status).phase is phase
 
 
+@pytest.mark.parametrize(
+    ("state", "beside", "lingers"),
+    [
+        ("terminated", "running", True),
+        ("terminated", "terminated", False),
+        ("terminated", "waiting", False),
+        ("running", "running", False),
+    ],
+)
+def test_a_pod_lingers_while_a_sidecar_outlives_training(
+    state: str, beside: str, lingers: bool
+) -> None:
+    given: dict[str, dict[str, Any]] = {"terminated": {"exitCode": 0}, "running": {}, "waiting": {}}
+    [trains] = objects.container(**{state: given[state]})["containerStatuses"]
+    proxy = {"name": "proxy", "state": {beside: given[beside]}}
+    assert _seen(phase="Running", containerStatuses=[proxy, trains]).lingers is lingers
+
+
 def test_an_exit_carries_code_reason_message_and_time() -> None:
     ended = {
         "exitCode": 137,

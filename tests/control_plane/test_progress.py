@@ -316,6 +316,23 @@ async def test_a_report_that_could_not_be_written_is_written_later() -> None:
         assert desk.api.steps == [5]
 
 
+async def test_a_report_that_another_operator_has_overtaken_is_dropped() -> None:
+    async with _desk(interval=0.1) as desk:
+        desk.report(1)
+        await asyncio.sleep(0.02)
+        desk.report(2)
+        later = {"step": 9, "lastUpdateTime": (NOW + datetime.timedelta(seconds=1)).isoformat()}
+        path = resources.JOBS.path("default", "digits", "status")
+        other = {"metadata": {}, "status": {"progress": later}}
+        body = await memory_api.MemoryApi.apply(desk.api, path, other, "tfparallel-progress")
+        desk.known.watched("MODIFIED", body)
+        await asyncio.sleep(0.3)
+        assert desk.api.steps == [1]
+        desk.report(10)
+        await asyncio.sleep(0.05)
+        assert desk.api.steps == [1, 10]
+
+
 async def test_a_report_of_a_job_that_is_gone_or_made_anew_is_dropped() -> None:
     async with _desk(interval=0.01) as desk:
         desk.report(5, uid="an earlier job's")

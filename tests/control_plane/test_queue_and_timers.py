@@ -33,6 +33,17 @@ async def test_a_key_is_never_with_two_workers_and_comes_once_more() -> None:
     assert len(work) == 0
 
 
+async def test_a_queue_that_nobody_works_on_takes_nothing_in() -> None:
+    work: queue.Queue[str] = queue.Queue(opened=False)
+    work.add("a")
+    assert len(work) == 0
+    assert work.oldest() == 0.0
+    work.open(["b", "c"])
+    work.add("b")
+    assert [await work.get(), await work.get()] == ["b", "c"]
+    assert len(work) == 2
+
+
 async def test_many_workers_see_every_key_and_none_at_the_same_time() -> None:
     work: queue.Queue[int] = queue.Queue()
     running: set[int] = set()

@@ -1,6 +1,7 @@
-"""The rights in manifests/ are enough for all that the operator does, in the whole cluster."""
+"""The rights that are installed are enough: in the whole cluster, and in some namespaces alone."""
 
 import base64
+import dataclasses
 import os
 import pathlib
 
@@ -44,6 +45,7 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
     arguments = {
         "KUBECONFIG": await _kubeconfig(place, tmp_path),
         "POD_NAMESPACE": place.namespace,
+        "TFPARALLEL_LEASE": ACCOUNT,
         "TFPARALLEL_PROGRESS_HOST": "127.0.0.1",
         "TFPARALLEL_PROGRESS_PORT": str(port),
     }
@@ -75,3 +77,35 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
 
 
 _TTL = '{"spec":{"runPolicy":{"ttlSecondsAfterFinished":0}}}'
+
+
+CHART = pathlib.Path(__file__).parents[2] / "charts" / "tfparallel-operator"
+RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+
+
+async def test_roles_in_its_namespaces_are_enough_for_the_operator(
+    place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = dataclasses.replace(place, namespace=f"{place.namespace}-other")
+    await other.create_namespace()
+    chosen = ("rbac.clusterRights=false", f"watchNamespaces={{{place.namespace}}}")
+    values = [part for value in chosen for part in ("--set", value)]
+    rendered = place.cluster.run_helm(
+        "template", ACCOUNT, str(CHART), "--namespace", place.namespace, *values
+    )
+    documents = [one for one in yaml.safe_load_all(rendered) if one]
+    rights = [one for one in documents if one["kind"] in RIGHTS]
+    assert not [one for one in rights if one["kind"].startswith("Cluster")]
+    place.kubectl("apply", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": rights})
+    await other.create_job()
+    async with place.operator(kubeconfig=await _kubeconfig(place, tmp_path)):
+        await place.create_job()
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        await place.end("digits-chief-0", 0)
+        await place.until_state("Succeeded")
+        await place.until_pods("digits-chief-0")
+    assert await other.pods() == {}
+    assert "forbidden" not in caplog.text
+    await other.delete_jobs()

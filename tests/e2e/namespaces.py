@@ -18,7 +18,7 @@ JOB_SECONDS = 400.0
 """How long a short job may take on two busy cores."""
 
 GONE_SECONDS = 90.0
-CHILDREN = "pods,services,configmaps"
+CHILDREN = "pods,services,configmaps,networkpolicies"
 
 
 @dataclass(frozen=True)

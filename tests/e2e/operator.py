@@ -12,7 +12,8 @@ RELEASE = "tfparallel-operator"
 CRD = "tfparalleljobs.tfparallel.dev"
 WHERE = f"--namespace={NAMESPACE}"
 KINDS = (
-    "all,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,"
+    "all,secrets,leases,configmaps,serviceaccounts,roles,rolebindings,clusterroles,"
+    "clusterrolebindings,"
     "customresourcedefinitions"
 )
 

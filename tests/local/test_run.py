@@ -33,12 +33,16 @@ async def test_a_job_whose_chief_ends_well_has_succeeded(tmp_path: pathlib.Path)
     ]
 
 
-async def test_every_role_gets_its_own_address_on_loopback(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("spec", [{}, {"network": "Open", "hostNetwork": True}])
+async def test_every_role_gets_its_own_address_on_loopback(
+    tmp_path: pathlib.Path, spec: dict[str, Any]
+) -> None:
     show = jobs.shell('echo "$TF_CONFIG"')
     workers = {"replicas": 2, "template": jobs.template(jobs.shell('echo "$TF_CONFIG"; sleep 60'))}
     servers = {"replicas": 2, "template": jobs.template(jobs.shell('echo "$TF_CONFIG"; sleep 60'))}
     chief = jobs.shell('echo "$TF_CONFIG"; sleep 1')
-    document = jobs.job({"Chief": chief, "Worker": workers, "PS": servers, "Evaluator": show})
+    roles = {"Chief": chief, "Worker": workers, "PS": servers, "Evaluator": show}
+    document = jobs.job(roles, **spec)
     _, recorder = await jobs.finish(tmp_path, document)
     address = {placed.replica: placed.address for placed in recorder.placements}
     assert len(set(address.values())) == 6

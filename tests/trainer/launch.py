@@ -119,6 +119,26 @@ def environments(
     ]
 
 
+def sharing(folder: pathlib.Path, given: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The same processes with their cluster in a file, as the replicas of a large job have it."""
+    configs = [json.loads(one[environment.TF_CONFIG]) for one in given]
+    cluster = configs[0]["cluster"]
+    workers = str(len(cluster["worker"]))
+    # One worker more than there is, as where workers come and go.
+    cluster["worker"].append("127.0.0.1:1")
+    file = folder / "cluster.json"
+    file.write_text(json.dumps(cluster))
+    return [
+        {
+            **one,
+            environment.TF_CONFIG: json.dumps({"task": config["task"]}),
+            environment.CLUSTER_FILE: str(file),
+            environment.WORKERS: workers,
+        }
+        for one, config in zip(given, configs, strict=True)
+    ]
+
+
 def with_servers(
     folder: pathlib.Path,
     source: pathlib.Path,

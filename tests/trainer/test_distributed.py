@@ -307,7 +307,7 @@ def test_two_processes_end_together_and_resume(tmp_path: pathlib.Path) -> None:
         started = launch.environments(
             tmp_path, source, trainer, processes=2, strategy="Custom", more=more
         )
-        return launch.Group(tmp_path / "logs", started)
+        return launch.Group(tmp_path / "logs", launch.sharing(tmp_path, started))
 
     with start(1) as group:
         group.wait_for_output(0, "  epoch 2  ")

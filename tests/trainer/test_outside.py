@@ -44,6 +44,47 @@ def test_settings_are_read(tmp_path: pathlib.Path) -> None:
     assert other.digest != found.digest
 
 
+SHARED = {"worker": ["a:1", "b:2", "c:3"], "evaluator": ["e:4"]}
+
+
+@pytest.mark.parametrize(
+    ("role", "workers", "addresses"),
+    [
+        ("worker", None, {"worker": ["a:1", "b:2", "c:3"]}),
+        ("worker", "2", {"worker": ["a:1", "b:2"]}),
+        ("evaluator", "2", {"evaluator": ["e:4"]}),
+    ],
+)
+def test_the_replicas_of_a_large_job_share_a_file(
+    tmp_path: pathlib.Path, role: str, workers: str | None, addresses: dict[str, list[str]]
+) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps(SHARED))
+    env = given(tmp_path, TF_CONFIG=json.dumps({"task": {"type": role, "index": 0}}))
+    env[environment.CLUSTER_FILE] = str(file)
+    if workers is not None:
+        env[environment.WORKERS] = workers
+    found = settings.read(env).cluster
+    assert found.addresses() == addresses
+    assert found.task.name == f"{role}-0"
+    whole = {"cluster": {"worker": ["own:1"]}, "task": {"type": "worker", "index": 0}}
+    assert settings.tf_config({**env, environment.TF_CONFIG: json.dumps(whole)}) == json.dumps(
+        whole
+    )
+
+
+@pytest.mark.parametrize("content", [None, "[", '["a:1"]', '{"worker": 1}'])
+def test_a_shared_file_that_is_no_cluster_is_refused(
+    tmp_path: pathlib.Path, content: str | None
+) -> None:
+    file = tmp_path / "cluster.json"
+    if content is not None:
+        file.write_text(content)
+    env = given(tmp_path, TF_CONFIG='{"task": {"type": "worker", "index": 0}}')
+    with pytest.raises(errors.BadConfigurationError, match="TFPARALLEL_CLUSTER_FILE"):
+        settings.read({**env, environment.CLUSTER_FILE: str(file)})
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -12,6 +12,7 @@ import pytest
 
 from tests.trainer import launch, reference, test_split_run, truth, truth_split
 from tests.trainer import ranks as devices
+from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 
 pytestmark = [
@@ -246,3 +247,31 @@ def test_normalisation_of_parts_of_unequal_size() -> None:
     layout = truth_split.Layout({"data": 3, "stage": 2}, 2)
     assert [len(one) for one in truth_split.microbatches(layout)] == [8, 6]
     compare(case, layout)
+
+
+def normalised(synchronized: bool) -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            LAYERS.Dense(5, "tanh"),
+            LAYERS.BatchNormalization(momentum=0.7, synchronized=synchronized),
+            LAYERS.Dense(3, "softmax"),
+        ]
+    )
+
+
+def test_normalisation_where_some_places_have_too_few_examples_for_all_microbatches() -> None:
+    adam = functools.partial(keras.optimizers.Adam, 0.01)
+    data = (random(6), integers(3))
+    case = truth.Case("", "", "", normalised, "sparse_categorical_crossentropy", lambda: data, adam)
+    with truth.precision("float64"):
+        asked, had = truth_split.Layout({"data": 4}, 4), truth_split.Layout({"data": 4}, 3)
+        assert [len(one) for one in truth_split.microbatches(had)] == [6, 4, 4]
+        wanted, losses = truth_split.expected(case, had, STEPS, sees_microbatches=True)
+        found, own = train(case, asked)
+        _, _, step = truth_split.prepared(case, asked, devices.generation())
+    assert truth.difference(found, wanted, relative=False) <= truth.NORMALISED_LIMIT
+    assert own == pytest.approx(losses, rel=1e-10)
+    step.check(4)
+    with pytest.raises(errors.UserCodeError, match="A batch has 3 examples, fewer than the 4"):
+        step.check(3)

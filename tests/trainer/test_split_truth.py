@@ -89,6 +89,7 @@ def test_stages_on_two_places_of_the_data_axis_equal_a_plain_loop(case: truth.Ca
     ("model", "mesh", "microbatches"),
     [
         ("MLP, Adam", shape.Mesh(stage=3), 4),
+        ("MLP, SGD momentum", shape.Mesh(data=2), 2),
         ("MLP, SGD momentum", shape.Mesh(tensor=2), 2),
         ("MLP, SGD momentum", shape.Mesh(stage=2, tensor=2), 2),
         ("Transformer, Adam", shape.Mesh(stage=2, tensor=2), 2),

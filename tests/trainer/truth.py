@@ -299,6 +299,12 @@ def write(heading: str, content: str) -> None:
     )
 
 
+def ended(beyond: Sequence[str]) -> int:
+    """Tell what is beyond its limits, or that the page is written; gives the exit code."""
+    print("\n".join(beyond) or f"wrote {PAGE}")
+    return 1 if beyond else 0
+
+
 def faults(cells: Cells) -> list[str]:
     """Cells beyond their limits."""
     limits = {case.name: {**LIMITS, "float64": case.limit} for case in CASES}
@@ -322,9 +328,7 @@ def main(arguments: Sequence[str]) -> int:
         work(given.output, given.floatx, given.cases)
     cells = measure(LAYOUTS, tuple(LIMITS), CASES)
     write(HEADING, section(cells))
-    beyond = faults(cells)
-    print("\n".join(beyond) or f"wrote {PAGE}")
-    return 1 if beyond else 0
+    return ended(faults(cells))
 
 
 if __name__ == "__main__":

@@ -367,9 +367,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     outcomes = measure(CASES, tuple(truth.LIMITS), SEEDS)
     truth.write(HEADING, section(outcomes))
-    beyond = faults(outcomes)
-    print("\n".join(beyond) or f"wrote {truth.PAGE}")
-    return 1 if beyond else 0
+    return truth.ended(faults(outcomes))
 
 
 if __name__ == "__main__":

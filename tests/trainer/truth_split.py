@@ -318,9 +318,7 @@ def main(arguments: Sequence[str]) -> int:
     cells, losses = measure()
     truth.write(HEADING, section(cells))
     truth.write(LOSSES_HEADING, section_of_losses(losses))
-    beyond = truth.faults(cells)
-    print("\n".join(beyond) or f"wrote {truth.PAGE}")
-    return 1 if beyond else 0
+    return truth.ended(truth.faults(cells))
 
 
 if __name__ == "__main__":

@@ -78,6 +78,10 @@ class World:
     pods: dict[str, observation.Pod] = dataclasses.field(default_factory=dict)
     has_service: bool = False
     has_config: bool = False
+    has_policy: bool = False
+    host_port: int | None = None
+    settings: build.Settings = SETTINGS
+    groups: dict[tuple[str, str], observation.Group] = dataclasses.field(default_factory=dict)
     deleted: bool = False
     created: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     events: list[decision.Event] = dataclasses.field(default_factory=list)
@@ -89,10 +93,17 @@ class World:
         return self.job.status
 
     def children(self) -> observation.Children:
-        return observation.Children(tuple(self.pods.values()), self.has_service, self.has_config)
+        return observation.Children(
+            pods=tuple(self.pods.values()),
+            has_service=self.has_service,
+            has_config=self.has_config,
+            has_policy=self.has_policy,
+            host_port=self.host_port,
+            groups=tuple(self.groups.values()),
+        )
 
     def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:
-        return decide.decide(self.job, self.children(), self.now, SETTINGS, refusal)
+        return decide.decide(self.job, self.children(), self.now, self.settings, refusal)
 
     def step(
         self, *, writes: int | None = None, refusal: observation.Refusal | None = None
@@ -102,7 +113,7 @@ class World:
         actions: list[Any] = []
         if made.status != self.job.status:
             actions.append(made.status)
-        actions += [*made.deletions, *made.creations]
+        actions += [*made.deletions, *made.changes, *made.creations]
         for action in actions if writes is None else actions[:writes]:
             self._carry_out(action)
         if made.delete_job:
@@ -168,6 +179,14 @@ class World:
             )
             assert written == action, "a status survives the way to the API server and back"
             self.job = self.job.model_copy(update={"status": written})
+        elif isinstance(action, decision.Change):
+            group = self.groups[action.type[0], action.name]
+            assert group.uid == action.uid
+            spec = {**group.spec, **action.fields["spec"]}
+            spec = {key: value for key, value in spec.items() if value is not None}
+            self.groups[action.type[0], action.name] = dataclasses.replace(group, spec=spec)
+        elif isinstance(action, decision.Deletion) and action.type != decision.POD:
+            assert self.groups.pop((action.type[0], action.name)).uid == action.uid
         elif isinstance(action, decision.Deletion):
             assert self.pods[action.name].uid == action.uid
             self.update(action.name, deleting=True)
@@ -182,6 +201,13 @@ class World:
         elif created["kind"] == "ConfigMap":
             assert not self.has_config
             self.has_config = True
+        elif created["kind"] == "NetworkPolicy":
+            assert not self.has_policy
+            self.has_policy = True
+        elif created["kind"] == "PodGroup":
+            key = created["apiVersion"], name
+            assert key not in self.groups
+            self.groups[key] = observation.Group(*key, "group-uid", created["spec"])
         else:
             assert name not in self.pods, f"{name} is created while it exists"
             labels = created["metadata"]["labels"]

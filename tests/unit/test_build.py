@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit import builders
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import build, replicas
@@ -171,6 +173,56 @@ def test_devices_are_a_limit_of_the_gpu_resource() -> None:
     document["spec"]["tfReplicaSpecs"]["Worker"]["devices"] = 4
     pod = a_pod(load.parse_job(document))
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+
+
+def test_gpus_get_shared_memory_and_settings() -> None:
+    document = builders.manifest(trainer=True, worker=2)
+    document["spec"]["tfReplicaSpecs"]["Worker"]["devices"] = 4
+    pod = a_pod(load.parse_job(document))
+    [container] = pod["spec"]["containers"]
+    [volume] = [one for one in pod["spec"]["volumes"] if one["name"] == "tfparallel-shm"]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "4096Mi"}
+    mount = {"name": "tfparallel-shm", "mountPath": "/dev/shm", "readOnly": False}
+    assert mount in container["volumeMounts"]
+    assert environment(pod)["NCCL_DEBUG"] == "WARN"
+    assert environment(pod)["TF_GPU_THREAD_MODE"] == "gpu_private"
+
+
+@pytest.mark.parametrize(
+    ("limits", "size"),
+    [
+        ({"nvidia.com/gpu": 1, "memory": "1Gi"}, "512Mi"),
+        ({"nvidia.com/gpu": "2", "memory": "64Gi"}, "2048Mi"),
+        ({"nvidia.com/mig-1g.5gb": 1}, "1024Mi"),
+        ({"amd.com/gpu": 2}, "2048Mi"),
+        ({"cpu": 2}, None),
+    ],
+)
+def test_shared_memory_follows_the_gpus_and_leaves_half_of_the_memory(
+    limits: dict[str, Any], size: str | None
+) -> None:
+    document = builders.manifest(worker=2)
+    [container] = containers_of(document)
+    container["resources"] = {"limits": limits}
+    volumes = a_pod(load.parse_job(document))["spec"].get("volumes", [])
+    assert [one["emptyDir"]["sizeLimit"] for one in volumes] == ([] if size is None else [size])
+
+
+def test_what_a_template_says_of_shared_memory_and_nccl_stays() -> None:
+    document = builders.manifest(worker=2)
+    [container] = containers_of(document)
+    mounts = [{"name": "mine", "mountPath": "/dev/shm/"}]
+    container.update(resources={"limits": {"nvidia.com/gpu": 1}}, volumeMounts=mounts)
+    container["env"] = [{"name": "NCCL_DEBUG", "value": "INFO"}]
+    pod = a_pod(load.parse_job(document))
+    assert "volumes" not in pod["spec"]
+    assert environment(pod)["NCCL_DEBUG"] == "INFO"
+
+
+def containers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+    found: list[dict[str, Any]] = template["spec"]["containers"]
+    return found
 
 
 def test_the_added_chief_is_like_a_worker_without_devices() -> None:

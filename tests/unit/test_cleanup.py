@@ -56,6 +56,18 @@ def test_running_pods_may_be_kept_for_a_while() -> None:
     assert set(world.pods) == {"job-chief-0"}
 
 
+def test_a_pod_whose_sidecar_runs_on_is_not_kept_for_its_log() -> None:
+    world = builders.World(builders.a_job(chief=1, worker=1))
+    world.settle()
+    world.run()
+    world.settle()
+    world.update("job-chief-0", lingers=True)
+    world.exit("job-chief-0", 0)
+    world.settle()
+    assert builders.state_of(world) is names.State.SUCCEEDED
+    assert world.pods == {}
+
+
 def test_the_evaluator_gets_time_for_its_last_evaluation() -> None:
     world = ended(0, chief=1, ps=1, worker=1, evaluator=1)
     assert set(world.pods) == {"job-chief-0", "job-evaluator-0"}, "servers end with the job"

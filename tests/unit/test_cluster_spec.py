@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.unit import builders
-from tfparallel_operator.api import load, types
-from tfparallel_operator.core import cluster_spec, replicas
+from tfparallel_operator.api import load, names, types
+from tfparallel_operator.core import build, cluster_spec, conditions, replicas
 
 ALLOWED = {"chief", "worker", "ps", "evaluator"}
 
@@ -94,6 +94,70 @@ def test_the_port_named_tfjob_port_is_used() -> None:
     config = json.loads(cluster_spec.tf_config(made, replicas.expand(made)[0]))
     assert config["cluster"]["worker"] == ["job-worker-0.job:4000"]
     assert config["cluster"]["chief"] == ["job-chief-0.job:2222"]
+
+
+def test_the_shipped_trainer_shares_a_file_beyond_64_replicas() -> None:
+    for workers, shared in ((64, False), (65, True)):
+        made = builders.a_job(trainer=True, worker=workers)
+        assert cluster_spec.is_shared(made, cluster_spec.SHARE_ABOVE) is shared
+        assert not cluster_spec.is_shared(made, None)
+    own = builders.a_job(worker=65)
+    dynamic = builders.a_job(trainer=True, worker=65, spec={"enableDynamicWorker": True})
+    for made in (own, dynamic):
+        assert not cluster_spec.is_shared(made, cluster_spec.SHARE_ABOVE)
+
+
+def test_the_shared_file_has_every_worker_that_may_come() -> None:
+    made = builders.manifest(trainer=True, chief=1, worker=2)
+    workers = made["spec"]["tfReplicaSpecs"]["Worker"]
+    workers["maxReplicas"] = 70
+    bounded = load.parse_job(made)
+    assert cluster_spec.is_shared(bounded, cluster_spec.SHARE_ABOVE)
+    cluster = json.loads(cluster_spec.shared(bounded))
+    assert cluster["chief"] == ["job-chief-0.job:2222"]
+    assert cluster["worker"] == [f"job-worker-{index}.job:2222" for index in range(70)]
+    workers.update(maxReplicas=None, minReplicas=1, replicas=100)
+    assert not cluster_spec.is_shared(load.parse_job(made), cluster_spec.SHARE_ABOVE)
+
+
+def test_a_pod_of_a_large_job_has_its_task_alone() -> None:
+    spec = {"trainer": {"epochs": 1, "checkpoint": {"claim": "c"}}}
+    made = builders.a_job(trainer=True, spec=spec, worker=70, evaluator=1)
+    config = build.config(made, builders.SETTINGS)["data"]["cluster.json"]
+    for replica in (replicas.Replica(types.Role.WORKER, 69), replicas.expand(made)[-1]):
+        pod = build.pod(made, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
+        [container] = pod["spec"]["containers"]
+        given = {variable["name"]: variable["value"] for variable in container["env"]}
+        task = {"type": replica.role.task_type, "index": replica.index}
+        assert json.loads(given["TF_CONFIG"]) == {"task": task}
+        assert given["TFPARALLEL_CLUSTER_FILE"] == "/etc/tfparallel/job/cluster.json"
+        assert given["TFPARALLEL_WORKERS"] == "70"
+    # What the trainer makes of it is what each would have had in its variable.
+    assert list(json.loads(config)) == ["worker", "evaluator"]
+
+
+def test_stored_bytes_grow_with_the_number_of_replicas_and_not_with_its_square() -> None:
+    def stored(workers: int) -> int:
+        made = builders.a_job(trainer=True, worker=workers)
+        manifests = [build.config(made, builders.SETTINGS)]
+        manifests += [
+            build.pod(made, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
+            for replica in replicas.expand(made)
+        ]
+        return sum(len(json.dumps(manifest)) for manifest in manifests)
+
+    assert stored(1000) / stored(100) == pytest.approx(10, rel=0.05)
+
+
+def test_a_cluster_that_no_variable_can_hold_is_refused_with_a_remedy() -> None:
+    world = builders.World(builders.a_job(worker=5000))
+    world.settle()
+    assert world.pods == {}
+    condition = conditions.find(world.status, names.Condition.FAILED)
+    assert condition is not None
+    assert condition.reason == names.Reason.INVALID_SPEC
+    assert "train with spec.trainer, whose replicas share a file" in condition.message
+    assert cluster_spec.excess(builders.a_job(worker=2500)) == 0
 
 
 def test_thousands_of_replicas_fit_one_environment_variable() -> None:

@@ -17,6 +17,7 @@ def test_the_first_decision_writes_the_attempt_ahead_and_creates_all_children() 
     assert kinds == [
         ("Service", "job"),
         ("ConfigMap", "job-tfparallel"),
+        ("NetworkPolicy", "job-tfparallel"),
         ("Pod", "job-chief-0"),
         ("Pod", "job-worker-0"),
         ("Pod", "job-worker-1"),

@@ -11,7 +11,7 @@ from tests.unit import builders
 from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.cli import app
 from tfparallel_operator.cli.compare import complexity
-from tfparallel_operator.core import failure, observation, policy, replicas
+from tfparallel_operator.core import failure, gang, observation, policy, replicas
 from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
 from tfparallel_trainer.split.pipeline import schedule
@@ -208,13 +208,32 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
     assert words == set(types.CleanPodPolicy)
     targets = [row[0] for row in rows("life.md", "times, each for the end that `when` names:")]
     assert targets == list(policies.CleanupTarget)
-    reasons = [row[1] for row in rows("life.md", "## Refused pods")]
+    reasons = [row[1].split("`")[0] for row in rows("life.md", "## Refused pods")]
     assert set(reasons) == {
         names.Reason.QUOTA_EXCEEDED,
         names.Reason.PRIORITY_CLASS_NOT_FOUND,
         names.Reason.ADMISSION_DENIED,
         names.Reason.TOO_MANY_REQUESTS,
+        names.Reason.HOST_PORTS_TAKEN,
+        names.Reason.GANG_SCHEDULER_NOT_INSTALLED,
     }
+
+
+def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
+    listed = [row[0] for row in rows("scheduling.md", "how:")]
+    assert listed == list(types.GangScheduler)
+    known = {row[0]: row[2] for row in rows("scheduling.md", "in TFJob:")}
+    assert set(known) == set(types.SchedulingPolicy.model_json_schema(by_alias=True)["properties"])
+    values = {"minResources": {"cpu": 1}, "queue": "q", "priorityClass": "high"}
+    for field, schedulers in known.items():
+        for scheduler in types.GangScheduler:
+            job = builders.a_job(
+                worker=2,
+                spec={"scheduling": {"gang": scheduler.value}},
+                run_policy={"schedulingPolicy": {field: values.get(field, 1)}},
+            )
+            refused = gang.problem(job, gang.Installation())
+            assert (refused is None) == (f"`{scheduler}`" in f"`{schedulers}`")
 
 
 @pytest.mark.parametrize("example", comparisons.EXAMPLES)

@@ -17,7 +17,7 @@ EDITS: dict[str, tuple[str, dict[str, Any]]] = {
     "restartPolicy": ("at once", {"tfReplicaSpecs": {"Worker": {"restartPolicy": "Never"}}}),
     "template": ("later pods", {"tfReplicaSpecs": {"Worker": IMAGE}}),
     "devices": ("later pods", {"tfReplicaSpecs": {"Worker": {"devices": 2}}}),
-    "scheduling": ("later pods", {"scheduling": {"topologyKeys": ["zone"]}}),
+    "scheduling.topologyKeys": ("later pods", {"scheduling": {"topologyKeys": ["zone"]}}),
     "enableDynamicWorker": ("later pods", {"enableDynamicWorker": True}),
     "Worker.replicas with minReplicas or maxReplicas": (
         "a new attempt",
@@ -95,7 +95,11 @@ def test_a_budget_and_a_policy_hold_at_once() -> None:
 def test_the_page_has_the_table() -> None:
     listed = {row[0].replace("`", ""): row[1] for row in test_docs.rows("life.md", "## Edits")}
     refused = {what for what, when in listed.items() if when == "refused"}
-    assert refused == {"strategy", "mesh", "trainer", "runPolicy.managedBy", "roles and replicas"}
+    assert refused == {
+        *("strategy", "mesh", "trainer", "network", "hostNetwork"),
+        *("scheduling.gang", "runPolicy.schedulingPolicy"),
+        *("runPolicy.managedBy", "roles and replicas"),
+    }
     assert {what: when for what, when in listed.items() if when != "refused"} == {
         what: when for what, (when, _) in EDITS.items()
     }

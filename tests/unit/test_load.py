@@ -107,11 +107,6 @@ BAD: list[tuple[str, Change, str]] = [
         "must begin with a lower-case letter",
     ),
     ("long name", lambda d: d["metadata"].update(name="a" * 55), "metadata.name is too long"),
-    (
-        "gang scheduling",
-        lambda d: d["spec"].update(runPolicy={"schedulingPolicy": {}}),
-        "gang scheduling is not supported yet",
-    ),
 ]
 
 

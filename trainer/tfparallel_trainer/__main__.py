@@ -31,6 +31,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         if preflight.finished(given) and not results.owed(given):
             out.say(f"this job has already finished; its results are in {given.output_dir}")
         else:
+            _tell_cluster(env)
             _attempt(given, out, started)
     except errors.TrainerError as error:
         ending.tell(out, error)
@@ -41,6 +42,13 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         )
         return exits.Exit.INTERNAL_ERROR
     return exits.Exit.DONE
+
+
+def _tell_cluster(env: Mapping[str, str]) -> None:
+    """Have a strategy of the user's find the cluster where TensorFlow looks for it."""
+    config = settings.tf_config(env)
+    if config != env.get(environment.TF_CONFIG):
+        os.environ[environment.TF_CONFIG] = str(config)
 
 
 def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:

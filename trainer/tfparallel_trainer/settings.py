@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -90,7 +91,7 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         job=job,
         digest=hashlib.sha256(job.model_dump_json(by_alias=True).encode()).hexdigest(),
-        cluster=tasks.parse(env.get(environment.TF_CONFIG)),
+        cluster=tasks.parse(tf_config(env)),
         source_dir=source,
         output_dir=output,
         job_uid=env.get(environment.JOB_UID, ""),
@@ -100,6 +101,36 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         progress=progress_target(env),
         same_dropout=_switch(env, environment.SAME_DROPOUT),
     )
+
+
+def tf_config(env: Mapping[str, str]) -> str | None:
+    """TF_CONFIG with the cluster, which the replicas of a large job share as a file.
+
+    Raises:
+        BadConfigurationError: the file cannot be read, or is no cluster.
+    """
+    text, path = env.get(environment.TF_CONFIG), env.get(environment.CLUSTER_FILE)
+    if not text or not path:
+        return text
+    try:
+        config = json.loads(text)
+        if "cluster" in config:
+            return text
+        cluster = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        if config["task"]["type"] != tasks.EVALUATOR:
+            cluster.pop(tasks.EVALUATOR, None)
+        if "worker" in cluster:
+            cluster["worker"] = cluster["worker"][: positive(env, environment.WORKERS)]
+    except OSError as error:
+        raise errors.BadConfigurationError(
+            f"${environment.CLUSTER_FILE} names {path}, which cannot be read: {error.strerror}."
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG is {text!r} and ${environment.CLUSTER_FILE} is {path}: write a task in the "
+            'one, and a cluster, such as {"worker": ["host:port", …]}, in the other.'
+        ) from error
+    return json.dumps({"cluster": cluster, **config})
 
 
 def _required(env: Mapping[str, str], name: str, meaning: str) -> str:

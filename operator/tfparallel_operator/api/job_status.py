@@ -110,6 +110,15 @@ class PlacementStatus(progress.Placement, _Observed):
     ] = ()
 
 
+class HostPorts(_Observed):
+    """Ports of nodes that are set aside for a job."""
+
+    first: int
+    """The first one; the others follow it."""
+    count: int
+    """How many there are: one for each replica that the job may have."""
+
+
 class JobStatus(_Observed):
     """The observed state of a job."""
 
@@ -148,6 +157,8 @@ class JobStatus(_Observed):
     """Running or completed replicas of all replicas: 2/3."""
     workers: int | None = None
     """Workers in force, which `kubectl scale` shows; the spec may ask for others by now."""
+    host_ports: HostPorts | None = None
+    """With hostNetwork: the ports that the replicas listen on."""
     selector: str = ""
     """Labels of the workers' pods, for the scale subresource."""
     replicas: dict[str, ReplicaStatus] = pydantic.Field(default_factory=dict)

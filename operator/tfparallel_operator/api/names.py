@@ -41,6 +41,15 @@ LABEL_MESH_GROUP = f"{GROUP}/mesh-group"
 LABEL_MESH_PIPELINE = f"{GROUP}/mesh-pipeline"
 """With ModelSplit: pods that hold the model together, once for each part of the batch."""
 
+LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
+"""Coscheduling's label: the PodGroup of a pod."""
+
+ANNOTATION_POD_GROUP = "scheduling.k8s.io/group-name"
+"""Volcano's annotation: the same."""
+
+VOLCANO = "volcano"
+"""Volcano's scheduler, as pods name it."""
+
 CONTROLLER = f"{GROUP}/operator"
 """This operator, as runPolicy.managedBy and Events name it."""
 
@@ -92,6 +101,8 @@ class Reason(enum.StrEnum):
     PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound"
     TOO_MANY_REQUESTS = "TooManyRequests"
     ADMISSION_DENIED = "AdmissionDenied"
+    HOST_PORTS_TAKEN = "HostPortsTaken"
+    GANG_SCHEDULER_NOT_INSTALLED = "GangSchedulerNotInstalled"
     REPLICAS_CREATED = "ReplicasCreated"
     POD_FORCED = "PodForced"
     CHIEF_SUCCEEDED = "ChiefSucceeded"

@@ -13,6 +13,7 @@ from pydantic_core import core_schema
 
 VALIDATIONS = "x-kubernetes-validations"
 PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
+INT_OR_STRING = "x-kubernetes-int-or-string"
 _TOLD = "messageExpression"
 
 
@@ -62,6 +63,16 @@ class Rules:
         if self._preserve_unknown_fields:
             extended[PRESERVE_UNKNOWN_FIELDS] = True
         return extended
+
+
+class IntOrString:
+    """Annotation of what Kubernetes takes as a number or as text, such as a quantity."""
+
+    def __get_pydantic_json_schema__(
+        self, _: core_schema.CoreSchema, __: pydantic.GetJsonSchemaHandler
+    ) -> json_schema.JsonSchemaValue:
+        """Return the API server's own word for it."""
+        return {INT_OR_STRING: True}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

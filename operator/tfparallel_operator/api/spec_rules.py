@@ -58,6 +58,21 @@ def _manager(spec: str) -> str:
     return f"(has({policy}) && has({policy}.managedBy) ? {policy}.managedBy : '')"
 
 
+def _suspended(spec: str) -> str:
+    return f"(has({spec}.runPolicy) && {spec}.runPolicy.suspend)"
+
+
+def _equal(path: str) -> str:
+    """Say that an optional field below optional fields is as it was before."""
+    steps = path.split(".")
+    before = [".".join(["{0}", *steps[: place + 1]]) for place in range(len(steps))]
+    given = " && ".join(f"has({step})" for step in before)
+    value = f"({given} ? [{before[-1]}] : [])"
+    return f"{value.format('self')} == {value.format('oldSelf')}"
+
+
+_SAME_GANG = f"{_equal('scheduling.gang')} && {_equal('runPolicy.schedulingPolicy')}"
+
 FAILURE_RULES = rules.Rules(
     rules.Rule(
         "self.action != 'Ignore' || (has(self.roles) && size(self.roles) > 0"
@@ -138,6 +153,25 @@ SPEC_RULES = rules.Rules(
     rules.Rule(
         f"{_manager('self')} == {_manager('oldSelf')}",
         "runPolicy.managedBy cannot change once the job exists: delete the job and apply it again",
+    ),
+    rules.Rule(
+        "!self.hostNetwork || self.network == 'Open'",
+        "no network policy reaches pods on the network of their node: with hostNetwork, set network"
+        " to Open",
+    ),
+    rules.Rule(
+        f"!self.hostNetwork || !{_ELASTIC} || has(self.tfReplicaSpecs['Worker'].maxReplicas)",
+        "with hostNetwork a port is kept for each worker that may come: add Worker.maxReplicas",
+    ),
+    rules.Rule(
+        "self.network == oldSelf.network && self.hostNetwork == oldSelf.hostNetwork",
+        "network and hostNetwork cannot change once the job exists: delete the job and apply it"
+        " again",
+    ),
+    rules.Rule(
+        f"{_suspended('self')} || ({_SAME_GANG})",
+        "scheduling.gang and runPolicy.schedulingPolicy change only while the job is suspended: set"
+        " runPolicy.suspend to true with the change, and then to false",
     ),
     *mesh_rules.SPEC_RULES,
 )

@@ -48,11 +48,28 @@ class CleanPodPolicy(enum.StrEnum):
     ALL = "All"
 
 
+class GangScheduler(enum.StrEnum):
+    """Who starts the pods of a job together or not at all."""
+
+    COSCHEDULING = "Coscheduling"
+    """The plugin of the scheduler-plugins."""
+    VOLCANO = "Volcano"
+    KUBERNETES = "Kubernetes"
+    """The scheduler's own: alpha in Kubernetes 1.36, behind feature gates."""
+
+
 class SuccessPolicy(enum.StrEnum):
     """Which workers decide about success when there is no chief."""
 
     DEFAULT = ""
     ALL_WORKERS = "AllWorkers"
+
+
+class Network(enum.StrEnum):
+    """Who may connect to the pods of a job."""
+
+    ISOLATED = "Isolated"
+    OPEN = "Open"
 
 
 class ReplicaSpec(base.Model):
@@ -86,6 +103,32 @@ Misplaced = Annotated[
     rules.Rules(rules.never("this field belongs below spec.runPolicy: move it there")),
 ]
 """A field where people of TFJob write it by mistake: refused with the remedy."""
+
+
+Quantity = Annotated[int | str, rules.IntOrString()]
+
+
+class SchedulingPolicy(base.Model):
+    """How the pods of the job start together."""
+
+    min_available: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
+    """How many pods start together or not at all; absent: all."""
+
+    queue: Annotated[str, pydantic.Field(min_length=1, max_length=253)] | None = None
+    """Volcano's queue; absent: default. The other schedulers have none."""
+
+    min_resources: (
+        Annotated[dict[str, Quantity], pydantic.Field(min_length=1, max_length=16)] | None
+    ) = None
+    """What the cluster must have in total before a pod is placed, by resource, such as
+    nvidia.com/gpu. Not with Kubernetes."""
+
+    priority_class: Annotated[str, pydantic.Field(min_length=1, max_length=253)] | None = None
+    """PriorityClass of the pods whose template has none, and of Volcano's PodGroup."""
+
+    schedule_timeout_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
+    """How long a pod that has a place waits for the others before it gives it up, with
+    Coscheduling."""
 
 
 class RunPolicy(base.Model):
@@ -130,14 +173,9 @@ class RunPolicy(base.Model):
     suspend: bool = False
     """True stops the job: its pods are deleted until it is set to false."""
 
-    scheduling_policy: Annotated[
-        dict[str, Any] | None,
-        rules.Rules(
-            rules.never("gang scheduling is not supported yet; remove this field"),
-            preserve_unknown_fields=True,
-        ),
-    ] = None
-    """Not supported yet: refused with a sentence."""
+    scheduling_policy: SchedulingPolicy | None = None
+    """How the pods of the job start together. It needs a gang scheduler: scheduling.gang, or the
+    operator's --gang-scheduler."""
 
     scale_cooldown_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 60
     """How long training runs at least before its workers are scaled."""
@@ -153,11 +191,17 @@ TopologyKey = Annotated[str, pydantic.Field(min_length=1, max_length=317)]
 
 
 class Scheduling(base.Model):
-    """Where the scheduler puts the replicas."""
+    """When and where the scheduler puts the replicas."""
 
-    topology_keys: Annotated[tuple[TopologyKey, ...], pydantic.Field(max_length=8)] = ()
+    gang: GangScheduler | None = None
+    """Who starts all pods together or not at all: Coscheduling, Volcano or Kubernetes (alpha).
+    Absent: pods start as places become free, unless runPolicy.schedulingPolicy is given; then
+    the operator's --gang-scheduler."""
+
+    topology_keys: Annotated[tuple[TopologyKey, ...], pydantic.Field(max_length=8)] | None = None
     """Labels of nodes that say what is near, such as topology.kubernetes.io/zone: pods that train
-    together prefer nodes with equal values. Empty: no preference."""
+    together prefer nodes with equal values. Absent: as without scheduling; empty: no
+    preference."""
 
 
 ReplicaSpecs = Annotated[
@@ -197,8 +241,17 @@ class Spec(base.Model):
     """What the shipped trainer runs. Absent: the command of each template runs as it is."""
 
     scheduling: Scheduling | None = None
-    """Where the scheduler puts the replicas. Absent: with ModelSplit, pods whose devices exchange
-    most prefer the same node, and all the same zone; else nothing is asked for."""
+    """When and where the scheduler puts the replicas. Absent: as places become free; with
+    ModelSplit, pods whose devices exchange most prefer the same node, and all the same zone."""
+
+    network: Network = Network.ISOLATED
+    """Who may connect to the job's pods. Isolated: each other and nobody else, by a NetworkPolicy;
+    what they connect to is left alone. Open: everybody. Cannot change."""
+
+    host_network: bool = False
+    """True runs the pods on the network of their nodes, as some fast networks need it. Each replica
+    then listens on a port of its own, which no other job uses; needs network Open. Cannot
+    change."""
 
     run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
     """How long the job may run, how often it is retried, and what is left of it."""

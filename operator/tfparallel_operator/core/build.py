@@ -6,10 +6,22 @@ import datetime
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import cluster_spec, decision, failure, memory, replicas, topology
+from tfparallel_operator.core import (
+    cluster_spec,
+    containers,
+    decision,
+    failure,
+    gang,
+    gpus,
+    host_network,
+    memory,
+    replicas,
+    topology,
+)
 from tfparallel_trainer.contract import environment, job_file
 
 JOB_FILE_KEY = "job.json"
+CLUSTER_FILE_KEY = "cluster.json"
 CA_FILE_KEY = "ca.crt"
 CONFIG_DIR = "/etc/tfparallel/job"
 TOKEN_DIR = "/etc/tfparallel/token"  # noqa: S105 (a path, not a secret)
@@ -39,8 +51,13 @@ class Settings:
     """How long the second restart after a failure waits; each further one twice as long."""
     settling: datetime.timedelta = failure.SETTLING
     """How long a verdict that ends a job waits for signs that the cluster took a replica."""
+    share_above: int | None = cluster_spec.SHARE_ABOVE
+    """Replicas of a job beyond which the shipped trainer reads the cluster from a file that all
+    share; None: never."""
     listening_since: datetime.datetime | None = None
     """Since when reports of progress are taken: silence before says nothing."""
+    gangs: gang.Installation | None = None
+    """Who starts pods together; absent: nothing schedules here, all pods start at once."""
 
 
 def labels(job: types.TFParallelJob) -> dict[str, str]:
@@ -68,7 +85,7 @@ def service(job: types.TFParallelJob) -> decision.Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, cluster_spec.service_name(job)),
+        "metadata": metadata(job, cluster_spec.service_name(job)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -79,7 +96,8 @@ def service(job: types.TFParallelJob) -> decision.Manifest:
 
 
 def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
-    """Build the ConfigMap: the trainer's job file and the progress endpoint's certificates."""
+    """Build the ConfigMap: the trainer's job file, the cluster of a large job, and the progress
+    endpoint's certificates."""
     data = {}
     if job.spec.trainer is not None:
         content = job_file.JobFile(
@@ -90,12 +108,14 @@ def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
             evaluator=types.Role.EVALUATOR in job.spec.tf_replica_specs,
         )
         data[JOB_FILE_KEY] = content.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+    if cluster_spec.is_shared(job, settings.share_above):
+        data[CLUSTER_FILE_KEY] = cluster_spec.shared(job)
     if settings.progress_ca is not None:
         data[CA_FILE_KEY] = settings.progress_ca
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(job, config_name(job)),
+        "metadata": metadata(job, config_name(job)),
         "data": data,
     }
 
@@ -122,9 +142,9 @@ def pod(
     spec = replicas.by_role(job)[replica.role]
     template = copy.deepcopy(spec.template) or {}
     given = template.get("metadata") or {}
-    metadata = _metadata(job, replica.pod_name(job.metadata.name))
-    metadata["annotations"] = dict(given.get("annotations") or {})
-    metadata["labels"] = {
+    own = metadata(job, replica.pod_name(job.metadata.name))
+    own["annotations"] = dict(given.get("annotations") or {})
+    own["labels"] = {
         **(given.get("labels") or {}),
         **labels(job),
         names.LABEL_ROLE: replica.role.label,
@@ -144,14 +164,26 @@ def pod(
     if job.spec.trainer is not None:
         _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)
     _fill_container(container, job, replica, spec, attempt)
+    _tell_cluster(container, job, replica, settings)
+    gpus.prepare(pod_spec, container)
+    if job.spec.host_network:
+        host_network.prepare(pod_spec, container)
     if memory_growths and job.spec.run_policy.out_of_memory is not None:
         memory.grow(container, job.spec.run_policy.out_of_memory, memory_growths)
     if settings.progress_url and replica == replicas.coordinator(job):
         _report_progress(pod_spec, container, job, settings)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": pod_spec}
+    gang.join(made, job, settings.gangs, attempt, replica_attempt)
+    return made
 
 
-def _metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
+def pod_group(job: types.TFParallelJob, manifest: decision.Manifest) -> decision.Manifest:
+    """Return the manifest of a job's PodGroup with the labels and the owner of a child."""
+    return {**manifest, "metadata": metadata(job, manifest["metadata"]["name"])}
+
+
+def metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
+    """Return the metadata of a child: it belongs to the job and goes with it."""
     return {
         "name": name,
         "namespace": job.metadata.namespace,
@@ -171,12 +203,12 @@ def _metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
 
 def _container(pod_spec: dict[str, Any]) -> dict[str, Any]:
     """Return the container that trains, added to the pod where the template has none."""
-    containers: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
-    for container in containers:
+    given: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
+    for container in given:
         if container.get("name") == names.CONTAINER:
             return container
-    containers.append({"name": names.CONTAINER})
-    return containers[-1]
+    given.append({"name": names.CONTAINER})
+    return given[-1]
 
 
 def _fill_trainer(
@@ -194,19 +226,21 @@ def _fill_trainer(
     if container["image"] == settings.trainer_image:
         _restrict(pod_spec, container)
     pod_spec.setdefault("automountServiceAccountToken", False)
-    _mount(pod_spec, container, "tfparallel-job", CONFIG_DIR, _config_map(config_name(job)))
-    _set_env(container, environment.JOB_FILE, f"{CONFIG_DIR}/{JOB_FILE_KEY}")
+    containers.mount(
+        pod_spec, container, "tfparallel-job", CONFIG_DIR, containers.config_map(config_name(job))
+    )
+    containers.set_env(container, environment.JOB_FILE, f"{CONFIG_DIR}/{JOB_FILE_KEY}")
     source = WORKSPACE_DIR
     if trainer.source is not None:
         source = SOURCE_DIR
-        volume = _config_map(trainer.source.config_map.name)
-        _mount(pod_spec, container, "tfparallel-source", source, volume)
-    _set_env(container, environment.SOURCE_DIR, source)
+        volume = containers.config_map(trainer.source.config_map.name)
+        containers.mount(pod_spec, container, "tfparallel-source", source, volume)
+    containers.set_env(container, environment.SOURCE_DIR, source)
     volume = {"emptyDir": {}}
     if trainer.checkpoint is not None:
         volume = {"persistentVolumeClaim": {"claimName": trainer.checkpoint.claim}}
-    _mount(pod_spec, container, "tfparallel-output", OUTPUT_DIR, volume, read_only=False)
-    _set_env(container, environment.OUTPUT_DIR, f"{OUTPUT_DIR}/{job.metadata.name}")
+    containers.mount(pod_spec, container, "tfparallel-output", OUTPUT_DIR, volume, read_only=False)
+    containers.set_env(container, environment.OUTPUT_DIR, f"{OUTPUT_DIR}/{job.metadata.name}")
 
 
 def _fill_container(
@@ -216,18 +250,36 @@ def _fill_container(
     spec: types.ReplicaSpec,
     attempt: int,
 ) -> None:
-    port = cluster_spec.replica_port(spec)
+    port = cluster_spec.port(job, replica)
     ports = container.setdefault("ports", [])
     if not any(given.get("name") == names.PORT_NAME for given in ports):
         ports.append({"name": names.PORT_NAME, "containerPort": port})
     if spec.devices is not None:
         limits = container.setdefault("resources", {}).setdefault("limits", {})
         limits.setdefault(names.GPU_RESOURCE, str(spec.devices))
-    _set_env(container, environment.TF_CONFIG, cluster_spec.tf_config(job, replica))
-    _set_env(container, environment.JOB_UID, job.metadata.uid)
-    _set_env(container, environment.ATTEMPT, str(attempt))
+    containers.set_env(container, environment.JOB_UID, job.metadata.uid)
+    containers.set_env(container, environment.ATTEMPT, str(attempt))
     words = container.get("terminationMessagePath", FAILURE_FILE)
-    _set_env(container, environment.FAILURE_FILE, words)
+    containers.set_env(container, environment.FAILURE_FILE, words)
+
+
+def _tell_cluster(
+    container: dict[str, Any],
+    job: types.TFParallelJob,
+    replica: replicas.Replica,
+    settings: Settings,
+) -> None:
+    """Say who the peers are: in the variable, or in the file that the replicas share."""
+    if not cluster_spec.is_shared(job, settings.share_above):
+        config = cluster_spec.tf_config(job, replica)
+        containers.set_env(container, environment.TF_CONFIG, config)
+        return
+    containers.set_env(container, environment.TF_CONFIG, cluster_spec.task(replica))
+    path = f"{CONFIG_DIR}/{CLUSTER_FILE_KEY}"
+    containers.set_env(container, environment.CLUSTER_FILE, path)
+    worker = job.spec.tf_replica_specs.get(types.Role.WORKER)
+    if worker is not None:
+        containers.set_env(container, environment.WORKERS, str(worker.replicas))
 
 
 def _report_progress(
@@ -237,7 +289,7 @@ def _report_progress(
     settings: Settings,
 ) -> None:
     path = progress_path(job.metadata.namespace, job.metadata.name)
-    _set_env(container, environment.PROGRESS_URL, f"{settings.progress_url}{path}")
+    containers.set_env(container, environment.PROGRESS_URL, f"{settings.progress_url}{path}")
     token = {
         "serviceAccountToken": {
             "path": TOKEN_FILE,
@@ -246,11 +298,17 @@ def _report_progress(
         }
     }
     volume = {"projected": {"sources": [token]}}
-    _mount(pod_spec, container, "tfparallel-token", TOKEN_DIR, volume)
-    _set_env(container, environment.PROGRESS_TOKEN_FILE, f"{TOKEN_DIR}/{TOKEN_FILE}")
+    containers.mount(pod_spec, container, "tfparallel-token", TOKEN_DIR, volume)
+    containers.set_env(container, environment.PROGRESS_TOKEN_FILE, f"{TOKEN_DIR}/{TOKEN_FILE}")
     if settings.progress_ca is not None:
-        _mount(pod_spec, container, "tfparallel-job", CONFIG_DIR, _config_map(config_name(job)))
-        _set_env(container, environment.PROGRESS_CA_FILE, f"{CONFIG_DIR}/{CA_FILE_KEY}")
+        containers.mount(
+            pod_spec,
+            container,
+            "tfparallel-job",
+            CONFIG_DIR,
+            containers.config_map(config_name(job)),
+        )
+        containers.set_env(container, environment.PROGRESS_CA_FILE, f"{CONFIG_DIR}/{CA_FILE_KEY}")
 
 
 def _restrict(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
@@ -269,31 +327,3 @@ def _restrict(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
         "securityContext",
         {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     )
-
-
-def _config_map(name: str) -> dict[str, Any]:
-    return {"configMap": {"name": name}}
-
-
-def _mount(
-    pod_spec: dict[str, Any],
-    container: dict[str, Any],
-    name: str,
-    path: str,
-    volume: dict[str, Any],
-    *,
-    read_only: bool = True,
-) -> None:
-    volumes = pod_spec.setdefault("volumes", [])
-    if any(given.get("name") == name for given in volumes):
-        return
-    volumes.append({"name": name, **volume})
-    mounts = container.setdefault("volumeMounts", [])
-    mounts.append({"name": name, "mountPath": path, "readOnly": read_only})
-
-
-def _set_env(container: dict[str, Any], name: str, value: str) -> None:
-    """Set a variable unless the template does: what a user writes wins."""
-    variables = container.setdefault("env", [])
-    if not any(given.get("name") == name for given in variables):
-        variables.append({"name": name, "value": value})

@@ -104,4 +104,4 @@ def _by_policy(policy: types.CleanPodPolicy, pods: Pods) -> Pods:
 def _of_target(target: policies.CleanupTarget, pods: Pods) -> Pods:
     if target is policies.CleanupTarget.PODS:
         return pods
-    return tuple(pod for pod in pods if not pod.phase.ended)
+    return tuple(pod for pod in pods if pod.lingers or not pod.phase.ended)

@@ -9,14 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import replicas
+from tfparallel_operator.core import host_network, replicas
+
+SHARE_ABOVE = 64
+"""Replicas beyond which a copy of the cluster in each pod is more than one file for all."""
+
+LONGEST_VARIABLE = 131_071
+"""Bytes of an environment variable that Linux starts a program with, its name included."""
 
 
 def address(job: types.TFParallelJob, replica: replicas.Replica) -> str:
     """Return host:port of a replica; the host is short, for the job's Service is in its own
     namespace and thousands of addresses have to fit one environment variable."""
-    port = replica_port(replicas.by_role(job)[replica.role])
-    return f"{replica.pod_name(job.metadata.name)}.{service_name(job)}:{port}"
+    return f"{replica.pod_name(job.metadata.name)}.{service_name(job)}:{port(job, replica)}"
 
 
 def service_name(job: types.TFParallelJob) -> str:
@@ -24,14 +29,15 @@ def service_name(job: types.TFParallelJob) -> str:
     return job.metadata.name
 
 
-def replica_port(spec: types.ReplicaSpec) -> int:
-    """Return the container port named tfjob-port, or TFJob's default."""
-    for container in containers(spec):
+def port(job: types.TFParallelJob, replica: replicas.Replica) -> int:
+    """Return the container port named tfjob-port, or one of the job's on its nodes, or TFJob's
+    default."""
+    for container in containers(replicas.by_role(job)[replica.role]):
         if container.get("name") == names.CONTAINER:
-            for port in container.get("ports") or ():
-                if port.get("name") == names.PORT_NAME:
-                    return int(port["containerPort"])
-    return names.DEFAULT_PORT
+            for given in container.get("ports") or ():
+                if given.get("name") == names.PORT_NAME:
+                    return int(given["containerPort"])
+    return host_network.port(job, replica) or names.DEFAULT_PORT
 
 
 def containers(spec: types.ReplicaSpec) -> Sequence[Any]:
@@ -41,11 +47,78 @@ def containers(spec: types.ReplicaSpec) -> Sequence[Any]:
 
 def tf_config(job: types.TFParallelJob, replica: replicas.Replica) -> str:
     """Return the TF_CONFIG of a replica as compact JSON."""
-    config = {
-        "cluster": _cluster(job, replica),
-        "task": {"type": replica.role.task_type, "index": replica.index},
-    }
-    return json.dumps(config, separators=(",", ":"))
+    return _compact({"cluster": _cluster(job, replica), "task": _task(replica)})
+
+
+def task(replica: replicas.Replica) -> str:
+    """Return the TF_CONFIG of a replica that finds the cluster in the shared file."""
+    return _compact({"task": _task(replica)})
+
+
+def is_shared(job: types.TFParallelJob, above: int | None) -> bool:
+    """Whether the replicas share the cluster as a file instead of each having a copy.
+
+    The shipped trainer can read one. Dynamic workers know few peers, and workers that may come and
+    go without bound would need another file each time.
+    """
+    if above is None or job.spec.trainer is None or job.spec.enable_dynamic_worker:
+        return False
+    most = _most_workers(job)
+    return most is not None and sum(_counts(job, most).values()) > above
+
+
+def shared(job: types.TFParallelJob) -> str:
+    """Return the cluster of all replicas as compact JSON, with every worker that may ever come.
+
+    Pods say how many of them there are; the evaluator is for itself alone to know.
+    """
+    cluster: dict[str, list[str]] = {}
+    for role, count in _counts(job, _most_workers(job) or 0).items():
+        cluster[role.task_type] = [
+            address(job, replicas.Replica(role, index)) for index in range(count)
+        ]
+    return _compact(cluster)
+
+
+def excess(job: types.TFParallelJob) -> int:
+    """Return by how many bytes TF_CONFIG is longer than a pod can be started with; 0: it fits."""
+    every = replicas.expand(job)
+    if len(every) * _LONGEST_ADDRESS + _AROUND <= LONGEST_VARIABLE:
+        return 0
+    sizes = (len(f"TF_CONFIG={tf_config(job, one)}") for one in (every[0], every[-1]))
+    return max(0, max(sizes) - LONGEST_VARIABLE)
+
+
+_LONGEST_ADDRESS = len(f'"{"p" * 63}.{"s" * 63}:65535",')
+"""Bytes of the longest address there can be, as it is written."""
+
+_AROUND = 300
+"""More bytes than TF_CONFIG has beside addresses."""
+
+
+def _most_workers(job: types.TFParallelJob) -> int | None:
+    """Return how many workers there may be at most; None: as many as somebody asks for."""
+    worker = job.spec.tf_replica_specs.get(types.Role.WORKER)
+    if worker is None:
+        return 0
+    if worker.max_replicas is not None:
+        return worker.max_replicas
+    return None if replicas.elastic(job) else worker.replicas
+
+
+def _counts(job: types.TFParallelJob, workers: int) -> dict[types.Role, int]:
+    counts = {role: spec.replicas for role, spec in replicas.by_role(job).items()}
+    if types.Role.WORKER in counts:
+        counts[types.Role.WORKER] = workers
+    return counts
+
+
+def _task(replica: replicas.Replica) -> dict[str, Any]:
+    return {"type": replica.role.task_type, "index": replica.index}
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _cluster(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, Any]:

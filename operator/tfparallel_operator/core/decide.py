@@ -11,11 +11,14 @@ from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import (
     build,
     cleanup,
+    cluster_spec,
     conditions,
     counts,
     deadlines,
     decision,
     forced,
+    gang,
+    host_network,
     observation,
     replicas,
     restarts,
@@ -30,6 +33,15 @@ _NEVER_RAN = (
     names.Reason.NAME_CONFLICT,
 )
 """Failures before anything trained: the next generation of the spec starts the job after all."""
+
+_LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
+"""How often a job that waits for ports looks whether some are free."""
+
+_TOO_LONG = (
+    "spec.tfReplicaSpecs: TF_CONFIG would be {} bytes longer than what a pod can be started with:"
+    " give fewer replicas or a shorter metadata.name, or train with spec.trainer, whose replicas"
+    " share a file"
+)
 
 
 def decide(
@@ -50,6 +62,8 @@ def decide(
     """
     if job.spec.run_policy.managed_by not in (None, names.CONTROLLER):
         return decision.Decision(job.status)
+    if host_network.lacks_ports(job) and children.host_port is not None:
+        job = host_network.with_ports(job, children.host_port)
     wanted = scaling.workers(job)
     in_force = scaling.in_force(job, children.pods)
     made = _decide(situation.Case(in_force, children, now, settings, wanted), refusal)
@@ -95,10 +109,20 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
         return _ended(case, status)
     if refusal is not None and refusal.final:
         return case.end(status, names.Condition.FAILED, refusal.reason, refusal.message)
+    problem = gang.problem(case.job, case.settings.gangs)
+    if problem is not None and not _begun(status):
+        return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, problem)
     if case.job.spec.run_policy.suspend:
         return _suspended(case, status)
     if refusal is not None:
         return training.refused(case, status, refusal)
+    if not cluster_spec.is_shared(case.job, case.settings.share_above):
+        excess = cluster_spec.excess(case.job)
+        if excess:
+            message = _TOO_LONG.format(excess)
+            return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
+    if host_network.lacks_ports(case.job):
+        return _portless(case, status)
     status, events = _started(case, status)
     return training.train(case, status, events)
 
@@ -128,10 +152,9 @@ def _started(
     case: situation.Case, status: job_status.JobStatus
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
     """Begin the first attempt, or the next one after a suspension or a correction."""
-    suspended = conditions.holds(status, names.Condition.SUSPENDED)
-    corrected = conditions.holds(status, names.Condition.FAILED)
-    if status.attempt and not suspended and not corrected:
+    if _begun(status):
         return status, ()
+    suspended = conditions.holds(status, names.Condition.SUSPENDED)
     reason = names.Reason.JOB_RESUMED if suspended else names.Reason.JOB_STARTED
     if suspended:
         message = "spec.runPolicy.suspend is false"
@@ -144,6 +167,28 @@ def _started(
     return status, (case.normal(reason, f"attempt {status.attempt} with {count} replicas"),)
 
 
+def _begun(status: job_status.JobStatus) -> bool:
+    """Whether an attempt goes on: the job is neither suspended nor refused."""
+    resting = (names.Condition.SUSPENDED, names.Condition.FAILED)
+    return bool(status.attempt) and not any(conditions.holds(status, kind) for kind in resting)
+
+
+def _portless(case: situation.Case, status: job_status.JobStatus) -> decision.Decision:
+    """Wait until other jobs on their nodes' network have ended."""
+    kind, reason = names.Condition.CREATION_REFUSED, names.Reason.HOST_PORTS_TAKEN
+    message = (
+        f"hostNetwork: no {host_network.needed(case.job)} ports in a row are free: other jobs on"
+        " their nodes' network have to end first"
+    )
+    told = conditions.holds(status, kind)
+    status = case.condition(status, kind, True, reason, message)
+    return decision.Decision(
+        case.observed(status),
+        events=() if told else (case.warning(reason, message),),
+        wake_at=case.now + _LOOK_FOR_PORTS,
+    )
+
+
 def _suspended(case: situation.Case, status: job_status.JobStatus) -> decision.Decision:
     reason, message = names.Reason.JOB_SUSPENDED, "spec.runPolicy.suspend is true"
     was_suspended = conditions.holds(status, names.Condition.SUSPENDED)
@@ -154,7 +199,7 @@ def _suspended(case: situation.Case, status: job_status.JobStatus) -> decision.D
     return decision.Decision(
         case.observed(status),
         events=() if was_suspended else (case.normal(reason, message),),
-        deletions=situation.deletions(case.children.pods),
+        deletions=case.forsaken(),
     )
 
 
@@ -164,7 +209,7 @@ def _ended(case: situation.Case, status: job_status.JobStatus) -> decision.Decis
     left = cleanup.after_end(case.job, status, case.children.pods, case.now)
     return decision.Decision(
         case.observed(status),
-        deletions=situation.deletions(left.pods),
+        deletions=(*situation.deletions(left.pods), *gang.removals(case.children.groups)),
         delete_job=left.delete_job,
         wake_at=left.look_again_at,
     )

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import enum
+from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import job_status
@@ -27,12 +28,29 @@ class Event:
     message: str
 
 
+ObjectType = tuple[str, str]
+"""The apiVersion and kind of an object."""
+
+POD: ObjectType = ("v1", "Pod")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """Fields of an object to write, conditional on its uid; None removes one."""
+
+    type: ObjectType
+    name: str
+    uid: str
+    fields: Mapping[str, Any]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deletion:
-    """A pod to delete, conditional on its uid."""
+    """A pod, or another object, to delete, conditional on its uid."""
 
     name: str
     uid: str
+    type: ObjectType = POD
     force_from: str | None = None
     """The node that has not ended the pod long after its grace: when that is dead, the pod's name
     is freed without it."""
@@ -44,15 +62,16 @@ class Decision:
 
     Carried out in this order, and given up at the first refusal: the status (when it differs from
     the job's, conditional on resourceVersion; it is the write-ahead of all that follows), then the
-    Events of that change, then deletions, then creations. After each step a new observation leads
-    to the rest of the same steps, so it does not matter where the operator dies.
+    Events of that change, then deletions, then changes, then creations. After each step a new
+    observation leads to the rest of the same steps, so it does not matter where the operator dies.
     """
 
     status: job_status.JobStatus
     events: tuple[Event, ...] = ()
     deletions: tuple[Deletion, ...] = ()
+    changes: tuple[Change, ...] = ()
     creations: tuple[Manifest, ...] = ()
-    """The Service and the ConfigMap come before pods."""
+    """What pods need, such as the Service and a PodGroup, comes before them."""
     delete_job: bool = False
     """The job's time to live is over."""
     wake_at: datetime.datetime | None = None

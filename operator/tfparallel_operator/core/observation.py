@@ -3,6 +3,8 @@
 import dataclasses
 import datetime
 import enum
+from collections.abc import Mapping
+from typing import Any
 
 from tfparallel_operator.api import names
 from tfparallel_operator.core import replicas
@@ -55,8 +57,21 @@ class Pod:
     disrupted: bool = False
     """Whether the cluster took it: DisruptionTarget, or evicted."""
     exit: Exit | None = None
+    lingers: bool = False
+    """Whether a container beside the one that has ended still runs, and holds what the pod has."""
     waiting: str = ""
     """Why it is pending, in the scheduler's or kubelet's words."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """One PodGroup of the job, of any of the gang schedulers."""
+
+    api_version: str
+    """Whose it is."""
+    name: str
+    uid: str
+    spec: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +81,11 @@ class Children:
     pods: tuple[Pod, ...] = ()
     has_service: bool = False
     has_config: bool = False
+    has_policy: bool = False
+    """Whether there is a NetworkPolicy."""
+    host_port: int | None = None
+    """The first of the nodes' ports that are free for a job that has none yet and needs some."""
+    groups: tuple[Group, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from tfparallel_operator.core import (
     conditions,
     counts,
     decision,
+    gang,
     observation,
     view,
 )
@@ -89,6 +90,10 @@ class Case:
     def observed(self, status: job_status.JobStatus) -> job_status.JobStatus:
         """Say which generation of the spec the status describes."""
         return status.model_copy(update={"observed_generation": self.job.metadata.generation})
+
+    def forsaken(self) -> tuple[decision.Deletion, ...]:
+        """Delete all pods and groups of a job that is not to train."""
+        return (*deletions(self.children.pods), *gang.removals(self.children.groups))
 
     def normal(self, reason: names.Reason, message: str) -> decision.Event:
         """Return an Event that nobody must act on."""

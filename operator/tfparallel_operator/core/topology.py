@@ -57,7 +57,7 @@ def _term(matched: dict[str, str], key: str, weight: int) -> dict[str, Any]:
 
 
 def _keys(job: types.TFParallelJob) -> tuple[str, ...]:
-    if job.spec.scheduling is not None:
+    if job.spec.scheduling is not None and job.spec.scheduling.topology_keys is not None:
         return job.spec.scheduling.topology_keys
     return () if job.spec.mesh is None else DEFAULT_KEYS
 

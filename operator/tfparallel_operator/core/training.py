@@ -11,6 +11,8 @@ from tfparallel_operator.core import (
     deadlines,
     decision,
     failure,
+    gang,
+    isolation,
     observation,
     policy,
     replicas,
@@ -162,17 +164,22 @@ def _go_on(
         status = case.condition(status, _REFUSED, False, created, "every pod was created")
     if runs and not was_running:
         events = (*events, case.normal(reason, message))
+    group = gang.steps(case.job, sight, case.children.groups, case.settings.gangs, status.attempt)
     return decision.Decision(
         case.observed(status),
         events=events,
-        deletions=situation.deletions((*sight.stale, *sight.dismissed)),
-        creations=_creations(case, status, sight),
+        deletions=(
+            *situation.deletions((*sight.stale, *sight.dismissed)),
+            *group.deletions,
+        ),
+        changes=group.changes,
+        creations=_creations(case, status, sight, group),
         wake_at=wake_at,
     )
 
 
 def _creations(
-    case: situation.Case, status: job_status.JobStatus, sight: view.View
+    case: situation.Case, status: job_status.JobStatus, sight: view.View, group: gang.Steps
 ) -> tuple[decision.Manifest, ...]:
     """Build what is missing; a gang begins only when every pod of the one before is gone."""
     manifests = []
@@ -180,6 +187,10 @@ def _creations(
         manifests.append(build.service(case.job))
     if not case.children.has_config:
         manifests.append(build.config(case.job, case.settings))
+    if isolation.isolated(case.job) and not case.children.has_policy:
+        manifests.append(isolation.policy(case.job))
+    if group.manifest is not None:
+        manifests.append(build.pod_group(case.job, group.manifest))
     paused = status.attempt_time is not None and status.attempt_time > case.now
     if paused or any(pod.attempt != status.attempt for pod in sight.stale):
         return tuple(manifests)

@@ -52,8 +52,15 @@ class Postponed(Exception):  # noqa: N818
         self.retry_after = retry_after
 
 
+def always() -> None:
+    """Allow every write."""
+
+
 class Applier:
-    """Writes what was decided; errors end the writing and go to the caller."""
+    """Writes what was decided; errors end the writing and go to the caller.
+
+    Before every write it asks whether it still may: `may_write` raises an error otherwise.
+    """
 
     def __init__(
         self,
@@ -61,11 +68,13 @@ class Applier:
         known: jobs.Jobs,
         found: children.Children,
         events: recorder.Recorder,
+        may_write: Callable[[], None] = always,
     ) -> None:
         self._api = api
         self._jobs = known
         self._children = found
         self._events = events
+        self._may_write = may_write
 
     async def apply(self, body: jobs.Body, decided: decision.Decision) -> None:
         """Carry a decision out.
@@ -81,6 +90,7 @@ class Applier:
             for event in decided.events:
                 await self._events.record(written, event)
         await self._delete(body, decided.deletions)
+        await self._change(body, decided.changes)
         await self._create(decided.creations)
         if decided.delete_job:
             await self._delete_job(written or body)
@@ -95,6 +105,7 @@ class Applier:
         metadata = body["metadata"]
         path = resources.JOBS.path(metadata["namespace"], metadata["name"], "status")
         condition = {"resourceVersion": metadata["resourceVersion"]}
+        self._may_write()
         answer = await self._api.patch(path, {"metadata": condition, "status": change})
         self._jobs.answered(answer)
         _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
@@ -113,8 +124,10 @@ class Applier:
                 )
                 return
             name, uid = deletion.name, deletion.uid
+            resource = resources.BY_TYPE[deletion.type]
+            self._may_write()
             try:
-                await self._api.delete(resources.PODS, namespace, name, uid, force=force)
+                await self._api.delete(resource, namespace, name, uid, force=force)
             except (errors.NotFound, errors.Conflict):
                 return  # It is gone, or another pod has the name by now.
             if force:
@@ -124,6 +137,13 @@ class Applier:
                 await self._events.record(body, event)
 
         _raise_worst(await _at_once(delete, deletions))
+
+    async def _change(self, body: jobs.Body, changes: Sequence[decision.Change]) -> None:
+        for change in changes:
+            resource = resources.BY_TYPE[change.type]
+            path = resource.path(body["metadata"]["namespace"], change.name)
+            fields = {**change.fields, "metadata": {"uid": change.uid}}
+            self._children.learn(resource, await self._api.patch(path, fields))
 
     async def _lives(self, node: str) -> bool:
         """Whether a node says that it is ready; one that we may not look at does not."""
@@ -138,14 +158,19 @@ class Applier:
             _raise_worst(await _at_once(self._create_one, wave))
 
     async def _create_one(self, manifest: decision.Manifest) -> None:
-        resource = resources.BY_KIND[manifest["kind"]]
+        resource = resources.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
         namespace = manifest["metadata"]["namespace"]
+        self._may_write()
         try:
             created = await self._api.create(resource, namespace, manifest)
         except errors.AlreadyExists:
             created = await self._compare(resource, manifest)
         except errors.Invalid as error:
             raise NotWanted(_invalid(manifest, str(error))) from error
+        except errors.NotFound as error:
+            if resource not in resources.POD_GROUPS:
+                raise
+            raise Postponed(_not_installed(manifest), error.retry_after) from error
         except errors.Refused as error:
             raise Postponed(_refused(str(error)), error.retry_after) from error
         except errors.Unavailable as error:
@@ -177,6 +202,7 @@ class Applier:
 
     async def _delete_job(self, body: jobs.Body) -> None:
         metadata = body["metadata"]
+        self._may_write()
         try:
             await self._api.delete(
                 resources.JOBS,
@@ -190,7 +216,7 @@ class Applier:
 
 
 def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifest]]:
-    """Order creations: Service and ConfigMap, then a pod of each role, then the other pods.
+    """Order creations: what pods need, then a pod of each role, then the other pods.
 
     A template that is wrong is so found before the other thousand pods exist.
     """
@@ -244,6 +270,15 @@ def _invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
     role = manifest["metadata"]["labels"][names.LABEL_ROLE]
     message = f"the API server refused the pod of the template of role {role}: {sentence}"
     return observation.Refusal(names.Reason.INVALID_TEMPLATE, message)
+
+
+def _not_installed(manifest: decision.Manifest) -> observation.Refusal:
+    message = (
+        f"the API server does not know PodGroups of {manifest['apiVersion']}: install their gang"
+        " scheduler (see docs/scheduling.md), or change scheduling.gang"
+    )
+    reason = names.Reason.GANG_SCHEDULER_NOT_INSTALLED
+    return observation.Refusal(reason, message, final=False)
 
 
 def _refused(sentence: str) -> observation.Refusal:

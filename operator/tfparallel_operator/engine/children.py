@@ -1,6 +1,7 @@
-"""What is known of the children of all jobs: three informers as one."""
+"""What is known of the children of all jobs: an informer for each kind."""
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,17 +10,27 @@ from tfparallel_operator.engine import client, informer, observe, resources
 
 
 class Children:
-    """Pods, and the mere existence of Services and ConfigMaps, by the uid of their job."""
+    """Pods and PodGroups, and the mere existence of the other children, by their job's uid."""
 
     def __init__(
         self, api: client.Client, namespaces: tuple[str, ...], changed: informer.Changed
     ) -> None:
         self.pods = informer.Informer(api, resources.PODS, namespaces, observe.pod, changed)
-        self._services = informer.Informer(api, resources.SERVICES, namespaces, _exists, changed)
-        self._configs = informer.Informer(api, resources.CONFIG_MAPS, namespaces, _exists, changed)
-        self._by_resource: dict[resources.Resource, informer.Informer[Any]] = {
-            found.resource: found for found in (self.pods, self._services, self._configs)
-        }
+        self._services, self._configs, self._policies = (
+            informer.Informer(api, resource, namespaces, _exists, changed)
+            for resource in (
+                resources.SERVICES,
+                resources.CONFIG_MAPS,
+                resources.NETWORK_POLICIES,
+            )
+        )
+        self._groups = tuple(
+            informer.Informer(api, resource, namespaces, _group(resource), changed, optional=True)
+            for resource in resources.POD_GROUPS
+        )
+        followed: tuple[informer.Informer[Any], ...]
+        followed = (self.pods, self._services, self._configs, self._policies, *self._groups)
+        self._by_resource = {found.resource: found for found in followed}
 
     def of(self, uid: str) -> observation.Children:
         """Return everything that a job owns, as last seen."""
@@ -27,6 +38,8 @@ class Children:
             pods=self.pods.of(uid),
             has_service=bool(self._services.of(uid)),
             has_config=bool(self._configs.of(uid)),
+            has_policy=bool(self._policies.of(uid)),
+            groups=tuple(group for found in self._groups for group in found.of(uid)),
         )
 
     def learn(self, resource: resources.Resource, item: Mapping[str, Any]) -> None:
@@ -49,13 +62,30 @@ class Children:
         for found in self._by_resource.values():
             await found.wait_synced()
 
+    async def refresh(self) -> None:
+        """List everything anew, for what the watches tell may lag behind what there is.
+
+        Raises:
+            errors.ApiError: a list cannot be read.
+        """
+        for found in self._by_resource.values():
+            await found.refresh()
+
     def silence(self, now: float) -> float:
-        """Return the seconds since the quietest informer last heard or tried anything."""
+        """Return the seconds since the quietest of them last heard or tried anything."""
         return max(self.silences(now).values())
 
     def silences(self, now: float) -> dict[str, float]:
-        """Return the same for each resource, by its plural."""
-        return {one.plural: found.silence(now) for one, found in self._by_resource.items()}
+        """Return the same for each resource that has to be there, by its plural."""
+        return {
+            resource.plural: found.silence(now)
+            for resource, found in self._by_resource.items()
+            if not found.optional
+        }
+
+
+def _group(resource: resources.Resource) -> informer.Slim[observation.Group]:
+    return functools.partial(observe.group, resource.api_version)
 
 
 def _exists(item: Mapping[str, Any]) -> bool | None:

@@ -6,9 +6,11 @@ which a framework's watch would never report.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
@@ -21,6 +23,11 @@ _LOG = logging.getLogger(__name__)
 SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 RETRY_SECONDS = (1.0, 10.0)
 """Shortest and longest pause before a list or watch that failed is tried again."""
+
+ABSENT_SECONDS = 30.0
+"""How often it is looked whether a resource that is not there has been installed."""
+
+_NOTHING = client.Listing((), str(sys.maxsize))
 
 T = TypeVar("T")
 Slim = Callable[[Mapping[str, Any]], T | None]
@@ -37,8 +44,15 @@ class _Record(Generic[T]):
     value: T
 
 
+class NotInstalled(Exception):  # noqa: N818 (what was found)
+    """The API server does not have a resource that it need not have."""
+
+
 class Informer(Generic[T]):
-    """Records of one resource's objects that belong to jobs."""
+    """Records of one resource's objects that belong to jobs.
+
+    One that is `optional` need not be installed: nothing is there until it is.
+    """
 
     def __init__(
         self,
@@ -47,8 +61,11 @@ class Informer(Generic[T]):
         namespaces: tuple[str, ...],
         slim: Slim[T],
         changed: Changed,
+        *,
+        optional: bool = False,
     ) -> None:
         self.resource = resource
+        self.optional = optional
         self._slim = slim
         self._changed = changed
         self._records: dict[tuple[str, str], _Record[T]] = {}
@@ -71,6 +88,16 @@ class Informer(Generic[T]):
         """Return once `synced` holds."""
         for stream in self._streams.values():
             await stream.listed.wait()
+
+    async def refresh(self) -> None:
+        """List everything anew.
+
+        Raises:
+            errors.ApiError: a list cannot be read.
+        """
+        for stream in self._streams.values():
+            with contextlib.suppress(NotInstalled):
+                await stream.list()
 
     def silence(self, now: float) -> float:
         """Return the seconds since the quietest stream last heard or tried anything."""
@@ -153,28 +180,52 @@ class Stream:
             try:
                 await self._follow()
                 self._failures = 0
+            except NotInstalled:
+                self.active_at = time.monotonic()
+                await asyncio.sleep(ABSENT_SECONDS)
             except errors.Expired as error:
                 self.version = 0
                 if fresh:  # What was listed just now is too old: do not list in a tight loop.
                     await self._pause(error)
             except errors.ApiError as error:
+                if self._informer.optional and isinstance(error, errors.NotFound):
+                    self.version = 0
                 await self._pause(error)
+
+    async def list(self) -> None:
+        """Read everything, also beside the watch, which then goes on behind the list.
+
+        Raises:
+            NotInstalled: the resource is optional, and not there.
+            errors.ApiError: the list cannot be read.
+        """
+        try:
+            listing = await self._api.list(self._resource, self._scope, SELECTOR)
+        except (errors.NotFound, errors.Refused) as error:
+            if not self._informer.optional:
+                raise
+            # Without rights to see them it is as if there were none; older roles have none.
+            self._informer.replace(_NOTHING, self._scope)
+            self.listed.set()
+            raise NotInstalled from error
+        self._informer.replace(listing, self._scope)
+        self.version = max(self.version, int(listing.version))
+        self.listed.set()
 
     async def _follow(self) -> None:
         if not self.version:
-            listing = await self._api.list(self._resource, self._scope, SELECTOR)
-            self._informer.replace(listing, self._scope)
-            self.version = int(listing.version)
-            self.listed.set()
+            await self.list()
         watch = self._api.watch(self._resource, self._scope, str(self.version), SELECTOR)
         async for event in watch:
             self.active_at = time.monotonic()
             self._failures = 0
+            if _version(event.object) <= self.version:
+                continue  # A list has told of it, or of what came after it.
             if event.type == "DELETED":
                 self._informer.drop(_key(event.object))
             elif event.type in ("ADDED", "MODIFIED"):
                 self._informer.put(event.object)
-            self.version = max(self.version, _version(event.object))
+            self.version = _version(event.object)
 
     async def _pause(self, error: errors.ApiError) -> None:
         shortest, longest = RETRY_SECONDS

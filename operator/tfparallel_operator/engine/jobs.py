@@ -30,6 +30,14 @@ class Jobs:
         """Return a job as it was last seen; None when there is none."""
         return self._bodies.get(key)
 
+    def keys(self) -> tuple[queue.Key, ...]:
+        """Return the keys of all jobs."""
+        return tuple(self._bodies)
+
+    def bodies(self) -> Iterator[Body]:
+        """Return every job as it was last seen."""
+        return iter(self._bodies.values())
+
     def states(self) -> Iterator[str]:
         """Return the state of every job."""
         for body in self._bodies.values():

@@ -171,11 +171,16 @@ class State(registry.Collector):
 
     def collect(self) -> Iterator[core.Metric]:
         """Read everything."""
-        states = collections.Counter(self._jobs.states())
-        gauge = core.GaugeMetricFamily("tfparallel_jobs", "Jobs by state.", labels=["state"])
-        for state in names.State:
-            gauge.add_metric([state.value], states[state.value])
-        yield gauge
+        acts = self._queue.opened
+        yield core.GaugeMetricFamily(
+            "tfparallel_leader", "1: this operator acts; 0: it stands by.", float(acts)
+        )
+        if acts:  # Each job is shown once, however many operators know it.
+            states = collections.Counter(self._jobs.states())
+            gauge = core.GaugeMetricFamily("tfparallel_jobs", "Jobs by state.", labels=["state"])
+            for state in names.State:
+                gauge.add_metric([state.value], states[state.value])
+            yield gauge
         yield core.GaugeMetricFamily(
             "tfparallel_queue_depth",
             "Jobs that wait to be looked at, or are looked at.",

@@ -79,7 +79,26 @@ def pod(item: Raw) -> observation.Pod | None:
         node=(item.get("spec") or {}).get("nodeName", ""),
         disrupted=_disrupted(status),
         exit=ended,
+        lingers=ended is not None and _others_run(status),
         waiting="" if ended else _waiting(status),
+    )
+
+
+def group(api_version: str, item: Raw) -> observation.Group | None:
+    """Return what decisions need of a PodGroup; None for one that is being deleted.
+
+    Args:
+        api_version: whose it is; items of a list do not say.
+        item: the PodGroup.
+    """
+    if deleting(item):
+        return None
+    metadata = item["metadata"]
+    return observation.Group(
+        api_version=api_version,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        spec=item.get("spec") or {},
     )
 
 
@@ -90,6 +109,14 @@ def _container(status: Raw) -> Raw:
             state: Raw = given.get("state") or {}
             return state
     return {}
+
+
+def _others_run(status: Raw) -> bool:
+    """Whether a sidecar runs; the phase does not say, for it ends some time after the last one."""
+    return any(
+        given.get("name") != names.CONTAINER and "running" in (given.get("state") or {})
+        for given in status.get("containerStatuses") or ()
+    )
 
 
 def _exit(status: Raw, container: Raw) -> observation.Exit | None:

@@ -77,6 +77,8 @@ class Publisher:
         body = self._jobs.get(report.key)
         if body is None or body["metadata"]["uid"] != report.uid:
             return  # The job is gone, or another one has its name.
+        if _overtaken(report, body):
+            return
         path = resources.JOBS.path(report.key.namespace, report.key.name, "status")
         try:
             self._jobs.answered(
@@ -102,6 +104,14 @@ def manifest(report: Report) -> client.Object:
         "metadata": {"name": report.key.name},
         "status": status,
     }
+
+
+def _overtaken(report: Report, body: jobs.Body) -> bool:
+    """Whether a later report was written, by the other operator that it reached."""
+    written = (body.get("status") or {}).get("progress") or {}
+    at = written.get("lastUpdateTime")
+    later = at is not None and datetime.datetime.fromisoformat(at) >= report.arrived_at
+    return later and int(written.get("step", 0)) > report.progress.step
 
 
 def _last(report: progress.Progress) -> bool:

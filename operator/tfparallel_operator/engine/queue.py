@@ -3,7 +3,7 @@
 import asyncio
 import collections
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 
@@ -20,15 +20,25 @@ K = TypeVar("K", bound=Hashable)
 class Queue(Generic[K]):
     """A queue of distinct keys; one that is added while it is worked on comes once more."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, opened: bool = True) -> None:
         self._clock = clock
+        self.opened = opened
+        """Whether keys are taken in; a queue that nobody works on would only grow."""
         self._waiting: collections.OrderedDict[K, float] = collections.OrderedDict()
         self._running: dict[K, float] = {}
         self._again: set[K] = set()
         self._ready: asyncio.Queue[None] = asyncio.Queue()
 
+    def open(self, keys: Iterable[K]) -> None:
+        """Take keys in from now on, these first."""
+        self.opened = True
+        for key in keys:
+            self.add(key)
+
     def add(self, key: K) -> None:
-        """Have a key looked at."""
+        """Have a key looked at, once the queue is open."""
+        if not self.opened:
+            return
         if key in self._running:
             self._again.add(key)
         elif key not in self._waiting:

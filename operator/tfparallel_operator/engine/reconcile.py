@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import build, decide, decision, observation
+from tfparallel_operator.core import build, decide, decision, host_network, observation
 from tfparallel_operator.engine import (
     apply,
     children,
     client,
     errors,
+    host_ports,
     jobs,
     logs,
     metrics,
@@ -44,6 +45,7 @@ class Reconciler:
         instance: str,
         alarm: timers.Timers[queue.Key],
         clock: timers.Clock = timers.utc_now,
+        may_write: Callable[[], None] = apply.always,
     ) -> None:
         self._api = api
         self._jobs = known
@@ -52,7 +54,8 @@ class Reconciler:
         self._timers = alarm
         self._clock = clock
         self._events = recorder.Recorder(api, instance, clock)
-        self._applier = apply.Applier(api, known, found, self._events)
+        self._applier = apply.Applier(api, known, found, self._events, may_write)
+        self._host_ports = host_ports.HostPorts(known)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
         self._valid: dict[queue.Key, tuple[str, int]] = {}
@@ -137,6 +140,9 @@ class Reconciler:
         except load.SpecError as error:
             return decide.reject(body, error, now)
         found = self._children.of(job.metadata.uid)
+        if host_network.lacks_ports(job):
+            port = self._host_ports.find(job.metadata.uid, host_network.needed(job))
+            found = dataclasses.replace(found, host_port=port)
         decided = decide.decide(job, found, now, self._settings, refusal)
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.

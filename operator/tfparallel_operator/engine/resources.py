@@ -36,10 +36,25 @@ JOBS = Resource(names.API_VERSION, names.PLURAL)
 PODS = Resource("v1", "pods")
 SERVICES = Resource("v1", "services")
 CONFIG_MAPS = Resource("v1", "configmaps")
+NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies")
 SECRETS = Resource("v1", "secrets")
 NODES = Resource("v1", "nodes")
 EVENTS = Resource("events.k8s.io/v1", "events")
+LEASES = Resource("coordination.k8s.io/v1", "leases")
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 
-BY_KIND = {"Pod": PODS, "Service": SERVICES, "ConfigMap": CONFIG_MAPS}
-"""Children of a job by the kind of their manifests."""
+POD_GROUPS = (
+    Resource("scheduling.x-k8s.io/v1alpha1", "podgroups"),
+    Resource("scheduling.volcano.sh/v1beta1", "podgroups"),
+    Resource("scheduling.k8s.io/v1alpha2", "podgroups"),
+)
+"""Groups of pods that start together, of each gang scheduler; none of them need be installed."""
+
+BY_TYPE = {
+    ("v1", "Pod"): PODS,
+    ("v1", "Service"): SERVICES,
+    ("v1", "ConfigMap"): CONFIG_MAPS,
+    (NETWORK_POLICIES.api_version, "NetworkPolicy"): NETWORK_POLICIES,
+    **{(resource.api_version, "PodGroup"): resource for resource in POD_GROUPS},
+}
+"""Children of a job by apiVersion and kind of their manifests."""

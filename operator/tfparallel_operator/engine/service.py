@@ -1,6 +1,8 @@
 """The operator's process as one group of tasks: when one of them ends, all of it ends.
 
-`run` is what a lease would be put around: it starts from nothing and leaves nothing behind.
+Of several operators every one watches, answers probes and takes reports of progress, so that all
+are ready; the one that holds the Lease acts besides. One that loses it ends, for it starts from
+nothing and leaves nothing behind.
 """
 
 import asyncio
@@ -9,16 +11,18 @@ import logging
 import signal
 import ssl
 import threading
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import (
+    apply,
     children,
     client,
     credentials,
     errors,
     jobs,
+    lease,
     metrics,
     observe,
     probes,
@@ -36,8 +40,13 @@ from tfparallel_operator.engine import (
 
 _LOG = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CERTIFICATE_CHECK = datetime.timedelta(hours=12)
 """How often the age of the progress endpoint's certificate is looked at."""
+
+ASK_AGAIN_SECONDS = 2.0
+"""Pause before the API server is asked again for what nothing goes on without."""
 
 
 class MemberEnded(Exception):  # noqa: N818 (what has happened)
@@ -59,10 +68,19 @@ async def run(wanted: settings.Settings, stop: asyncio.Event) -> None:
     async with client.Client(access, called=counted.called) as api:
         bundle = None
         if wanted.progress_host:
-            bundle = await tls.ensure(
-                api, wanted.namespace, wanted.tls_secret, wanted.progress_host
-            )
+            secret = (wanted.namespace, wanted.tls_secret, wanted.progress_host)
+            bundle = await _patiently(lambda: tls.ensure(api, *secret))
         await Operator(api, wanted, bundle, counted).run(stop)
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until the API server answers: who ends instead is started later and later."""
+    while True:
+        try:
+            return await ask()
+        except errors.Unavailable as error:
+            _LOG.warning("%s; again in %.0f s", error, ASK_AGAIN_SECONDS)
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 class Operator:
@@ -80,17 +98,14 @@ class Operator:
         self._bundle = bundle
         self._metrics = counted
         namespaces = wanted.watch_namespaces
-        self._queue: queue.Queue[queue.Key] = queue.Queue()
+        self._lease = _lease(api, wanted) if wanted.lease else None
+        self._queue: queue.Queue[queue.Key] = queue.Queue(opened=False)
         self._timers = timers.Timers(self._queue.add)
-        self._jobs = jobs.Jobs(self._queue, counted.job_changed)
+        self._jobs = jobs.Jobs(self._queue, self._job_changed)
         self._children = children.Children(api, namespaces, self._changed)
         self._sweeper = watch.Sweeper(api, self._jobs, namespaces)
         self._jobs_listed = False
         counted.registry.register(metrics.State(self._jobs, self._queue, self._children))
-        reconciler = reconcile.Reconciler(
-            api, self._jobs, self._children, self._build_settings(), wanted.instance, self._timers
-        )
-        self._workers = reconcile.Workers(self._queue, reconciler, self._timers, counted.reconciled)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run all parts until `stop` is set or one of them ends."""
@@ -104,15 +119,61 @@ class Operator:
                 await self._sweeper.sweep()
                 self._jobs_listed = True
                 _LOG.info("watching %s", ", ".join(self._wanted.watch_namespaces) or "all jobs")
-                spawn(group, "timers", self._timers.run())
                 spawn(group, "sweeper", self._sweeper.run())
-                for number in range(self._wanted.workers):
-                    spawn(group, f"worker {number}", self._workers.run())
                 if self._bundle is not None:
                     self._spawn_progress(group, self._bundle)
+                held = self._lease
+                # Before kopf: at its end it cancels every task that began after it.
+                spawn(group, "jobs", self._act() if held is None else self._lead(held))
                 spawn(group, "watch", self._follow(stop))
         except* _Stopped:
             _LOG.info("asked to end")
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything that there was at the start has been seen."""
+        return not probes.ready(self._children, self._jobs_listed)
+
+    async def _lead(self, held: lease.Lease) -> None:
+        """Act as soon as no other operator does, and say so when it ends."""
+        await held.acquire()
+        try:
+            async with asyncio.TaskGroup() as group:
+                spawn(group, "lease", held.keep())
+                await self._catch_up()
+                spawn(group, "work", self._act(held.check))
+        finally:
+            await held.release()
+
+    async def _catch_up(self) -> None:
+        """Learn all that the last leader has done: the watches may not have told of it yet.
+
+        A job that is known better than its pods would seem to have lost them.
+        """
+        await _patiently(self._children.refresh)
+        await _patiently(self._sweeper.sweep)
+
+    async def _act(self, may_write: Callable[[], None] = apply.always) -> None:
+        """Bring all jobs on, for ever."""
+        reconciler = reconcile.Reconciler(
+            self._api,
+            self._jobs,
+            self._children,
+            self._build_settings(),
+            self._wanted.instance,
+            self._timers,
+            may_write=may_write,
+        )
+        workers = reconcile.Workers(self._queue, reconciler, self._timers, self._metrics.reconciled)
+        self._queue.open(self._jobs.keys())
+        async with asyncio.TaskGroup() as group:
+            spawn(group, "timers", self._timers.run())
+            for number in range(self._wanted.workers):
+                spawn(group, f"worker {number}", workers.run())
+
+    def _job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:
+        if self._queue.opened:  # What happens to a job is counted by the operator that acts.
+            self._metrics.job_changed(before, after)
 
     def _spawn_progress(self, group: asyncio.TaskGroup, bundle: tls.Bundle) -> None:
         writer = publisher.Publisher(self._api, self._jobs)
@@ -161,13 +222,21 @@ class Operator:
     def _build_settings(self) -> build.Settings:
         image = self._wanted.trainer_image
         if self._bundle is None:
-            return build.Settings(trainer_image=image)
+            return build.Settings(trainer_image=image, gangs=self._wanted.gangs)
         return build.Settings(
             trainer_image=image,
             progress_url=f"https://{self._wanted.progress_host}:{self._wanted.progress_port}",
             progress_ca=self._bundle.authorities,
             listening_since=timers.utc_now(),
+            gangs=self._wanted.gangs,
         )
+
+
+def _lease(api: client.Client, wanted: settings.Settings) -> lease.Lease:
+    terms = lease.Terms(
+        wanted.namespace, wanted.lease, holder=wanted.instance, seconds=wanted.lease_seconds
+    )
+    return lease.Lease(api, terms)
 
 
 def spawn(group: asyncio.TaskGroup, name: str, member: Coroutine[Any, Any, None]) -> None:

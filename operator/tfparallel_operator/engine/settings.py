@@ -3,6 +3,8 @@
 import dataclasses
 import enum
 
+from tfparallel_operator.core import gang
+
 
 class LogFormat(enum.StrEnum):
     """How log lines are written."""
@@ -22,10 +24,16 @@ class Settings:
     """Namespaces whose jobs are run; empty: all."""
 
     namespace: str = "default"
-    """The operator's own namespace: it keeps its TLS Secret there."""
+    """The operator's own namespace: its TLS Secret and its Lease are there."""
 
     instance: str = "tfparallel-operator"
-    """Name of this process in Events: the pod's name."""
+    """Name of this process in Events and in the Lease: the pod's name."""
+
+    lease: str = ""
+    """Name of the Lease whose holder acts; empty: this operator acts, and must be the only one."""
+
+    lease_seconds: int = 15
+    """After so long without a renewal of the Lease another operator takes over."""
 
     progress_host: str = ""
     """Host name by which pods reach the progress endpoint; empty: there is no endpoint."""
@@ -44,6 +52,9 @@ class Settings:
 
     log_format: LogFormat = LogFormat.JSON
     """How log lines are written."""
+
+    gangs: gang.Installation = dataclasses.field(default_factory=gang.Installation)
+    """Which gang schedulers the installation has."""
 
     kubeconfig: str | None = None
     """Path of a kubeconfig for running outside of a cluster; None: the service account."""

@@ -76,6 +76,7 @@ class LocalCluster:
             pods=tuple(_observed(name, pod) for name, pod in self._pods.items()),
             has_service=any(kind == "Service" for kind, _ in self._created),
             has_config=any(kind == "ConfigMap" for kind, _ in self._created),
+            has_policy=any(kind == "NetworkPolicy" for kind, _ in self._created),
         )
 
     async def apply(self, verdict: decision.Decision) -> bool:

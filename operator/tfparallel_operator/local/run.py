@@ -15,7 +15,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import build, cleanup, cluster_spec, conditions, decide, replicas
+from tfparallel_operator.core import (
+    build,
+    cleanup,
+    cluster_spec,
+    conditions,
+    decide,
+    host_network,
+    replicas,
+)
 from tfparallel_operator.local import (
     cluster,
     folders,
@@ -76,6 +84,9 @@ async def run(
     layout = folders.Folders(output.resolve())
     with _held(layout):
         job = _going_on(source.job, layout)
+        if host_network.lacks_ports(job):
+            # Here each process has a port of its own anyway, which takes the place of these.
+            job = host_network.with_ports(job, host_network.FIRST_PORT)
         token = secrets.token_urlsafe(32)
         addresses = _addresses(job)
         launcher = launch.Launcher(
@@ -113,7 +124,9 @@ async def _live(
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
     async with progress.endpoint(local.job, token, local.report) as url:
-        settings = build.Settings(TRAINER_IMAGE, url, first_pause=_NONE, settling=_NONE)
+        settings = build.Settings(
+            TRAINER_IMAGE, url, first_pause=_NONE, settling=_NONE, share_above=None
+        )
         with _Interruption(local, told) as interruption:
             try:
                 await _drive(local, settings, interruption, clock)
@@ -232,7 +245,7 @@ def _translations(
     Raises:
         SpecError: with a sentence for each role that asks for what only a cluster can give.
     """
-    settings = build.Settings(trainer_image=TRAINER_IMAGE)
+    settings = build.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
     known = {**config_maps, build.config_name(job): build.config(job, settings)["data"]}
     found, problems = {}, {}
     for replica in replicas.expand(job):

@@ -3,6 +3,13 @@
 TF_CONFIG = "TF_CONFIG"
 """TensorFlow's own: the cluster and this replica's task, as JSON."""
 
+CLUSTER_FILE = "TFPARALLEL_CLUSTER_FILE"
+"""Path of a file with the cluster, as JSON like that of TF_CONFIG, where many replicas share it.
+TF_CONFIG then has the task alone. Absent: TF_CONFIG has both."""
+
+WORKERS = "TFPARALLEL_WORKERS"
+"""How many workers of the cluster file there are, from the first one; absent: all."""
+
 JOB_FILE = "TFPARALLEL_JOB_FILE"
 """Path of the job file (see `job_file`)."""
 

@@ -142,9 +142,12 @@ class Meeting:
             f"{name}={','.join(str(one.fileno()) for one in connections)}"
             for name, connections in self._held.items()
         ]
+        # A cluster of thousands is longer than what a new process can be given.
+        env = {name: text for name, text in os.environ.items() if name != environment.TF_CONFIG}
         words = (self._given.task.name, os.environ.get(environment.FAILURE_FILE, ""))
         with subprocess.Popen(
             (sys.executable, "-I", "-S", sentinel.__file__, str(os.getpid()), *words, *groups),
+            env=env,
             stdin=subprocess.PIPE,
             pass_fds=[connection.fileno() for connection in self._connections()],
         ) as guard:

@@ -89,6 +89,11 @@ class Mesh:
         """Number of ranks."""
         return math.prod(self.degree(axis) for axis in _AXES)
 
+    @property
+    def only_data(self) -> bool:
+        """Whether only batches are divided, so that each rank has the whole model."""
+        return self.data == self.size
+
     def degree(self, axis: Axis) -> int:
         """Number of ranks along an axis."""
         return int(getattr(self, axis.value))

@@ -19,6 +19,7 @@ from tfparallel_trainer import (
 )
 from tfparallel_trainer.checkpoint import files, peers
 from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.mesh import devices, shape, watch
 from tfparallel_trainer.split import callbacks as divided_callbacks
@@ -158,9 +159,17 @@ def _engine(
         given.job.trainer.global_batch_size,
         leaves_out=given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
     )
+    step.check(_last_batch(given, ready.training))
     return engine.Synchronous(
         ready.replicas, step, evaluator, ready.evaluation, together.metrics, together.finite
     )
+
+
+def _last_batch(given: settings.Settings, examples: feed.Feed) -> int:
+    """Examples of the smallest batch, as far as that is known before training."""
+    size, steps = given.job.trainer.global_batch_size, given.job.trainer.steps
+    whole, rest = divmod(examples.examples or 0, size)
+    return rest if rest and (steps is None or steps > whole) else size
 
 
 def _observer(

@@ -52,18 +52,18 @@ def add_up(
     data: collectives.Communicator,
     gradients: Sequence[Any],
     variables: Sequence[Any],
-    also: tf.Tensor,
-) -> tuple[list[Any], tf.Tensor]:
-    """Add gradients up over the ranks of `data`, and another tensor along with them.
+    also: Sequence[tf.Tensor],
+) -> list[Any]:
+    """Add gradients up over the ranks of `data`, and other tensors along with them.
 
     Args:
         data: the ranks that a batch is divided over.
         gradients: this rank's; the same kinds on every rank.
         variables: what they are gradients of.
-        also: a tensor of static shape.
+        also: tensors of static shapes.
 
     Returns:
-        The sums, each of its gradient's kind, and the sum of `also`.
+        The sums, each of its gradient's kind, then those of `also`.
     """
     found = kinds(gradients)
     dense = [
@@ -71,10 +71,11 @@ def add_up(
         for gradient, variable in zip(gradients, variables, strict=True)
         if _kind(gradient) is Kind.DENSE
     ]
-    *sums, others = data.sum_all([*dense, also])
+    sums = data.sum_all([*dense, *also])
     slices = [gradient for gradient in gradients if _kind(gradient) is Kind.SPARSE]
     results = {Kind.DENSE: iter(sums), Kind.SPARSE: iter(_gather(data, slices))}
-    return [next(results[kind]) if kind in results else None for kind in found], others
+    totals = [next(results[kind]) if kind in results else None for kind in found]
+    return [*totals, *sums[len(dense) :]]
 
 
 def _kind(gradient: Any) -> Kind:

@@ -200,7 +200,7 @@ def of_rank(
         if maybe_empty:
             empty = tf.equal(tf.shape(nest.leaves(part)[0])[0], 0)
             computed = gradients.nothing_if(empty, computed, variables)
-    totals, values = gradients.add_up(own.data, computed, variables, _numerators(own, found))
+    *totals, values = gradients.add_up(own.data, computed, variables, [_numerators(own, found)])
     values = values * scales
     total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
     return Shared(

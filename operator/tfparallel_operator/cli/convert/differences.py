@@ -129,6 +129,13 @@ class Difference(enum.Enum):
         "leaves it",
         everywhere=True,
     )
+    NETWORK = Row(
+        "who may connect to a pod",
+        "everybody",
+        "the pods of its job, where the cluster's network enforces policies",
+        "leaves it; `network: Open` lets everybody",
+        everywhere=True,
+    )
     HOSTNAME = Row(
         "`hostname`, `subdomain` in a template",
         "kept",
@@ -151,8 +158,8 @@ class Difference(enum.Enum):
     SCHEDULING_POLICY = Row(
         "`schedulingPolicy`",
         "pods start together or not at all, where the operator has a gang scheduler",
-        "gang scheduling is not supported yet",
-        "removes it",
+        "so too; without a gang scheduler the job is refused",
+        "leaves it: set `scheduling.gang`, or start the operator with `--gang-scheduler`",
     )
     POD_GROUP = Row(
         "annotation `scheduling.k8s.io/group-name`",

@@ -28,6 +28,13 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _METADATA = ("name", "generateName", "namespace", "labels", "annotations")
 _SPEC = ("runPolicy", "successPolicy", "tfReplicaSpecs", "enableDynamicWorker")
 _MISPLACED = ("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
+_SCHEDULING_POLICY = (
+    "minAvailable",
+    "queue",
+    "minResources",
+    "priorityClass",
+    "scheduleTimeoutSeconds",
+)
 _RUN_POLICY = (*_MISPLACED, "schedulingPolicy", "suspend", "managedBy")
 _REPLICA = ("replicas", "restartPolicy", "template")
 _ROLES = {role.value.casefold(): role for role in types.Role}
@@ -157,8 +164,13 @@ class _Conversion:
     def _run_policy(self, given: Fields, roles: Fields) -> Fields:
         field = "spec.runPolicy"
         policy = self._known(given, _RUN_POLICY, field, Difference.UNKNOWN)
-        if policy.pop("schedulingPolicy", None) is not None:
-            self._note(f"{field}.schedulingPolicy", Difference.SCHEDULING_POLICY)
+        if "schedulingPolicy" in policy:
+            together = f"{field}.schedulingPolicy"
+            given = _fields(policy["schedulingPolicy"], together)
+            given = {key: value for key, value in given.items() if value not in ("", {})}
+            known = self._known(given, _SCHEDULING_POLICY, together, Difference.UNKNOWN)
+            policy["schedulingPolicy"] = known
+            self._note(together, Difference.SCHEDULING_POLICY)
         if policy.get("managedBy") == _OWN_MANAGER:
             del policy["managedBy"]
             self._note(f"{field}.managedBy", Difference.MANAGED_BY)

@@ -32,6 +32,8 @@ class Share:
     """(x, y, sample_weight) of its place along the data axis; None when it has no examples."""
     examples: int
     """How many, known when the program is traced."""
+    microbatches: int
+    """Into how many parts they are divided."""
     total: int
     """How many over the data axis."""
     step: tf.Tensor
@@ -49,8 +51,7 @@ class Stage(fences.Fences):
         self._divided = divided
         self._share = share
         self._training = training
-        count = min(divided.microbatches, share.examples)
-        self._rows = order.split(share.examples, count) if count else []
+        self._rows = order.split(share.examples, share.microbatches) if share.examples else []
         self._mail: dict[tracing.Address, tf.Tensor] = {}
         self._made: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent, by microbatch and number."""

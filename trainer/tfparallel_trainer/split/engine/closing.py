@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.engine import backward, exchange, update
+from tfparallel_trainer.split.engine import backward, exchange, outcome
 from tfparallel_trainer.split.pipeline import communication, division, programs
 from tfparallel_trainer.step import gradients
 
@@ -44,8 +44,8 @@ class Closing:
         self._told = told
         self._kinds = kinds
         self._divides = known is division.Division.LAST
-        self._losses: dict[int, _Loss] = {}
-        self._finished: dict[int, _Finished] = {}
+        self._losses: dict[int, outcome.Loss] = {}
+        self._finished: dict[int, outcome.Complete] = {}
         self._norms: dict[int, tf.Tensor] = {}
         self._before = {}
         for rank, actor in working.items():
@@ -62,13 +62,10 @@ class Closing:
                     self._working[rank].settled = settled
             case programs.GRADIENTS:
                 self._sum_gradients(step.ranks, together)
+            case programs.ALL:
+                self._sum_all(step.ranks, together)
             case programs.LOSS:
-                found = self._sum(step.ranks, together, self._parts_of_loss)
-                count = len(self._first.own.head.terms)
-                self._losses = {
-                    rank: _Loss(self._working[rank], numbers, count, self._told.shape[0])
-                    for rank, numbers in found.items()
-                }
+                self._know_losses(self._sum(step.ranks, together, self._parts_of_loss))
             case str(tag) if tag.startswith(programs.PARTS):
                 self._sum_parts(step.ranks, together, shape.Axis(tag.rpartition(" ")[2]))
             case str(tag) if tag.startswith(programs.SQUARES):
@@ -185,9 +182,14 @@ class Closing:
             with self._working[rank].fence():
                 finished.squares = tf.where(is_cut(rank), found, finished.squares)
 
-    def _sum_gradients(self, ranks: tuple[int, ...], together: Sequence[int]) -> None:
-        """Add gradients up over the data axis."""
-        given, variables = {}, {}
+    def _sum_gradients(
+        self,
+        ranks: tuple[int, ...],
+        together: Sequence[int],
+        parts: Callable[[int], tf.Tensor] | None = None,
+    ) -> dict[int, list[Any]]:
+        """Add gradients up over the data axis; gives the sums of other parts, if there are any."""
+        given, variables, also = {}, {}, {}
         for rank in together:
             actor = self._working[rank]
             variables[rank] = list(actor.own.trained.values())
@@ -197,10 +199,30 @@ class Closing:
                     self._kinds[rank] = gradients.kinds(given[rank])
                 else:
                     given[rank] = gradients.zeros(self._kinds[rank], variables[rank])
-        for rank, sums in self._between.gradients(ranks, given, variables).items():
+                also[rank] = [] if parts is None else [parts(rank)]
+        found = {}
+        for rank, sums in self._between.gradients(ranks, given, variables, also).items():
             actor = self._working[rank]
-            actor.gradients = dict(zip(actor.gradients, sums, strict=True))
+            actor.gradients = dict(zip(actor.gradients, sums, strict=False))
             actor.did(exchange.parts(sums))
+            found[rank] = sums[len(actor.gradients) :]
+        return found
+
+    def _sum_all(self, ranks: tuple[int, ...], together: Sequence[int]) -> None:
+        """Add up gradients and loss; their norms every rank knows then, as it has all of them."""
+        found = self._sum_gradients(ranks, together, self._parts_of_loss)
+        self._know_losses({rank: numbers for rank, (numbers,) in found.items()})
+        for rank in together:
+            with self._working[rank].fence():
+                self._finish(rank, speaks_for_all=True)
+                self._norms[rank] = self._parts_of_norm(rank)
+
+    def _know_losses(self, found: Mapping[int, tf.Tensor]) -> None:
+        """Take what `_parts_of_loss` sums up to, for each rank."""
+        count = len(self._first.own.head.terms)
+        for rank, numbers in found.items():
+            actor = self._working[rank]
+            self._losses[rank] = outcome.Loss(actor, numbers, count, self._told.shape[0])
 
     def _denominators(self, rank: int) -> tf.Tensor:
         return tf.stack(self._working[rank].denominators)
@@ -209,7 +231,7 @@ class Closing:
         """What a rank adds to the loss, what its process tells, and what is seen of it."""
         actor = self._working[rank]
         own = actor.own
-        penalty = _penalty(own.trained, [key for key in own.trained if own.owns(key)])
+        penalty = outcome.penalty(own.trained, [key for key in own.trained if own.owns(key)])
         numbers = tf.stack([*actor.denominators, *actor.numerators])
         if not own.is_first:  # others compute the same
             numbers = tf.zeros_like(numbers)
@@ -217,11 +239,13 @@ class Closing:
         told = self._told if actor is self._first else tf.zeros_like(self._told)
         return tf.concat([numbers, told, actor.watched()], 0)
 
-    def _finish(self, rank: int) -> None:
+    def _finish(self, rank: int, *, speaks_for_all: bool = False) -> None:
         """Complete the gradients of a rank, once the loss is known."""
         if rank not in self._finished:
             factor = self._losses[rank].factor if self._divides else None
-            self._finished[rank] = _Finished(self._working[rank], factor)
+            self._finished[rank] = outcome.Complete(
+                self._working[rank], factor, speaks_for_all=speaks_for_all
+            )
 
     def _parts_of_norm(self, rank: int) -> tf.Tensor:
         """How many gradients are not finite, and the sum of the squares of those of a rank."""
@@ -263,86 +287,3 @@ class Closing:
             tf.cond(condition, apply, lambda: tf.constant(False))
         else:
             apply()
-
-
-class _Loss:
-    """The loss over all ranks, from the sum of what they gave."""
-
-    def __init__(self, actor: backward.Training, numbers: tf.Tensor, count: int, told: int) -> None:
-        terms = actor.own.head.terms
-        denominators, numerators = numbers[:count], numbers[count : 2 * count]
-        weights = tf.constant([term.weight for term in terms], tf.float64)
-        divided = tf.constant([term.divided for term in terms])
-        scales = tf.where(divided, tf.math.divide_no_nan(weights, denominators), weights)
-        self.terms = numerators * scales
-        """That of each output."""
-        self.total = tf.reduce_sum(self.terms) + numbers[2 * count]
-        self.told, self.watched = tf.split(numbers[2 * count + 1 :], [told, -1])
-        self.factor = tf.where(divided[0], tf.math.divide_no_nan(1.0, denominators[0]), 1.0)
-        """What gradients of the numerator are multiplied by where there is only one."""
-
-
-class _Finished:
-    """The gradients of a rank as its optimizer takes them."""
-
-    def __init__(self, actor: backward.Training, factor: tf.Tensor | None) -> None:
-        own = actor.own
-        whole = _with_penalty(actor, factor)
-        self.failed = tf.add_n([tf.zeros((), tf.float64), *_one_by_one(_failed, whole)])
-        """How many are not finite."""
-        self.gradients = own.optimizer.unscaled(whole)
-        nothing = tf.zeros((), tf.float64)
-        squares = [nothing] * len(whole)
-        if own.optimizer.clips_by_norm:
-            squares = _one_by_one(update.square, self.gradients)
-        self.squares = tf.stack(squares) if squares else tf.zeros((0,), tf.float64)
-        """Of each variable; in the end of the whole of it: float64 [trained variables]."""
-        owned = [one for key, one in zip(own.trained, squares, strict=True) if own.owns(key)]
-        self.own_square = tf.add_n([nothing, *owned])
-        """Of the parts that this rank speaks for."""
-
-
-def _with_penalty(actor: backward.Training, factor: tf.Tensor | None) -> list[Any]:
-    """The gradients of the whole loss, times its scale.
-
-    Args:
-        actor: of a rank, with its gradients summed over ranks.
-        factor: what these are multiplied by first.
-    """
-    trained = actor.own.trained
-    regularised = [key for key, weight in trained.items() if weight.regularizer is not None]
-    with tf.GradientTape() as tape:
-        penalty = _penalty(trained, regularised)
-    sources = [trained[key].value for key in regularised]
-    seed = tf.cast(actor.scale, tf.float64)
-    found = tape.gradient(penalty, sources, output_gradients=seed) if sources else []
-    of_penalty = dict(zip(regularised, found, strict=True))
-    return [
-        exchange.add([one if factor is None else update.times(one, factor), of_penalty.get(key)])
-        for key, one in actor.gradients.items()
-    ]
-
-
-def _penalty(weights: Mapping[str, Any], keys: Sequence[str]) -> tf.Tensor:
-    """The regularisation of some weights."""
-    found = [weights[key] for key in keys if weights[key].regularizer is not None]
-    parts = [tf.cast(weight.regularizer(weight), tf.float64) for weight in found]
-    return tf.add_n([tf.zeros((), tf.float64), *parts])
-
-
-def _one_by_one(number: Callable[[Any], tf.Tensor], found: Sequence[Any]) -> list[tf.Tensor]:
-    """A number of each gradient, 0 where there is none, each after the one before.
-
-    What is computed on the way is as large as the gradient, or twice; so it is there only once.
-    """
-    numbers: list[tf.Tensor] = []
-    for one in found:
-        with tf.control_dependencies(numbers[-1:]):
-            numbers.append(tf.zeros((), tf.float64) if one is None else number(one))
-    return numbers
-
-
-def _failed(gradient: Any) -> tf.Tensor:
-    """1 where a gradient is not finite, else 0: a scalar float64."""
-    (values,) = exchange.floats([gradient])
-    return tf.cast(~tf.reduce_all(tf.math.is_finite(values)), tf.float64)

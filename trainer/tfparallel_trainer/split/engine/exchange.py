@@ -6,6 +6,7 @@ collective operation in a group of our own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -95,6 +96,7 @@ class Exchange:
         ranks: tuple[int, ...],
         given: Mapping[int, Sequence[Any]],
         variables: Mapping[int, Sequence[Any]],
+        also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
     ) -> dict[int, list[Any]]:
         """Add gradients up over ranks, each kind as `step.gradients` does.
 
@@ -102,16 +104,19 @@ class Exchange:
             ranks: all that take part.
             given: of each that is in this process the gradients of its variables.
             variables: of each that is in this process.
+            also: of each that is in this process further tensors, whose sums come last.
         """
         if not self._is_inside(ranks):
             found: dict[int, list[Any]] = {}
             for rank, own in given.items():
                 with tf.device(self._devices[rank]):
-                    end, also = self._ends[ranks, rank], tf.zeros((1,), tf.float64)
-                    found[rank], _ = gradients.add_up(end, own, variables[rank], also)
+                    found[rank] = gradients.add_up(
+                        self._ends[ranks, rank], own, variables[rank], also.get(rank, ())
+                    )
             return found
+        whole = [[*own, *also.get(rank, ())] for rank, own in given.items()]
         with tf.device(self._devices[ranks[0]]):
-            sums = [add(parts) for parts in zip(*given.values(), strict=True)]
+            sums = [add(parts) for parts in zip(*whole, strict=True)]
         return self._on_each(ranks, sums)
 
     def _on_each(self, ranks: Sequence[int], sums: Sequence[Any]) -> dict[int, list[Any]]:

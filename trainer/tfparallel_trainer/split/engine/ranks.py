@@ -14,7 +14,7 @@ from tfparallel_trainer.split.engine import actors, exchange, member
 from tfparallel_trainer.split.layers import whole
 from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.pipeline import division, partition
-from tfparallel_trainer.step import checks
+from tfparallel_trainer.step import checks, synchrony
 
 Shares = tuple[int, ...]
 """How many examples each place along the data axis has."""
@@ -62,7 +62,11 @@ class Ranks:
     ) -> actors.Share:
         """What one of the ranks works on."""
         return actors.Share(
-            part=parts.get(own.data), examples=shares[own.data], total=sum(shares), step=step
+            part=parts.get(own.data),
+            examples=shares[own.data],
+            microbatches=self.divided.counts(shares)[own.data],
+            total=sum(shares),
+            step=step,
         )
 
     def parts(self, batch: feed.Batch, shares: Shares) -> dict[int, Any]:
@@ -125,8 +129,9 @@ def build(
     )
     known = division.of(members[0].head, divided.model, examples.spec, adds=adds)
     settles = known is division.Division.BETWEEN
+    adds_up = bool(synchrony.among(node.calls for node in divided.model.nodes))
     return Ranks(
-        divided=dataclasses.replace(divided, settles=settles),
+        divided=dataclasses.replace(divided, settles=settles, adds_up=adds_up),
         members=members,
         between=exchange.Exchange(divided, places),
         division=known,

@@ -54,7 +54,7 @@ class TrainStep:
         return train.outcome_of(own, step, values)
 
     def _function(self, shares: ranks.Shares) -> Any:
-        self._check(shares)
+        self.check(sum(shares))
         if not all(shares) and not self._kinds:
             # Only a rank with examples knows which kinds of gradients its stage has.
             self._function(self._whole)
@@ -62,22 +62,20 @@ class TrainStep:
             self._traced[shares] = self._trace(shares)
         return self._traced[shares]
 
-    def _check(self, shares: ranks.Shares) -> None:
-        """Refuse a batch on whose parts layers could not add up together.
+    def check(self, examples: int) -> None:
+        """Refuse a batch of so few examples that layers could not add up together.
 
         Raises:
-            UserCodeError: there is such a layer, and places along the data axis differ in the
-                number of microbatches.
+            UserCodeError: there is such a layer, and a place along the data axis has no examples.
         """
         divided = self._ranks.divided
-        adds_up = synchrony.among(node.calls for node in divided.model.nodes)
-        counts = {min(divided.microbatches, share) for share in shares}
-        if adds_up and len(counts) > 1:
+        if divided.adds_up and not all(self._ranks.shares(examples)):
+            layer, *_ = synchrony.among(node.calls for node in divided.model.nodes)
             raise errors.UserCodeError(
-                f"A batch has {sum(shares)} examples, so that some of {len(shares)} places along "
-                f"mesh.data have fewer than {divided.microbatches} microbatches, and "
-                f"{adds_up[0].name} (synchronized=True) adds up over all of them: let the examples "
-                "divide by the batch, or use LayerNormalization."
+                f"A batch has {examples} examples, fewer than the {divided.mesh.data} places along "
+                f"mesh.data, and {layer.name} (synchronized=True) adds up over all of them: let "
+                f"the last batch of an epoch have at least {divided.mesh.data} (change "
+                "trainer.globalBatchSize, or leave examples out), or use LayerNormalization."
             )
 
     def _trace(self, shares: ranks.Shares) -> Any:

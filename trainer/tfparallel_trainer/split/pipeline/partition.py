@@ -31,13 +31,26 @@ class Partition:
     """How each node is split over the ranks of the spatial and tensor axes."""
     settles: bool = False
     """As in `programs.Pipeline`; then all microbatches go forward before any goes backward."""
+    adds_up: bool = False
+    """Whether layers add up over the data axis; then all its places have as many microbatches."""
     same_dropout: bool = False
     """Whether random layers draw what they would draw in one process, at the cost of drawing for
     the whole tensor on each rank: to compare meshes with each other."""
 
-    def pipeline(self, examples: int) -> programs.Pipeline:
-        """What the stages do with this many examples of one place along the data axis."""
-        count = min(self.microbatches, examples)
+    def counts(self, shares: Sequence[int]) -> list[int]:
+        """How many microbatches each place along the data axis has.
+
+        Args:
+            shares: how many examples each of them has.
+        """
+        found = [min(self.microbatches, share) for share in shares]
+        if not self.adds_up:
+            return found
+        fewest = min((count for count in found if count), default=0)
+        return [min(count, fewest) for count in found]
+
+    def pipeline(self, count: int) -> programs.Pipeline:
+        """What the stages do with this many microbatches of one place along the data axis."""
         order = schedule.gpipe if self.settles else self.order
         made = programs.of_stages(self.model, self.stages, count, order)
         return dataclasses.replace(made, settles=self.settles)
@@ -48,15 +61,16 @@ class Partition:
         Args:
             shares: how many examples each place along the data axis has.
         """
-        return programs.on_mesh([self.pipeline(share) for share in shares], self.mesh, trains=True)
+        pipelines = [self.pipeline(count) for count in self.counts(shares)]
+        return programs.on_mesh(pipelines, self.mesh, trains=True)
 
     def evaluation(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
         """The list of each rank for a batch that is only looked at; arguments as of `training`."""
         forwards = [
             dataclasses.replace(
-                self.pipeline(share), order=schedule.forwards, shared=(), settles=False
+                self.pipeline(count), order=schedule.forwards, shared=(), settles=False
             )
-            for share in shares
+            for count in self.counts(shares)
         ]
         return programs.on_mesh(forwards, self.mesh, trains=False)
 

@@ -31,6 +31,10 @@ LOSS = "loss"
 NORM = "norm"
 """Tag of the sum over all ranks that tells how large the gradients are, and whether finite."""
 
+ALL = "gradients and loss"
+"""Tag of the one sum that ends a step where only batches are divided: of what `GRADIENTS` and
+`LOSS` are about. `NORM` is not needed there, since each rank then has all gradients."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parcel:
@@ -163,6 +167,9 @@ def _is_forward(step: communication.Step) -> bool:
 
 def _ending(mesh: shape.Mesh, rank: int) -> Iterator[communication.Step]:
     """The sums that end a step."""
+    if mesh.only_data:
+        yield communication.total(range(mesh.size), ALL)
+        return
     splits = [mesh.group(rank, axis) for axis in (shape.Axis.SPATIAL, shape.Axis.TENSOR)]
     split = [group for group in splits if len(group.ranks) > 1]
     for group in split:

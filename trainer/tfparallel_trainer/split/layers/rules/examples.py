@@ -2,16 +2,19 @@
 
 This is data parallelism within a group that splits layers, for a layer that cannot be split in
 another way, or that computes much and gives little: what it gives is gathered. It is taken only
-when it is asked for.
+when it is asked for. A microbatch of fewer examples than ranks, as the last one of an epoch may be,
+is filled up with its last example, and what that gives is left out again: the layer computes each
+example by itself, so these change neither results nor gradients.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import adjoint, layout, traffic
 from tfparallel_trainer.split.layers.rules import dense, registry
@@ -54,20 +57,20 @@ class Data(registry.Rule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Run the layer on the rank's examples, and gather what it gives."""
         node = local.node
-        batch = local.tensors[node.inputs[0]].shape[0]
-        cuts: list[tuple[shape.Axis, layout.Cut]] = []
-        own = dict(local.tensors)
-        for axis, group in local.groups.items():
-            if group.size > 1:
-                cuts.append((axis, _cut(node.name, axis, batch, group.size)))
-                batch = cuts[-1][1].sizes[group.index]
-                for one, tensor in own.items():
-                    own[one] = adjoint.take(group, tensor, 0, cuts[-1][1])
+        groups = {axis: group for axis, group in local.groups.items() if group.size > 1}
+        examples = local.tensors[node.inputs[0]].shape[0]
+        batch = max(examples, math.prod(group.size for group in groups.values()))
+        own = {one: _filled(tensor, batch) for one, tensor in local.tensors.items()}
+        cuts: dict[shape.Axis, layout.Cut] = {}
+        for axis, group in groups.items():
+            cuts[axis] = layout.even(axis, batch, group.size)
+            batch = cuts[axis].sizes[group.index]
+            own = {one: adjoint.take(group, part, 0, cuts[axis]) for one, part in own.items()}
         part = execution.run_nodes(local.model, (node,), own, local.variables, local.training)
         made = [part.tensors[one] for one in node.outputs]
-        for axis, cut in reversed(cuts):
-            made = [adjoint.gather(local.groups[axis], one, 0, cut) for one in made]
-        return made
+        for axis, cut in reversed(cuts.items()):
+            made = [adjoint.gather(groups[axis], one, 0, cut) for one in made]
+        return [one[:examples] for one in made]
 
 
 _EACH_ALONE = """
@@ -104,15 +107,9 @@ def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[traffic.
             )
 
 
-def _cut(name: str, axis: shape.Axis, batch: int, ranks: int) -> layout.Cut:
-    """Divide the examples of a microbatch.
-
-    Raises:
-        BadConfigurationError: there are fewer than ranks.
-    """
-    if batch < ranks:
-        raise errors.BadConfigurationError(
-            f"The layer {name} is to be split by data over mesh.{axis}, which is {ranks}, but a "
-            f"microbatch has {batch} examples: give a larger batch or fewer microbatches."
-        )
-    return layout.even(axis, batch, ranks)
+def _filled(tensor: tf.Tensor, batch: int) -> tf.Tensor:
+    """Repeat the last example until there are as many as asked for."""
+    missing = batch - tensor.shape[0]
+    if not missing:
+        return tensor
+    return tf.concat([tensor, tf.repeat(tensor[-1:], missing, axis=0)], 0)

@@ -1,0 +1,216 @@
+"""Gangs: the pods of a job start together or not at all, where a scheduler knows how. Pure.
+
+A PodGroup says how many pods belong together; each pod names its group. The group of Coscheduling
+and of Volcano is the job's, lives as long as the job trains, and follows the number of its members:
+those that have completed, or that training goes on without, are not waited for. Groups of
+Kubernetes cannot change, so each attempt has its own, and a replica that is run again alone is not
+part of it: the others run already.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import decision, observation, replicas, view
+
+_TYPES: Mapping[types.GangScheduler, decision.ObjectType] = {
+    types.GangScheduler.COSCHEDULING: ("scheduling.x-k8s.io/v1alpha1", "PodGroup"),
+    types.GangScheduler.VOLCANO: ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+    types.GangScheduler.KUBERNETES: ("scheduling.k8s.io/v1alpha2", "PodGroup"),
+}
+
+_CHANGEABLE = (types.GangScheduler.COSCHEDULING, types.GangScheduler.VOLCANO)
+
+_MEANT_FOR = {
+    "queue": (types.GangScheduler.VOLCANO,),
+    "minResources": _CHANGEABLE,
+    "scheduleTimeoutSeconds": (types.GangScheduler.COSCHEDULING,),
+}
+"""The fields of a scheduling policy that not every scheduler knows."""
+
+_NO_QUEUE_GIVEN = "default"
+"""Volcano's own queue, where TFJob puts jobs that name none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Installation:
+    """What the installation decides about gangs."""
+
+    scheduler: types.GangScheduler | None = None
+    """Who starts the gangs of jobs that have a scheduling policy and name no scheduler."""
+    coscheduling_name: str = "scheduler-plugins-scheduler"
+    """The scheduler that has the plugin Coscheduling, as pods name it."""
+
+
+def scheduler(
+    job: types.TFParallelJob, installed: Installation | None
+) -> types.GangScheduler | None:
+    """Return who starts a job's pods together; None: nobody has to, or nobody could."""
+    if installed is None:
+        return None
+    scheduling = job.spec.scheduling
+    if scheduling is not None and scheduling.gang is not None:
+        return scheduling.gang
+    return None if job.spec.run_policy.scheduling_policy is None else installed.scheduler
+
+
+def problem(job: types.TFParallelJob, installed: Installation | None) -> str | None:
+    """Say why a job's gang cannot be what it asks for, and what to do; None when it can."""
+    chosen = scheduler(job, installed)
+    if chosen is types.GangScheduler.KUBERNETES and _scales_in_place(job):
+        return (
+            "scheduling.gang is Kubernetes, whose groups cannot change, and the workers of these"
+            " servers come and go: remove minReplicas and maxReplicas, or set scheduling.gang to"
+            f" {_any_of(_CHANGEABLE)}"
+        )
+    policy = job.spec.run_policy.scheduling_policy
+    if policy is None or installed is None:
+        return None
+    if chosen is None:
+        return (
+            "runPolicy.schedulingPolicy is given and there is no gang scheduler: set"
+            f" scheduling.gang to {_any_of(types.GangScheduler)}, or start the operator with"
+            " --gang-scheduler"
+        )
+    for field, value in policy.model_dump(by_alias=True, exclude_none=True).items():
+        fitting = _MEANT_FOR.get(field, (chosen,))
+        if chosen not in fitting:
+            return (
+                f"runPolicy.schedulingPolicy.{field} is {value!r}, which the gang scheduler"
+                f" {chosen} does not know: remove it, or set scheduling.gang to {_any_of(fitting)}"
+            )
+    count = len(replicas.expand(job))
+    if (policy.min_available or 0) > count and not replicas.elastic(job):
+        return (
+            f"runPolicy.schedulingPolicy.minAvailable is {policy.min_available}, and the job has"
+            f" {count} replicas: it would wait for ever; set it to {count} or less"
+        )
+    return None
+
+
+def join(
+    pod: dict[str, Any],
+    job: types.TFParallelJob,
+    installed: Installation | None,
+    attempt: int,
+    replica_attempt: int,
+) -> None:
+    """Make a pod's manifest part of the job's gang, in place; what its template says wins."""
+    chosen = scheduler(job, installed)
+    if chosen is None or installed is None:
+        return
+    group = _name(job, chosen, attempt)
+    spec, metadata = pod["spec"], pod["metadata"]
+    match chosen:
+        case types.GangScheduler.COSCHEDULING:
+            metadata["labels"][names.LABEL_POD_GROUP] = group
+            spec.setdefault("schedulerName", installed.coscheduling_name)
+        case types.GangScheduler.VOLCANO:
+            metadata["annotations"][names.ANNOTATION_POD_GROUP] = group
+            spec.setdefault("schedulerName", names.VOLCANO)
+        case types.GangScheduler.KUBERNETES:
+            if replica_attempt == 0:
+                spec["schedulingGroup"] = {"podGroupName": group}
+    policy = job.spec.run_policy.scheduling_policy
+    if policy is not None and policy.priority_class is not None:
+        spec.setdefault("priorityClassName", policy.priority_class)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Steps:
+    """What to write so that the job has the group that it needs, and no other."""
+
+    manifest: decision.Manifest | None = None
+    """A group to create, without its labels and owner."""
+    changes: tuple[decision.Change, ...] = ()
+    deletions: tuple[decision.Deletion, ...] = ()
+
+
+def steps(
+    job: types.TFParallelJob,
+    sight: view.View,
+    groups: tuple[observation.Group, ...],
+    installed: Installation | None,
+    attempt: int,
+) -> Steps:
+    """Say what to write of a job's group, given the groups that it has."""
+    chosen = scheduler(job, installed)
+    if chosen is None:
+        # Of a job that trains it can only be the installation that has no scheduler any more: pods
+        # that wait still name their group.
+        return Steps()
+    api_version, kind = kept = _TYPES[chosen]
+    name = _name(job, chosen, attempt)
+    wanted = _spec(job, sight, chosen)
+    own = [one for one in groups if (one.api_version, one.name) == (api_version, name)]
+    others = removals(tuple(one for one in groups if one not in own))
+    if not own:
+        manifest = {
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": wanted,
+        }
+        return Steps(manifest, deletions=others)
+    fields = {
+        key: wanted.get(key) for key in _FIELDS[chosen] if own[0].spec.get(key) != wanted.get(key)
+    }
+    if not fields:
+        return Steps(deletions=others)
+    change = decision.Change(kept, name, own[0].uid, {"spec": fields})
+    return Steps(changes=(change,), deletions=others)
+
+
+def removals(groups: tuple[observation.Group, ...]) -> tuple[decision.Deletion, ...]:
+    """Delete groups: those of a job that does not train hold places for nobody."""
+    return tuple(
+        decision.Deletion(group.name, group.uid, (group.api_version, "PodGroup"))
+        for group in groups
+    )
+
+
+_FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
+    types.GangScheduler.COSCHEDULING: ("minMember", "minResources", "scheduleTimeoutSeconds"),
+    types.GangScheduler.VOLCANO: ("minMember", "minResources", "priorityClassName", "queue"),
+    types.GangScheduler.KUBERNETES: (),
+}
+"""What of a group's spec follows the job; groups of Kubernetes cannot change."""
+
+
+def _spec(
+    job: types.TFParallelJob, sight: view.View, chosen: types.GangScheduler
+) -> dict[str, Any]:
+    policy = job.spec.run_policy.scheduling_policy or types.SchedulingPolicy()
+    if chosen is types.GangScheduler.KUBERNETES:
+        least = _least(policy, len(sight.wanted))
+        return {"schedulingPolicy": {"gang": {"minCount": least}}}
+    needed = set(sight.wanted) - sight.completed - sight.ignored
+    spec: dict[str, Any] = {
+        "minMember": _least(policy, len(needed)),
+        "minResources": policy.min_resources,
+    }
+    if chosen is types.GangScheduler.COSCHEDULING:
+        spec["scheduleTimeoutSeconds"] = policy.schedule_timeout_seconds
+    else:
+        spec["queue"] = policy.queue or _NO_QUEUE_GIVEN
+        spec["priorityClassName"] = policy.priority_class
+    return {key: value for key, value in spec.items() if value is not None}
+
+
+def _least(policy: types.SchedulingPolicy, members: int) -> int:
+    return max(1, min(policy.min_available or members, members))
+
+
+def _name(job: types.TFParallelJob, chosen: types.GangScheduler, attempt: int) -> str:
+    name = job.metadata.name
+    return f"{name}-{attempt}" if chosen is types.GangScheduler.KUBERNETES else name
+
+
+def _scales_in_place(job: types.TFParallelJob) -> bool:
+    """Whether workers come and go without a new attempt."""
+    return replicas.elastic(job) and not replicas.is_gang(job)
+
+
+def _any_of(schedulers: Any) -> str:
+    return " or ".join(one.value for one in schedulers)

@@ -1,0 +1,46 @@
+"""Sets ports of nodes aside for jobs on their nodes' network: no two jobs get the same."""
+
+from tfparallel_operator.api import names
+from tfparallel_operator.core import host_network
+from tfparallel_operator.engine import jobs
+
+_ENDED = (names.State.SUCCEEDED.value, names.State.FAILED.value)
+
+
+class HostPorts:
+    """Finds ports that no job has. What a job has stands in its status, so that it outlives us."""
+
+    def __init__(self, known: jobs.Jobs) -> None:
+        self._jobs = known
+        self._promised: dict[str, range] = {}
+        """By uid: ports of jobs whose status does not tell of them yet."""
+
+    def find(self, uid: str, count: int) -> int | None:
+        """Return the first of so many free ports in a row for a job; None when there are none."""
+        taken = self._taken()
+        self._promised = {held: taken[held] for held in self._promised if held in taken}
+        if uid in taken:
+            return taken[uid].start
+        first = host_network.FIRST_PORT
+        for held in sorted(taken.values(), key=lambda ports: ports.start):
+            if first + count <= held.start:
+                break
+            first = max(first, held.stop)
+        if first + count > host_network.END_PORT:
+            return None
+        self._promised[uid] = range(first, first + count)
+        return first
+
+    def _taken(self) -> dict[str, range]:
+        """Return the ports of every job that has not ended, by its uid."""
+        found = {}
+        for body in self._jobs.bodies():
+            uid, status = body["metadata"]["uid"], body.get("status") or {}
+            ports = status.get("hostPorts")
+            if status.get("state") in _ENDED:
+                continue
+            if ports is not None:
+                found[uid] = range(ports["first"], ports["first"] + ports["count"])
+            elif uid in self._promised:
+                found[uid] = self._promised[uid]
+        return found
