@@ -20,6 +20,7 @@ from benchmarks import (
     split_limit,
     split_memory,
     split_pipeline,
+    split_predicted,
     split_traffic,
     start,
     steps,
@@ -39,6 +40,7 @@ SPLIT: dict[str, Measure] = {
     "split_memory": split_memory.measure,
     "split_limit": split_limit.measure,
     "split_traffic": split_traffic.measure,
+    "split_predicted": split_predicted.measure,
 }
 ALL = TRAINER | SPLIT
 PAGE = processes.ROOT / "docs" / "benchmarks.md"

@@ -57,6 +57,8 @@ measured have a core each.""",
   takes by how GPipe grows with their number. What backward work takes for itself counts, too.
 - *A limit* is RLIMIT_DATA, which counts the memory that a process takes for itself. The model is 24
   dense layers without biases, trained with SGD.
+- *A planned step* is that of `tfparallel plan` after calibration: each layer, the update and the
+  links were measured alone, the step was not. What counts is the mesh that differs most.
 - *The formula* of bytes is that of `tfparallel plan`: what each operation sends in a ring.""",
 )
 

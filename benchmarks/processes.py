@@ -61,11 +61,17 @@ def script(
     processes: int = 1,
     *,
     pinned: bool = False,
+    more: dict[str, str] | None = None,
 ) -> Run:
-    """Run a script of `benchmarks.scripts`; gives what its first process told."""
+    """Run a script of `benchmarks.scripts`; gives what its first process told.
+
+    `more` are further variables of the environment.
+    """
     command = [sys.executable, "-m", f"benchmarks.scripts.{name}", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
-        given = launch.environments(pathlib.Path(folder), MODELS, {}, processes=processes)
+        given = launch.environments(
+            pathlib.Path(folder), MODELS, {}, processes=processes, more=more or {}
+        )
         if processes == 1:
             given[0].pop(environment.TF_CONFIG)
         started, out = _finish(command, given, size, pathlib.Path(folder), pinned=pinned)

@@ -26,6 +26,8 @@ class Size:
     """Of the layers of models that are split."""
     megabytes: int
     """Of weights of the model that is too large for a process."""
+    cases: int
+    """Models, and meshes of each, at most, whose steps are predicted."""
 
     @property
     def steps(self) -> int:
@@ -33,8 +35,8 @@ class Size:
         return -(-self.examples // self.batch)
 
 
-FULL = Size(examples=4992, batch=128, epochs=6, repeats=5, width=1024, megabytes=1536)
-SMALL = Size(examples=64, batch=16, epochs=2, repeats=1, width=32, megabytes=256)
+FULL = Size(examples=4992, batch=128, epochs=6, repeats=5, width=1024, megabytes=1536, cases=4)
+SMALL = Size(examples=64, batch=16, epochs=2, repeats=1, width=32, megabytes=256, cases=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

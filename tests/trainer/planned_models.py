@@ -52,3 +52,28 @@ def convolutions() -> Any:
 def perceptron() -> Any:
     layers = [LAYERS.Dense(1000, activation="relu") for _ in range(4)]
     return keras.Sequential([keras.Input((1000,)), *layers, LAYERS.Dense(10)])
+
+
+def pooled() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            LAYERS.Conv2D(16, 3, padding="same", activation="relu"),
+            LAYERS.Conv2D(16, 3, padding="same", activation="relu"),
+            LAYERS.MaxPooling2D(),
+            LAYERS.Conv2D(32, 3, padding="same", activation="relu"),
+            LAYERS.GlobalAveragePooling2D(),
+            LAYERS.Dense(10),
+        ]
+    )
+
+
+def separable() -> Any:
+    """As in ConvNeXt (Liu et al. 2022)."""
+    first = keras.Input((32, 32, 3))
+    x = LAYERS.LayerNormalization()(LAYERS.Conv2D(48, 4, strides=4)(first))
+    for _ in range(2):
+        own = LAYERS.LayerNormalization()(LAYERS.DepthwiseConv2D(7, padding="same")(x))
+        own = LAYERS.Dense(48)(LAYERS.Dense(192, activation="gelu")(own))
+        x = LAYERS.Add()([x, own])
+    return keras.Model(first, LAYERS.Dense(10)(LAYERS.GlobalAveragePooling2D()(x)))

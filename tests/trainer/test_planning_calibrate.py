@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainer import split_models, test_split_graph
 from tfparallel_trainer.split.model import recording
-from tfparallel_trainer.split.planning import calibrate
+from tfparallel_trainer.split.planning import calibrate, devices, links
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
@@ -33,3 +33,21 @@ def test_every_kind_of_node_can_be_measured(name: str) -> None:
     found = calibrate.measure(model, 4)
     assert len(found) == len(model.nodes)
     assert all(one.forward.at(4) > 0 for one in found)
+
+
+def test_an_update_is_measured_where_there_is_one() -> None:
+    model = recording.record(test_split_graph.bare(split_models.ALL["several"]))
+    made = calibrate.update(keras.optimizers.Adam(), model)
+    assert 1e6 < made.bandwidth < 1e13  # bytes a second
+    assert made.weight_seconds >= 0
+    nothing = keras.Sequential([keras.Input((3,)), keras.layers.ReLU()])
+    bare = recording.record(test_split_graph.bare(lambda: nothing))
+    assert calibrate.update(keras.optimizers.Adam(), bare) == devices.Update()
+
+
+@pytest.mark.trainer
+def test_links_are_measured_between_processes_and_within_one() -> None:
+    found = links.measure()
+    for one in (found.inside, found.across):
+        assert one.latency > 0
+        assert one.bandwidth > 1e6

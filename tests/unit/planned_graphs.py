@@ -73,7 +73,13 @@ def costs_of(model: graph.Graph, sizes: Sequence[float], gradients: bool = True)
     """Tensors of so many bytes."""
     tensors = [costs.TensorCost(bytes=one, kept=True, has_gradient=gradients) for one in sizes]
     node = costs.NodeCost(
-        flops=1.0, tensor_bytes=1.0, weight_bytes=1.0, backward=2.0, inner_bytes=0.0
+        flops=1.0,
+        tensor_bytes=1.0,
+        weight_bytes=1.0,
+        backward=2.0,
+        inner_bytes=0.0,
+        working_bytes=1.0,
+        gradient_bytes=0.0,
     )
     return costs.Costs(
         nodes=(node,) * len(model.nodes),

@@ -245,7 +245,9 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
                     own += 2 * (0.01 + sizes[end - 1] * setting.examples / 100.0)
             each.append(own)
             weights = 16 * ((low == 0) or (high == count))
-            update = 7 * weights / cluster.device.bandwidth
+            changed = cluster.device.update
+            update = 7 * weights / changed.bandwidth + bool(weights) * changed.weight_seconds
+            update += 2 * 2 * (setting.mesh.size - 1) * 0.01  # numbers, over all ranks
             if setting.mesh.data > 1:
                 update += 2 * 0.01 + weights / 100.0
             held.append((setting.microbatches - 1) * own + update)

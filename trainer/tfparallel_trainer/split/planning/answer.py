@@ -1,11 +1,12 @@
 """Answers a question for a plan: builds the user's model without weights, and plans it."""
 
+import dataclasses
 import pathlib
 
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import skeleton, wishes
-from tfparallel_trainer.split.planning import calibrate, choose, devices, settings, subjects
+from tfparallel_trainer.split.planning import calibrate, choose, devices, links, settings, subjects
 
 
 def answer(question: plan.Question) -> plan.Plan:
@@ -29,6 +30,7 @@ def answer(question: plan.Question) -> plan.Plan:
     if question.calibrate:
         microbatch = max(1, question.batch // (cluster.size * (question.microbatches or 1)))
         found = calibrate.measure(recorded, microbatch, question.length)
+        cluster = _measured(cluster, calibrate.update(model.optimizer, recorded))
     subject = subjects.of(recorded, model.optimizer, cluster, question.length, found)
     wanted = settings.Wanted(
         mesh=question.mesh,
@@ -37,3 +39,12 @@ def answer(question: plan.Question) -> plan.Plan:
         batch=question.batch,
     )
     return choose.plan_for(subject, wanted, question.calibrate)
+
+
+def _measured(cluster: devices.Cluster, update: devices.Update) -> devices.Cluster:
+    """A cluster whose links and updates are as fast as on this machine."""
+    device = dataclasses.replace(cluster.device, update=update)
+    if cluster.size == 1:
+        return dataclasses.replace(cluster, device=device)
+    known = links.measure()
+    return dataclasses.replace(cluster, device=device, inside=known.inside, across=known.across)

@@ -1,19 +1,33 @@
-"""Measures how long each node takes on this machine, forward and backward, on one device."""
+"""Measures on one device of this machine how long each node takes, and an update."""
 
+import dataclasses
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
+import keras
 import tensorflow as tf
 
 from tfparallel_trainer.split.model import execution, graph
-from tfparallel_trainer.split.planning import times
+from tfparallel_trainer.split.planning import devices, times
 
 _REPEATS = 5
 _SMALLER = 4
 """A second measurement has this many times fewer examples; both give a line."""
+
+
+_WEIGHTS = (16, 1 << 20)
+"""Elements of weights whose update is measured."""
+_UPDATED = 8
+"""Weights that are updated together."""
+
+
+_COPIES = 8
+_TOGETHER = 1 << 26
+"""As many copies of a node are measured as have so many bytes, at most `_COPIES`."""
 
 
 def measure(model: graph.Graph, examples: int, length: int | None = None) -> list[times.NodeTime]:
@@ -32,6 +46,46 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
             known[kind] = _measured(model, node, examples, length)
         found.append(known[kind])
     return found
+
+
+def update(optimizer: Any, model: graph.Graph) -> devices.Update:
+    """Measure how fast an optimizer changes weights.
+
+    Args:
+        optimizer: the one that the user compiled the model with; it stays as it is.
+        model: of its weights, the largest one's type and number of axes count.
+    """
+    trained = [one for one in model.variables.values() if one.trainable]
+    if not trained:
+        return devices.Update()
+    like = max(trained, key=lambda one: math.prod(one.shape))
+    (few, less), (many, more) = (_update(optimizer, like, size) for size in _WEIGHTS)
+    less = min(less, more / 2)  # other work on the machine may have held up the smaller ones
+    bandwidth = (many - few) / (more - less)
+    return devices.Update(
+        bandwidth=bandwidth, weight_seconds=max(0.0, less - few / bandwidth) / _UPDATED
+    )
+
+
+def _update(optimizer: Any, like: Any, elements: int) -> tuple[float, float]:
+    """Bytes of some weights, their gradients and slots, as `tables` counts them, and seconds."""
+    axes = len(like.shape)
+    shape = (round(elements ** (1 / axes)),) * axes
+    made = [keras.Variable("zeros", shape=shape, dtype=like.dtype) for _ in range(_UPDATED)]
+    given = type(optimizer).from_config(optimizer.get_config())
+    given.build(made)
+    rows = [tf.cast(tf.fill(shape, 1e-3), one.dtype) for one in made]
+
+    def apply() -> Any:
+        finite = [tf.reduce_all(tf.math.is_finite(one)) for one in rows]
+        given.apply(rows, made)
+        return finite
+
+    parameters, slots = (
+        sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in held)
+        for held in (made, given.variables)
+    )
+    return 3 * parameters + 2 * slots, _seconds(apply)
 
 
 def _kind(model: graph.Graph, node: graph.Node) -> str:
@@ -65,23 +119,71 @@ def _line(counts: list[int], seconds: list[float]) -> times.Line:
 def _at(
     model: graph.Graph, node: graph.Node, examples: int, length: int | None
 ) -> tuple[float, float]:
-    """Seconds of the forward alone, and of forward and backward."""
-    tensors = {one: _made_up(model.tensors[one], examples, length) for one in node.inputs}
-    variables = {key: _values(model.variables[key]) for key in node.variables}
-    floats = {key: one for key, one in variables.items() if one.dtype.is_floating}
-    sources = [*floats.values(), *(one for one in tensors.values() if one.dtype.is_floating)]
+    """Seconds of the forward alone, and of forward and backward.
+
+    Several copies run, first all forward and then all backward: so what a backward needs comes from
+    memory, as in a step, and not from the processor's cache.
+    """
+    made = [_Copy.of(model, node, examples, length)]
+    count = max(1, min(_COPIES, _TOGETHER // max(1, made[0].size)))
+    made += [_Copy.of(model, node, examples, length) for _ in range(count - 1)]
 
     def forward() -> Any:
-        part = execution.run_nodes(model, [node], tensors, variables, training=True)
-        return [part.tensors[one] for one in node.outputs if part.tensors[one] is not None]
+        return [one.forward() for one in made]
 
     def both() -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(sources)
-            given = [one for one in forward() if one.dtype.is_floating]
-        return tape.gradient(given, sources) if given and sources else forward()
+        tapes, outputs = [], []
+        for one in made:
+            with tf.GradientTape() as tape:
+                tape.watch(one.sources)
+                outputs.append([row for row in one.forward() if row.dtype.is_floating])
+            tapes.append(tape)
+        with tf.control_dependencies([row for rows in outputs for row in rows]):
+            found = [
+                tape.gradient(rows, one.sources) if rows and one.sources else []
+                for tape, rows, one in zip(tapes, outputs, made, strict=True)
+            ]
+        return outputs, found
 
-    return _seconds(forward), _seconds(both)
+    return _seconds(forward) / count, _seconds(both) / count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Copy:
+    """A node with made-up tensors and variables of its own."""
+
+    model: graph.Graph
+    node: graph.Node
+    tensors: dict[int, Any]
+    variables: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: graph.Graph, node: graph.Node, examples: int, length: int | None) -> Self:
+        """Make them up."""
+        return cls(
+            model,
+            node,
+            {one: _made_up(model.tensors[one], examples, length) for one in node.inputs},
+            {key: _values(model.variables[key]) for key in node.variables},
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of what it takes."""
+        held = (*self.tensors.values(), *self.variables.values())
+        return sum(int(one.shape.num_elements()) * one.dtype.size for one in held)
+
+    @property
+    def sources(self) -> list[Any]:
+        """What gradients are taken of."""
+        held = (*self.variables.values(), *self.tensors.values())
+        return [one for one in held if one.dtype.is_floating]
+
+    def forward(self) -> list[Any]:
+        """Run it."""
+        given = (self.model, [self.node], self.tensors, self.variables)
+        part = execution.run_nodes(*given, training=True)
+        return [part.tensors[one] for one in self.node.outputs if part.tensors[one] is not None]
 
 
 def _seconds(function: Callable[[], Any]) -> float:

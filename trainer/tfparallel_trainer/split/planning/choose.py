@@ -177,7 +177,7 @@ class _Planner:
         best, made = runs[0]
         setting = best.setting
         known = self._known(setting.mesh)
-        state = known.whole_state
+        state = known.variables.state
         unit = _GRAIN * float(state[0, -1]) / setting.mesh.stage
         if setting.mesh.stage == 1 or not unit:
             return list(runs)

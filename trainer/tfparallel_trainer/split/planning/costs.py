@@ -5,8 +5,10 @@ Sizes of tensors are linear in the examples of a microbatch: so much for each, a
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.split.model import graph, recording
@@ -23,10 +25,15 @@ class NodeCost:
     """Of an example: what it reads and gives."""
     weight_bytes: float
     """What it reads of weights, whatever the number of examples."""
+    gradient_bytes: float
+    """Of the weights that it reads, where each microbatch has to be added to those before; an
+    embedding's only get longer."""
     backward: float
     """Operations backward for each one forward: one for its inputs, one for its weights."""
     inner_bytes: float
     """Of an example: what it keeps for its backward besides its inputs and outputs."""
+    working_bytes: float
+    """Of an example: what there is while its backward runs and not before or after it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +74,19 @@ class Costs:
     variables: Mapping[str, Variable]
     fixed_slots: int
     """Bytes that the optimizer holds on each device besides: its step and learning rate."""
+    copies: float = 1.0
+    """As `slots.copies` tells."""
     together: frozenset[tuple[int, ...]] = frozenset()
     """Positions of nodes that have to be in one stage, all of a tuple: they change the same
     variables, such as the moving statistics of a layer that is called several times."""
 
 
 def of(
-    model: graph.Graph, slots: Mapping[str, int], fixed_slots: int = 0, length: int | None = None
+    model: graph.Graph,
+    slots: Mapping[str, int],
+    fixed_slots: int = 0,
+    length: int | None = None,
+    copies: float = 1.0,
 ) -> Costs:
     """Say what a model costs.
 
@@ -82,6 +95,7 @@ def of(
         slots: bytes of optimizer slots of each variable that is trained, by key.
         fixed_slots: bytes that the optimizer holds besides.
         length: stands for dimensions that only the data tells.
+        copies: of the gradients while the optimizer updates, as `slots.copies` tells.
 
     Raises:
         BadConfigurationError: there are such dimensions, and no length.
@@ -89,30 +103,12 @@ def of(
     shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
     widths = [graph.itemsize(one.dtype) for one in model.tensors]
     sizes = [math.prod(shape) * wide for shape, wide in zip(shapes, widths, strict=True)]
-    kept = {number for node in model.nodes for number in keeping.tensors(node)}
     gradients = _with_gradient(model)
-    trained = {key for key, one in model.variables.items() if one.trainable}
-    nodes = []
-    for node in model.nodes:
-        taken = [one for one in node.inputs if one not in node.masks.values()]
-        given = [shapes[one] for one in node.outputs]
-        made = flops.of(node, [shapes[one] for one in taken], given)
-        moved = sum(sizes[one] for one in (*node.inputs, *node.outputs))
-        held = [model.variables[key] for key in node.variables]
-        is_trained = any(key in trained for key in node.variables)
-        has_gradient = any(one in gradients for one in taken)
-        wide = widths[node.outputs[0]] if node.outputs else 0
-        nodes.append(
-            NodeCost(
-                flops=made,
-                tensor_bytes=moved,
-                weight_bytes=sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in held),
-                backward=float(has_gradient) + is_trained,
-                inner_bytes=keeping.inner(node, [shapes[one] for one in taken], given) * wide,
-            )
-        )
+    ends = {one.tensor for one in model.outputs}
+    kept = set(ends).union(*(keeping.tensors(node) for node in _backward(model, gradients)))
+    measures = _Measures(model, shapes, widths, sizes, gradients)
     return Costs(
-        nodes=tuple(nodes),
+        nodes=tuple(map(measures.cost, model.nodes)),
         tensors=tuple(
             TensorCost(
                 bytes=size,
@@ -123,12 +119,60 @@ def of(
         ),
         variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
         fixed_slots=fixed_slots,
+        copies=copies,
         together=_together(model),
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Measures:
+    """What the cost of a node follows from."""
+
+    model: graph.Graph
+    shapes: Sequence[tuple[int, ...]]
+    """Of each tensor for one example."""
+    widths: Sequence[int]
+    """Bytes of an element of each."""
+    sizes: Sequence[int]
+    """Bytes of each for one example."""
+    gradients: Container[int]
+    """The tensors that a gradient comes back to."""
+
+    def cost(self, node: graph.Node) -> NodeCost:
+        """That of a node."""
+        taken = [one for one in node.inputs if one not in node.masks.values()]
+        forms = [self.shapes[one] for one in taken]
+        given = [self.shapes[one] for one in node.outputs]
+        moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
+        held = [self.model.variables[key] for key in node.variables]
+        inner = working = 0.0
+        if any(one in self.gradients for one in node.outputs):
+            width = self.widths[node.outputs[0]]
+            inner = keeping.inner(node, forms, given, width)
+            working = width * keeping.working(node, forms, given)
+        ends = {one.tensor for one in self.model.outputs}
+        # The loss keeps as much of an output as the output has.
+        inner += sum(self.sizes[one] for one in node.outputs if one in ends)
+        return NodeCost(
+            flops=flops.of(node, forms, given),
+            tensor_bytes=moved,
+            weight_bytes=sum(map(_bytes, held)),
+            gradient_bytes=0.0
+            if isinstance(node.calls, keras.layers.Embedding)
+            else sum(_bytes(one) for one in held if one.trainable),
+            backward=float(any(one in self.gradients for one in taken))
+            + any(one.trainable for one in held),
+            inner_bytes=inner,
+            working_bytes=moved + working,
+        )
+
+
+def _bytes(variable: Any) -> int:
+    return int(math.prod(variable.shape)) * graph.itemsize(variable.dtype)
+
+
 def _variable(one: Any, slots: int) -> Variable:
-    size = math.prod(one.shape) * graph.itemsize(one.dtype)
+    size = _bytes(one)
     return Variable(size, size if one.trainable else 0, slots)
 
 
@@ -165,6 +209,11 @@ def _with_gradient(model: graph.Graph) -> set[int]:
         if any(key in trained for key in node.variables) or found.intersection(node.inputs):
             found.update(one for one in node.outputs if model.tensors[one].is_real)
     return found
+
+
+def _backward(model: graph.Graph, gradients: Container[int]) -> Iterator[graph.Node]:
+    """The nodes that have a backward: some trained weight comes in or before them."""
+    return (node for node in model.nodes if any(one in gradients for one in node.outputs))
 
 
 def makers(nodes: Iterable[graph.Node]) -> dict[int, int]:

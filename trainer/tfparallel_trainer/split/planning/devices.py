@@ -5,6 +5,16 @@ from collections.abc import Collection
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """How fast a device changes weights. The defaults are one core of a processor."""
+
+    bandwidth: float = 4e9
+    """Bytes a second of weights, gradients and slots, read or written."""
+    weight_seconds: float = 2e-4
+    """What each weight takes besides."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """What one rank computes with. The defaults are one core of a processor."""
 
@@ -14,6 +24,8 @@ class Device:
     """Floating point operations a second in products of matrices and convolutions."""
     bandwidth: float = 4e9
     """Bytes a second that operations without products read and write."""
+    update: Update = Update()
+    """How it changes weights."""
     call_seconds: float = 2e-5
     """What each operation takes besides."""
 

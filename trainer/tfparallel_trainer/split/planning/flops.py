@@ -97,7 +97,7 @@ def _attention(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) ->
 
 def _dots(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Attention without weights: scores and mixtures of every pair of places."""
-    queries, keys = _places(inputs[0]), _places(inputs[1])
+    queries, keys = _places(inputs[0]), _places(inputs[min(1, len(inputs) - 1)])
     return queries * keys * (4.0 * inputs[0][-1] + _PER_ELEMENT_SOFTMAX)
 
 

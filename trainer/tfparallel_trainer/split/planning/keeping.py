@@ -1,4 +1,6 @@
-"""What TensorFlow keeps of a node's forward for its backward, by the type of its layer.
+"""What TensorFlow keeps of a node's forward for its backward, and what that takes besides.
+
+By the type of the node's layer.
 
 Found from the gradients of TensorFlow's operations and the code of Keras' layers; checked against
 TensorFlow's own count of bytes in the tests.
@@ -48,7 +50,7 @@ _NOTHING = (
 """Linear in their inputs, without weights that multiply them."""
 
 _OUTPUT = (_layers.ReLU, _layers.Softmax, _layers.Activation)
-"""The gradient of the usual activations is a function of what they gave."""
+"""They do not need what they take: what they give is enough, or something made on the way."""
 
 _LINEAR_OPERATIONS = {
     *("Add", "Subtract", "Negative", "Reshape", "Transpose", "GetItem", "Concatenate"),
@@ -58,7 +60,21 @@ _LINEAR_OPERATIONS = {
 _OF_OUTPUT = {"relu", "tanh", "sigmoid", "softmax", "elu", "selu", "relu6", "leaky_relu"}
 """Activations whose gradient needs their output alone."""
 
-_GATES = {_layers.LSTM: 4, _layers.GRU: 3, _layers.SimpleRNN: 1}
+_INNER = {"gelu": 3, "silu": 1, "softplus": 1, "softsign": 1, "mish": 3, "hard_sigmoid": 1}
+"""Tensors of the size of the output that other activations keep; those that are not named: 2."""
+
+_STEPS = {_layers.LSTM: 7, _layers.GRU: 6, _layers.SimpleRNN: 1}
+"""Vectors that each step of a recurrent layer keeps: its gates, and its states."""
+
+_ATTENTIONS = (_layers.MultiHeadAttention, _layers.GroupQueryAttention)
+_NORMALISATIONS = (
+    _layers.BatchNormalization,
+    _layers.GroupNormalization,
+    _layers.LayerNormalization,
+    _layers.RMSNormalization,
+)
+_MASK = 1
+"""Bytes of an element of the mask of a dropout."""
 
 
 def tensors(node: graph.Node) -> Iterator[int]:
@@ -71,36 +87,64 @@ def tensors(node: graph.Node) -> Iterator[int]:
             yield from (*taken, *node.outputs)
         return
     layer = node.calls
-    if isinstance(layer, _OUTPUT):
-        yield from node.outputs
-    elif not isinstance(layer, _NOTHING):
+    if not isinstance(layer, (*_OUTPUT, *_NOTHING)):
         yield from taken
-    if _activation(layer) in _OF_OUTPUT or isinstance(layer, _MAXIMA):
+    by_output = isinstance(layer, (_layers.ReLU, _layers.Softmax, *_MAXIMA))
+    if by_output or _activation(layer) in _OF_OUTPUT:
         yield from node.outputs
 
 
 _MAXIMA = (_layers.MaxPooling1D, _layers.MaxPooling2D, _layers.MaxPooling3D)
 
 
-def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    """Elements of an example that a node keeps besides, for shapes without the batch."""
+def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], width: int) -> float:
+    """Bytes of an example that a node keeps besides.
+
+    Args:
+        node: the node.
+        inputs: shapes of its tensors for one example, without the batch.
+        outputs: the same of what it gives.
+        width: bytes of an element.
+    """
     layer = node.calls
-    given = sum(math.prod(shape) for shape in outputs)
+    given = math.prod(outputs[0]) if outputs else 0
     if node.kind is not graph.Kind.LAYER:
         return 0.0
-    for kind, gates in _GATES.items():
+    for kind, vectors in _STEPS.items():
         if isinstance(layer, kind):
-            return _recurrent(layer, gates, inputs[0])
-    if isinstance(layer, (_layers.MultiHeadAttention, _layers.GroupQueryAttention)):
-        return _attention(layer, inputs)
+            return float(width * inputs[0][0] * layer.units * vectors)
+    if isinstance(layer, _ATTENTIONS):
+        return _attention(layer, inputs, width)
+    if isinstance(layer, _layers.Attention):  # additive ones are Attention, too
+        return float(width * _mixing(layer, inputs))
     if isinstance(layer, _layers.Dropout):
-        return float(given) if layer.rate else 0.0  # the mask, as numbers
+        return float(_MASK * given) if layer.rate else 0.0
     if isinstance(layer, (_layers.LayerNormalization, _layers.RMSNormalization)):
-        return 2.0 * given  # centred, and scaled
+        return float(width * given)  # the factor of each element
     activation = _activation(layer)
-    if activation in (None, "linear", *_OF_OUTPUT):
+    if activation is None or activation == "linear" or activation in _OF_OUTPUT:
         return 0.0
-    return 2.0 * given  # what went into the activation, and a part of it
+    return float(width * given * _INNER.get(activation, 2))
+
+
+def working(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
+    """Elements of an example that a node's backward takes besides gradients of what it takes and
+    gives.
+
+    Args:
+        node: the node.
+        inputs: shapes of its tensors for one example, without the batch.
+        outputs: the same of what it gives.
+    """
+    if node.kind is not graph.Kind.LAYER:
+        return 0.0
+    layer = node.calls
+    if isinstance(layer, _ATTENTIONS):
+        return 2.0 * _pairs(layer, inputs)
+    in_place = _activation(layer) in (None, "linear", *_OF_OUTPUT)
+    if in_place and not isinstance(layer, (*_NORMALISATIONS, *_STEPS)):
+        return 0.0
+    return float(sum(math.prod(shape) for shape in outputs))
 
 
 def _activation(layer: Any) -> str | None:
@@ -109,21 +153,28 @@ def _activation(layer: Any) -> str | None:
     return getattr(function, "__name__", None)
 
 
-def _recurrent(layer: Any, gates: int, given: Shape) -> float:
-    """Each step keeps its gates, before and after they are squashed, and its states."""
-    steps = given[0]
-    return float(steps * layer.units * (2 * gates + 3))
-
-
-def _attention(layer: Any, inputs: Sequence[Shape]) -> float:
-    """Queries, keys, values and their mixture; scores and softmax for each pair of places."""
+def _pairs(layer: Any, inputs: Sequence[Shape]) -> int:
+    """Scores: one for each head and pair of places."""
     asked, given = inputs[0], inputs[min(1, len(inputs) - 1)]
-    queries, keys = math.prod(asked[:-1]), math.prod(given[:-1])
-    heads = layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads
+    return _heads(layer) * math.prod(asked[:-1]) * math.prod(given[:-1])
+
+
+def _heads(layer: Any) -> int:
+    return int(layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads)
+
+
+def _attention(layer: Any, inputs: Sequence[Shape], width: int) -> float:
+    """Bytes of queries, keys, values and their mixture; of the softmax, and of its dropout."""
+    asked, given = inputs[0], inputs[min(1, len(inputs) - 1)]
+    places = math.prod(asked[:-1]) + math.prod(given[:-1])
     depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
     value = getattr(layer, "value_dim", None) or depth
-    copies = 2 + (2 if layer.dropout else 0)
-    return float(
-        heads * (depth * (2 * queries + 2 * keys) + value * 2 * (keys + queries))
-        + copies * heads * queries * keys
-    )
+    of_pair = 2 * width + _MASK if layer.dropout else width
+    return float(_heads(layer) * places * (depth + value) * width + of_pair * _pairs(layer, inputs))
+
+
+def _mixing(layer: Any, inputs: Sequence[Shape]) -> int:
+    """Elements of the softmax; and of the sums of each pair where these are what it is of."""
+    asked, given = inputs[0], inputs[min(1, len(inputs) - 1)]
+    pairs = math.prod(asked[:-1]) * math.prod(given[:-1])
+    return pairs * (1 + (asked[-1] if isinstance(layer, _layers.AdditiveAttention) else 0))

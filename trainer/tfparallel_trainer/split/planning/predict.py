@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.pipeline import communication, programs, schedule, stages
-from tfparallel_trainer.split.planning import devices, settings, tables, timeline, ways
+from tfparallel_trainer.split.planning import devices, routes, settings, tables, timeline, ways
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def _seconds(
         work[index] = {schedule.Work.FORWARD: forward, schedule.Work.BACKWARD: backward}
     messages = {}
     for one in itertools.chain.from_iterable(stage.sent for stage in made):
-        link = tables.between(setting.mesh, cluster, one.source, one.target)
+        link = routes.between(setting.mesh, cluster, one.source, one.target)
         size = known.message_bytes(one.tensor) * setting.examples
         messages[one.source, one.target, one.tensor] = link.message(size)
     return _Seconds(work, messages)

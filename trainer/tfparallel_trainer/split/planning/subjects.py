@@ -28,7 +28,7 @@ def of(
         UserCodeError: the optimizer cannot be made from its configuration.
     """
     held, fixed = ({}, 0) if optimizer is None else slots.of(optimizer, model.variables)
-    known = costs.of(model, held, fixed, length)
+    known = costs.of(model, held, fixed, length, slots.copies(optimizer))
     return choose.Subject(
         model=model,
         costs=known,

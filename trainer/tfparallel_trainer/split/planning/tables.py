@@ -10,11 +10,27 @@ import numpy.typing as npt
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import allowed, costs, cuts, devices, settings, times, ways
+from tfparallel_trainer.split.planning import (
+    allowed,
+    costs,
+    cuts,
+    devices,
+    holding,
+    routes,
+    settings,
+    times,
+    ways,
+)
 from tfparallel_trainer.split.planning import blocks as blocks_
 
-UPDATE_COPIES = 2.0
-"""Temporary copies of a weight while the optimizer applies its gradient."""
+_UPDATE_COPIES = 1.0
+"""Of the largest gradient, while the optimizer applies it."""
+
+_SUMS = 2
+"""Sums of a few numbers over all ranks in a step: the loss, and the norms of gradients."""
+
+_ADDING = 3.0
+"""Bytes read and written for each byte of a gradient that is added to another one."""
 
 _Vector = npt.NDArray[np.float64]
 
@@ -89,39 +105,41 @@ class Tables:
         return rows, loads
 
     def sums(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Matrix:
-        """Seconds in which a stage adds its gradients up over the data axis."""
-        _, gradients, _ = self.state
-        if setting.mesh.data == 1:
-            return np.zeros_like(gradients)
+        """Seconds in which a stage adds up: its gradients over the data axis, and a few numbers
+        over all ranks.
+        """
+        gradients, mesh = self.variables.gradients, setting.mesh
+        numbers = _SUMS * cluster.link(range(mesh.size)).total(mesh.size, 0.0)
+        if mesh.data == 1:
+            return np.full_like(gradients, numbers)
         group = setting.mesh.group(0, shape.Axis.DATA).ranks
         link = cluster.link(group)
         steps = link.total(len(group), 0.0)
-        return steps + gradients * (link.total(len(group), 1.0) - steps)
+        return numbers + steps + gradients * (link.total(len(group), 1.0) - steps)
 
     def applies(self, cluster: devices.Cluster) -> cuts.Matrix:
         """Seconds of a stage's optimizer: it reads and writes weights and slots."""
-        parameters, gradients, slots = self.state
-        return (2 * parameters + 2 * slots + gradients) / cluster.device.bandwidth
+        own, update = self.variables, cluster.device.update
+        moved = 2 * own.parameters + 2 * own.slots + own.gradients
+        return own.trained * update.weight_seconds + moved / update.bandwidth
 
     def memory(self, setting: settings.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
 
         The most at one time is weights, slots and gradients (which wait for all others, because no
         weight changes before all gradients are known to be finite), and with them either
-        activations and the node that runs, or what the optimizer needs for the largest weight.
+        activations and the node that runs, or what the optimizer makes of the gradients.
         """
-        parameters, gradients, slots = self.state
-        activations = setting.held(stage) * setting.examples * self._kept
-        working = setting.examples * self._widest
-        applying = UPDATE_COPIES * self._largest
-        peak = parameters + slots + gradients + np.maximum(activations + working, applying)
+        own, held = self.variables, setting.held(stage)
+        running = setting.examples * ((held - 1) * self._kept + self._running)
+        applying = own.copies + _UPDATE_COPIES * own.largest
         return Bytes(
-            parameters=parameters,
-            gradients=gradients,
-            slots=slots,
-            activations=activations,
-            working=working,
-            peak=np.where(self.valid, peak, np.inf),
+            parameters=own.parameters,
+            gradients=own.gradients,
+            slots=own.slots,
+            activations=held * setting.examples * self._kept,
+            working=setting.examples * self._widest,
+            peak=np.where(self.valid, own.state + np.maximum(running, applying), np.inf),
         )
 
     def nodes(self, first: int, second: int) -> tuple[int, ...]:
@@ -134,8 +152,8 @@ class Tables:
         self, nodes: Iterable[int], setting: settings.Setting, cluster: devices.Cluster
     ) -> tuple[float, float]:
         """Seconds of some nodes for one microbatch, forward and backward, without messages."""
-        link = _within(setting.mesh, cluster)
-        pairs = [self._seconds(node, setting, link) for node in nodes]
+        given = (setting, routes.within(setting.mesh, cluster), cluster.device.update)
+        pairs = [self._seconds(node, *given) for node in nodes]
         return sum(one[0] for one in pairs), sum(one[1] for one in pairs)
 
     def message_bytes(self, tensor: int) -> float:
@@ -147,40 +165,19 @@ class Tables:
         return 1 + self._costs.tensors[tensor].has_gradient
 
     @functools.cached_property
-    def state(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix]:
-        """Bytes of parameters, gradients and slots of a stage."""
-        found = np.zeros((3, len(self.downsets), len(self.downsets)))
-        for places, own in self._held.items():
-            total = np.zeros(3)
-            for one, share in own:
-                total += share * np.array([one.parameters, one.gradients, one.slots])
-            found += self._holds(places) * total[:, None, None]
-        found[2] += self._costs.fixed_slots
-        return found[0], found[1], found[2]
-
-    @property
-    def whole_state(self) -> cuts.Matrix:
-        """Bytes of parameters, gradients and slots of a stage together."""
-        parameters, gradients, slots = self.state
-        return parameters + gradients + slots
+    def variables(self) -> holding.Variables:
+        """What a stage holds of variables."""
+        held = [(self._holds(places), own) for places, own in self._held.items()]
+        return holding.Variables(held, self._costs, len(self.downsets))
 
     @functools.cached_property
-    def _largest(self) -> cuts.Matrix:
-        """Bytes of the largest gradient of a stage."""
-        found = np.zeros((len(self.downsets), len(self.downsets)))
-        for places, own in self._held.items():
-            size = max(one.gradients * share for one, share in own)
-            found = np.maximum(found, self._holds(places) * size)
-        return found
-
-    @functools.cached_property
-    def _held(self) -> dict[tuple[int, ...], list[tuple[costs.Variable, float]]]:
+    def _held(self) -> dict[tuple[int, ...], list[holding.Share]]:
         """Variables and a rank's share of each, by the blocks that read them."""
         readers: dict[str, list[int]] = {}
         for place, node in enumerate(self._model.nodes):
             for key in node.variables:
                 readers.setdefault(key, []).append(place)
-        found: dict[tuple[int, ...], list[tuple[costs.Variable, float]]] = {}
+        found: dict[tuple[int, ...], list[holding.Share]] = {}
         for key, nodes in readers.items():
             share = min(self.ways[node].variables.get(key, 1.0) for node in nodes)
             places = tuple(self._places(nodes))
@@ -202,16 +199,13 @@ class Tables:
         return np.asarray(total[None, :] - total[:, None])
 
     def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> _Vector:
-        link = _within(setting.mesh, cluster)
+        given = (setting, routes.within(setting.mesh, cluster), cluster.device.update)
         return np.array(
-            [
-                sum(sum(self._seconds(node, setting, link)) for node in block.nodes)
-                for block in self.blocks
-            ]
+            [sum(sum(self._seconds(node, *given)) for node in block.nodes) for block in self.blocks]
         )
 
     def _seconds(
-        self, node: int, setting: settings.Setting, link: devices.Link
+        self, node: int, setting: settings.Setting, link: devices.Link, update: devices.Update
     ) -> tuple[float, float]:
         way, took = self.ways[node], self._times[node]
         scaled = setting.examples * way.compute
@@ -220,7 +214,14 @@ class Tables:
             each = setting.examples / link.bandwidth
             forward += way.forward_messages * link.latency + way.forward_bytes * each
             backward += way.backward_messages * link.latency + way.backward_bytes * each
-        return forward, backward
+        return forward, backward + self._adding(node, setting) / update.bandwidth
+
+    def _adding(self, node: int, setting: settings.Setting) -> float:
+        """Bytes that a microbatch reads and writes to add its gradients to those before it."""
+        held = self._model.nodes[node].variables
+        whole = self._costs.nodes[node].gradient_bytes
+        share = max((self.ways[node].variables.get(key, 1.0) for key in held), default=1.0)
+        return _ADDING * whole * share * (1 - 1 / setting.microbatches)
 
     def _share(self, tensor: int) -> float:
         """A rank's share of a tensor."""
@@ -275,54 +276,66 @@ class Tables:
         taken, takes, given, gives = self._traffic
         seconds: cuts.Matrix | float = 0.0
         if stage > 0:
-            link = between(setting.mesh, cluster, stage - 1, stage)
+            link = routes.between(setting.mesh, cluster, stage - 1, stage)
             seconds = seconds + taken * setting.examples / link.bandwidth + takes * link.latency
         if stage < setting.mesh.stage - 1:
-            link = between(setting.mesh, cluster, stage, stage + 1)
+            link = routes.between(setting.mesh, cluster, stage, stage + 1)
             seconds = seconds + given * setting.examples / link.bandwidth + gives * link.latency
         return seconds
 
     @functools.cached_property
-    def _kept(self) -> cuts.Matrix:
-        """Bytes of an example that a stage keeps for its backward."""
+    def _kept_by_block(self) -> _Vector:
+        """Bytes of an example that each block keeps for its backward."""
         own = np.zeros(len(self.blocks))
         for node, place in self._block_of.items():
-            way = self.ways[node]
-            own[place] += self._costs.nodes[node].inner_bytes * way.kept
+            own[place] += self._costs.nodes[node].inner_bytes * self.ways[node].kept
             for tensor in self._model.nodes[node].outputs:
                 if self._costs.tensors[tensor].kept:
                     own[place] += self.message_bytes(tensor)
-        kept = self._between(own)
+        return own
+
+    @functools.cached_property
+    def _taken(self) -> cuts.Matrix:
+        """Bytes of an example that a stage keeps of what others send it."""
+        found = np.zeros((len(self.downsets), len(self.downsets)))
         for tensor, made, count, _ in self._crossing:
             if self._costs.tensors[tensor].kept:
                 taken = (made[:, None] > 0) & (count[None, :] > count[:, None])
-                kept = kept + taken * self.message_bytes(tensor)
-        return kept
+                found += taken * self.message_bytes(tensor)
+        return found
+
+    @functools.cached_property
+    def _kept(self) -> cuts.Matrix:
+        """Bytes of an example that a stage keeps for its backward."""
+        return self._between(self._kept_by_block) + self._taken
+
+    @functools.cached_property
+    def _working(self) -> list[float]:
+        """Bytes of an example of the widest node of each block."""
+        nodes, own = self._costs.nodes, self.ways
+        return [
+            max(nodes[node].working_bytes * own[node].kept for node in block.nodes)
+            for block in self.blocks
+        ]
 
     @functools.cached_property
     def _widest(self) -> cuts.Matrix:
         """Bytes of an example of the widest node of a stage."""
-        widths = [
-            max(self._costs.nodes[node].tensor_bytes * self.ways[node].kept for node in one.nodes)
-            for one in self.blocks
-        ]
         found = np.zeros((len(self.downsets), len(self.downsets)))
-        for place in np.argsort(widths):
-            found = np.where(self._holds([int(place)]), widths[place], found)
+        for place in np.argsort(self._working):
+            found = np.where(self._holds([int(place)]), self._working[place], found)
         return found
 
+    @functools.cached_property
+    def _running(self) -> cuts.Matrix:
+        """The most bytes of a microbatch's only example while its backward goes through a stage.
 
-def _within(mesh: shape.Mesh, cluster: devices.Cluster) -> devices.Link:
-    """The slowest link between ranks that split layers together."""
-    axes = (shape.Axis.TENSOR, shape.Axis.SPATIAL)
-    return cluster.link({rank for axis in axes for rank in mesh.group(0, axis).ranks})
-
-
-def between(mesh: shape.Mesh, cluster: devices.Cluster, source: int, target: int) -> devices.Link:
-    """The slowest link between ranks of two stages that send to each other."""
-    slowest = cluster.inside
-    for rank in range(mesh.size):
-        along = mesh.group(rank, shape.Axis.STAGE).ranks
-        link = cluster.link((along[source], along[target]))
-        slowest = link if link.bandwidth < slowest.bandwidth else slowest
-    return slowest
+        When a block runs backward, what later blocks had kept is not there any more.
+        """
+        kept = np.zeros((len(self.downsets), len(self.downsets)))
+        found = kept
+        for place, size in enumerate(self._kept_by_block):
+            holds = self._holds([place])
+            kept = kept + holds * size
+            found = np.maximum(found, holds * (kept + self._working[place]))
+        return found + self._taken

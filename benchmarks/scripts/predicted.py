@@ -1,0 +1,45 @@
+"""How long a step of `benchmarks.models.planned` should take: `predicted.py BATCH MESH…`.
+
+A mesh is written as JSON, as in a job. Nodes are measured once for all of them, so are links.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+
+import tensorflow as tf
+
+from benchmarks.models import planned
+from benchmarks.scripts import told
+from tfparallel_trainer import user
+from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.planning import calibrate, choose, devices, links, settings, subjects
+
+
+def main(batch, written):
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    functions = {"build_model": planned.build_model, "compile_model": planned.compile_model}
+    module = user.Module(pathlib.Path(planned.__file__), functions)
+    model = skeleton.build(module, 0)
+    recorded = recording.record(model)
+    skeleton.compile_model(module, model)
+    microbatch = max(1, batch // 2)
+    found = calibrate.measure(recorded, microbatch)
+    device = devices.Device(update=calibrate.update(model.optimizer, recorded))
+    meshes = [json.loads(one) for one in written]
+    known = links.measure() if any(meshes) else None
+    for mesh in meshes:
+        microbatches = mesh.pop("microbatches", 1)
+        cluster = devices.Cluster(processes=math.prod(mesh.values()), device=device)
+        if mesh:
+            cluster = dataclasses.replace(cluster, inside=known.inside, across=known.across)
+        subject = subjects.of(recorded, model.optimizer, cluster, None, found)
+        wanted = settings.Wanted(mesh=mesh, microbatches=microbatches, batch=batch)
+        made = choose.plan_for(subject, wanted, measured=True)
+        told.tell("planned", seconds=made.step_seconds)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

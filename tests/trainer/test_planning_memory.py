@@ -1,0 +1,107 @@
+"""What a step takes at most is what the planner says, by TensorFlow's own count.
+
+That counts tensors from 256 KiB. BatchNormalization is left out: what oneDNN keeps for it besides
+differs from run to run.
+"""
+
+import gc
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer import planned_models, ranks
+from tfparallel_trainer.data import arrays, feed
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.engine import ranks as engine
+from tfparallel_trainer.split.engine import steps
+from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.split.pipeline import partition, schedule
+from tfparallel_trainer.split.planning import choose, devices, settings, subjects
+from tfparallel_trainer.step import replica
+
+pytestmark = pytest.mark.trainer
+
+MODELS: dict[str, tuple[Callable[[], Any], int]] = {
+    "dense": (planned_models.perceptron, 64),
+    "convolutions": (planned_models.pooled, 256),
+    "separable": (planned_models.separable, 128),
+    "decoder": (planned_models.decoder, 64),
+    "lstm": (planned_models.lstm, 1024),
+}
+"""With examples of a batch."""
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "SGD": lambda: keras.optimizers.SGD(1e-3),
+    "Adam": lambda: keras.optimizers.Adam(1e-3),
+    "Adafactor": lambda: keras.optimizers.Adafactor(1e-3),
+}
+
+
+def taken() -> dict[str, int]:
+    """Bytes now and at most."""
+    return dict(tf.config.experimental.get_memory_info("CPU:0"))
+
+
+def peaks(build: Callable[[], Any], optimizer: Callable[[], Any], rows: int) -> tuple[int, float]:
+    """The most bytes that a step takes: as planned, and the median of what TensorFlow counts."""
+    module = ranks.module(build, lambda model: model.compile(optimizer(), "mse"))
+    replica.forget_names()
+    bare = skeleton.build(module, 0)
+    recorded = recording.record(bare)
+    subject = subjects.of(recorded, optimizer(), devices.Cluster())
+    wanted = settings.Wanted(mesh={}, microbatches=1, batch=rows)
+    planned = choose.plan_for(subject, wanted).stages[0].holds.peak
+    (first,), (last,) = recorded.inputs, recorded.outputs
+    given, expected = (
+        np.zeros(
+            [rows, *(size or 1 for size in recorded.tensors[one].shape[1:])],
+            recorded.tensors[one].dtype,
+        )
+        for one in (first, last.tensor)
+    )
+    examples = arrays.ArrayFeed((given, expected, None), feed.Division(rows, 1, (0,)), None)
+    mesh = shape.Mesh(generation=ranks.generation())
+    divided = partition.divide(recorded, mesh, 1, schedule.one_forward_one_backward)
+    (batch,) = examples.epoch(0, 0)
+    gc.collect()
+    idle = taken()["current"]
+    own = engine.build(module, bare, divided, {0: ranks.DEVICES[0]}, examples)
+    step = steps.TrainStep(module, own, examples.spec, rows)
+    step(0, batch, frozenset())
+    found = []
+    for number in range(1, 6):
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        step(number, batch, frozenset())
+        found.append(taken()["peak"] - idle)
+    return planned, statistics.median(found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_takes_what_is_planned(name: str) -> None:
+    build, rows = MODELS[name]
+    planned, measured = peaks(build, OPTIMIZERS["Adam"], rows)
+    assert planned == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize("name", [one for one in OPTIMIZERS if one != "Adam"])
+def test_an_update_takes_what_is_planned(name: str) -> None:
+    planned, measured = peaks(planned_models.perceptron, OPTIMIZERS[name], 64)
+    assert planned == pytest.approx(measured, rel=0.2)
+
+
+def test_what_has_no_gradient_keeps_nothing() -> None:
+    """Layers before the first trained weight have no backward."""
+
+    def build() -> Any:
+        frozen = keras.layers.Dense(1000, activation="gelu", trainable=False)
+        return keras.Sequential([keras.Input((10,)), frozen, keras.layers.Dense(1)])
+
+    recorded = recording.record(skeleton.build(ranks.module(build, None), 0))
+    known = subjects.of(recorded, keras.optimizers.SGD(), devices.Cluster()).costs
+    assert [one.inner_bytes for one in known.nodes] == [0.0, 4.0]
+    assert [one.backward for one in known.nodes] == [0.0, 1.0]

@@ -1,0 +1,173 @@
+"""Measures how fast devices of this machine reach each other, within a process and between two.
+
+Two processes start a cluster and add numbers up, few and many. A sum over two is two messages, one
+after the other, each with half of the bytes.
+"""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import environment
+from tfparallel_trainer.mesh import collectives, meeting, shape, tasks
+from tfparallel_trainer.mesh import devices as machine
+from tfparallel_trainer.split.planning import devices
+
+_PROCESSES = 2
+_DEVICES = 2
+"""Of each process."""
+_MESSAGES = 2
+"""One after the other, of a sum over two."""
+_SIZES = (1, 1 << 23)
+"""Numbers that are added up, of four bytes each. Gradients are many; fewer are faster by a third,
+because they stay in the processor's cache."""
+_TURNS = 5
+"""Sums that follow each other in one measurement."""
+_REPEATS = 5
+_LIMIT_SECONDS = 240.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """The links of this machine."""
+
+    inside: devices.Link
+    """Between devices of one process."""
+    across: devices.Link
+    """Between processes."""
+
+
+def measure() -> Measured:
+    """Start two processes, which takes seconds, and let them measure.
+
+    Raises:
+        StartTimeoutError: they do not find each other.
+        TrainerError: they fail.
+    """
+    addresses = [f"127.0.0.1:{port}" for port in _ports(_PROCESSES)]
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryFile() as said:
+        running = [
+            subprocess.Popen(
+                (sys.executable, "-m", __name__, str(cores[place % len(cores)])),
+                env={**os.environ, **_surroundings(addresses, place)},
+                stdout=subprocess.PIPE,
+                stderr=said,
+            )
+            for place in range(_PROCESSES)
+        ]
+        try:
+            told = [one.communicate(timeout=_LIMIT_SECONDS)[0] for one in running]
+        except subprocess.TimeoutExpired as error:
+            raise errors.StartTimeoutError(
+                f"Two processes of this machine did not measure their links in {error.timeout:g} "
+                "s: see whether other work leaves them time, or plan without --calibrate."
+            ) from error
+        finally:
+            for one in running:
+                one.kill()
+                one.wait()
+        if any(one.returncode for one in running):
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise errors.TrainerError(
+                f"The links between processes of this machine cannot be measured ({last}): plan "
+                "without --calibrate."
+            )
+    found = json.loads(told[0].splitlines()[-1])
+    return Measured(*(devices.Link(**found[name]) for name in ("inside", "across")))
+
+
+def _ports(count: int) -> list[int]:
+    """Ports that are free now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def _surroundings(addresses: Sequence[str], place: int) -> Mapping[str, str]:
+    task = {"type": "worker", "index": place}
+    config = json.dumps({"cluster": {"worker": list(addresses)}, "task": task})
+    # A device is one core; messages need a thread besides.
+    threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
+    return {environment.TF_CONFIG: config, "CUDA_VISIBLE_DEVICES": "-1", **threads}
+
+
+def _main() -> None:
+    """One of the two processes; gets the core that it runs on."""
+    os.sched_setaffinity(0, {int(sys.argv[1])})
+    given = tasks.parse(os.environ[environment.TF_CONFIG])
+    machine.prepare(_DEVICES, alone=False)
+    met = meeting.meet(given, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr))
+    held = meeting.join(given, met)
+    mesh = shape.Mesh(data=_PROCESSES, tensor=_DEVICES)
+    names = machine.names(given, _DEVICES)
+    first = given.me * _DEVICES
+    both = dict(enumerate(names, first))
+    found = {
+        "inside": _link(mesh, shape.Axis.TENSOR, both),
+        "across": _link(mesh, shape.Axis.DATA, {first: names[0]}),
+    }
+    print(json.dumps({name: dataclasses.asdict(link) for name, link in found.items()}))
+    del held  # the processes are one cluster as long as it lives
+
+
+def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> devices.Link:
+    """Measure along an axis.
+
+    Args:
+        mesh: of both processes.
+        axis: with groups of two.
+        places: the devices of this process that take part, by their ranks.
+    """
+    ends = [
+        (name, collectives.Communicator.of(mesh.group(rank, axis), rank, name))
+        for rank, name in places.items()
+    ]
+    few, many = (_sum_seconds(ends, variant, size) for variant, size in enumerate(_SIZES))
+    size = tf.float32.size * (_SIZES[1] - _SIZES[0])
+    few = min(few, many / 2)  # other work on the machine may have held it up
+    return devices.Link(bandwidth=size / (many - few), latency=few / _MESSAGES)
+
+
+def _sum_seconds(
+    ends: Sequence[tuple[str, collectives.Communicator]], variant: int, size: int
+) -> float:
+    """Seconds of one sum."""
+
+    def turns() -> Any:
+        found = []
+        for name, end in ends:
+            with tf.device(name):
+                end.begin(collectives.Program.TRAIN, variant)
+                row = tf.ones((size,), tf.float32)
+                for _ in range(_TURNS):
+                    row = end.sum(row)
+                found.append(row[0])
+        return found
+
+    traced = tf.function(turns, autograph=False)
+    seconds = []
+    for _ in range(_REPEATS + 1):
+        began = time.perf_counter()
+        for one in traced():
+            one.numpy()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[1:]) / _TURNS  # what other work on the machine takes is not the link's
+
+
+if __name__ == "__main__":
+    _main()
