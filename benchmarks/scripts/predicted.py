@@ -8,6 +8,8 @@ import json
 import math
 import pathlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,6 +22,7 @@ from tfparallel_trainer.split.planning import calibrate, choose, devices, links,
 
 def main(batch, written):
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    functions: dict[str, Callable[..., Any]]
     functions = {"build_model": planned.build_model, "compile_model": planned.compile_model}
     module = user.Module(pathlib.Path(planned.__file__), functions)
     model = skeleton.build(module, 0)
@@ -28,13 +31,14 @@ def main(batch, written):
     microbatch = max(1, batch // 2)
     found = calibrate.measure(recorded, microbatch)
     device = devices.Device(update=calibrate.update(model.optimizer, recorded))
+    measured = devices.Cluster(device=device)
     meshes = [json.loads(one) for one in written]
-    known = links.measure() if any(meshes) else None
+    if any(meshes):
+        known = links.measure()
+        measured = dataclasses.replace(measured, inside=known.inside, across=known.across)
     for mesh in meshes:
         microbatches = mesh.pop("microbatches", 1)
-        cluster = devices.Cluster(processes=math.prod(mesh.values()), device=device)
-        if mesh:
-            cluster = dataclasses.replace(cluster, inside=known.inside, across=known.across)
+        cluster = dataclasses.replace(measured, processes=math.prod(mesh.values()))
         subject = subjects.of(recorded, model.optimizer, cluster, None, found)
         wanted = settings.Wanted(mesh=mesh, microbatches=microbatches, batch=batch)
         made = choose.plan_for(subject, wanted, measured=True)
