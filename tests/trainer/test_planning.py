@@ -270,6 +270,14 @@ def test_the_operations_of_known_networks() -> None:
         assert products == pytest.approx(published, rel=0.12)
 
 
+def test_attention_of_rows_to_themselves_has_operations() -> None:
+    given = keras.Input((6, 4))
+    alone = keras.layers.Attention()([given, given])
+    model = keras.Model(given, keras.layers.Attention()([alone, given]))
+    first, second = (one.flops for one in costs.of(recording.record(model), {}).nodes[-2:])
+    assert first == second == 6 * 6 * (4 * 4 + 5)
+
+
 def test_a_stage_may_take_a_branch_each() -> None:
     """Two towers of equal cost are two stages, though their layers alternate in the model."""
 
