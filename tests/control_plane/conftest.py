@@ -3,16 +3,19 @@
 import itertools
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.cluster import handle
+from tests.cluster import console, handle
 from tests.control_plane import harness
 from tfparallel_operator.api import schema
 from tfparallel_operator.engine import client, credentials, resources
 
 _NUMBERS = itertools.count()
+
+SERVED_SECONDS = 120.0
 
 
 ON_BOTH_VERSIONS = ("test_crd", "test_life")
@@ -79,7 +82,22 @@ def install(cluster: handle.Cluster) -> handle.Cluster:
     cluster.run_kubectl("apply", "-f", "-", input=manifest)
     name = f"crd/{resources.JOBS.plural}.tfparallel.dev"
     cluster.run_kubectl("wait", "--for=condition=Established", "--timeout=30s", name)
+    _wait_served(cluster)
     return cluster
+
+
+def _wait_served(cluster: handle.Cluster) -> None:
+    """Ask for a job until there is an answer: on a busy machine the first question may get none."""
+    deadline = time.monotonic() + SERVED_SECONDS
+    ask = ("get", resources.JOBS.plural, "none", "--ignore-not-found", "--request-timeout=5s")
+    while True:
+        try:
+            cluster.run_kubectl(*ask)
+        except console.ClusterError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def fresh_name() -> str:
