@@ -10,8 +10,8 @@ PYTEST := $(BIN)/python -m pytest
 SHARED_OUT := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-trainer test-control-plane test-gangs test-e2e truth compare \
-	split-costs benchmarks lint format manifests verify lock images cluster-up cluster-down clean
+.PHONY: help setup demo test test-unit test-trainer test-control-plane test-gangs test-queues test-policies test-e2e \
+	truth compare split-costs benchmarks lint format manifests verify lock images cluster-up cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -48,10 +48,16 @@ test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
 test-gangs: $(VENV)/.dev ## Run gangs on the scheduler-plugins' scheduler: builds it for minutes
 	$(PYTEST) tests/control_plane/gangs.py
 
+test-queues: $(VENV)/.dev ## Run jobs in queues of Kueue: builds it for minutes
+	$(PYTEST) tests/control_plane/queues.py
+
+test-policies: $(VENV)/.dev ## Run jobs in a network that enforces policies: builds it for minutes (root)
+	$(PYTEST) tests/e2e/policies.py
+
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 	$(PYTEST) -m e2e
 
-benchmarks: $(VENV)/.dev ## Measure the trainer's speed and write docs/benchmarks.md: half an hour
+benchmarks: $(VENV)/.dev ## Measure trainer and operator and write their pages: an hour
 	$(BIN)/python -m benchmarks
 
 ##@ Develop

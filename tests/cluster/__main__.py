@@ -42,7 +42,11 @@ def _up(options: argparse.Namespace) -> int:
                 older=options.older,
             )
         case settings.Full.mode:
-            wanted = settings.Full(gpus=options.gpus, gang_scheduling=options.gang_scheduling)
+            wanted = settings.Full(
+                gpus=options.gpus,
+                gang_scheduling=options.gang_scheduling,
+                policies=options.policies,
+            )
         case _:
             wanted = settings.Kind(gpus=options.gpus)
     print(lifecycle.up(options.name, wanted, options.dir).kubeconfig)
@@ -106,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--gpus", type=int, default=4, help="nvidia.com/gpu per node (%(default)s)")
     up.add_argument("--gang-scheduling", action="store_true", help="Kubernetes' own, alpha")
     up.add_argument("--older", action="store_true", help="light: the oldest API server")
+    up.add_argument("--policies", action="store_true", help="full: enforces NetworkPolicies")
     down = _command(commands, "down", "end a cluster and remove its folder", light)
     down.add_argument("--all", action="store_true", help="all clusters in the cache folder")
     load = _command(commands, "load-image", "bring a docker-archive to the node", full)

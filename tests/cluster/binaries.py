@@ -50,6 +50,11 @@ TARGETS = {
     "probe": Target("probe", "."),
     "kind": Target("kind", "sigs.k8s.io/kind"),
     "coscheduling": Target("coscheduling", "."),
+    "training-operator": Target(
+        "kubeflow", "github.com/kubeflow/training-operator/cmd/training-operator.v1"
+    ),
+    "kueue": Target("kueue", "."),
+    "kuberouter": Target("kuberouter", "."),
 }
 CLIENTS = ("kubectl", "helm")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")

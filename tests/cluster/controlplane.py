@@ -97,6 +97,9 @@ def start_controllers(
         f"--cluster-signing-cert-file={authority.own.certificate}",
         f"--cluster-signing-key-file={authority.own.key}",
         "--use-service-account-credentials=true",
+        # By default 20 calls a second: the children of ended jobs would wait to be collected.
+        "--kube-api-qps=200",
+        "--kube-api-burst=400",
         "--horizontal-pod-autoscaler-sync-period=2s",
         f"--flex-volume-plugin-dir={ledger.directory / 'volume-plugins'}",
     ]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster import binaries, console, handle, kind, lifecycle, process, settings
+from tests.cluster import binaries, console, handle, kind, kuberouter, lifecycle, process, settings
 
 NODES = 4
 LIGHT_FIXTURES = {"light_cluster", "light_cluster_with_nodes"}
@@ -31,6 +31,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         wanted += binaries.OLDER
     if "full_cluster" in used and os.geteuid() == 0:
         wanted += binaries.FULL
+    if "full_cluster_with_policies" in used and os.geteuid() == 0:
+        wanted.append(kuberouter.MODULE)
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
         binaries.ensure(wanted)
@@ -70,6 +72,14 @@ def full_cluster() -> Iterator[handle.Cluster]:
         yield from _running("FULL", settings.Kind())
     else:
         pytest.skip("A cluster that runs containers needs root or a Docker engine.")
+
+
+@pytest.fixture(scope="session")
+def full_cluster_with_policies() -> Iterator[handle.Cluster]:
+    """A cluster that runs containers, in a network that enforces NetworkPolicies."""
+    if os.geteuid() != 0:
+        pytest.skip("A network that enforces policies needs root.")
+    yield from _running("POLICIES", settings.Full(policies=True))
 
 
 def _running(purpose: str, wanted: settings.Settings) -> Iterator[handle.Cluster]:

@@ -13,6 +13,7 @@ from tests.cluster import (
     coredns,
     folders,
     handle,
+    kuberouter,
     netns,
     node,
     packages,
@@ -29,6 +30,9 @@ def up(ledger: state.Ledger, wanted: settings.Full, cluster: handle.Cluster) -> 
     _require_possible(ledger.directory)
     packages.ensure_node()
     binaries.ensure(binaries.FULL)
+    if wanted.policies:
+        packages.ensure(kuberouter.COMMANDS)
+        binaries.ensure([kuberouter.MODULE])
     authority = pki.Authority(ledger.directory / "keys")
     enter = netns.create(ledger)
     plan = _plan(enter, _start_forwarder(ledger), wanted.gang_scheduling)
@@ -37,6 +41,8 @@ def up(ledger: state.Ledger, wanted: settings.Full, cluster: handle.Cluster) -> 
     coredns.start(ledger, authority, plan, cluster)
     node.start(ledger, authority, plan, cluster)
     node.give_gpus(cluster, wanted.gpus)
+    if wanted.policies:
+        kuberouter.start(ledger, authority, plan, cluster)
 
 
 def down(found: state.State, directory: Path) -> None:

@@ -7,6 +7,7 @@ from tests.cluster import (
     controlplane,
     coscheduling,
     handle,
+    kueue,
     kwok,
     pki,
     process,
@@ -28,6 +29,8 @@ def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) ->
         kwok.add_nodes(ledger, cluster, wanted.nodes, wanted.gpus)
     if wanted.coscheduling:
         coscheduling.start(ledger, authority, plan, cluster)
+    if wanted.kueue:
+        kueue.start(ledger, authority, plan, cluster)
 
 
 def down(found: state.State, directory: Path) -> None:

@@ -19,6 +19,7 @@ PACKAGES = {
     "ip": "iproute2",
     "iptables": "iptables",
     "conntrack": "conntrack",
+    "ipset": "ipset",
     "mount": "mount",
     "nsenter": "util-linux",
     "buildah": "buildah",

@@ -14,12 +14,15 @@ class Light:
     gpus: int = 4
     gang_scheduling: bool = False
     coscheduling: bool = False
+    kueue: bool = False
     older: bool = False
     """With the API server of the oldest Kubernetes that the product supports."""
 
     def __post_init__(self) -> None:
         if self.coscheduling and not self.controllers:
             raise ValueError("Coscheduling needs the controllers: Light(controllers=True, ...).")
+        if self.kueue and not self.controllers:
+            raise ValueError("Kueue needs the controllers: Light(controllers=True, ...).")
         if self.nodes and not self.controllers:
             raise ValueError("Nodes need the controllers: Light(controllers=True, nodes=...).")
 
@@ -31,6 +34,8 @@ class Full:
     mode: ClassVar[str] = "full"
     gpus: int = 4
     gang_scheduling: bool = False
+    policies: bool = False
+    """With a network that enforces NetworkPolicies."""
 
 
 @dataclass(frozen=True)
