@@ -1,14 +1,16 @@
 """The command `tfparallel-operator`: the operator's process."""
 
 import asyncio
+import gc
 import logging
 import platform
 import secrets
 import sys
+from asyncio import sslproto
 
 import click
 
-from tfparallel_operator.api import types
+from tfparallel_operator.api import schema, types
 from tfparallel_operator.core import gang
 from tfparallel_operator.engine import credentials, errors, logs, service, settings, watch
 
@@ -16,6 +18,21 @@ _LOG = logging.getLogger(__name__)
 
 _EXPECTED = (credentials.CredentialsError, watch.NotInstalled, errors.ApiError, OSError)
 """What ends the process with a sentence; anything else is a bug and shows its traceback."""
+
+TLS_READ_BYTES = 16 * 1024
+"""As much as a TLS record holds.
+
+By asyncio's default (github.com/python/cpython/issues/109534) every connection keeps a buffer of
+256 kB, which is 10 MB in all, and every read cuts its answer from another one: the holes that these
+leave let the process grow for as long as events come.
+"""
+
+YOUNG_ONLY = 1_000_000
+"""Threshold that keeps the oldest generation from being searched for garbage.
+
+It holds until all that there is at the start has been seen, which is no garbage, and is then left
+out of every search.
+"""
 
 
 def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -143,13 +160,24 @@ def main(
         kubeconfig=kubeconfig,
     )
     logs.configure(wanted.log_format)
+    sslproto.SSLProtocol.max_size = TLS_READ_BYTES
+    # Neither this nor a search for garbage in what stays for ever may hold up the event loop.
+    schema.job_schema()
+    gc.freeze()
     sys.exit(asyncio.run(_run(wanted)))
 
 
 async def _run(wanted: settings.Settings) -> int:
     status = 0
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*thresholds[:2], YOUNG_ONLY)
+
+    def settle() -> None:
+        gc.freeze()
+        gc.set_threshold(*thresholds)
+
     try:
-        await service.run(wanted, asyncio.Event())
+        await service.run(wanted, asyncio.Event(), listed=settle)
     except* _EXPECTED as group:
         status = 1
         for error in _leaves(group):

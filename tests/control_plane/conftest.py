@@ -70,11 +70,12 @@ async def place(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[ha
 @pytest.fixture
 async def place_with_nodes(
     api_with_nodes: client.Client, cluster_with_nodes: handle.Cluster
-) -> harness.Place:
-    """A namespace of the test's own in the cluster with nodes."""
+) -> AsyncIterator[harness.Place]:
+    """A namespace of the test's own in the cluster with nodes, whose GPUs are free afterwards."""
     place = harness.Place(api_with_nodes, cluster_with_nodes, fresh_name())
     await place.create_namespace()
-    return place
+    yield place
+    await place.clear()
 
 
 def install(cluster: handle.Cluster) -> handle.Cluster:

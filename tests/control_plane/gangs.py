@@ -4,7 +4,6 @@ Two nodes of four GPUs each, which pretend to run pods.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -43,8 +42,7 @@ async def place(cluster_with_gangs: handle.Cluster) -> AsyncIterator[harness.Pla
         found = harness.Place(api, cluster_with_gangs, conftest.fresh_name())
         await found.create_namespace()
         yield found
-        await found.delete_jobs()
-        await found.until_pods()
+        await found.clear()
 
 
 def a_gang(name: str = "digits", workers: int = 3, **spec: object) -> harness.Body:
@@ -80,7 +78,8 @@ async def test_with_too_few_gpus_none_is_bound_and_the_status_says_why(
 
         async def told() -> bool:
             roles = (await place.status()).get("replicas", {})
-            return "PodGroup" in roles.get("Worker", {}).get("reason", "")
+            reason = roles.get("Worker", {}).get("reason", "")
+            return "PodGroup" in reason or "Insufficient nvidia.com/gpu" in reason
 
         await harness.until("the status has the scheduler's words", told)
         await asyncio.sleep(SETTLED_SECONDS)
@@ -98,8 +97,7 @@ async def test_what_an_ordinary_scheduler_would_bind_of_it_waits_for_all(
         await place.create_job(a_gang("second", 2))
         await asyncio.sleep(SETTLED_SECONDS)
         assert {name for name in await bound(place) if name.startswith("second")} == set()
-        suspend = json.dumps({"spec": {"runPolicy": {"suspend": True}}})
-        place.kubectl("patch", "tfpj", "first", "--type=merge", "-p", suspend)
+        place.change({"runPolicy": {"suspend": True}}, "first")
         await place.until_state("Running", "second")
         with pytest.raises(Exception, match="not found"):
             await place.api.get(GROUPS.path(place.namespace, "first"))

@@ -69,10 +69,19 @@ class Place:
     async def create_job(self, job: Body | None = None) -> Body:
         return await self.api.create(resources.JOBS, self.namespace, job or objects.job())
 
+    def change(self, spec: Body, name: str = "digits") -> None:
+        """Change fields of a job's spec as a person does, with kubectl."""
+        self.kubectl("patch", "tfpj", name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
     async def delete_jobs(self) -> None:
         for job in (await self.api.list(resources.JOBS, self.namespace)).items:
             metadata = job["metadata"]
             await self.api.delete(resources.JOBS, self.namespace, metadata["name"], metadata["uid"])
+
+    async def clear(self) -> None:
+        """Delete all jobs and pods: the garbage collector may learn of jobs a minute late."""
+        await self.delete_jobs()
+        self.kubectl("delete", "pods", "--all")
 
     async def job(self, name: str = "digits") -> Body:
         return await self.api.get(resources.JOBS.path(self.namespace, name))
@@ -127,6 +136,18 @@ class Place:
 
         await until(f"pods {', '.join(wanted) or 'none'} of attempt {attempt}", there)
         return await self.pods()
+
+    async def until_gone(self, path: str) -> None:
+        """Wait until there is no object of this path."""
+
+        async def gone() -> bool:
+            try:
+                await self.api.get(path)
+            except errors.NotFound:
+                return True
+            return False
+
+        await until(f"{path} is gone", gone)
 
     async def created_since(self, version: str) -> list[tuple[str, str, str]]:
         """Return every pod that was created since a version: name, attempt, replica attempt."""

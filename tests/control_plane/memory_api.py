@@ -23,6 +23,10 @@ RESOURCES = (
     resources.NODES,
     resources.LEASES,
     resources.POD_GROUPS[0],
+    resources.WORKLOADS,
+    resources.RESOURCE_FLAVORS,
+    resources.WORKLOAD_PRIORITY_CLASSES,
+    resources.PRIORITY_CLASSES,
 )
 
 
@@ -34,6 +38,7 @@ class MemoryApi(client.Client):
         self._history: list[tuple[int, resources.Resource, str, client.Object]] = []
         self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
+        self.page_size = client.PAGE
         self.forgotten = 0
         """Watches from this version or an older one are told that it is too old."""
         self.log: list[str] = []
@@ -48,15 +53,22 @@ class MemoryApi(client.Client):
     async def get(self, path: str) -> client.Object:
         return copy.deepcopy(self._find(path))
 
-    async def list(
-        self, resource: resources.Resource, namespace: str | None, selector: str = ""
+    async def page(
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        selector: str = "",
+        place: str = "",
     ) -> client.Listing:
         items = [
             copy.deepcopy(item)
             for path, item in self._objects.items()
             if _matches(path, item, resource, namespace, selector)
         ]
-        return client.Listing(tuple(items), str(self.version))
+        start = int(place or 0)
+        end = start + self.page_size
+        rest = str(end) if end < len(items) else ""
+        return client.Listing(tuple(items[start:end]), str(self.version), rest)
 
     async def watch(
         self,

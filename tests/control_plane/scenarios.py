@@ -65,6 +65,47 @@ def vanish(name: str) -> Step:
     return step
 
 
+def admit(api: memory_api.MemoryApi) -> None:
+    """Kueue has quota for every Workload that waits."""
+    for workload in api.items(resources.WORKLOADS):
+        if not _true(workload, "QuotaReserved") and not _true(workload, "Finished"):
+            pod_sets = workload["spec"]["podSets"]
+            assigned = [{"name": pod_set["name"], "flavors": {}} for pod_set in pod_sets]
+            admission = {"clusterQueue": "gpus", "podSetAssignments": assigned}
+            told = {"QuotaReserved": "True", "Admitted": "True", "Evicted": "False"}
+            _tell(api, workload, told, admission=admission)
+
+
+def preempt(api: memory_api.MemoryApi) -> None:
+    """Kueue wants the quota of every Workload back."""
+    for workload in api.items(resources.WORKLOADS):
+        if _true(workload, "Admitted"):
+            _tell(api, workload, {"Evicted": "True"})
+
+
+def _true(workload: client.Object, kind: str) -> bool:
+    conditions = workload.get("status", {}).get("conditions", ())
+    return any(one["type"] == kind and one["status"] == "True" for one in conditions)
+
+
+def _tell(
+    api: memory_api.MemoryApi, workload: client.Object, told: dict[str, str], **status: Any
+) -> None:
+    before = workload.setdefault("status", {}).get("conditions", ())
+    conditions = {one["type"]: one for one in before}
+    for kind, value in told.items():
+        conditions[kind] = {
+            "type": kind,
+            "status": value,
+            "reason": "Preempted",
+            "message": "",
+            "lastTransitionTime": "2026-11-21T10:00:00Z",
+        }
+    workload["status"] |= {"conditions": list(conditions.values()), **status}
+    metadata = workload["metadata"]
+    api.touch(resources.WORKLOADS.path(metadata["namespace"], metadata["name"]))
+
+
 def edit(change: dict[str, Any]) -> Step:
     """A person changes the spec."""
 
@@ -107,6 +148,12 @@ def _more(role: str, replicas: int = 1, workers: int = 1, **spec: Any) -> dict[s
     given = objects.job(workers=workers, **spec)
     added = {"replicas": replicas, "template": objects.template()}
     given["spec"]["tfReplicaSpecs"][role] = added
+    return given
+
+
+def _queued() -> dict[str, Any]:
+    given = objects.job()
+    given["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
     return given
 
 
@@ -192,6 +239,40 @@ SCENARIOS = {
         ),
         "Succeeded",
         attempt=3,
+    ),
+    "a job in a queue that is preempted and admitted again": Scenario(
+        _queued(),
+        (
+            admit,
+            run,
+            end("digits-worker-0", 1),
+            let_go,
+            run,
+            preempt,
+            let_go,
+            admit,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=3,
+    ),
+    "a job in a queue that is suspended and resumed": Scenario(
+        _queued(),
+        (
+            admit,
+            run,
+            edit({"runPolicy": {"suspend": True}}),
+            let_go,
+            edit({"runPolicy": {"suspend": False}}),
+            admit,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=2,
     ),
     "a job that is removed after its time to live": Scenario(
         objects.job(workers=0, runPolicy={"ttlSecondsAfterFinished": 5}),

@@ -57,9 +57,19 @@ class SmallEngine:
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed)
         self.sweeper = watch.Sweeper(api, self.jobs, ())
-        settings = build.Settings(trainer_image="trainer:test", gangs=gang.Installation())
+        settings = build.Settings(
+            trainer_image="trainer:test", gangs=gang.Installation(), queues=True
+        )
         reconciler = reconcile.Reconciler(
-            api, self.jobs, self.children, settings, "test", self.timers, clock, may_write
+            api,
+            self.jobs,
+            self.children,
+            settings,
+            "test",
+            self.timers,
+            clock,
+            may_write,
+            wrote=lambda key: self.metrics.status_written(self.queue.age(key)),
         )
         self.workers = reconcile.Workers(
             self.queue, reconciler, self.timers, self.metrics.reconciled

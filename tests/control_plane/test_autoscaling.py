@@ -104,4 +104,3 @@ async def test_an_autoscaler_adds_workers(place_with_nodes: harness.Place) -> No
         await place.until_pods("digits-chief-0", *workers, attempt=2)
         await place.until_state("Running")
     place.kubectl("delete", "hpa", "digits")
-    await place.delete_jobs()

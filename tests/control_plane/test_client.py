@@ -24,7 +24,7 @@ async def test_a_list_is_read_page_by_page() -> None:
         assert [item["metadata"]["name"] for item in found.items] == ["a", "b"]
         assert found.version == "7"
         queries = [dict(request.query) for request in server.requests]
-        assert queries[0] == {"limit": "500", "labelSelector": "a=b"}
+        assert queries[0] == {"limit": "200", "labelSelector": "a=b"}
         assert queries[1] == {**queries[0], "continue": "more"}
 
 

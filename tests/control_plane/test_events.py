@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from tests.control_plane import memory_api, objects, small_world
+from tests.control_plane import memory_api, objects, scenarios, small_world
 from tests.unit import test_docs
 from tfparallel_operator.api import names
 from tfparallel_operator.core import host_network
@@ -53,12 +53,12 @@ class ForbiddingApi(memory_api.MemoryApi):
 
 
 class WithoutGangsApi(memory_api.MemoryApi):
-    """Knows no PodGroups."""
+    """Knows no PodGroups and no Workloads."""
 
     async def create(
         self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
     ) -> client.Object:
-        if resource in resources.POD_GROUPS:
+        if resource in (*resources.POD_GROUPS, resources.WORKLOADS):
             raise errors.NotFound("the server could not find the requested resource", status=404)
         return await super().create(resource, namespace, manifest)
 
@@ -78,6 +78,21 @@ def _neighbour() -> dict[str, Any]:
     return job
 
 
+async def _queue() -> list[tuple[str, str]]:
+    """Live through a queue that is not there, and one that takes the job's place back."""
+    job = objects.job()
+    job["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
+    seen: list[tuple[str, str]] = []
+    for api in (WithoutGangsApi(), memory_api.MemoryApi()):
+        world = small_world.World(api)
+        async with world.running(job):
+            for step in (scenarios.admit, scenarios.preempt):
+                step(world.api)
+                await world.engine.settle(seconds=0)
+        seen += world.events()
+    return seen
+
+
 async def _all_refusals() -> list[tuple[str, str]]:
     """Live through all that keeps pods from being created or deleted."""
     seen: list[tuple[str, str]] = []
@@ -91,6 +106,8 @@ async def _all_refusals() -> list[tuple[str, str]]:
     async with world.running(objects.job(scheduling={"gang": "Coscheduling"})):
         pass
     seen += world.events()
+
+    seen += await _queue()
 
     world = small_world.World()
     async with world.running(_neighbour()):

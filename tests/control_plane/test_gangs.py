@@ -9,7 +9,7 @@ import pytest
 from tests.cluster import lifecycle, settings
 from tests.control_plane import conftest, harness, objects
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, credentials, errors, resources
+from tfparallel_operator.engine import client, credentials, resources
 
 pytestmark = pytest.mark.control_plane
 
@@ -66,23 +66,8 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
             pod = (await place.pods())["digits-worker-1"]
             assert pod["metadata"]["annotations"][names.ANNOTATION_POD_GROUP] == "digits"
             assert pod["spec"]["schedulerName"] == names.VOLCANO
-            place.kubectl(
-                "patch",
-                "tfpj",
-                "digits",
-                "--type=merge",
-                "-p",
-                '{"spec":{"runPolicy":{"suspend":true}}}',
-            )
-
-            async def gone() -> bool:
-                try:
-                    await place.api.get(path)
-                except errors.NotFound:
-                    return True
-                return False
-
-            await harness.until("a suspended job has no group", gone)
+            place.change({"runPolicy": {"suspend": True}})
+            await place.until_gone(path)
         finally:
             place.kubectl("delete", "crd", definition()["metadata"]["name"])
 

@@ -102,7 +102,8 @@ async def test_a_list_that_is_older_than_a_write_does_not_remove_it() -> None:
     async with world.running():
         listing = await world.api.list(resources.PODS, None)
         world.pods.learn(await world.add("a"))
-        world.pods.replace(listing, None)
+        keys = {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in listing.items}
+        world.pods.keep(keys, int(listing.version), None)
         assert world.names() == ["a"]
 
 
@@ -126,13 +127,64 @@ async def test_what_a_list_beside_the_watch_has_told_is_not_told_again_by_the_wa
         assert world.names() == ["b"]
 
 
+async def test_a_list_that_the_watch_has_overtaken_brings_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    await world.add("a")
+    async with world.running():
+        answer = world.api.page
+
+        async def late(*given: Any) -> client.Listing:
+            listing = await answer(*given)
+            world.api.remove(resources.PODS.path("default", "a"))
+            await _turns()
+            return listing
+
+        monkeypatch.setattr(world.api, "page", late)
+        await world.pods.refresh()
+        assert world.names() == []
+
+
+async def test_a_list_that_the_watch_overtakes_while_it_is_taken_in_brings_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "PAGE", 1)
+    world = World()
+    for name in ("a", "b"):
+        await world.add(name)
+    async with world.running():
+        take = world.pods.take
+
+        def late(found: Any) -> None:
+            take(found)
+            if [key for key, *_ in found] == [("default", "a")]:
+                world.api.remove(resources.PODS.path("default", "b"))
+                world.pods.drop(("default", "b"))
+                [stream] = world.pods._streams.values()
+                stream.version = world.api.version
+
+        monkeypatch.setattr(world.pods, "take", late)
+        await world.pods.refresh()
+        assert world.names() == ["a"]
+
+
+async def test_a_list_is_read_page_by_page() -> None:
+    world = World()
+    world.api.page_size = 2
+    for number in range(5):
+        await world.add(f"pod-{number}")
+    async with world.running():
+        assert world.names() == [f"pod-{number}" for number in range(5)]
+
+
 async def test_only_the_given_namespaces_are_followed() -> None:
     world = World(("one", "two"))
     for namespace in ("one", "two", "three"):
         await world.add(f"pod-{namespace}", namespace)
     async with world.running():
         assert world.names() == ["pod-one", "pod-two"]
-        world.pods.replace(client.Listing((), str(world.api.version)), "one")
+        world.pods.keep(set(), world.api.version, "one")
         assert world.names() == ["pod-two"]
 
 

@@ -47,6 +47,8 @@ async def test_the_life_of_a_job_is_counted() -> None:
     assert value(counted, "job_duration_seconds_count", state="Succeeded") == 1
     assert value(counted, "job_duration_seconds_sum", state="Succeeded") == 200
     assert value(counted, "reconcile_duration_seconds_count", outcome="done") > 3
+    assert value(counted, "status_delay_seconds_count") > 3
+    assert value(counted, "status_delay_seconds_sum") < 60
     assert value(counted, "reconcile_duration_seconds_count", outcome="bug") == 0
 
 

@@ -96,6 +96,27 @@ async def test_the_age_of_the_oldest_key_counts_waiting_and_running() -> None:
     assert work.oldest() == 4.0
 
 
+async def test_a_key_is_as_old_as_the_oldest_thing_that_no_look_has_served() -> None:
+    now = [0.0]
+    work: queue.Queue[str] = queue.Queue(clock=lambda: now[0])
+    work.add("a")
+    now[0] = 2.0
+    work.add("a")
+    await work.get()
+    assert work.age("a") == 2.0
+    now[0] = 3.0
+    work.add("a")
+    work.done("a")
+    await work.get()
+    now[0] = 4.0
+    assert work.age("a") == 1.0
+    work.done("a", served=False)
+    now[0] = 7.0
+    work.add("a")
+    await work.get()
+    assert work.age("a") == 4.0
+
+
 def test_a_timer_fires_at_the_earliest_of_its_times_and_once() -> None:
     clock, fired = small_engine.Clock(), list[str]()
     start = clock()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.cluster import controlplane
-from tests.control_plane import harness, operator_process
+from tests.control_plane import harness, objects, operator_process, test_gangs
 from tfparallel_operator.engine import resources
 
 pytestmark = pytest.mark.control_plane
@@ -61,7 +61,7 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
         await place.end("digits-chief-0", 0)
         await place.until_state("Succeeded")
         await place.until_pods("digits-chief-0", attempt=2)
-        place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", _TTL)
+        place.change({"runPolicy": {"ttlSecondsAfterFinished": 0}})
 
         async def removed() -> bool:
             found = await place.api.list(resources.JOBS, place.namespace)
@@ -74,9 +74,6 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
     assert b"BEGIN CERTIFICATE" in base64.b64decode(secret["data"]["tls.crt"])
     events = await place.api.list(resources.EVENTS, place.namespace)
     assert "ChiefSucceeded" in {event["reason"] for event in events.items}
-
-
-_TTL = '{"spec":{"runPolicy":{"ttlSecondsAfterFinished":0}}}'
 
 
 CHART = pathlib.Path(__file__).parents[2] / "charts" / "tfparallel-operator"
@@ -109,3 +106,27 @@ async def test_roles_in_its_namespaces_are_enough_for_the_operator(
     assert await other.pods() == {}
     assert "forbidden" not in caplog.text
     await other.delete_jobs()
+
+
+async def test_the_rights_are_enough_for_gangs(
+    place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _install(place, tmp_path)
+    place.kubectl("apply", "-f", "-", given=test_gangs.definition())
+    path = test_gangs.VOLCANO.path(place.namespace, "digits")
+    job = objects.job(scheduling={"gang": "Volcano"}, runPolicy={"scaleCooldownSeconds": 0})
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
+    try:
+        async with place.operator(kubeconfig=await _kubeconfig(place, tmp_path)):
+            await place.create_job(job)
+            await place.until_pods(*ALL)
+            assert (await place.api.get(path))["spec"]["minMember"] == 3
+            place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+            await place.until_pods(*ALL, "digits-worker-2", attempt=2)
+            assert (await place.api.get(path))["spec"]["minMember"] == 4
+            place.change({"runPolicy": {"suspend": True}})
+            await place.until_gone(path)
+        assert "forbidden" not in caplog.text
+    finally:
+        name = test_gangs.definition()["metadata"]["name"]
+        place.kubectl("delete", "crd", name)

@@ -47,6 +47,5 @@ async def test_a_job_without_bounds_is_not_scaled(place: harness.Place) -> None:
 
 async def test_the_manager_cannot_change(place: harness.Place) -> None:
     await place.create_job(objects.job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}))
-    change = {"spec": {"runPolicy": {"managedBy": "tfparallel.dev/operator"}}}
     with pytest.raises(console.ClusterError, match="managedBy cannot change"):
-        place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", json.dumps(change))
+        place.change({"runPolicy": {"managedBy": "tfparallel.dev/operator"}})

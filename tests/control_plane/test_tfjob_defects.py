@@ -12,6 +12,7 @@ import pytest
 from tests.control_plane import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.core import forced
+from tfparallel_operator.engine import resources
 
 pytestmark = pytest.mark.control_plane
 
@@ -109,6 +110,51 @@ async def test_the_limit_holds_for_exit_codes_too(place: harness.Place) -> None:
         assert status["restarts"] == {"failure": 1, "disruption": 0}
 
 
+async def test_pods_and_logs_outlive_the_last_failure(place: harness.Place) -> None:
+    """3419: at the limit all pods were deleted, and with them what they had logged."""
+    async with place.operator():
+        await _run(place, _job({"backoffLimit": 0}, Worker=3))
+        await place.end("digits-worker-1", 0)
+        await place.end("digits-worker-2", 1)
+        await place.until_state("Failed")
+        await place.until_pods("digits-worker-1", "digits-worker-2")  # The other one still ran.
+
+
+async def test_a_shrinking_job_does_not_fail(place: harness.Place) -> None:
+    """2070: the pods of workers that were taken away counted as failed."""
+    job = _job({"scaleCooldownSeconds": 0}, Chief=1, Worker=2)
+    job["spec"]["tfReplicaSpecs"]["Worker"] |= {"minReplicas": 1, "maxReplicas": 2}
+    async with place.operator():
+        await _run(place, job)
+        place.kubectl("scale", "tfpj", "digits", "--replicas=1")
+        await place.until_pods("digits-chief-0", "digits-worker-0", attempt=2)
+        assert (await place.status())["restarts"] == {"failure": 0, "disruption": 0}
+
+
+async def test_peers_are_found_before_they_are_ready(place_with_nodes: harness.Place) -> None:
+    """1458: names resolved only once pods were ready, and servers that wait for peers never are."""
+    place = place_with_nodes
+    unready = {"type": "Ready", "status": "False"}
+    async with place.operator():
+        await place.create_job(_job(Worker=2))
+        await place.until_state("Running")
+        for name in await place.pods():
+            path = resources.PODS.path(place.namespace, name, "status")
+            await place.api.patch(path, {"status": {"conditions": [unready]}})
+
+        async def published() -> bool:
+            slices = json.loads(place.kubectl("get", "endpointslices", "-ojson"))["items"]
+            found = [one for given in slices for one in given["endpoints"] or ()]
+            names_of_unready = {
+                one["hostname"]
+                for one in found
+                if one["conditions"]["ready"] and not one["conditions"]["serving"]
+            }
+            return names_of_unready == {"digits-worker-0", "digits-worker-1"}
+
+        await harness.until("the Service names both pods, which are not ready", published)
+
+
 async def test_a_dead_node_holds_nothing_up(
     place: harness.Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,22 +175,14 @@ async def test_a_job_is_suspended_and_resumed_with_a_changed_template(
     """2239, 3666: a time to live broke suspension, and a resumed job was shown as suspended."""
     async with place.operator():
         await _run(place, _job({"ttlSecondsAfterFinished": 600}, Worker=1))
-        place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", _suspend(True))
+        place.change({"runPolicy": {"suspend": True}})
         await place.until_pods()
         await place.until_state("Suspended")
         template = objects.template(nodeSelector={"pool": "a"})
-        place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", _template(template))
-        place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", _suspend(False))
+        place.change({"tfReplicaSpecs": {"Worker": {"template": template}}})
+        place.change({"runPolicy": {"suspend": False}})
         [pod] = (await place.until_pods("digits-worker-0", attempt=2)).values()
         assert pod["spec"]["nodeSelector"] == {"pool": "a"}
         await place.until_state("Pending")
         await place.run_all()
         await place.until_state("Running")
-
-
-def _suspend(suspend: bool) -> str:
-    return f'{{"spec":{{"runPolicy":{{"suspend":{str(suspend).lower()}}}}}}}'
-
-
-def _template(template: dict[str, Any]) -> str:
-    return json.dumps({"spec": {"tfReplicaSpecs": {"Worker": {"template": template}}}})

@@ -23,6 +23,3 @@ async def test_pods_that_share_layers_come_to_one_node(place_with_nodes: harness
         for pod in (await place.pods()).values():
             nodes[pod["spec"]["nodeName"]].add(pod["metadata"]["labels"][names.LABEL_MESH_GROUP])
         assert sorted(map(sorted, nodes.values())) == [["0"], ["1"], ["2"], ["3"]]
-        found = (await place.job())["metadata"]
-        place.kubectl("delete", "tfpj", found["name"], "--wait")
-        await place.until_pods()

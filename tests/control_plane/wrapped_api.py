@@ -27,10 +27,14 @@ class WrappedApi(client.Client):
     async def get(self, path: str) -> client.Object:
         return await self._read(lambda: self._inner.get(path))
 
-    async def list(
-        self, resource: resources.Resource, namespace: str | None, selector: str = ""
+    async def page(
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        selector: str = "",
+        place: str = "",
     ) -> client.Listing:
-        return await self._read(lambda: self._inner.list(resource, namespace, selector))
+        return await self._read(lambda: self._inner.page(resource, namespace, selector, place))
 
     async def watch(
         self, resource: resources.Resource, namespace: str | None, version: str, selector: str = ""

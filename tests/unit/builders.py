@@ -6,6 +6,7 @@ from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import build, conditions, decide, decision, observation, replicas
+from tfparallel_operator.engine import observe
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SETTINGS = build.Settings(
@@ -82,6 +83,9 @@ class World:
     host_port: int | None = None
     settings: build.Settings = SETTINGS
     groups: dict[tuple[str, str], observation.Group] = dataclasses.field(default_factory=dict)
+    workload: observation.Workload | None = None
+    flavors: dict[str, observation.Flavor] = dataclasses.field(default_factory=dict)
+    manifests: list[decision.Manifest] = dataclasses.field(default_factory=list)
     deleted: bool = False
     created: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     events: list[decision.Event] = dataclasses.field(default_factory=list)
@@ -100,6 +104,8 @@ class World:
             has_policy=self.has_policy,
             host_port=self.host_port,
             groups=tuple(self.groups.values()),
+            workloads=() if self.workload is None else (self.workload,),
+            flavors=self.flavors,
         )
 
     def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:
@@ -179,12 +185,18 @@ class World:
             )
             assert written == action, "a status survives the way to the API server and back"
             self.job = self.job.model_copy(update={"status": written})
+        elif isinstance(action, decision.Change) and action.type == decision.WORKLOAD:
+            self._change_workload(action)
         elif isinstance(action, decision.Change):
             group = self.groups[action.type[0], action.name]
             assert group.uid == action.uid
             spec = {**group.spec, **action.fields["spec"]}
             spec = {key: value for key, value in spec.items() if value is not None}
             self.groups[action.type[0], action.name] = dataclasses.replace(group, spec=spec)
+        elif isinstance(action, decision.Deletion) and action.type == decision.WORKLOAD:
+            assert self.workload is not None
+            assert self.workload.uid == action.uid
+            self.workload = None
         elif isinstance(action, decision.Deletion) and action.type != decision.POD:
             assert self.groups.pop((action.type[0], action.name)).uid == action.uid
         elif isinstance(action, decision.Deletion):
@@ -193,8 +205,26 @@ class World:
         else:
             self._create(action)
 
+    def _change_workload(self, change: decision.Change) -> None:
+        found = self.workload
+        assert found is not None
+        assert (found.uid, found.version, "status") == (
+            change.uid,
+            change.version,
+            change.subresource,
+        )
+        status = dict(change.fields["status"])
+        changes: dict[str, Any] = {"conditions": tuple(status.pop("conditions"))}
+        if "admission" in status:
+            assert status.pop("admission") is None
+            changes |= {"admission": {}, "cluster_queue": ""}
+        assert not status
+        version = str(int(found.version) + 1)
+        self.workload = dataclasses.replace(found, version=version, **changes)
+
     def _create(self, created: decision.Manifest) -> None:
         name = created["metadata"]["name"]
+        self.manifests.append(created)
         if created["kind"] == "Service":
             assert not self.has_service
             self.has_service = True
@@ -208,6 +238,12 @@ class World:
             key = created["apiVersion"], name
             assert key not in self.groups
             self.groups[key] = observation.Group(*key, "group-uid", created["spec"])
+        elif created["kind"] == "Workload":
+            assert self.workload is None
+            assert not self.pods, "a job queues when nothing of it runs any more"
+            made = {"uid": f"workload-{len(self.manifests)}", "resourceVersion": "1"}
+            body = {**created, "metadata": {**created["metadata"], **made}}
+            self.workload = observe.workload(body)
         else:
             assert name not in self.pods, f"{name} is created while it exists"
             labels = created["metadata"]["labels"]

@@ -79,6 +79,17 @@ def test_dynamic_workers_know_themselves_and_the_servers() -> None:
     assert len(made["chief-0"]["cluster"]["worker"]) == 3
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_built_once_for_all_pods_is_what_each_would_be_told(dynamic: bool) -> None:
+    spec = {"enableDynamicWorker": dynamic}
+    made = builders.a_job(chief=1, worker=2, ps=1, evaluator=1, spec=spec)
+    known = cluster_spec.peers(made)
+    assert (known is None) is dynamic
+    for replica in replicas.expand(made):
+        text = cluster_spec.tf_config(made, replica, known)
+        assert text == cluster_spec.tf_config(made, replica)
+
+
 def test_the_port_named_tfjob_port_is_used() -> None:
     document = builders.manifest(chief=1, worker=1)
     container = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]

@@ -197,6 +197,20 @@ def test_why_a_pod_waits_stands_in_the_status() -> None:
     assert "Insufficient nvidia.com/gpu" in running.message
 
 
+def test_of_a_gang_the_pod_that_holds_up_the_others_says_why() -> None:
+    world = builders.a_world(worker=3)
+    for index, words in enumerate(
+        (
+            "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
+            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+            "0/1 nodes are available: 1 rejection in Unreserve.",
+        )
+    ):
+        world.update(f"job-worker-{index}", waiting=words)
+    world.settle()
+    assert world.status.replicas["Worker"].reason.startswith("job-worker-1: 0/2 nodes")
+
+
 def test_a_second_wrong_spec_is_told_like_the_first() -> None:
     first = decide.reject({"metadata": {"generation": 1}}, load.SpecError("a"), builders.START)
     status = first.status.model_dump(mode="json", by_alias=True)

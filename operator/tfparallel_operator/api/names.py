@@ -50,6 +50,24 @@ ANNOTATION_POD_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO = "volcano"
 """Volcano's scheduler, as pods name it."""
 
+LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+"""Kueue's label of a job: the LocalQueue that it waits in."""
+
+LABEL_WORKLOAD_PRIORITY = "kueue.x-k8s.io/priority-class"
+"""Kueue's label of a job: its WorkloadPriorityClass."""
+
+LABEL_JOB_UID = "kueue.x-k8s.io/job-uid"
+"""Kueue's label of a Workload: the uid of the job that it stands for."""
+
+LABEL_POD_SET = "kueue.x-k8s.io/podset"
+"""Kueue's label of a pod: the pod set of the Workload that it was admitted with."""
+
+ANNOTATION_WORKLOAD = "kueue.x-k8s.io/workload"
+"""Kueue's annotation of a pod: the Workload that it was admitted with."""
+
+TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
+"""Kueue's scheduling gate: taken off once Kueue has written the pod's place into it."""
+
 CONTROLLER = f"{GROUP}/operator"
 """This operator, as runPolicy.managedBy and Events name it."""
 
@@ -65,6 +83,8 @@ class Condition(enum.StrEnum):
     RESUMABLE = "Resumable"
     """False: a restart begins at step 0."""
     SUSPENDED = "Suspended"
+    ADMITTED = "Admitted"
+    """Only of jobs in a queue: whether Kueue lets the job run."""
     RUNNING = "Running"
     RESTARTING = "Restarting"
     TRAINING_STALLED = "TrainingStalled"
@@ -103,6 +123,10 @@ class Reason(enum.StrEnum):
     ADMISSION_DENIED = "AdmissionDenied"
     HOST_PORTS_TAKEN = "HostPortsTaken"
     GANG_SCHEDULER_NOT_INSTALLED = "GangSchedulerNotInstalled"
+    JOB_QUEUED = "JobQueued"
+    JOB_ADMITTED = "JobAdmitted"
+    JOB_EVICTED = "JobEvicted"
+    KUEUE_NOT_INSTALLED = "KueueNotInstalled"
     REPLICAS_CREATED = "ReplicasCreated"
     POD_FORCED = "PodForced"
     CHIEF_SUCCEEDED = "ChiefSucceeded"

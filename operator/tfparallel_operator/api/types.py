@@ -291,6 +291,7 @@ class Metadata(pydantic.BaseModel):
     generation: int = 0
     resource_version: str = ""
     deletion_timestamp: str | None = None
+    labels: dict[str, str] = pydantic.Field(default_factory=dict)
 
 
 class TFParallelJob(base.Model):

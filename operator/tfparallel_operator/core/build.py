@@ -58,6 +58,8 @@ class Settings:
     """Since when reports of progress are taken: silence before says nothing."""
     gangs: gang.Installation | None = None
     """Who starts pods together; absent: nothing schedules here, all pods start at once."""
+    queues: bool = False
+    """Whether jobs with the label of a queue wait for Kueue."""
 
 
 def labels(job: types.TFParallelJob) -> dict[str, str]:
@@ -128,6 +130,7 @@ def pod(
     attempt: int,
     replica_attempt: int,
     memory_growths: int = 0,
+    known: str | None = None,
 ) -> decision.Manifest:
     """Build the pod of one replica from its template, or from the shipped trainer's.
 
@@ -138,6 +141,7 @@ def pod(
         attempt: the job's attempt.
         replica_attempt: the replica's restarts within it.
         memory_growths: how often the memory of its role has grown.
+        known: what `cluster_spec.peers` has returned for the job; None: it is not known.
     """
     spec = replicas.by_role(job)[replica.role]
     template = copy.deepcopy(spec.template) or {}
@@ -164,7 +168,7 @@ def pod(
     if job.spec.trainer is not None:
         _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)
     _fill_container(container, job, replica, spec, attempt)
-    _tell_cluster(container, job, replica, settings)
+    _tell_cluster(container, job, replica, settings, known)
     gpus.prepare(pod_spec, container)
     if job.spec.host_network:
         host_network.prepare(pod_spec, container)
@@ -268,10 +272,11 @@ def _tell_cluster(
     job: types.TFParallelJob,
     replica: replicas.Replica,
     settings: Settings,
+    known: str | None,
 ) -> None:
     """Say who the peers are: in the variable, or in the file that the replicas share."""
     if not cluster_spec.is_shared(job, settings.share_above):
-        config = cluster_spec.tf_config(job, replica)
+        config = cluster_spec.tf_config(job, replica, known)
         containers.set_env(container, environment.TF_CONFIG, config)
         return
     containers.set_env(container, environment.TF_CONFIG, cluster_spec.task(replica))

@@ -45,8 +45,27 @@ def containers(spec: types.ReplicaSpec) -> Sequence[Any]:
     return ((spec.template or {}).get("spec") or {}).get("containers") or ()
 
 
-def tf_config(job: types.TFParallelJob, replica: replicas.Replica) -> str:
-    """Return the TF_CONFIG of a replica as compact JSON."""
+def peers(job: types.TFParallelJob) -> str | None:
+    """Return the cluster as compact JSON, as every replica but the evaluator knows it.
+
+    None: each knows another one. Who builds many pods asks once, for it takes as long as one of
+    them does.
+    """
+    if job.spec.enable_dynamic_worker:
+        return None
+    return _compact(_cluster(job, replicas.Replica(types.Role.WORKER, 0)))
+
+
+def tf_config(job: types.TFParallelJob, replica: replicas.Replica, known: str | None = None) -> str:
+    """Return the TF_CONFIG of a replica as compact JSON.
+
+    Args:
+        job: the job.
+        replica: one of its replicas.
+        known: what `peers` has returned for the job; None: it is not known.
+    """
+    if known is not None and replica.role is not types.Role.EVALUATOR:
+        return f'{{"cluster":{known},"task":{_compact(_task(replica))}}}'
     return _compact({"cluster": _cluster(job, replica), "task": _task(replica)})
 
 

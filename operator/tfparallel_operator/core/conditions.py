@@ -17,6 +17,12 @@ def holds(status: job_status.JobStatus, kind: names.Condition) -> bool:
     return condition is not None and condition.status is job_status.Truth.TRUE
 
 
+def denied(status: job_status.JobStatus, kind: names.Condition) -> bool:
+    """Whether a condition is set and false."""
+    condition = find(status, kind)
+    return condition is not None and condition.status is job_status.Truth.FALSE
+
+
 def finished(status: job_status.JobStatus) -> bool:
     """Whether the job has ended."""
     return holds(status, names.Condition.SUCCEEDED) or holds(status, names.Condition.FAILED)

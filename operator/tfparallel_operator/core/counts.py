@@ -7,6 +7,9 @@ from tfparallel_operator.api import job_status, types
 from tfparallel_operator.core import indices, observation, view
 from tfparallel_trainer.contract import exits
 
+_HELD_BY_OTHERS = ("optimistic rejection", "rejection in Unreserve")
+"""What the scheduler-plugins say of a pod for which there is place, but not for all of its gang."""
+
 _UNKNOWN_TIME = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
@@ -56,10 +59,11 @@ def _count_role(
 
 
 def _waiting(pods: Sequence[observation.Pod]) -> str:
-    for pod in pods:
-        if pod.phase is observation.Phase.PENDING and pod.waiting:
-            return f"{pod.name}: {pod.waiting}"
-    return ""
+    waiting = [pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting]
+    if not waiting:
+        return ""
+    cause = min(waiting, key=lambda pod: any(words in pod.waiting for words in _HELD_BY_OTHERS))
+    return f"{cause.name}: {cause.waiting}"
 
 
 def _last_exit(pods: Sequence[observation.Pod]) -> job_status.LastExit | None:

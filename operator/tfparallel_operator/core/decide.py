@@ -12,6 +12,7 @@ from tfparallel_operator.core import (
     build,
     cleanup,
     cluster_spec,
+    completion,
     conditions,
     counts,
     deadlines,
@@ -20,6 +21,7 @@ from tfparallel_operator.core import (
     gang,
     host_network,
     observation,
+    queueing,
     replicas,
     restarts,
     scaling,
@@ -121,6 +123,10 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
         if excess:
             message = _TOO_LONG.format(excess)
             return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
+    if queueing.queued(case.job, case.children, case.settings) and not queueing.admitted(case):
+        if _has_succeeded(case, status):
+            return training.train(case, status, ())
+        return queueing.wait(case, status, begun=_begun(status))
     if host_network.lacks_ports(case.job):
         return _portless(case, status)
     status, events = _started(case, status)
@@ -152,12 +158,14 @@ def _started(
     case: situation.Case, status: job_status.JobStatus
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
     """Begin the first attempt, or the next one after a suspension or a correction."""
-    if _begun(status):
+    goes_on, waited = _begun(status), conditions.denied(status, names.Condition.ADMITTED)
+    status = queueing.with_admission(case, status)
+    if goes_on:
         return status, ()
     suspended = conditions.holds(status, names.Condition.SUSPENDED)
-    reason = names.Reason.JOB_RESUMED if suspended else names.Reason.JOB_STARTED
+    reason = names.Reason.JOB_ADMITTED if waited else names.Reason.JOB_STARTED
     if suspended:
-        message = "spec.runPolicy.suspend is false"
+        reason, message = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
         status = case.condition(status, names.Condition.SUSPENDED, False, reason, message)
     status = conditions.without(status, names.Condition.FAILED)
     status = restarts.next_attempt(status, case.now)
@@ -168,9 +176,20 @@ def _started(
 
 
 def _begun(status: job_status.JobStatus) -> bool:
-    """Whether an attempt goes on: the job is neither suspended nor refused."""
+    """Whether an attempt goes on: the job is not suspended, nor refused, nor waits in a queue."""
+    waits = conditions.denied(status, names.Condition.ADMITTED)
+    return bool(status.attempt) and not waits and not _rests(status)
+
+
+def _rests(status: job_status.JobStatus) -> bool:
     resting = (names.Condition.SUSPENDED, names.Condition.FAILED)
-    return bool(status.attempt) and not any(conditions.holds(status, kind) for kind in resting)
+    return any(conditions.holds(status, kind) for kind in resting)
+
+
+def _has_succeeded(case: situation.Case, status: job_status.JobStatus) -> bool:
+    """Whether a job was done before its queue took its place away."""
+    done = status.attempt and not _rests(status)
+    return bool(done) and completion.success(case.job, case.sight(status)) is not None
 
 
 def _portless(case: situation.Case, status: job_status.JobStatus) -> decision.Decision:
@@ -199,7 +218,7 @@ def _suspended(case: situation.Case, status: job_status.JobStatus) -> decision.D
     return decision.Decision(
         case.observed(status),
         events=() if was_suspended else (case.normal(reason, message),),
-        deletions=case.forsaken(),
+        deletions=(*case.forsaken(), *queueing.removals(case)),
     )
 
 
@@ -210,6 +229,7 @@ def _ended(case: situation.Case, status: job_status.JobStatus) -> decision.Decis
     return decision.Decision(
         case.observed(status),
         deletions=(*situation.deletions(left.pods), *gang.removals(case.children.groups)),
+        changes=queueing.end(case, status),
         delete_job=left.delete_job,
         wake_at=left.look_again_at,
     )

@@ -32,6 +32,7 @@ ObjectType = tuple[str, str]
 """The apiVersion and kind of an object."""
 
 POD: ObjectType = ("v1", "Pod")
+WORKLOAD: ObjectType = ("kueue.x-k8s.io/v1beta1", "Workload")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ class Change:
     name: str
     uid: str
     fields: Mapping[str, Any]
+    version: str | None = None
+    """Its resource version, where the change must not meet another one."""
+    subresource: str = ""
+    """`status`, where the fields are of the status."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

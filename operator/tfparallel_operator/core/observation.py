@@ -75,6 +75,52 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PodSetAdmission:
+    """Where the pods of one role may go, as Kueue has admitted them."""
+
+    flavors: tuple[str, ...] = ()
+    """The ResourceFlavors whose quota they use."""
+    updates: tuple[Mapping[str, Any], ...] = ()
+    """What admission checks add to them: labels, annotations, nodeSelector, tolerations."""
+    placed: bool = False
+    """Whether Kueue itself gives each pod a place (topology-aware scheduling)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flavor:
+    """One ResourceFlavor of Kueue: which nodes it stands for."""
+
+    node_labels: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Workload:
+    """One Workload of Kueue that the job owns."""
+
+    name: str
+    uid: str
+    version: str
+    """Its resource version."""
+    queue: str
+    priority_class: str
+    """Its WorkloadPriorityClass; empty when it has none."""
+    counts: Mapping[str, int]
+    """Pods by pod set."""
+    active: bool = True
+    """False: somebody has stopped it."""
+    deleting: bool = False
+    conditions: tuple[Mapping[str, Any], ...] = ()
+    """Its conditions as they are."""
+    cluster_queue: str = ""
+    """Who has reserved quota for it."""
+    admission: Mapping[str, PodSetAdmission] = dataclasses.field(default_factory=dict)
+    """What was reserved, by pod set."""
+    pending_checks: tuple[str, ...] = ()
+    """What the admission checks say that it waits for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Children:
     """Everything that a job owns, as last observed."""
 
@@ -86,6 +132,9 @@ class Children:
     host_port: int | None = None
     """The first of the nodes' ports that are free for a job that has none yet and needs some."""
     groups: tuple[Group, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
+    """The ResourceFlavors that an admitted Workload names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -50,6 +50,12 @@ def restart(
     return changed.model_copy(update={"replica_attempts": attempts, "attempt_time": begins_at})
 
 
+def disrupted(status: job_status.JobStatus) -> job_status.JobStatus:
+    """Return the status of a job whose pods the cluster takes, all of them; when the next attempt
+    begins is not known yet."""
+    return _with_count(status, policies.Cause.DISRUPTION)
+
+
 def next_attempt(
     status: job_status.JobStatus, begins_at: datetime.datetime
 ) -> job_status.JobStatus:
@@ -129,12 +135,16 @@ def _counted(
     """Count a restart; failures of the evaluator are counted by its own attempts alone."""
     if loss.cause.bounded and policy.has_own_budget(job, loss):
         return status
-    field = "failure" if loss.cause.bounded else "disruption"
+    return _with_count(status, loss.cause)
+
+
+def _with_count(status: job_status.JobStatus, cause: policies.Cause) -> job_status.JobStatus:
+    field = "failure" if cause.bounded else "disruption"
     counts = status.restarts.model_copy(update={field: getattr(status.restarts, field) + 1})
-    cause = loss.cause.value
-    causes = {**status.restart_causes, cause: status.restart_causes.get(cause, 0) + 1}
+    word = cause.value
+    causes = {**status.restart_causes, word: status.restart_causes.get(word, 0) + 1}
     return status.model_copy(
-        update={"restarts": counts, "restart_causes": causes, "last_cause": cause}
+        update={"restarts": counts, "restart_causes": causes, "last_cause": word}
     )
 
 

@@ -3,7 +3,7 @@
 import datetime
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import completion, observation, replicas, restarts, view
+from tfparallel_operator.core import completion, conditions, observation, replicas, restarts, view
 
 _WORKER = types.Role.WORKER
 
@@ -26,6 +26,8 @@ def in_force(job: types.TFParallelJob, pods: tuple[observation.Pod, ...]) -> typ
 
     Until it has a pod an attempt may still begin with those that the spec asks for.
     """
+    if conditions.denied(job.status, names.Condition.ADMITTED):
+        return job
     begun = any(counts.seen for counts in job.status.replicas.values()) or any(
         pod.attempt == job.status.attempt for pod in pods
     )

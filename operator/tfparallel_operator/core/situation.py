@@ -15,6 +15,7 @@ from tfparallel_operator.core import (
 )
 
 _PASSING = (
+    names.Condition.ADMITTED,
     names.Condition.RUNNING,
     names.Condition.RESTARTING,
     names.Condition.TRAINING_STALLED,

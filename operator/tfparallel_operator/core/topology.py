@@ -22,6 +22,8 @@ _WEIGHTS = {names.LABEL_MESH_GROUP: 100, names.LABEL_MESH_PIPELINE: 30, names.LA
 
 def labels(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, str]:
     """Return the labels of a pod that say with which others it shares a part of the mesh."""
+    if job.spec.mesh is None:
+        return {}
     training = _training(job)
     if replica not in training:
         return {}
@@ -36,8 +38,10 @@ def affinity(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, A
     take it before.
     """
     keys = _keys(job)
+    if not keys:
+        return None
     training = _training(job)
-    if not keys or replica not in training or len(training) == 1:
+    if replica not in training or len(training) == 1:
         return None
     wanted = {names.LABEL_JOB: job.metadata.name}
     terms = [

@@ -5,6 +5,7 @@ import datetime
 from tfparallel_operator.api import job_status, names, policies
 from tfparallel_operator.core import (
     build,
+    cluster_spec,
     completion,
     conditions,
     counts,
@@ -15,6 +16,7 @@ from tfparallel_operator.core import (
     isolation,
     observation,
     policy,
+    queueing,
     replicas,
     restarts,
     scaling,
@@ -164,6 +166,7 @@ def _go_on(
         status = case.condition(status, _REFUSED, False, created, "every pod was created")
     if runs and not was_running:
         events = (*events, case.normal(reason, message))
+    told = queueing.progress(case, sight)
     group = gang.steps(case.job, sight, case.children.groups, case.settings.gangs, status.attempt)
     return decision.Decision(
         case.observed(status),
@@ -171,8 +174,9 @@ def _go_on(
         deletions=(
             *situation.deletions((*sight.stale, *sight.dismissed)),
             *group.deletions,
+            *queueing.leftovers(case),
         ),
-        changes=group.changes,
+        changes=(*group.changes, *told),
         creations=_creations(case, status, sight, group),
         wake_at=wake_at,
     )
@@ -195,7 +199,8 @@ def _creations(
     if paused or any(pod.attempt != status.attempt for pod in sight.stale):
         return tuple(manifests)
     taken = {pod.replica for pod in sight.stale}
-    manifests += [
+    known = cluster_spec.peers(case.job) if sight.missing else None
+    pods = [
         build.pod(
             case.job,
             replica,
@@ -203,11 +208,13 @@ def _creations(
             attempt=status.attempt,
             replica_attempt=status.replica_attempts.get(replica.name, 0),
             memory_growths=status.replicas[replica.role.value].memory_growths,
+            known=known,
         )
         for replica in sight.missing
         if replica not in taken
     ]
-    return tuple(manifests)
+    queueing.place(case, pods)
+    return (*manifests, *pods)
 
 
 def refused(

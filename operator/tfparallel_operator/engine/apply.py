@@ -12,8 +12,10 @@ from tfparallel_operator.engine import (
     client,
     errors,
     jobs,
+    kueue,
     merge,
     observe,
+    queue,
     recorder,
     resources,
 )
@@ -56,10 +58,15 @@ def always() -> None:
     """Allow every write."""
 
 
+def untold(_: queue.Key) -> None:
+    """Tell nobody of a status that was written."""
+
+
 class Applier:
     """Writes what was decided; errors end the writing and go to the caller.
 
-    Before every write it asks whether it still may: `may_write` raises an error otherwise.
+    Before every write it asks whether it still may: `may_write` raises an error otherwise. It tells
+    `wrote` of every status whose write was answered.
     """
 
     def __init__(
@@ -69,12 +76,14 @@ class Applier:
         found: children.Children,
         events: recorder.Recorder,
         may_write: Callable[[], None] = always,
+        wrote: Callable[[queue.Key], None] = untold,
     ) -> None:
         self._api = api
         self._jobs = known
         self._children = found
         self._events = events
         self._may_write = may_write
+        self._wrote = wrote
 
     async def apply(self, body: jobs.Body, decided: decision.Decision) -> None:
         """Carry a decision out.
@@ -108,6 +117,7 @@ class Applier:
         self._may_write()
         answer = await self._api.patch(path, {"metadata": condition, "status": change})
         self._jobs.answered(answer)
+        self._wrote(jobs.key_of(body))
         _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
         return answer
 
@@ -141,8 +151,11 @@ class Applier:
     async def _change(self, body: jobs.Body, changes: Sequence[decision.Change]) -> None:
         for change in changes:
             resource = resources.BY_TYPE[change.type]
-            path = resource.path(body["metadata"]["namespace"], change.name)
-            fields = {**change.fields, "metadata": {"uid": change.uid}}
+            path = resource.path(body["metadata"]["namespace"], change.name, change.subresource)
+            condition = {"uid": change.uid, "resourceVersion": change.version}
+            known = {key: value for key, value in condition.items() if value is not None}
+            fields = {**change.fields, "metadata": known}
+            self._may_write()
             self._children.learn(resource, await self._api.patch(path, fields))
 
     async def _lives(self, node: str) -> bool:
@@ -162,13 +175,17 @@ class Applier:
         namespace = manifest["metadata"]["namespace"]
         self._may_write()
         try:
+            if resource == resources.WORKLOADS:
+                manifest = await kueue.prioritised(self._api, manifest)
             created = await self._api.create(resource, namespace, manifest)
         except errors.AlreadyExists:
             created = await self._compare(resource, manifest)
         except errors.Invalid as error:
+            if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
+                raise Postponed(_refused(str(error)), error.retry_after) from error
             raise NotWanted(_invalid(manifest, str(error))) from error
         except errors.NotFound as error:
-            if resource not in resources.POD_GROUPS:
+            if resource not in (*resources.POD_GROUPS, resources.WORKLOADS):
                 raise
             raise Postponed(_not_installed(manifest), error.retry_after) from error
         except errors.Refused as error:
@@ -273,6 +290,14 @@ def _invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
 
 
 def _not_installed(manifest: decision.Manifest) -> observation.Refusal:
+    if manifest["kind"] == "Workload":
+        queue = manifest["spec"]["queueName"]
+        message = (
+            f"the API server does not know Workloads of {manifest['apiVersion']}: install Kueue"
+            f" (see docs/scheduling.md), or remove the label {names.LABEL_QUEUE}={queue}"
+        )
+        reason = names.Reason.KUEUE_NOT_INSTALLED
+        return observation.Refusal(reason, message, final=False)
     message = (
         f"the API server does not know PodGroups of {manifest['apiVersion']}: install their gang"
         " scheduler (see docs/scheduling.md), or change scheduling.gang"

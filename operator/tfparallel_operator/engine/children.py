@@ -10,7 +10,7 @@ from tfparallel_operator.engine import client, informer, observe, resources
 
 
 class Children:
-    """Pods and PodGroups, and the mere existence of the other children, by their job's uid."""
+    """Pods, PodGroups, Workloads, and the mere existence of the rest, by their job's uid."""
 
     def __init__(
         self, api: client.Client, namespaces: tuple[str, ...], changed: informer.Changed
@@ -28,8 +28,12 @@ class Children:
             informer.Informer(api, resource, namespaces, _group(resource), changed, optional=True)
             for resource in resources.POD_GROUPS
         )
+        self._workloads = informer.Informer(
+            api, resources.WORKLOADS, namespaces, observe.workload, changed, optional=True
+        )
         followed: tuple[informer.Informer[Any], ...]
-        followed = (self.pods, self._services, self._configs, self._policies, *self._groups)
+        followed = (self.pods, self._services, self._configs, self._policies)
+        followed = (*followed, *self._groups, self._workloads)
         self._by_resource = {found.resource: found for found in followed}
 
     def of(self, uid: str) -> observation.Children:
@@ -40,6 +44,7 @@ class Children:
             has_config=bool(self._configs.of(uid)),
             has_policy=bool(self._policies.of(uid)),
             groups=tuple(group for found in self._groups for group in found.of(uid)),
+            workloads=self._workloads.of(uid),
         )
 
     def learn(self, resource: resources.Resource, item: Mapping[str, Any]) -> None:

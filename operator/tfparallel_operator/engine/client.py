@@ -22,8 +22,8 @@ from tfparallel_operator.engine import credentials, errors, resources
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
 
-PAGE = 500
-"""Objects in one answer of a list: bounds memory on both sides."""
+PAGE = 200
+"""Objects in one answer of a list: bounds memory on both sides, and how long reading takes."""
 
 WATCH_SILENCE_SECONDS = 70.0
 """A watch that says nothing for so long is dead: bookmarks come each minute."""
@@ -58,10 +58,12 @@ def _untold(*_: object) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listing:
-    """Everything that a list found, at one resource version."""
+    """What a list, or a page of it, has found at one resource version."""
 
     items: tuple[Object, ...]
     version: str
+    rest: str = ""
+    """Where the next page begins; empty: this is the last."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,14 +117,37 @@ class Client:
     ) -> Listing:
         """Read all objects of a namespace, or of all namespaces, that carry the labels."""
         items: list[Object] = []
-        query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
-        while True:
-            answer = await self._request("list", resource.path(namespace), query)
-            items += answer["items"]
-            page = answer["metadata"].get("continue")
-            if not page:
-                return Listing(tuple(items), answer["metadata"]["resourceVersion"])
-            query["continue"] = page
+        version = ""
+        async for page in self.pages(resource, namespace, selector):
+            items += page.items
+            version = page.version
+        return Listing(tuple(items), version)
+
+    async def pages(
+        self, resource: resources.Resource, namespace: str | None, selector: str = ""
+    ) -> AsyncIterator[Listing]:
+        """Read the same page by page: ten thousand objects need not be there at once."""
+        page = await self.page(resource, namespace, selector)
+        yield page
+        while page.rest:
+            page = await self.page(resource, namespace, selector, page.rest)
+            yield page
+
+    async def page(
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        selector: str = "",
+        place: str = "",
+    ) -> Listing:
+        """Read the page that begins at a place, which the one before it has told."""
+        query = {"limit": str(PAGE)}
+        query |= {"labelSelector": selector} if selector else {}
+        query |= {"continue": place} if place else {}
+        answer = await self._request("list", resource.path(namespace), query)
+        metadata = answer["metadata"]
+        rest = metadata.get("continue", "")
+        return Listing(tuple(answer["items"]), metadata["resourceVersion"], rest)
 
     async def watch(
         self,

@@ -12,7 +12,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Generic, TypeVar
 
 from tfparallel_operator.api import names
@@ -27,14 +27,16 @@ RETRY_SECONDS = (1.0, 10.0)
 ABSENT_SECONDS = 30.0
 """How often it is looked whether a resource that is not there has been installed."""
 
-_NOTHING = client.Listing((), str(sys.maxsize))
-
 T = TypeVar("T")
 Slim = Callable[[Mapping[str, Any]], T | None]
 """Makes the record's value of an object; None leaves the object out."""
 
 Changed = Callable[[observe.Owner], None]
 """Told of the owner of whatever has changed."""
+
+
+Found = tuple[tuple[str, str], int, observe.Owner | None, T | None]
+"""What is known of an object: its key, version, owner and value."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,8 +118,10 @@ class Informer(Generic[T]):
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Write the record of an object, unless a newer one is there."""
-        key, version = _key(item), _version(item)
-        owner, value = observe.owner(item), self._slim(item)
+        self._put(self.read(item))
+
+    def _put(self, found: Found[T]) -> None:
+        key, version, owner, value = found
         old = self._records.get(key)
         if old is not None and old.version >= version:
             return
@@ -141,15 +145,21 @@ class Informer(Generic[T]):
             del self._by_owner[record.owner.uid]
         self._changed(record.owner)
 
-    def replace(self, listing: client.Listing, scope: str | None) -> None:
-        """Take in a list: what it does not hold, and is not newer than it, is gone."""
-        seen = {_key(item) for item in listing.items}
+    def read(self, item: Mapping[str, Any]) -> Found[T]:
+        """Return what is known of an object."""
+        return _key(item), _version(item), observe.owner(item), self._slim(item)
+
+    def take(self, found: Iterable[Found[T]]) -> None:
+        """Write the records of objects that a list holds, unless newer ones are there."""
+        for one in found:
+            self._put(one)
+
+    def keep(self, keys: Set[tuple[str, str]], version: int, scope: str | None) -> None:
+        """Remove what a list of this version does not hold; what is newer than it stays."""
         for key, record in list(self._records.items()):
             inside = scope is None or key[0] == scope
-            if inside and key not in seen and record.version <= int(listing.version):
+            if inside and key not in keys and record.version <= version:
                 self.drop(key)
-        for item in listing.items:
-            self.put(item)
 
 
 class Stream:
@@ -199,18 +209,35 @@ class Stream:
             NotInstalled: the resource is optional, and not there.
             errors.ApiError: the list cannot be read.
         """
+        found: list[Found[Any]] = []
+        version = 0
         try:
-            listing = await self._api.list(self._resource, self._scope, SELECTOR)
+            async for page in self._api.pages(self._resource, self._scope, SELECTOR):
+                found += map(self._informer.read, page.items)
+                version = int(page.version)
         except (errors.NotFound, errors.Refused) as error:
             if not self._informer.optional:
                 raise
             # Without rights to see them it is as if there were none; older roles have none.
-            self._informer.replace(_NOTHING, self._scope)
+            self._informer.keep(set(), sys.maxsize, self._scope)
             self.listed.set()
             raise NotInstalled from error
-        self._informer.replace(listing, self._scope)
-        self.version = max(self.version, int(listing.version))
+        await self._take(found, version)
         self.listed.set()
+
+    async def _take(self, found: Sequence[Found[Any]], version: int) -> None:
+        """Take in a list, with pauses; nothing more once the watch has told of all that it holds.
+
+        The watch tells of deletions, too, which the list would undo.
+        """
+        for start in range(0, len(found), client.PAGE):
+            if version < self.version:
+                return
+            self._informer.take(found[start : start + client.PAGE])
+            await asyncio.sleep(0)
+        if version >= self.version:
+            self._informer.keep({key for key, *_ in found}, version, self._scope)
+            self.version = version
 
     async def _follow(self) -> None:
         if not self.version:

@@ -40,6 +40,10 @@ class Outcome(enum.StrEnum):
     BUG = "bug"
 
 
+UNSERVED = frozenset({Outcome.CONFLICT, Outcome.ERROR, Outcome.BUG})
+"""After these what the look was for is still to be done."""
+
+
 class Metrics:
     """The counters and histograms, and the registry that everything is shown from."""
 
@@ -75,6 +79,12 @@ class Metrics:
             "reconcile_duration_seconds",
             "One look at one job, with its writes.",
             ["outcome"],
+            buckets=_SHORT,
+            **given,
+        )
+        self._delay = prometheus_client.Histogram(
+            "status_delay_seconds",
+            "From an event about a job until its status was written.",
             buckets=_SHORT,
             **given,
         )
@@ -138,6 +148,10 @@ class Metrics:
     def reconciled(self, outcome: Outcome, seconds: float) -> None:
         """Count one look at a job."""
         self._reconciled.labels(outcome.value).observe(seconds)
+
+    def status_written(self, seconds: float) -> None:
+        """Count a status whose write was answered, so many seconds after the event it is for."""
+        self._delay.observe(seconds)
 
     def reported(self, code: int) -> None:
         """Count a report of progress and the HTTP status that it was answered with."""

@@ -160,6 +160,44 @@ def _disrupted(status: Raw) -> bool:
     )
 
 
+def workload(item: Raw) -> observation.Workload:
+    """Return what decisions need of a Workload of Kueue."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    of_classes = spec.get("priorityClassSource") == "kueue.x-k8s.io/workloadpriorityclass"
+    admission = status.get("admission") or {}
+    checks = status.get("admissionChecks") or ()
+    return observation.Workload(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        queue=spec.get("queueName", ""),
+        priority_class=spec.get("priorityClassName", "") if of_classes else "",
+        counts={one.get("name", ""): one.get("count", 1) for one in spec.get("podSets") or ()},
+        active=spec.get("active", True),
+        deleting=deleting(item),
+        conditions=tuple(status.get("conditions") or ()),
+        cluster_queue=admission.get("clusterQueue", ""),
+        admission={
+            one.get("name", ""): observation.PodSetAdmission(
+                flavors=tuple((one.get("flavors") or {}).values()),
+                updates=tuple(
+                    update
+                    for check in checks
+                    for update in check.get("podSetUpdates") or ()
+                    if update.get("name") == one.get("name")
+                ),
+                placed="topologyAssignment" in one,
+            )
+            for one in admission.get("podSetAssignments") or ()
+        },
+        pending_checks=tuple(
+            f"{check['name']}: {check.get('message') or 'pending'}"
+            for check in checks
+            if check.get("state") == "Pending"
+        ),
+    )
+
+
 def _waiting(status: Raw) -> str:
     """Say why a pod does not run yet: the kubelet's words, else the scheduler's."""
     for key in ("initContainerStatuses", "containerStatuses"):

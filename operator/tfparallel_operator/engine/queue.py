@@ -26,7 +26,9 @@ class Queue(Generic[K]):
         """Whether keys are taken in; a queue that nobody works on would only grow."""
         self._waiting: collections.OrderedDict[K, float] = collections.OrderedDict()
         self._running: dict[K, float] = {}
-        self._again: set[K] = set()
+        self._again: dict[K, float] = {}
+        self._since: dict[K, float] = {}
+        """When that was which no look has served yet, of each key."""
         self._ready: asyncio.Queue[None] = asyncio.Queue()
 
     def open(self, keys: Iterable[K]) -> None:
@@ -39,10 +41,12 @@ class Queue(Generic[K]):
         """Have a key looked at, once the queue is open."""
         if not self.opened:
             return
+        now = self._clock()
         if key in self._running:
-            self._again.add(key)
+            self._again.setdefault(key, now)
         elif key not in self._waiting:
-            self._waiting[key] = self._clock()
+            self._waiting[key] = now
+            self._since.setdefault(key, now)
             self._ready.put_nowait(None)
 
     async def get(self) -> K:
@@ -52,12 +56,18 @@ class Queue(Generic[K]):
         self._running[key] = self._clock()
         return key
 
-    def done(self, key: K) -> None:
-        """Say that the work on a key has ended."""
+    def done(self, key: K, *, served: bool = True) -> None:
+        """Say that the work on a key has ended; not `served`: what it was for is left to do."""
         del self._running[key]
+        if served:
+            del self._since[key]
         if key in self._again:
-            self._again.discard(key)
+            self._since.setdefault(key, self._again.pop(key))
             self.add(key)
+
+    def age(self, key: K) -> float:
+        """Return the seconds since a key that is worked on was first added for this work."""
+        return self._clock() - self._since[key]
 
     def oldest(self) -> float:
         """Return for how many seconds the oldest key has waited or been worked on; 0: idle."""

@@ -1,11 +1,13 @@
 """One look at one job: observe, decide, apply. The workers do it for every key of the queue."""
 
+import asyncio
 import dataclasses
 import datetime
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import build, decide, decision, host_network, observation
@@ -16,6 +18,7 @@ from tfparallel_operator.engine import (
     errors,
     host_ports,
     jobs,
+    kueue,
     logs,
     metrics,
     queue,
@@ -46,6 +49,7 @@ class Reconciler:
         alarm: timers.Timers[queue.Key],
         clock: timers.Clock = timers.utc_now,
         may_write: Callable[[], None] = apply.always,
+        wrote: Callable[[queue.Key], None] = apply.untold,
     ) -> None:
         self._api = api
         self._jobs = known
@@ -54,7 +58,8 @@ class Reconciler:
         self._timers = alarm
         self._clock = clock
         self._events = recorder.Recorder(api, instance, clock)
-        self._applier = apply.Applier(api, known, found, self._events, may_write)
+        self._applier = apply.Applier(api, known, found, self._events, may_write, wrote)
+        self._flavors = kueue.Flavors(api)
         self._host_ports = host_ports.HostPorts(known)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
@@ -87,18 +92,21 @@ class Reconciler:
             raise
 
     async def _carry_out(self, body: jobs.Body) -> None:
-        decided = self._decide(body, None)
         key = jobs.key_of(body)
+        # What is seen of the Workload stays the same for this look: its flavors are known for it.
+        workloads = self._children.of(body["metadata"]["uid"]).workloads
+        queue = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
+        decided = self._decide(body, None, queue)
         try:
             await self._apply(body, decided)
         except apply.NotWanted as error:
             newest = self._jobs.get(key) or body
-            decided = self._decide(newest, error.refusal)
+            decided = self._decide(newest, error.refusal, queue)
             await self._apply(newest, decided)
         except apply.Postponed as error:
             self._postpone(key, error)
             newest = self._jobs.get(key) or body
-            await self._apply(newest, self._decide(newest, error.refusal))
+            await self._apply(newest, self._decide(newest, error.refusal, queue))
             raise
         else:
             if decided.creations:
@@ -133,13 +141,18 @@ class Reconciler:
         with logs.about(attempt=decided.status.attempt):
             await self._applier.apply(body, decided)
 
-    def _decide(self, body: jobs.Body, refusal: observation.Refusal | None) -> decision.Decision:
+    def _decide(
+        self,
+        body: jobs.Body,
+        refusal: observation.Refusal | None,
+        queue: Mapping[str, Any],
+    ) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
         try:
             job = self._parse(body)
         except load.SpecError as error:
             return decide.reject(body, error, now)
-        found = self._children.of(job.metadata.uid)
+        found = dataclasses.replace(self._children.of(job.metadata.uid), **queue)
         if host_network.lacks_ports(job):
             port = self._host_ports.find(job.metadata.uid, host_network.needed(job))
             found = dataclasses.replace(found, host_port=port)
@@ -198,12 +211,15 @@ class Workers:
             key = await self._queue.get()
             begun = time.perf_counter()
             about = {"namespace": key.namespace, "job": key.name}
+            served = False
             try:
                 with logs.about(**about, reconcile=logs.new_reconcile()):
                     outcome = await self._look_at(key)
                 self._looked(outcome, time.perf_counter() - begun)
+                served = outcome not in metrics.UNSERVED
             finally:
-                self._queue.done(key)
+                self._queue.done(key, served=served)
+            await asyncio.sleep(0)  # A look with nothing to write has not waited.
 
     async def _look_at(self, key: queue.Key) -> metrics.Outcome:
         try:

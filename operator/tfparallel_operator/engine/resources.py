@@ -50,11 +50,19 @@ POD_GROUPS = (
 )
 """Groups of pods that start together, of each gang scheduler; none of them need be installed."""
 
+WORKLOADS = Resource("kueue.x-k8s.io/v1beta1", "workloads")
+"""Kueue's: what asks for quota; need not be installed."""
+
+RESOURCE_FLAVORS = Resource("kueue.x-k8s.io/v1beta1", "resourceflavors")
+WORKLOAD_PRIORITY_CLASSES = Resource("kueue.x-k8s.io/v1beta1", "workloadpriorityclasses")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
+
 BY_TYPE = {
     ("v1", "Pod"): PODS,
     ("v1", "Service"): SERVICES,
     ("v1", "ConfigMap"): CONFIG_MAPS,
     (NETWORK_POLICIES.api_version, "NetworkPolicy"): NETWORK_POLICIES,
+    (WORKLOADS.api_version, "Workload"): WORKLOADS,
     **{(resource.api_version, "PodGroup"): resource for resource in POD_GROUPS},
 }
 """Children of a job by apiVersion and kind of their manifests."""

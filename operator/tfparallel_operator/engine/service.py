@@ -57,8 +57,19 @@ class _Stopped(Exception):  # noqa: N818
     """The process was asked to end."""
 
 
-async def run(wanted: settings.Settings, stop: asyncio.Event) -> None:
+def _untold() -> None:
+    """Tell nobody."""
+
+
+async def run(
+    wanted: settings.Settings, stop: asyncio.Event, listed: Callable[[], None] = _untold
+) -> None:
     """Run the operator until `stop` is set, or until a part of it fails.
+
+    Args:
+        wanted: what the installation decides.
+        stop: asks for the end.
+        listed: called once all that there was at the start has been seen.
 
     Raises:
         ExceptionGroup: what failed; nothing when the end was asked for.
@@ -70,7 +81,7 @@ async def run(wanted: settings.Settings, stop: asyncio.Event) -> None:
         if wanted.progress_host:
             secret = (wanted.namespace, wanted.tls_secret, wanted.progress_host)
             bundle = await _patiently(lambda: tls.ensure(api, *secret))
-        await Operator(api, wanted, bundle, counted).run(stop)
+        await Operator(api, wanted, bundle, counted).run(stop, listed)
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
@@ -107,8 +118,8 @@ class Operator:
         self._jobs_listed = False
         counted.registry.register(metrics.State(self._jobs, self._queue, self._children))
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Run all parts until `stop` is set or one of them ends."""
+    async def run(self, stop: asyncio.Event, listed: Callable[[], None] = _untold) -> None:
+        """Run all parts until `stop` is set or one ends; tell `listed` of the first lists."""
         take_signals(stop)
         try:
             async with asyncio.TaskGroup() as group:
@@ -118,6 +129,7 @@ class Operator:
                 await self._children.wait_synced()
                 await self._sweeper.sweep()
                 self._jobs_listed = True
+                listed()
                 _LOG.info("watching %s", ", ".join(self._wanted.watch_namespaces) or "all jobs")
                 spawn(group, "sweeper", self._sweeper.run())
                 if self._bundle is not None:
@@ -163,6 +175,7 @@ class Operator:
             self._wanted.instance,
             self._timers,
             may_write=may_write,
+            wrote=lambda key: self._metrics.status_written(self._queue.age(key)),
         )
         workers = reconcile.Workers(self._queue, reconciler, self._timers, self._metrics.reconciled)
         self._queue.open(self._jobs.keys())
@@ -222,13 +235,14 @@ class Operator:
     def _build_settings(self) -> build.Settings:
         image = self._wanted.trainer_image
         if self._bundle is None:
-            return build.Settings(trainer_image=image, gangs=self._wanted.gangs)
+            return build.Settings(trainer_image=image, gangs=self._wanted.gangs, queues=True)
         return build.Settings(
             trainer_image=image,
             progress_url=f"https://{self._wanted.progress_host}:{self._wanted.progress_port}",
             progress_ca=self._bundle.authorities,
             listening_since=timers.utc_now(),
             gangs=self._wanted.gangs,
+            queues=True,
         )
 
 

@@ -10,9 +10,8 @@ import dataclasses
 import datetime
 import ipaddress
 import logging
-import pathlib
+import os
 import ssl
-import tempfile
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -58,13 +57,11 @@ class Bundle:
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Have a server that may be running already show this certificate."""
-        with tempfile.TemporaryDirectory() as folder:
-            # ssl reads them from files only.
-            certificate, key = pathlib.Path(folder, "tls.crt"), pathlib.Path(folder, "tls.key")
-            certificate.write_text(self.certificate)
-            key.touch(mode=0o600)
-            key.write_text(self.key)
-            context.load_cert_chain(certificate, key)
+        # ssl reads them from files only. A disk could hold up the event loop; this is none.
+        with open(os.memfd_create("tls"), "w", encoding="ascii") as file:
+            file.write(f"{self.certificate}\n{self.key}")
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
 
 async def ensure(

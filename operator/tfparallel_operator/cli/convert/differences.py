@@ -175,9 +175,9 @@ class Difference(enum.Enum):
     )
     QUEUE = Row(
         "label `kueue.x-k8s.io/queue-name`",
-        "Kueue holds the job back until there is quota",
-        "Kueue does not know the kind: the job starts at once",
-        "leaves it: set `suspend` where the quota matters",
+        "Kueue suspends the job until there is quota; where there is no Kueue it starts at once",
+        "it waits until its Workload is admitted, also where there is no Kueue; `suspend` is yours",
+        "leaves it: remove `suspend: true` if Kueue wrote it",
     )
     ROLE_KEYS = Row(
         "role keys",

@@ -23,7 +23,6 @@ UNLIMITED = 2**31 - 1
 """As backoffLimit: never reached."""
 
 _OWN_MANAGER = "kubeflow.org/training-operator"
-_QUEUE = "kueue.x-k8s.io/queue-name"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _METADATA = ("name", "generateName", "namespace", "labels", "annotations")
 _SPEC = ("runPolicy", "successPolicy", "tfReplicaSpecs", "enableDynamicWorker")
@@ -138,7 +137,7 @@ class _Conversion:
                 made[field] = {key: value for key, value in kept.items() if key != _LAST_APPLIED}
                 if not made[field]:
                     del made[field]
-        if _QUEUE in made.get("labels", {}):
+        if names.LABEL_QUEUE in made.get("labels", {}):
             self._note("metadata.labels", Difference.QUEUE)
         return made
 

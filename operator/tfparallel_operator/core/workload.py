@@ -1,0 +1,234 @@
+"""The Workload of a job in a queue of Kueue: what it asks for, and what Kueue says of it. Pure.
+
+Kueue asks of those who run jobs what its own integrations do: no pods before the Workload is
+admitted; pods that carry the labels of the nodes whose quota they use; after an eviction the pods
+are ended and then, by them, the reservation is given back; `PodsReady` while it runs, and
+`Finished` at the end.
+"""
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import build, decision, observation, replicas
+
+Condition = Mapping[str, Any]
+"""One condition of a Workload as JSON."""
+
+_WORKLOAD_PRIORITY = "kueue.x-k8s.io/workloadpriorityclass"
+_POD_PRIORITY = "scheduling.k8s.io/priorityclass"
+_PREEMPTED = "Preempted"
+"""The one eviction that puts a Workload in its queue again at once; else Kueue says when."""
+
+_POD_FIELDS = ("hostname", "subdomain", "schedulingGroup")
+_CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
+
+
+def name(job: types.TFParallelJob) -> str:
+    """Return the name of a job's Workload, with its kind as Kueue's own have it."""
+    return f"{names.SINGULAR}-{job.metadata.name}"
+
+
+def find(
+    job: types.TFParallelJob, workloads: Iterable[observation.Workload]
+) -> observation.Workload | None:
+    """Return the job's Workload, if there is one."""
+    return next((one for one in workloads if one.name == name(job)), None)
+
+
+def holds(found: observation.Workload, kind: str) -> bool:
+    """Whether a condition of a Workload is set and true."""
+    condition = _condition(found, kind)
+    return condition is not None and condition.get("status") == "True"
+
+
+def fits(job: types.TFParallelJob, found: observation.Workload) -> bool:
+    """Whether a Workload asks for what the job asks for.
+
+    While it holds quota its queue and its priority stay what they were.
+    """
+    if found.deleting or holds(found, "Finished") or found.counts != _counts(job):
+        return False
+    labels = job.metadata.labels
+    return holds(found, "QuotaReserved") or (
+        found.queue == labels.get(names.LABEL_QUEUE)
+        and found.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
+    )
+
+
+def admits(job: types.TFParallelJob, found: observation.Workload | None) -> bool:
+    """Whether the job's pods may run."""
+    return (
+        found is not None and fits(job, found) and not evicted(found) and holds(found, "Admitted")
+    )
+
+
+def evicted(found: observation.Workload) -> bool:
+    """Whether what a Workload had was taken from it, or nobody may admit it."""
+    return not found.active or holds(found, "Evicted")
+
+
+def words(found: observation.Workload) -> str:
+    """Say in Kueue's words why a Workload is not admitted."""
+    if not found.active:
+        return "Deactivated: the Workload's spec.active is false"
+    if found.pending_checks and holds(found, "QuotaReserved") and not holds(found, "Evicted"):
+        return "; ".join(found.pending_checks)
+    for kind, value in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
+        told = _condition(found, kind)
+        if told is not None and told.get("status") == value:
+            return f"{told.get('reason', kind)}: {told.get('message', '')}"
+    return "Kueue has not looked at it yet"
+
+
+def manifest(job: types.TFParallelJob, settings: build.Settings) -> decision.Manifest:
+    """Build the Workload of a job; the number of its priority is filled in when it is created."""
+    metadata = build.metadata(job, name(job))
+    metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
+    pod_sets = [_pod_set(job, role, settings) for role in replicas.by_role(job)]
+    spec = {"queueName": job.metadata.labels[names.LABEL_QUEUE], "podSets": pod_sets}
+    given = job.metadata.labels.get(names.LABEL_WORKLOAD_PRIORITY)
+    of_pods = (one["template"]["spec"].get("priorityClassName") for one in pod_sets)
+    if given:
+        spec |= {"priorityClassName": given, "priorityClassSource": _WORKLOAD_PRIORITY}
+    else:
+        first = next((found for found in of_pods if found), "")
+        spec |= {"priorityClassName": first, "priorityClassSource": _POD_PRIORITY}
+    api_version, kind = decision.WORKLOAD
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def place(
+    pod: decision.Manifest,
+    found: observation.Workload,
+    flavors: Mapping[str, observation.Flavor],
+) -> None:
+    """Have a pod run where it was admitted, in place."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    pod_set = metadata["labels"][names.LABEL_ROLE]
+    metadata["labels"][names.LABEL_POD_SET] = pod_set
+    metadata["annotations"][names.ANNOTATION_WORKLOAD] = found.name
+    admitted = found.admission.get(pod_set, observation.PodSetAdmission())
+    selector = dict(spec.get("nodeSelector") or {})
+    tolerations = list(spec.get("tolerations") or ())
+    for flavor in dict.fromkeys(admitted.flavors):
+        selector |= flavors[flavor].node_labels
+        tolerations += flavors[flavor].tolerations
+    for update in admitted.updates:
+        metadata["labels"] |= update.get("labels") or {}
+        metadata["annotations"] |= update.get("annotations") or {}
+        selector |= update.get("nodeSelector") or {}
+        tolerations += update.get("tolerations") or ()
+    if selector:
+        spec["nodeSelector"] = selector
+    if tolerations:
+        spec["tolerations"] = [
+            given for index, given in enumerate(tolerations) if given not in tolerations[:index]
+        ]
+    if admitted.placed:
+        gates = [*(spec.get("schedulingGates") or ()), {"name": names.TOPOLOGY_GATE}]
+        spec["schedulingGates"] = gates
+
+
+def given_back(found: observation.Workload, now: datetime.datetime) -> decision.Change:
+    """Give the quota of a Workload back, once no pod uses it any more."""
+    evicted = _condition(found, "Evicted") or {}
+    reason, message = evicted.get("reason", "Pending"), evicted.get("message", "")
+    told = [
+        ("QuotaReserved", False, "Pending", message),
+        ("Admitted", False, "NoReservation", "The workload has no reservation"),
+        ("PodsReady", False, "WaitForStart", "Not all pods are ready or succeeded"),
+    ]
+    if evicted:
+        told.append(("Requeued", reason == _PREEMPTED, reason, message))
+    return _change(found, told, now, admission=None)
+
+
+def finished(
+    found: observation.Workload, succeeded: bool, message: str, now: datetime.datetime
+) -> decision.Change:
+    """Say that the job of a Workload has ended: its quota is free."""
+    reason = "Succeeded" if succeeded else "Failed"
+    return _change(found, [("Finished", True, reason, message)], now)
+
+
+def pods_ready(
+    found: observation.Workload, ready: bool, now: datetime.datetime
+) -> decision.Change | None:
+    """Say whether all pods run or have ended well; None when that is said already.
+
+    Kueue tells a start from a recovery, and waits for each as long as its configuration says.
+    """
+    before = _condition(found, "PodsReady") or {}
+    recovers = before.get("reason") in ("Started", "Recovered", "WaitForRecovery")
+    if ready == (before.get("status") == "True") and before:
+        return None
+    reason = ("Recovered" if recovers else "Started") if ready else "WaitForStart"
+    message = "All pods run or have succeeded" if ready else "Not all pods are ready or succeeded"
+    if recovers and not ready:
+        reason, message = "WaitForRecovery", "At least one pod was lost, waiting for recovery"
+    return _change(found, [("PodsReady", ready, reason, message)], now)
+
+
+def deletion(found: observation.Workload) -> decision.Deletion:
+    """Delete a Workload: it stands for nothing any more."""
+    return decision.Deletion(found.name, found.uid, decision.WORKLOAD)
+
+
+def _counts(job: types.TFParallelJob) -> dict[str, int]:
+    return {role.label: spec.replicas for role, spec in replicas.by_role(job).items()}
+
+
+def _pod_set(
+    job: types.TFParallelJob, role: types.Role, settings: build.Settings
+) -> dict[str, Any]:
+    """Return how many pods of which kind a role has: what decides about place and quota."""
+    pod = build.pod(job, replicas.Replica(role, 0), settings, attempt=1, replica_attempt=0)
+    spec = {key: value for key, value in pod["spec"].items() if key not in _POD_FIELDS}
+    for kind in ("initContainers", "containers"):
+        if kind in spec:
+            spec[kind] = [
+                {key: value for key, value in container.items() if key in _CONTAINER_FIELDS}
+                for container in spec[kind]
+            ]
+    given = (replicas.by_role(job)[role].template or {}).get("metadata") or {}
+    own = {names.LABEL_ROLE: role.label}
+    metadata = {
+        "labels": {**(given.get("labels") or {}), **build.labels(job), **own},
+        "annotations": dict(given.get("annotations") or {}),
+    }
+    template = {"metadata": metadata, "spec": spec}
+    return {"name": role.label, "count": _counts(job)[role.label], "template": template}
+
+
+def _condition(found: observation.Workload, kind: str) -> Condition | None:
+    return next((one for one in found.conditions if one.get("type") == kind), None)
+
+
+def _change(
+    found: observation.Workload,
+    told: Iterable[tuple[str, bool, str, str]],
+    now: datetime.datetime,
+    **status: Any,
+) -> decision.Change:
+    """Set conditions of a Workload; a list is written as a whole, so it must not have changed."""
+    conditions = {one["type"]: one for one in found.conditions}
+    for kind, true, reason, message in told:
+        value, before = str(true), conditions.get(kind, {})
+        moved = before.get("status") != value
+        conditions[kind] = {
+            "type": kind,
+            "status": value,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": _stamp(now) if moved else before["lastTransitionTime"],
+        }
+    fields = {"status": {"conditions": list(conditions.values()), **status}}
+    return decision.Change(
+        decision.WORKLOAD, found.name, found.uid, fields, found.version, "status"
+    )
+
+
+def _stamp(time: datetime.datetime) -> str:
+    return time.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
