@@ -30,6 +30,12 @@ def uninstall(cluster: handle.Cluster) -> None:
     cluster.run_helm("uninstall", RELEASE, WHERE, "--wait", "--timeout=150s")
 
 
+def acting(cluster: handle.Cluster) -> str:
+    """The name of the operator's pod that acts; empty while none does."""
+    holder = "--output=jsonpath={.spec.holderIdentity}"
+    return cluster.run_kubectl("get", "lease", RELEASE, WHERE, holder)
+
+
 def owned(cluster: handle.Cluster) -> set[str]:
     """The objects of the release, wherever they are."""
     selector = f"--selector=app.kubernetes.io/instance={RELEASE}"

@@ -58,7 +58,12 @@ def training(namespace: namespaces.Namespace) -> Iterator[Training]:
     volume = volumes.make(namespace, "slow")
     namespace.kubectl("create", "configmap", "slow", f"--from-file=model.py={SLOW}")
     checkpoint = {"claim": "slow", "everySteps": 20}
-    namespace.apply(jobs.trained("slow", steps=STEPS, globalBatchSize=8, checkpoint=checkpoint))
+    job = jobs.trained("slow", steps=STEPS, globalBatchSize=8, checkpoint=checkpoint)
+    for replica in job["spec"]["tfReplicaSpecs"].values():
+        # A pod that asks for nothing gets nothing while an operator starts, and is taken for lost.
+        container = {"name": "tensorflow", "resources": {"requests": {"cpu": "400m"}}}
+        replica["template"] = {"spec": {"containers": [container]}}
+    namespace.apply(job)
     namespace.wait("slow", _moves)
     yield Training(namespace, volume)
     volume.remove()
@@ -130,6 +135,27 @@ def test_operator_that_is_restarted_changes_nothing_for_the_job(training: Traini
     cluster.run_kubectl("delete", "pod", operator.WHERE, selector, "--grace-period=0", "--force")
     rollout = ("rollout", "status", "deployment/tfparallel-operator", operator.WHERE)
     cluster.run_kubectl(*rollout, "--timeout=120s")
+    _finishes_undisturbed(training, first)
+
+
+def test_the_second_of_two_operators_takes_over_while_a_job_trains(training: Training) -> None:
+    namespace = training.namespace
+    first = namespace.pods("slow")
+    cluster = namespace.cluster
+    try:
+        operator.install(cluster, "replicas=2")  # Waits until both are ready.
+        acting = operator.acting(cluster)
+        before = namespace.job("slow")["status"]["progress"]["step"]
+        cluster.run_kubectl("delete", "pod", operator.WHERE, acting, "--grace-period=0", "--force")
+        namespace.wait("slow", lambda _: operator.acting(cluster) not in ("", acting))
+        namespace.wait("slow", lambda status: status["progress"]["step"] > before + 5)
+        _finishes_undisturbed(training, first)
+    finally:
+        operator.install(cluster)
+
+
+def _finishes_undisturbed(training: Training, first: dict[str, namespaces.Object]) -> None:
+    namespace = training.namespace
     job = training.finish()
     assert job["status"]["state"] == "Succeeded", namespace.describe("slow")
     assert job["status"]["attempt"] == 1
