@@ -1,4 +1,4 @@
-"""`python -m benchmarks` measures everything and writes docs/benchmarks.md, in half an hour.
+"""`python -m benchmarks` measures everything and writes its pages in docs/, in an hour.
 
 With `--only NAME` it measures one thing and renews its rows of the page.
 """
@@ -25,6 +25,7 @@ from benchmarks import (
     start,
     steps,
 )
+from benchmarks.operators import loop, starts, steady
 
 Measure = Callable[[results.Size], list[results.Result]]
 TRAINER: dict[str, Measure] = {
@@ -42,18 +43,31 @@ SPLIT: dict[str, Measure] = {
     "split_traffic": split_traffic.measure,
     "split_predicted": split_predicted.measure,
 }
-ALL = TRAINER | SPLIT
+OPERATOR: dict[str, Measure] = {
+    "operator_starts": starts.measure,
+    "operator_steady": steady.measure,
+    "operator_loop": loop.measure,
+}
+TRAINING = TRAINER | SPLIT
 PAGE = processes.ROOT / "docs" / "benchmarks.md"
+OPERATOR_PAGE = processes.ROOT / "docs" / "operator-speed.md"
+SECTIONS = (
+    (PAGE, page.TRAINER, TRAINER),
+    (PAGE, page.SPLIT, SPLIT),
+    (OPERATOR_PAGE, page.OPERATOR, OPERATOR),
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print the rows, and write them into the page."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=ALL, help="measure this alone, and renew its rows")
+    parser.add_argument(
+        "--only", choices=TRAINING | OPERATOR, help="measure this alone, and renew its rows"
+    )
     parser.add_argument("--repeats", type=int, default=results.FULL.repeats)
     given = parser.parse_args(arguments)
     size = dataclasses.replace(results.FULL, repeats=given.repeats)
-    for section, measures in ((page.TRAINER, TRAINER), (page.SPLIT, SPLIT)):
+    for path, section, measures in SECTIONS:
         load, _, _ = os.getloadavg()
         found: list[results.Result] = []
         for name in measures:
@@ -61,9 +75,9 @@ def main(arguments: Sequence[str]) -> int:
                 found += measures[name](size)
                 print("\n".join(result.row() for result in found), flush=True)
         if found:
-            text = PAGE.read_text(encoding="utf-8")
-            PAGE.write_text(page.renewed(text, section, found, size, load), encoding="utf-8")
-    print(f"wrote {PAGE}")
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            path.write_text(page.renewed(text, section, found, size, load), encoding="utf-8")
+            print(f"wrote {path}")
     return 0
 
 

@@ -28,6 +28,16 @@ class Size:
     """Of weights of the model that is too large for a process."""
     cases: int
     """Models, and meshes of each, at most, whose steps are predicted."""
+    jobs: int
+    """Jobs that are applied at once to an operator."""
+    replicas: int
+    """Pods of each of them."""
+    large: int
+    """Pods of a job that is applied alone."""
+    many: int
+    """Jobs of as many pods that an operator watches over at the same time."""
+    seconds: int
+    """For how long it is measured while some of them end and others begin."""
 
     @property
     def steps(self) -> int:
@@ -35,8 +45,34 @@ class Size:
         return -(-self.examples // self.batch)
 
 
-FULL = Size(examples=4992, batch=128, epochs=6, repeats=5, width=1024, megabytes=1536, cases=4)
-SMALL = Size(examples=64, batch=16, epochs=2, repeats=1, width=32, megabytes=256, cases=1)
+FULL = Size(
+    examples=4992,
+    batch=128,
+    epochs=6,
+    repeats=5,
+    width=1024,
+    megabytes=1536,
+    cases=4,
+    jobs=100,
+    replicas=10,
+    large=200,
+    many=1000,
+    seconds=60,
+)
+SMALL = Size(
+    examples=64,
+    batch=16,
+    epochs=2,
+    repeats=1,
+    width=32,
+    megabytes=256,
+    cases=1,
+    jobs=3,
+    replicas=2,
+    large=5,
+    many=3,
+    seconds=2,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,0 +1,109 @@
+"""What users and kubelets do to an operator, and when it has answered."""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from benchmarks.operators import contestants
+from tests.cluster import handle
+from tests.control_plane import harness
+from tfparallel_operator.engine import client, credentials, errors, resources
+
+LIMIT_SECONDS = 300.0
+_CHILDREN = (
+    resources.PODS,
+    resources.SERVICES,
+    resources.CONFIG_MAPS,
+    resources.NETWORK_POLICIES,
+    resources.EVENTS,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """Jobs of one operator in one namespace."""
+
+    place: harness.Place
+    one: contestants.Contestant
+
+    async def start(self, jobs: Sequence[str], workers: int) -> float:
+        """Create jobs at once; return the seconds until all their pods exist."""
+        before = (await self.place.api.list(resources.PODS, self.place.namespace)).version
+        missing = {f"{job}-worker-{index}" for job in jobs for index in range(workers)}
+        begun = time.perf_counter()
+        creating = asyncio.create_task(self.create(jobs, workers))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            events = self.place.api.watch(resources.PODS, self.place.namespace, before)
+            async for event in events:
+                if event.type == "ADDED":
+                    missing.discard(event.object["metadata"]["name"])
+                if not missing:
+                    break
+        seconds = time.perf_counter() - begun
+        await creating
+        return seconds
+
+    async def create(
+        self, jobs: Sequence[str], workers: int, node: str = "", **policy: object
+    ) -> None:
+        """Create jobs."""
+        api, namespace = self.place.api, self.place.namespace
+        made = (self.one.job(job, workers, node, **policy) for job in jobs)
+        await asyncio.gather(*(api.create(self.one.resource, namespace, job) for job in made))
+
+    async def run(self, jobs: Sequence[str], workers: int) -> None:
+        """Start all pods, as kubelets do."""
+        await asyncio.gather(
+            *(
+                self.place.kubelet(f"{job}-worker-{index}", "Running", running={})
+                for job in jobs
+                for index in range(workers)
+            )
+        )
+        await self.until_all(jobs, "Running")
+
+    async def end(self, jobs: Sequence[str], workers: int) -> None:
+        """End all pods with success."""
+        await asyncio.gather(
+            *(
+                self.place.end(f"{job}-worker-{index}", 0)
+                for job in jobs
+                for index in range(workers)
+            )
+        )
+
+    async def until_all(self, jobs: Sequence[str], condition: str) -> None:
+        """Wait until a condition of all these jobs holds."""
+
+        async def reached() -> bool:
+            listed = await self.place.api.list(self.one.resource, self.place.namespace)
+            found = {item["metadata"]["name"] for item in listed.items if _holds(item, condition)}
+            await asyncio.sleep(0.1)
+            return found.issuperset(jobs)
+
+        await harness.until(f"all jobs are {condition}", reached, LIMIT_SECONDS)
+
+    def wipe(self) -> None:
+        """Remove all jobs and their children, while no operator runs."""
+        for resource in (self.one.resource, *_CHILDREN):
+            path = resource.path(self.place.namespace)
+            self.place.cluster.run_kubectl("delete", "--raw", path)
+
+
+def _holds(job: dict[str, Any], condition: str) -> bool:
+    given = (job.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == condition and one["status"] == "True" for one in given)
+
+
+@contextlib.asynccontextmanager
+async def opened(cluster: handle.Cluster, namespace: str) -> AsyncIterator[harness.Place]:
+    """A namespace of the cluster's, with a service account."""
+    async with client.Client(credentials.find(str(cluster.kubeconfig))) as api:
+        place = harness.Place(api, cluster, namespace)
+        with contextlib.suppress(errors.AlreadyExists):
+            await place.create_namespace()
+        yield place
+        await asyncio.sleep(harness.CLOSE_SECONDS)

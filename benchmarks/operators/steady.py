@@ -1,0 +1,190 @@
+"""Ten thousand pods on KWOK's nodes, whose jobs end and begin: memory, delay, the event loop."""
+
+import asyncio
+import collections
+import dataclasses
+import json
+import pathlib
+import tempfile
+import time
+from collections.abc import Mapping
+
+from prometheus_client import parser
+
+from benchmarks import results
+from benchmarks.operators import arena, contestants, load, usage
+from tests.cluster import settings
+from tests.control_plane import harness
+
+NODES = 4
+MEMORY_TARGET, DELAY_TARGET, BLOCK_TARGET = 150.0, 1.0, 50.0
+QUANTILE = 0.99
+DELAY = "tfparallel_status_delay_seconds"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counts:
+    """What has been used and counted at a moment."""
+
+    time: float
+    operator: float
+    """Seconds of processor time."""
+    api_server: float
+    delays: Mapping[float, float]
+    """Writes of a status that came within so many seconds after the event they were for."""
+
+
+class Churn:
+    """Jobs that run under one operator; the oldest end, and others begin."""
+
+    def __init__(self, work: load.Load, running: contestants.Running, workers: int) -> None:
+        self._work = work
+        self._running = running
+        self._workers = workers
+        self._made = 0
+        self._jobs: collections.deque[str] = collections.deque()
+
+    async def fill(self, jobs: int) -> None:
+        """Create jobs, and wait until all of them run."""
+        for _ in range(jobs):
+            await self._begin()
+        await self.until_running(jobs)
+
+    async def until_running(self, jobs: int) -> None:
+        """Wait until the operator counts so many jobs that run."""
+
+        async def reached() -> bool:
+            await asyncio.sleep(0.5)
+            return await states(self._running, "Running") == jobs
+
+        await harness.until(f"{jobs} jobs run", reached, load.LIMIT_SECONDS)
+
+    async def go_on(self, seconds: float, rate: float) -> None:
+        """End and begin so many jobs in a second."""
+        begun = time.monotonic()
+        for number in range(round(seconds * rate)):
+            await asyncio.sleep(max(0.0, begun + number / rate - time.monotonic()))
+            await self._work.end([self._jobs.popleft()], self._workers)
+            await self._begin()
+
+    async def _begin(self) -> None:
+        name = f"job-{self._made}"
+        node = f"gpu-node-{self._made % NODES}"
+        self._made += 1
+        await self._work.create(
+            [name], self._workers, node, cleanPodPolicy="All", ttlSecondsAfterFinished=0
+        )
+        self._jobs.append(name)
+
+
+async def states(running: contestants.Running, state: str) -> int:
+    """How many jobs the operator counts in a state."""
+    for family in parser.text_string_to_metric_families(
+        await asyncio.to_thread(running.read, "/metrics")
+    ):
+        for sample in family.samples:
+            if sample.name == "tfparallel_jobs" and sample.labels["state"] == state:
+                return int(sample.value)
+    return 0
+
+
+async def counts(running: contestants.Running, api_server: int) -> Counts:
+    """Read them."""
+    text = await asyncio.to_thread(running.read, "/metrics")
+    families = {one.name: one for one in parser.text_string_to_metric_families(text)}
+    delays = {
+        float(one.labels["le"]): one.value
+        for one in families[DELAY].samples
+        if one.name == f"{DELAY}_bucket"
+    }
+    used = usage.cpu_seconds(running.pid), usage.cpu_seconds(api_server)
+    return Counts(time.monotonic(), *used, delays)
+
+
+def quantile(share: float, before: Counts, after: Counts) -> tuple[float, int]:
+    """The seconds within which this share of writes came, as Prometheus reads it from buckets.
+
+    Returns:
+        These seconds, and the number of writes.
+    """
+    found = [(bound, after.delays[bound] - before.delays[bound]) for bound in sorted(after.delays)]
+    total = found[-1][1]
+    lower, below = 0.0, 0.0
+    for bound, number in found:
+        if number >= share * total and number > below:
+            within = (share * total - below) / (number - below)
+            return (bound if bound == float("inf") else lower + within * (bound - lower)), int(
+                total
+            )
+        lower, below = bound, number
+    raise ValueError("No status was written in the time that was measured.")
+
+
+def measure(size: results.Size) -> list[results.Result]:
+    """Fill a cluster, let jobs end and begin, and start the operator once more beside them."""
+    wanted = settings.Light(controllers=True, nodes=NODES)
+    with arena.cluster("benchmark-steady", wanted) as cluster:
+        contestants.OURS.install(cluster)
+        with tempfile.TemporaryDirectory() as name:
+            place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
+            return asyncio.run(rows(place, size))
+
+
+async def rows(place: contestants.Place, size: results.Size) -> list[results.Result]:
+    """Measure on a cluster with nodes."""
+    pods = size.many * size.replicas
+    server = arena.api_server(place.cluster)
+    async with load.opened(place.cluster, place.namespace) as opened:
+        work = load.Load(opened, contestants.OURS)
+        async with contestants.running(contestants.OURS, place) as running:
+            churn = Churn(work, running, size.replicas)
+            await churn.fill(size.many)
+            resident, most = usage.resident(running.pid), usage.most_resident(running.pid)
+            before = await counts(running, server)
+            await churn.go_on(size.seconds, rate=1.0)
+            await asyncio.sleep(1.0)
+            after = await counts(running, server)
+        report = place.folder / "again.json"
+        async with contestants.running(contestants.watched(report), place) as again:
+            await Churn(work, again, size.replicas).until_running(size.many)
+    return [
+        results.Result(
+            f"resident memory with {pods} pods",
+            MEMORY_TARGET,
+            results.Bound.AT_MOST,
+            resident,
+            " MB",
+            f"{most:.0f} MB at most since its start, before the jobs",
+        ),
+        _delay(size, before, after),
+        blocks(f"an operator starts beside {pods} pods", json.loads(report.read_text())),
+    ]
+
+
+def _delay(size: results.Size, before: Counts, after: Counts) -> results.Result:
+    seconds, writes = quantile(QUANTILE, before, after)
+    took = after.time - before.time
+    server = 100 * (after.api_server - before.api_server) / took
+    own = 100 * (after.operator - before.operator) / took
+    return results.Result(
+        f"99 % of statuses written after their event, {size.many} jobs of {size.replicas} pods",
+        DELAY_TARGET,
+        results.Bound.AT_MOST,
+        seconds,
+        " s",
+        f"{writes} writes in {took:.0f} s in which a job a second ended and another began; "
+        f"processor: API server {server:.0f} %, operator {own:.0f} % of a core",
+    )
+
+
+def blocks(when: str, report: Mapping[str, float]) -> results.Result:
+    """The row for what a watched operator has reported."""
+    return results.Result(
+        f"longest block of the event loop while {when}",
+        BLOCK_TARGET,
+        results.Bound.AT_MOST,
+        1000 * report["longest"],
+        " ms",
+        f"of {report['callbacks']} callbacks, in `{report['where']}`; "
+        f"longest garbage collection {1000 * report['collection']:.0f} ms",
+    )

@@ -1,0 +1,61 @@
+"""The measurements of the operator run, on tiny sizes and with ours alone."""
+
+import pathlib
+
+import pytest
+
+from benchmarks import results
+from benchmarks.operators import churn, contestants, loop, starts, steady
+from tests.cluster import handle
+from tests.control_plane import conftest
+
+
+@pytest.mark.control_plane
+async def test_jobs_are_run_to_their_end(
+    light_cluster: handle.Cluster, tmp_path: pathlib.Path
+) -> None:
+    conftest.install(light_cluster)
+    place = contestants.Place(light_cluster, conftest.fresh_name(), tmp_path)
+    found = await starts.sample(contestants.OURS, place, 2, 2)
+    assert found.pods > 0
+    assert found.cpu > 0
+    assert 20 < found.resident < 500
+    rows = await loop.rows(place, results.SMALL)
+    assert [0 < row.value < 10_000 for row in rows] == [True, True]
+
+
+@pytest.mark.control_plane
+async def test_jobs_end_and_begin(
+    light_cluster_with_nodes: handle.Cluster, tmp_path: pathlib.Path
+) -> None:
+    conftest.install(light_cluster_with_nodes)
+    place = contestants.Place(light_cluster_with_nodes, conftest.fresh_name(), tmp_path)
+    memory, delay, block = await steady.rows(place, results.SMALL)
+    assert 20 < memory.value < 500
+    assert 0 < delay.value < 30
+    assert 0 < block.value < 10_000
+
+
+def test_sides_are_compared_by_their_medians() -> None:
+    ours = [starts.Sample(pods, 1.0, 90.0) for pods in (1.0, 2.0, 9.0)]
+    theirs = [starts.Sample(pods, 2.0, 60.0) for pods in (8.0, 4.0, 3.0)]
+    time, cpu = starts.compared(100, 10, ours, theirs)
+    assert (time.value, time.met, cpu.value, cpu.met) == (0.5, True, 0.5, True)
+    assert time.detail == "2.00 s (1.00…9.00) against 4.00 s (3.00…8.00)"
+    assert cpu.detail.endswith("resident at most 90 MB against 60 MB")
+
+
+def test_a_quantile_is_read_from_buckets_between_two_moments() -> None:
+    end = float("inf")
+    before = steady.Counts(0.0, 0.0, 0.0, {0.1: 5.0, 0.5: 5.0, 1.0: 5.0, end: 5.0})
+    after = steady.Counts(1.0, 0.0, 0.0, {0.1: 55.0, 0.5: 105.0, 1.0: 105.0, end: 105.0})
+    seconds, writes = steady.quantile(0.75, before, after)
+    assert seconds == pytest.approx(0.3)
+    assert writes == 100
+    with pytest.raises(ValueError, match="No status"):
+        steady.quantile(0.75, before, before)
+
+
+def test_memory_is_compared_with_that_of_the_second_quarter() -> None:
+    assert churn.grown([10, 100, 100, 110]) == pytest.approx(1.1)
+    assert churn.grown([100]) == 1.0
