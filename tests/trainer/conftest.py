@@ -1,5 +1,8 @@
+import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
 
 # Before anything imports TensorFlow: it reads these only then.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -30,3 +33,14 @@ def float64() -> Iterator[None]:
     yield
     keras.config.set_floatx(before)
     keras.config.set_dtype_policy(before)
+
+
+@pytest.fixture
+def apart() -> Iterator[Callable[..., Any]]:
+    """Calls a function of a test module, by its arguments, in a process that has run nothing else.
+
+    TensorFlow counts the chunks that its allocator gives out, and one can be twice as large as what
+    was asked for where earlier tests have left holes of such a size.
+    """
+    with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
