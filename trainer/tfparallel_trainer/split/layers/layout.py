@@ -5,6 +5,7 @@ here: each of its ranks has examples of its own, and dimension 0 of a tensor is 
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -44,7 +45,7 @@ class Cut:
 
     def times(self, factor: int) -> Self:
         """The cut of a dimension in which `factor` rows stand for each row of this one."""
-        return dataclasses.replace(self, sizes=tuple(size * factor for size in self.sizes))
+        return type(self)(self.axis, tuple(size * factor for size in self.sizes))
 
     def over(self, factor: int) -> Self:
         """The cut of a dimension in which one row stands for `factor` rows of this one.
@@ -54,7 +55,7 @@ class Cut:
         """
         if any(size % factor for size in self.sizes):
             raise ValueError(f"parts of {self.sizes} rows are no multiples of {factor}")
-        return dataclasses.replace(self, sizes=tuple(size // factor for size in self.sizes))
+        return type(self)(self.axis, tuple(size // factor for size in self.sizes))
 
 
 def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
@@ -107,12 +108,12 @@ class Layout:
         """The layout in which one dimension lies otherwise; -1 is the last one."""
         cuts = list(self.cuts)
         cuts[dimension] = cut
-        return dataclasses.replace(self, cuts=tuple(cuts))
+        return type(self)(tuple(cuts))
 
     def without(self, axis: shape.Axis) -> Self:
         """The layout in which no dimension is cut over an axis."""
         kept = (None if cut is not None and cut.axis is axis else cut for cut in self.cuts)
-        return dataclasses.replace(self, cuts=tuple(kept))
+        return type(self)(tuple(kept))
 
     def part(self, place: Mapping[shape.Axis, int]) -> Part:
         """The rows that the rank at a place of the mesh has; axes that are not given are 0."""
@@ -137,6 +138,7 @@ class Layout:
         )
 
 
+@functools.cache
 def whole(rank: int) -> Layout:
     """The layout of a tensor of `rank` dimensions that every rank has all of."""
     return Layout((None,) * rank)

@@ -39,6 +39,8 @@ def traffic_of(
         after: how it is to lie.
         has_gradient: whether a gradient goes back.
     """
+    if before == after:
+        return ()
     found: list[traffic.Traffic] = []
     now = before
     for change in _changes(before, after):

@@ -9,6 +9,7 @@ and its transpose), on the size of the whole image.
 """
 
 import dataclasses
+import functools
 import itertools
 
 
@@ -75,13 +76,7 @@ class Exchange:
 
         Pairs that share no rank are beside each other, so they can exchange at the same time.
         """
-        found = [
-            Message(source, target, rows)
-            for source, own in enumerate(self.owned)
-            for target, wanted in enumerate(self.wanted)
-            if source != target and (rows := own.overlap(wanted)).size
-        ]
-        return tuple(sorted(found, key=lambda one: (min(one.source, one.target) % 2, one.source)))
+        return _messages(self)
 
     def sent(self, rank: int) -> int:
         """The rows that a rank gives to others; their gradients come back to it."""
@@ -95,6 +90,18 @@ class Exchange:
     def reach(self) -> int:
         """How many ranks away the farthest partner is: 1 when only neighbours exchange rows."""
         return max((abs(one.source - one.target) for one in self.messages()), default=0)
+
+
+@functools.lru_cache
+def _messages(exchange: Exchange) -> tuple[Message, ...]:
+    """The messages of an exchange, which is asked for them once for each of its ranks."""
+    found = [
+        Message(source, target, rows)
+        for source, own in enumerate(exchange.owned)
+        for target, wanted in enumerate(exchange.wanted)
+        if source != target and (rows := own.overlap(wanted)).size
+    ]
+    return tuple(sorted(found, key=lambda one: (min(one.source, one.target) % 2, one.source)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

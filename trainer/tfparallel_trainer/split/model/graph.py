@@ -6,6 +6,7 @@ is opaque.
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -118,6 +119,7 @@ def needed(nodes: Collection[Node], wanted: Collection[int]) -> tuple[Node, ...]
     return tuple(reversed(kept))
 
 
+@functools.cache
 def itemsize(dtype: str) -> int:
     """Bytes of an element, by its type as Keras names it; 8 where the name tells no size."""
     if dtype in _TYPE_BITS:

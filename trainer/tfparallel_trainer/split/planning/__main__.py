@@ -3,6 +3,7 @@
 What the user's module prints goes to the output, so the plan does not.
 """
 
+import gc
 import os
 import pathlib
 import sys
@@ -32,6 +33,7 @@ def _attempt(out: console.Console) -> exits.Exit:
         # TensorFlow takes seconds to import; what is wrong with the question shows before.
         from tfparallel_trainer.split.planning import answer
 
+        gc.freeze()  # What was imported stays: looking for garbage in it takes as long as planning.
         made = answer.answer(question)
         pathlib.Path(sys.argv[1]).write_text(made.model_dump_json(by_alias=True), encoding="utf-8")
     except pydantic.ValidationError as error:

@@ -58,6 +58,7 @@ def _way(assigned: assignment.Assignment, choice: assignment.Choice) -> ways.Way
         variables={
             key: _share(assigned.variables[key].layout, model.variables[key].shape)
             for key in choice.node.variables
+            if not assigned.variables[key].layout.is_whole
         },
         forward_bytes=_bytes(sent[schedule.Work.FORWARD], degrees),
         forward_messages=_messages(sent[schedule.Work.FORWARD], degrees),

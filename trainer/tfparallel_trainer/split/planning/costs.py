@@ -177,11 +177,11 @@ def _variable(one: Any, slots: int) -> Variable:
 
 
 def _together(model: graph.Graph) -> frozenset[tuple[int, ...]]:
-    readers = (
-        tuple(place for place, node in enumerate(model.nodes) if key in node.variables)
-        for key in recording.gathered(model)
-    )
-    return frozenset(one for one in readers if len(one) > 1)
+    readers: dict[str, list[int]] = {key: [] for key in recording.gathered(model)}
+    for place, node in enumerate(model.nodes):
+        for key in readers.keys() & set(node.variables):
+            readers[key].append(place)
+    return frozenset(tuple(one) for one in readers.values() if len(one) > 1)
 
 
 def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ...]:

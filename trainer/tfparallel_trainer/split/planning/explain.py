@@ -41,7 +41,7 @@ def reasons(
     yield f"The fullest device is one of stage {fullest}, with {size(made.peak)}."
     for other in others:
         if other.step_seconds is not None:
-            more = other.step_seconds / made.step_seconds - 1
+            more = round(other.step_seconds / made.step_seconds - 1, 3)  # as it is shown
             than = "more" if more >= 0 else "less, but divides the weights less evenly"
             yield (
                 f"The next best ({other.mesh}, microbatches {other.microbatches}: {other.what}) "

@@ -1,6 +1,6 @@
 """What every stage that two downsets leave between them holds of variables, as matrices. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,31 +11,45 @@ Share = tuple[costs.Variable, float]
 """A variable, and a rank's share of it."""
 
 
+def stages_with(member: npt.NDArray[np.float64], places: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Tell which stages have any of some blocks; `member` is as `Variables` takes it."""
+    count = member[:, places].sum(axis=1)
+    return np.asarray(count[None, :] > count[:, None])
+
+
 class Variables:
     """Of one rank."""
 
     def __init__(
         self,
-        held: Sequence[tuple[npt.NDArray[np.bool_], Sequence[Share]]],
+        held: Mapping[tuple[int, ...], Sequence[Share]],
         known: costs.Costs,
-        count: int,
+        member: npt.NDArray[np.float64],
     ) -> None:
         """Args:
-        held: which stages have some variables, and these.
+        held: variables by the blocks that read them.
         known: what the model costs.
-        count: of downsets.
+        member: 1 where a downset (row) has a block (column), else 0.
         """
+        count, of_blocks = member.shape
         whole = np.zeros((6, count, count))
-        for has, own in held:
+        alone = np.zeros((5, of_blocks))
+        for places, own in held.items():
+            has = stages_with(member, places)
             total = np.zeros(5)
             for one, share in own:
                 changed = one.gradients if one.slots else 0
                 each = (one.parameters, one.gradients, one.slots, changed * known.copies)
                 total[:4] += share * np.array(each)
                 total[4] += one.gradients > 0
-            whole[:5] += has * total[:, None, None]
+            if len(places) == 1:
+                alone[:, places[0]] = total
+            else:
+                whole[:5] += has * total[:, None, None]
             largest = max(one.gradients * share for one, share in own)
             whole[5] = np.maximum(whole[5], has * largest)
+        # Those that one block reads, which are most, at once.
+        whole[:5] += ((1 - member) * alone[:, None, :]) @ member.T
         self.parameters: cuts.Matrix = whole[0]
         """Bytes."""
         self.gradients: cuts.Matrix = whole[1]

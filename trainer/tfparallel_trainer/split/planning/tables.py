@@ -13,8 +13,10 @@ from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import (
     allowed,
     costs,
+    crossing,
     cuts,
     devices,
+    durations,
     holding,
     routes,
     settings,
@@ -28,9 +30,6 @@ _UPDATE_COPIES = 1.0
 
 _SUMS = 2
 """Sums of a few numbers over all ranks in a step: the loss, and the norms of gradients."""
-
-_ADDING = 3.0
-"""Bytes read and written for each byte of a gradient that is added to another one."""
 
 _Vector = npt.NDArray[np.float64]
 
@@ -64,9 +63,9 @@ class Tables:
     ) -> None:
         self._model = model
         self._costs = known
-        self._times = found
         self.ways = tuple(chosen or [ways.REPLICATED] * len(model.nodes))
         """Of each node."""
+        self._durations = durations.Durations(model, known, found, self.ways)
         self.downsets = tuple(downsets)
         self.blocks = tuple(made)
         self._block_of = {node: place for place, one in enumerate(made) for node in one.nodes}
@@ -152,9 +151,9 @@ class Tables:
         self, nodes: Iterable[int], setting: settings.Setting, cluster: devices.Cluster
     ) -> tuple[float, float]:
         """Seconds of some nodes for one microbatch, forward and backward, without messages."""
-        given = (setting, routes.within(setting.mesh, cluster), cluster.device.update)
-        pairs = [self._seconds(node, *given) for node in nodes]
-        return sum(one[0] for one in pairs), sum(one[1] for one in pairs)
+        places = list(nodes)
+        forward, backward = self._durations.of(setting, cluster)
+        return float(forward[places].sum()), float(backward[places].sum())
 
     def message_bytes(self, tensor: int) -> float:
         """Bytes of a tensor of one example that a rank holds and sends."""
@@ -167,8 +166,7 @@ class Tables:
     @functools.cached_property
     def variables(self) -> holding.Variables:
         """What a stage holds of variables."""
-        held = [(self._holds(places), own) for places, own in self._held.items()]
-        return holding.Variables(held, self._costs, len(self.downsets))
+        return holding.Variables(self._held, self._costs, self._member)
 
     @functools.cached_property
     def _held(self) -> dict[tuple[int, ...], list[holding.Share]]:
@@ -188,40 +186,17 @@ class Tables:
         """The blocks of some nodes."""
         return sorted({self._block_of[node] for node in nodes})
 
-    def _holds(self, places: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """Whether a stage has any of some blocks."""
-        count = self._member[:, places].sum(axis=1)
-        return np.asarray(count[None, :] > count[:, None])
-
     def _between(self, of_blocks: _Vector) -> cuts.Matrix:
         """Sums over the blocks of a stage, from what each block has."""
         total = self._member @ of_blocks
         return np.asarray(total[None, :] - total[:, None])
 
     def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> _Vector:
-        given = (setting, routes.within(setting.mesh, cluster), cluster.device.update)
-        return np.array(
-            [sum(sum(self._seconds(node, *given)) for node in block.nodes) for block in self.blocks]
-        )
-
-    def _seconds(
-        self, node: int, setting: settings.Setting, link: devices.Link, update: devices.Update
-    ) -> tuple[float, float]:
-        way, took = self.ways[node], self._times[node]
-        scaled = setting.examples * way.compute
-        forward, backward = took.forward.at(scaled), took.backward.at(scaled)
-        if way.forward_messages or way.backward_messages:
-            each = setting.examples / link.bandwidth
-            forward += way.forward_messages * link.latency + way.forward_bytes * each
-            backward += way.backward_messages * link.latency + way.backward_bytes * each
-        return forward, backward + self._adding(node, setting) / update.bandwidth
-
-    def _adding(self, node: int, setting: settings.Setting) -> float:
-        """Bytes that a microbatch reads and writes to add its gradients to those before it."""
-        held = self._model.nodes[node].variables
-        whole = self._costs.nodes[node].gradient_bytes
-        share = max((self.ways[node].variables.get(key, 1.0) for key in held), default=1.0)
-        return _ADDING * whole * share * (1 - 1 / setting.microbatches)
+        """Seconds of each block for one microbatch, without messages."""
+        forward, backward = self._durations.of(setting, cluster)
+        own = [self._block_of[node] for node in range(len(forward))]
+        seconds = np.bincount(own, weights=forward + backward, minlength=len(self.blocks))
+        return seconds.astype(float)
 
     def _share(self, tensor: int) -> float:
         """A rank's share of a tensor."""
@@ -233,23 +208,8 @@ class Tables:
         return costs.makers(self._model.nodes)
 
     @functools.cached_property
-    def _crossing(self) -> list[tuple[int, _Vector, _Vector, float]]:
-        """Tensors that may leave a block.
-
-        Each with whether a downset has its maker, how many of its takers, and how many there are.
-        """
-        takers: dict[int, set[int]] = {}
-        for place, node in enumerate(self._model.nodes):
-            for tensor in node.inputs:
-                if tensor in self._makers:
-                    takers.setdefault(tensor, set()).add(self._block_of[place])
-        found = []
-        for tensor, places in takers.items():
-            made = self._block_of[self._makers[tensor]]
-            if places != {made}:
-                count = self._member[:, sorted(places)].sum(axis=1)
-                found.append((tensor, self._member[:, made], count, float(len(places))))
-        return found
+    def _crossing(self) -> crossing.Crossing:
+        return crossing.Crossing(self._model, self._makers, self._block_of, self._member)
 
     @functools.cached_property
     def _traffic(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix, cuts.Matrix]:
@@ -258,16 +218,10 @@ class Tables:
         Both directions are counted. A tensor that several stages take is given once here; the exact
         number is known when all cuts are.
         """
-        size = len(self.downsets)
-        found = np.zeros((4, size, size))
-        for tensor, made, count, total in self._crossing:
-            directions = self.directions(tensor)
-            taken = (made[:, None] > 0) & (count[None, :] > count[:, None])
-            given = (made[None, :] > made[:, None]) & (count[None, :] < total)
-            for place, moved in ((0, taken), (2, given)):
-                found[place] += moved * (self.message_bytes(tensor) * directions)
-                found[place + 1] += moved * directions
-        return found[0], found[1], found[2], found[3]
+        own = self._crossing
+        messages = np.array([float(self.directions(one)) for one in own.tensors])
+        moved = messages * np.array([self.message_bytes(one) for one in own.tensors])
+        return own.taken(moved), own.taken(messages), own.given(moved), own.given(messages)
 
     def _messages(
         self, setting: settings.Setting, cluster: devices.Cluster, stage: int
@@ -297,12 +251,9 @@ class Tables:
     @functools.cached_property
     def _taken(self) -> cuts.Matrix:
         """Bytes of an example that a stage keeps of what others send it."""
-        found = np.zeros((len(self.downsets), len(self.downsets)))
-        for tensor, made, count, _ in self._crossing:
-            if self._costs.tensors[tensor].kept:
-                taken = (made[:, None] > 0) & (count[None, :] > count[:, None])
-                found += taken * self.message_bytes(tensor)
-        return found
+        own, known = self._crossing, self._costs.tensors
+        kept = [self.message_bytes(one) if known[one].kept else 0.0 for one in own.tensors]
+        return own.taken(np.array(kept))
 
     @functools.cached_property
     def _kept(self) -> cuts.Matrix:
@@ -323,7 +274,8 @@ class Tables:
         """Bytes of an example of the widest node of a stage."""
         found = np.zeros((len(self.downsets), len(self.downsets)))
         for place in np.argsort(self._working):
-            found = np.where(self._holds([int(place)]), self._working[place], found)
+            has = holding.stages_with(self._member, [int(place)])
+            found = np.where(has, self._working[place], found)
         return found
 
     @functools.cached_property
@@ -335,7 +287,7 @@ class Tables:
         kept = np.zeros((len(self.downsets), len(self.downsets)))
         found = kept
         for place, size in enumerate(self._kept_by_block):
-            holds = self._holds([place])
+            holds = holding.stages_with(self._member, [place])
             kept = kept + holds * size
             found = np.maximum(found, holds * (kept + self._working[place]))
         return found + self._taken

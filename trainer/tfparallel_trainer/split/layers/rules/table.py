@@ -1,7 +1,9 @@
 """All rules that there are for a node: those of users, then those built in."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from tfparallel_trainer.split.layers.rules import (
     attention,
@@ -45,19 +47,22 @@ def ways(node: graph.Node) -> Mapping[str, registry.Rule]:
     """The rules for a node by way, in the order of preference; a mask has none."""
     found: dict[str, registry.Rule] = {}
     if node.kind is graph.Kind.LAYER:
-        kind = type(node.calls)
+        kind: Any = type(node.calls)  # mypy does not take a type for hashable
         found |= registry.of_users(kind)
-        given = [one for module in MODULES for one in getattr(module, "RULES", {}).get(kind, ())]
+        given = _built_in("RULES", kind)
     elif node.kind is graph.Kind.OPERATION:
-        name = operation(node.calls)
-        given = [
-            one for module in MODULES for one in getattr(module, "OPERATIONS", {}).get(name, ())
-        ]
+        given = _built_in("OPERATIONS", operation(node.calls))
     else:
-        given = []
+        given = ()
     for one in given:
         found.setdefault(one.way, one)
     return found
+
+
+@functools.cache
+def _built_in(kind: str, of: Any) -> tuple[registry.Rule, ...]:
+    """The rules of all modules for a class of layers, or for the name of an operation."""
+    return tuple(one for module in MODULES for one in getattr(module, kind, {}).get(of, ()))
 
 
 def operation(calls: object) -> str:

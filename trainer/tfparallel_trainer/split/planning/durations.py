@@ -1,0 +1,55 @@
+"""How long a rank takes for its part of each node, as vectors over all nodes. Pure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.planning import costs, devices, routes, settings, times, ways
+
+_ADDING = 3.0
+"""Bytes read and written for each byte of a gradient that is added to another one."""
+
+Vector = npt.NDArray[np.float64]
+
+
+class Durations:
+    """Of one model, with one way for each node."""
+
+    def __init__(
+        self,
+        model: graph.Graph,
+        known: costs.Costs,
+        found: Sequence[times.NodeTime],
+        chosen: Sequence[ways.Way],
+    ) -> None:
+        self._forward = np.array([(one.forward.fixed, one.forward.each) for one in found]).T
+        self._backward = np.array([(one.backward.fixed, one.backward.each) for one in found]).T
+        self._compute = np.array([one.compute for one in chosen])
+        self._ahead = np.array([(one.forward_messages, one.forward_bytes) for one in chosen]).T
+        self._back = np.array([(one.backward_messages, one.backward_bytes) for one in chosen]).T
+        self._gradients = np.array(
+            [
+                cost.gradient_bytes * _share(node, way)
+                for node, cost, way in zip(model.nodes, known.nodes, chosen, strict=True)
+            ]
+        )
+
+    def of(self, setting: settings.Setting, cluster: devices.Cluster) -> tuple[Vector, Vector]:
+        """Seconds of each node for one microbatch, forward and backward, without messages between
+        stages.
+        """
+        link = routes.within(setting.mesh, cluster)
+        scaled = setting.examples * self._compute
+        sent = np.array([link.latency, setting.examples / link.bandwidth])
+        # A microbatch adds its gradients to those before it.
+        added = _ADDING * self._gradients * (1 - 1 / setting.microbatches)
+        forward = self._forward[0] + self._forward[1] * scaled + sent @ self._ahead
+        backward = self._backward[0] + self._backward[1] * scaled + sent @ self._back
+        return forward, backward + added / cluster.device.update.bandwidth
+
+
+def _share(node: graph.Node, way: ways.Way) -> float:
+    """A rank's share of the variables of a node."""
+    return max((way.variables.get(key, 1.0) for key in node.variables), default=1.0)
