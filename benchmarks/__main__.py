@@ -20,6 +20,7 @@ from benchmarks import (
     split_limit,
     split_memory,
     split_pipeline,
+    split_planning,
     split_predicted,
     split_traffic,
     start,
@@ -42,6 +43,7 @@ SPLIT: dict[str, Measure] = {
     "split_limit": split_limit.measure,
     "split_traffic": split_traffic.measure,
     "split_predicted": split_predicted.measure,
+    "split_planning": split_planning.measure,
 }
 OPERATOR: dict[str, Measure] = {
     "operator_starts": starts.measure,

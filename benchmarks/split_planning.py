@@ -1,0 +1,36 @@
+"""How long it takes to plan a model for which the mesh is not given."""
+
+import statistics
+
+from benchmarks import processes, results
+
+MODELS = (
+    *("VGG16", "ResNet50", "InceptionV3", "MobileNetV2", "DenseNet121", "Xception"),
+    *("EfficientNetB0", "NASNetMobile", "ConvNeXtTiny", "decoder", "lstm"),
+)
+_DEVICES = 4
+_MOST_SECONDS = 1.0
+
+
+def measure(size: results.Size) -> list[results.Result]:
+    """Plan each model, several times in one process."""
+    names = MODELS if size.cases == results.FULL.cases else MODELS[: size.cases]
+    run = processes.script("planning", (_DEVICES, size.repeats, *names), size)
+    found = {
+        name: [one for one in run.of("planned") if one.facts["model"] == name] for name in names
+    }
+    took = {name: [one.number("planned") for one in runs] for name, runs in found.items()}
+    slowest = max(names, key=lambda name: statistics.median(took[name]))
+    recorded = [one.number("recorded") for one in found[slowest]]
+    return [
+        results.Result(
+            what=f"planning beyond building the model, the slowest of {len(names)}",
+            target=_MOST_SECONDS,
+            bound=results.Bound.AT_MOST,
+            value=statistics.median(took[slowest]),
+            unit=" s",
+            detail=f"{slowest} on {_DEVICES} devices, mesh and microbatches chosen: "
+            f"{results.middle(took[slowest])}; the copy that Keras makes of the model so that its "
+            f"graph is known: {results.middle(recorded)}",
+        )
+    ]
