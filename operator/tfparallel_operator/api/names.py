@@ -65,6 +65,12 @@ LABEL_POD_SET = "kueue.x-k8s.io/podset"
 ANNOTATION_WORKLOAD = "kueue.x-k8s.io/workload"
 """Kueue's annotation of a pod: the Workload that it was admitted with."""
 
+OF_WORKLOADS = "kueue.x-k8s.io/workloadpriorityclass"
+"""Kueue's word for where a Workload's priority comes from: a WorkloadPriorityClass."""
+
+OF_PODS = "scheduling.k8s.io/priorityclass"
+"""Kueue's word for where a Workload's priority comes from: the PriorityClass of its pods."""
+
 TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 """Kueue's scheduling gate: taken off once Kueue has written the pod's place into it."""
 

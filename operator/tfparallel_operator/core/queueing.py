@@ -169,8 +169,7 @@ def _resized(case: situation.Case, found: observation.Workload | None) -> bool:
 def _deletions(
     case: situation.Case, found: observation.Workload | None
 ) -> tuple[decision.Deletion, ...]:
-    replaced = found is not None and not workload.fits(case.job, found) and not found.deleting
-    if found is None or not replaced or case.children.pods:
+    if found is None or not _resized(case, found) or case.children.pods:
         return ()
     return (workload.deletion(found),)
 

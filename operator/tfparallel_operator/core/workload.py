@@ -16,8 +16,6 @@ from tfparallel_operator.core import build, decision, observation, replicas
 Condition = Mapping[str, Any]
 """One condition of a Workload as JSON."""
 
-_WORKLOAD_PRIORITY = "kueue.x-k8s.io/workloadpriorityclass"
-_POD_PRIORITY = "scheduling.k8s.io/priorityclass"
 _PREEMPTED = "Preempted"
 """The one eviction that puts a Workload in its queue again at once; else Kueue says when."""
 
@@ -91,10 +89,10 @@ def manifest(job: types.TFParallelJob, settings: build.Settings) -> decision.Man
     given = job.metadata.labels.get(names.LABEL_WORKLOAD_PRIORITY)
     of_pods = (one["template"]["spec"].get("priorityClassName") for one in pod_sets)
     if given:
-        spec |= {"priorityClassName": given, "priorityClassSource": _WORKLOAD_PRIORITY}
+        spec |= {"priorityClassName": given, "priorityClassSource": names.OF_WORKLOADS}
     else:
         first = next((found for found in of_pods if found), "")
-        spec |= {"priorityClassName": first, "priorityClassSource": _POD_PRIORITY}
+        spec |= {"priorityClassName": first, "priorityClassSource": names.OF_PODS}
     api_version, kind = decision.WORKLOAD
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 

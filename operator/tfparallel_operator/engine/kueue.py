@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tfparallel_operator.api import names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.engine import client, errors, resources
 
@@ -11,8 +12,8 @@ FLAVOR_SECONDS = 60.0
 """How long what is known of a flavor is good enough."""
 
 _SOURCES = {
-    "kueue.x-k8s.io/workloadpriorityclass": resources.WORKLOAD_PRIORITY_CLASSES,
-    "scheduling.k8s.io/priorityclass": resources.PRIORITY_CLASSES,
+    names.OF_WORKLOADS: resources.WORKLOAD_PRIORITY_CLASSES,
+    names.OF_PODS: resources.PRIORITY_CLASSES,
 }
 
 

@@ -163,7 +163,7 @@ def _disrupted(status: Raw) -> bool:
 def workload(item: Raw) -> observation.Workload:
     """Return what decisions need of a Workload of Kueue."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    of_classes = spec.get("priorityClassSource") == "kueue.x-k8s.io/workloadpriorityclass"
+    of_classes = spec.get("priorityClassSource") == names.OF_WORKLOADS
     admission = status.get("admission") or {}
     checks = status.get("admissionChecks") or ()
     return observation.Workload(

@@ -95,18 +95,18 @@ class Reconciler:
         key = jobs.key_of(body)
         # What is seen of the Workload stays the same for this look: its flavors are known for it.
         workloads = self._children.of(body["metadata"]["uid"]).workloads
-        queue = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
-        decided = self._decide(body, None, queue)
+        admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
+        decided = self._decide(body, None, admission)
         try:
             await self._apply(body, decided)
         except apply.NotWanted as error:
             newest = self._jobs.get(key) or body
-            decided = self._decide(newest, error.refusal, queue)
+            decided = self._decide(newest, error.refusal, admission)
             await self._apply(newest, decided)
         except apply.Postponed as error:
             self._postpone(key, error)
             newest = self._jobs.get(key) or body
-            await self._apply(newest, self._decide(newest, error.refusal, queue))
+            await self._apply(newest, self._decide(newest, error.refusal, admission))
             raise
         else:
             if decided.creations:
@@ -145,14 +145,14 @@ class Reconciler:
         self,
         body: jobs.Body,
         refusal: observation.Refusal | None,
-        queue: Mapping[str, Any],
+        admission: Mapping[str, Any],
     ) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
         try:
             job = self._parse(body)
         except load.SpecError as error:
             return decide.reject(body, error, now)
-        found = dataclasses.replace(self._children.of(job.metadata.uid), **queue)
+        found = dataclasses.replace(self._children.of(job.metadata.uid), **admission)
         if host_network.lacks_ports(job):
             port = self._host_ports.find(job.metadata.uid, host_network.needed(job))
             found = dataclasses.replace(found, host_port=port)
