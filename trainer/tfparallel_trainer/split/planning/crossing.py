@@ -8,8 +8,6 @@ import numpy.typing as npt
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import cuts
 
-Vector = npt.NDArray[np.float64]
-
 
 class Crossing:
     """Of one model in blocks, with its stages between two downsets."""
@@ -47,10 +45,10 @@ class Crossing:
         self._had = made[self._of] * (count[self._of] == number)
         self._more = (count[self._of] > number).astype(float)
 
-    def taken(self, weights: Vector) -> cuts.Matrix:
+    def taken(self, weights: cuts.Vector) -> cuts.Matrix:
         """Sums of weights over the tensors that a stage takes from others."""
         return np.asarray((self._had * weights[self._of, None]).T @ self._more)
 
-    def given(self, weights: Vector) -> cuts.Matrix:
+    def given(self, weights: cuts.Vector) -> cuts.Matrix:
         """Sums of weights over the tensors that a stage makes and that others take."""
         return np.asarray((self._before * weights[:, None]).T @ self._within)

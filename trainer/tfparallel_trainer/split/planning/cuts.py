@@ -19,6 +19,9 @@ Matrix = npt.NDArray[np.float64]
 """Of each stage that begins behind one downset and ends with another one, by their places;
 infinite where there is no such stage or it does not fit its device."""
 
+Vector = npt.NDArray[np.float64]
+"""Of each node, block or tensor, by their places."""
+
 _NOTHING = 1e-12
 """Relative difference below which two times are equal."""
 

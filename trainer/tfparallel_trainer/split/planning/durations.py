@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import costs, devices, routes, settings, times, ways
+from tfparallel_trainer.split.planning import costs, cuts, devices, routes, settings, times, ways
 
 _ADDING = 3.0
 """Bytes read and written for each byte of a gradient that is added to another one."""
-
-Vector = npt.NDArray[np.float64]
 
 
 class Durations:
@@ -36,7 +33,9 @@ class Durations:
             ]
         )
 
-    def of(self, setting: settings.Setting, cluster: devices.Cluster) -> tuple[Vector, Vector]:
+    def of(
+        self, setting: settings.Setting, cluster: devices.Cluster
+    ) -> tuple[cuts.Vector, cuts.Vector]:
         """Seconds of each node for one microbatch, forward and backward, without messages between
         stages.
         """

@@ -31,8 +31,6 @@ _UPDATE_COPIES = 1.0
 _SUMS = 2
 """Sums of a few numbers over all ranks in a step: the loss, and the norms of gradients."""
 
-_Vector = npt.NDArray[np.float64]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bytes:
@@ -186,12 +184,12 @@ class Tables:
         """The blocks of some nodes."""
         return sorted({self._block_of[node] for node in nodes})
 
-    def _between(self, of_blocks: _Vector) -> cuts.Matrix:
+    def _between(self, of_blocks: cuts.Vector) -> cuts.Matrix:
         """Sums over the blocks of a stage, from what each block has."""
         total = self._member @ of_blocks
         return np.asarray(total[None, :] - total[:, None])
 
-    def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> _Vector:
+    def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Vector:
         """Seconds of each block for one microbatch, without messages."""
         forward, backward = self._durations.of(setting, cluster)
         own = [self._block_of[node] for node in range(len(forward))]
@@ -238,7 +236,7 @@ class Tables:
         return seconds
 
     @functools.cached_property
-    def _kept_by_block(self) -> _Vector:
+    def _kept_by_block(self) -> cuts.Vector:
         """Bytes of an example that each block keeps for its backward."""
         own = np.zeros(len(self.blocks))
         for node, place in self._block_of.items():
