@@ -1,5 +1,6 @@
 """A real API server with the custom resource, a namespace for each test, and a client."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -72,7 +73,14 @@ async def place_with_nodes(
     api_with_nodes: client.Client, cluster_with_nodes: handle.Cluster
 ) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own in the cluster with nodes, whose GPUs are free afterwards."""
-    place = harness.Place(api_with_nodes, cluster_with_nodes, fresh_name())
+    async with opened(api_with_nodes, cluster_with_nodes) as place:
+        yield place
+
+
+@contextlib.asynccontextmanager
+async def opened(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
+    """A namespace of the test's own, empty of jobs and pods afterwards."""
+    place = harness.Place(api, cluster, fresh_name())
     await place.create_namespace()
     yield place
     await place.clear()

@@ -38,11 +38,8 @@ def cluster_with_gangs() -> Iterator[handle.Cluster]:
 async def place(cluster_with_gangs: handle.Cluster) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own, empty of pods before and after."""
     access = credentials.find(str(cluster_with_gangs.kubeconfig))
-    async with client.Client(access) as api:
-        found = harness.Place(api, cluster_with_gangs, conftest.fresh_name())
-        await found.create_namespace()
+    async with client.Client(access) as api, conftest.opened(api, cluster_with_gangs) as found:
         yield found
-        await found.clear()
 
 
 def a_gang(name: str = "digits", workers: int = 3, **spec: object) -> harness.Body:

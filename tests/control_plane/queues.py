@@ -80,17 +80,15 @@ async def place(cluster_with_queues: handle.Cluster) -> AsyncIterator[harness.Pl
     """A namespace of the test's own with a queue, empty of pods before and after."""
     access = credentials.find(str(cluster_with_queues.kubeconfig))
     async with client.Client(access) as api:
-        found = harness.Place(api, cluster_with_queues, conftest.fresh_name())
-        await found.create_namespace()
-        queue = {
-            "apiVersion": "kueue.x-k8s.io/v1beta1",
-            "kind": "LocalQueue",
-            "metadata": {"name": QUEUE, "namespace": found.namespace},
-            "spec": {"clusterQueue": "gpus"},
-        }
-        found.kubectl("create", "-f", "-", given=queue)
-        yield found
-        await found.clear()
+        async with conftest.opened(api, cluster_with_queues) as found:
+            queue = {
+                "apiVersion": "kueue.x-k8s.io/v1beta1",
+                "kind": "LocalQueue",
+                "metadata": {"name": QUEUE, "namespace": found.namespace},
+                "spec": {"clusterQueue": "gpus"},
+            }
+            found.kubectl("create", "-f", "-", given=queue)
+            yield found
         found.kubectl("delete", "workloads", "--all")  # Else they hold their quota for a while.
 
 
