@@ -1,6 +1,4 @@
-"""How long planning takes: `planning.py DEVICES REPEATS MODEL…`, by names of `keras.applications`
-or of `tests.trainer.planned_models`.
-"""
+"""How long planning takes: `planning.py DEVICES REPEATS [MODELS]`, of so many models or of all."""
 
 import gc
 import pathlib
@@ -16,11 +14,11 @@ from tfparallel_trainer.split.model import recording, skeleton
 from tfparallel_trainer.split.planning import choose, devices, settings, subjects
 
 
-def main(count, repeats, names):
+def main(count, repeats, most=None):
     gc.freeze()  # as `tfparallel plan` does
     cluster = devices.Cluster(processes=count)
-    for name in names:
-        model = skeleton.build(user.Module(pathlib.Path(name), {"build_model": made_by(name)}), 0)
+    for name, build in list(planned_models.REAL.items())[:most]:
+        model = skeleton.build(user.Module(pathlib.Path(name), {"build_model": build}), 0)
         for _ in range(repeats):
             began = time.perf_counter()
             recorded = recording.record(model)
@@ -31,11 +29,5 @@ def main(count, repeats, names):
             told.tell("planned", model=name, recorded=known - began, planned=ended - known)
 
 
-def made_by(name):
-    if hasattr(keras.applications, name):
-        return lambda: getattr(keras.applications, name)(weights=None)
-    return getattr(planned_models, name)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    main(*map(int, sys.argv[1:]))

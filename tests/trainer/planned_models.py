@@ -1,5 +1,6 @@
 """Models that are planned, not trained."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -77,3 +78,19 @@ def separable() -> Any:
         own = LAYERS.Dense(48)(LAYERS.Dense(192, activation="gelu")(own))
         x = LAYERS.Add()([x, own])
     return keras.Model(first, LAYERS.Dense(10)(LAYERS.GlobalAveragePooling2D()(x)))
+
+
+def _application(name: str) -> Callable[[], Any]:
+    return lambda: getattr(keras.applications, name)(weights=None)
+
+
+APPLICATIONS = (
+    *("VGG16", "ResNet50", "InceptionV3", "MobileNetV2", "DenseNet121", "Xception"),
+    *("EfficientNetB0", "NASNetMobile", "ConvNeXtTiny"),
+)
+REAL: dict[str, Callable[[], Any]] = {
+    **{name: _application(name) for name in APPLICATIONS},
+    "decoder": decoder,
+    "lstm": lstm,
+}
+"""Models as people train them."""

@@ -33,21 +33,6 @@ pytestmark = [
 ]
 
 
-def _application(name: str) -> Callable[[], Any]:
-    return lambda: getattr(keras.applications, name)(weights=None)
-
-
-APPLICATIONS = (
-    *("VGG16", "ResNet50", "InceptionV3", "MobileNetV2", "DenseNet121", "Xception"),
-    *("EfficientNetB0", "NASNetMobile", "ConvNeXtTiny"),
-)
-MODELS: dict[str, Callable[[], Any]] = {
-    **{name: _application(name) for name in APPLICATIONS},
-    "decoder": planned_models.decoder,
-    "lstm": planned_models.lstm,
-}
-
-
 BLOCKS = 16
 """So many blocks can be cut in all ways."""
 
@@ -57,7 +42,7 @@ AT_ONCE = devices.Link(bandwidth=math.inf, latency=0.0)
 @functools.cache
 def skeleton_of(name: str) -> Any:
     """A model of this name without weights; building it takes longer than planning it."""
-    return test_split_graph.bare(MODELS[name])
+    return test_split_graph.bare(planned_models.REAL[name])
 
 
 def subject(build: Callable[[], Any], cluster: devices.Cluster) -> choose.Subject:
@@ -78,7 +63,7 @@ def subject_of(
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", planned_models.REAL)
 def test_planning_repeats_to_the_byte(name: str) -> None:
     model = skeleton_of(name)
     cluster = devices.Cluster(processes=4)
@@ -107,7 +92,7 @@ def part(model: graph.Graph, most: int) -> graph.Graph:
     return dataclasses.replace(model, nodes=nodes, outputs=(last,))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", planned_models.REAL)
 def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     cluster = devices.Cluster(processes=2)
     recorded = part(recording.record(skeleton_of(name)), BLOCKS)
@@ -145,7 +130,7 @@ def brute_force(given: choose.Subject, known: tables.Tables, setting: settings.S
 
 @pytest.mark.parametrize("name", [*split_models.ALL, "decoder", "lstm"])
 def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
-    build = {**split_models.ALL, **MODELS}[name]
+    build = {**split_models.ALL, **planned_models.REAL}[name]
     recorded = recording.record(test_split_graph.bare(build))
     model = test_split_graph.eager(build)
 
