@@ -3,11 +3,12 @@
 import pathlib
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 
-from tests.trainer import launch, reference
-from tests.trainer.test_kills import LARGE, half_written, saved, wait_for
+from tests.trainer import launch, reference, saves
+from tests.trainer.test_kills import saved
 from tfparallel_trainer import termination
 from tfparallel_trainer.contract import exits
 
@@ -79,18 +80,30 @@ def test_where_no_step_ends(tmp_path: pathlib.Path, moment: str) -> None:
         saved(tmp_path, 2)  # the evaluation is of the step that was saved
 
 
+def is_saving(checkpoints: pathlib.Path) -> bool:
+    """Whether variables are being written."""
+    return any((draft / saves.data()).exists() for draft in saves.drafts(checkpoints))
+
+
+def wait_for(condition: Callable[[], object], limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+
+
 def test_during_a_save(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "model.py").write_text(LARGE)
+    (tmp_path / "model.py").write_text(saves.MODEL)
     checkpoint = {"claim": "c", "everySteps": 1, "keep": 2}
     trainer: dict[str, object] = {"steps": 100, "globalBatchSize": 4, "checkpoint": checkpoint}
     environments = launch.environments(tmp_path, tmp_path, trainer, strategy="Mirrored")
     checkpoints = tmp_path / "output" / "checkpoints"
     with launch.Group(tmp_path / "logs", environments) as group:
-        wait_for(lambda: (checkpoints / "step-0000000002").exists() and half_written(checkpoints))
+        wait_for(lambda: (checkpoints / "step-0000000002").exists() and is_saving(checkpoints), 60)
         (ended,) = ask(group, [0], until=[0])
     assert ended.code == exits.Exit.PREEMPTED, ended
     stopped = int(ended.errors.rsplit("after step ", 1)[1].split(",")[0])
-    assert len(saved(tmp_path, stopped)) == 10 + 2
+    assert len(saved(tmp_path, stopped)) == saves.VARIABLES
 
 
 def test_asynchronous_replicas(tmp_path: pathlib.Path) -> None:
@@ -124,7 +137,7 @@ def test_time_that_is_given_later_counts() -> None:
         stop.allow(0.3)
         began = time.monotonic()
         signal.raise_signal(signal.SIGTERM)
-        wait_for(lambda: stop.asked)
+        wait_for(lambda: stop.asked, 5)
         stop.allow(1.0)
         wait_for(lambda: given_up, 5)
     finally:

@@ -4,14 +4,14 @@ import json
 import pathlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from tests.trainer import launch, reference
+from tests.trainer import launch, reference, saves
 from tests.trainer.test_equality import largest_difference
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import environment, exits
@@ -76,89 +76,60 @@ def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path: pathlib.Path) -> N
     assert_same_bits(saved(tmp_path / "killed", STEPS), saved(tmp_path / "whole", STEPS))
 
 
-LARGE = """
-import keras, numpy
-keras.config.set_floatx("float64")
-def build_model():
-    layers = [keras.layers.Dense(1000, use_bias=False) for _ in range(8)]
-    return keras.Sequential([keras.Input((1000,)), *layers, keras.layers.Dense(1)])
-def compile_model(model):
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-def training_data():
-    return numpy.eye(8, 1000), numpy.ones((8, 1))
-"""
-LARGE_BYTES = 8 * 8_000_000
+MOMENTS = {
+    "half of the variables are written": saves.half(),
+    "the variables are written": saves.Moment("open", saves.listing()),
+    "the part is written": saves.Moment("open", saves.INDEX),
+    "the folder has no name yet": saves.Moment("os.rename"),
+}
+LEFT = (
+    {saves.data()},
+    {saves.data()},
+    {saves.data(), saves.listing()},
+    {saves.data(), saves.listing(), saves.INDEX},
+)
+"""The files of the draft at each moment."""
 
 
-def drafts(checkpoints: pathlib.Path) -> list[pathlib.Path]:
-    return list(checkpoints.glob(".writing-*"))
-
-
-def half_written(checkpoints: pathlib.Path) -> bool:
-    return any(
-        0 < size(draft / "part-00000.bin") < LARGE_BYTES // 2 for draft in drafts(checkpoints)
-    )
-
-
-def nearly_written(checkpoints: pathlib.Path) -> bool:
-    return any(size(draft / "part-00000.bin") > LARGE_BYTES // 2 for draft in drafts(checkpoints))
-
-
-def indexed(checkpoints: pathlib.Path) -> bool:
-    return any(size(draft / "index.json") for draft in drafts(checkpoints))
-
-
-def size(file: pathlib.Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
-
-
-def wait_for(condition: Callable[[], object], limit: float = 60.0) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.0005)
-
-
+@pytest.mark.timeout(400)
 def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "model.py").write_text(LARGE)
+    (tmp_path / "model.py").write_text(saves.MODEL)
     checkpoint = {"claim": "c", "everySteps": 1, "keep": 2}
     trainer: dict[str, object] = {"steps": 12, "globalBatchSize": 4, "checkpoint": checkpoint}
 
-    def start(name: str) -> launch.Group:
+    def train(name: str, more: Mapping[str, str]) -> launch.Ended:
         folder = tmp_path / name
-        environments = launch.environments(folder, tmp_path, trainer, strategy="Mirrored")
-        return launch.Group(folder / "logs", environments)
+        environments = launch.environments(
+            folder, tmp_path, trainer, strategy="Mirrored", more=more
+        )
+        with launch.Group(folder / "logs", environments) as group:
+            return group.wait()[0]
 
-    with start("whole") as group:
-        assert group.wait()[0].code == 0
+    assert train("whole", {}).code == 0
 
     checkpoints = tmp_path / "killed" / "output" / "checkpoints"
     newest = 0
-    for moment in (half_written, nearly_written, indexed):
-        with start("killed") as group:
-            # Two more first, so that something is there to be lost.
-            wait_for(lambda: (checkpoints / f"step-{newest + 2:010}").exists())  # noqa: B023
-            wait_for(lambda: moment(checkpoints))  # noqa: B023
-            group.processes[0].send_signal(signal.SIGKILL)
-            ended = group.wait()[0]
-        assert ended.code == -signal.SIGKILL
+    for (what, moment), left in zip(MOMENTS.items(), LEFT, strict=True):
+        # Two more first, so that something is there to be lost.
+        ended = train("killed", moment.of_step(newest + 3))
+        assert ended.code == moment.code, ended
         if newest:
             assert f"resuming after step {newest} " in ended.output
-        assert drafts(checkpoints), f"killed too late to be in a save: {moment.__name__}"
+        (draft,) = saves.drafts(checkpoints)
+        assert {path.name for path in draft.iterdir()} == left
+        written = (draft / saves.data()).stat().st_size
+        assert written == moment.limit if moment.limit else written > saves.BYTES
         steps = sorted(int(path.name[-10:]) for path in checkpoints.glob("step-*"))
+        assert steps == [newest + 1, newest + 2]
         for step in steps:
-            assert len(saved(tmp_path / "killed", step)) == 10 + 2
-        newest = steps[-1]
-        print(f"{moment.__name__}: step {newest} is the newest that is whole")
+            assert len(saved(tmp_path / "killed", step)) == saves.VARIABLES
+        newest += 2
+        print(f"killed when {what}: step {newest} is the newest that is whole")
 
-    with start("killed") as group:
-        ended = group.wait()[0]
+    ended = train("killed", {})
     assert ended.code == 0, ended
     assert f"resuming after step {newest} " in ended.output
-    assert not drafts(checkpoints)
+    assert not saves.drafts(checkpoints)
     for one, other in zip(
         saved(tmp_path / "killed", 12).values(), saved(tmp_path / "whole", 12).values(), strict=True
     ):

@@ -1,8 +1,9 @@
 """The memory of a step in stages is what its schedule says, not only the order of its trace."""
 
 import pytest
+import tensorflow as tf
 
-from benchmarks.scripts import activations
+from benchmarks.scripts import activations, requested
 from tests.trainer import ranks
 from tfparallel_trainer.split.pipeline import schedule
 
@@ -10,6 +11,19 @@ pytestmark = pytest.mark.trainer
 
 STAGES = 3
 ROWS = 4096
+
+
+def test_what_operations_ask_for_is_counted() -> None:
+    rows = tf.ones((1000, 1000))
+
+    def chain() -> None:
+        one = tf.tanh(rows)
+        two = tf.tanh(one)
+        del one
+        for _ in range(3):
+            two = tf.tanh(two)
+
+    assert requested.most(chain) == 2 * 4 * 1000 * 1000
 
 
 def test_one_forward_one_backward_holds_as_many_microbatches_as_stages() -> None:

@@ -1,14 +1,14 @@
 """State of divided models with whole processes: under another mesh, after a kill, as one file."""
 
 import pathlib
-import signal
-from collections.abc import Callable
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import keras
 import numpy as np
 import pytest
 
-from tests.trainer import launch, reference, test_kills
+from tests.trainer import launch, reference, saves
 from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import exits, outputs
 
@@ -101,80 +101,45 @@ def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, tmp_path: pa
     assert numbers == pytest.approx(wanted, rel=1e-9)
 
 
-LARGE = """
-import keras, numpy
-keras.config.set_floatx("float64")
-def build_model():
-    layers = [keras.layers.Dense(1000, use_bias=False) for _ in range(8)]
-    return keras.Sequential([keras.Input((1000,)), *layers, keras.layers.Dense(1)])
-def compile_model(model):
-    model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), "mse")
-def training_data():
-    return numpy.eye(8, 1000), numpy.ones((8, 1))
-"""
-PART_BYTES = 64_000_000
-"""About what each of two processes writes: four weights with their momentum."""
-
-
-def is_half_written(draft: pathlib.Path, part: int) -> bool:
-    return 0 < test_kills.size(draft / f"part-{part:05}.bin") < PART_BYTES // 2
-
-
-def has_one_part(draft: pathlib.Path) -> bool:
-    lists = [test_kills.size(draft / f"part-{part:05}.json") > 0 for part in (0, 1)]
-    return any(lists)
-
-
-def wait_for_draft(
-    checkpoints: pathlib.Path, old: set[pathlib.Path], due: Callable[[pathlib.Path], bool]
-) -> None:
-    """Wait for one of this attempt: what the one before left lies there until the first save."""
-    test_kills.wait_for(
-        lambda: any(due(draft) for draft in {*test_kills.drafts(checkpoints)} - old), LIMIT
-    )
+NEVER: Mapping[str, str] = MappingProxyType({})
 
 
 @pytest.mark.timeout(1200)
 def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "model.py").write_text(LARGE)
+    (tmp_path / "model.py").write_text(saves.MODEL)
 
-    def start(name: str) -> launch.Group:
+    trainer: dict[str, object] = {
+        "steps": 6,
+        "globalBatchSize": 4,
+        "checkpoint": {"claim": "c", "everySteps": 1, "keep": 2},
+    }
+
+    def train(name: str, victim: int = 0, ends: Mapping[str, str] = NEVER) -> list[launch.Ended]:
         folder = tmp_path / name
-        trainer: dict[str, object] = {
-            "steps": 6,
-            "globalBatchSize": 4,
-            "checkpoint": {"claim": "c", "everySteps": 1, "keep": 2},
-        }
         environments = launch.environments(
             folder, tmp_path, trainer, processes=2, strategy="ModelSplit", mesh=STAGES_OF_TWO
         )
-        return launch.Group(folder / "logs", environments)
+        environments[victim].update(ends)
+        with launch.Group(folder / "logs", environments) as group:
+            return group.wait(LIMIT)
 
     checkpoints = tmp_path / "killed/output/checkpoints"
-    cases: list[tuple[int, Callable[[pathlib.Path], bool]]] = [
-        (1, lambda draft: is_half_written(draft, 1)),
-        (0, lambda draft: is_half_written(draft, 0)),
-        (0, has_one_part),
-    ]
-    for victim, due in cases:
-        old = set(test_kills.drafts(checkpoints))
-        with start("killed") as group:
-            test_kills.wait_for(
-                lambda: checkpoints.exists() and store.checkpoints(checkpoints), LIMIT
-            )
-            before = store.checkpoints(checkpoints)[-1]
-            wait_for_draft(checkpoints, old, due)
-            group.processes[victim].send_signal(signal.SIGKILL)
-            ended = group.wait(LIMIT)
-        assert ended[victim].code == -signal.SIGKILL
+    cases = (
+        (1, saves.half(1, parts=2)),
+        (0, saves.half(0, parts=2)),
+        (1, saves.Moment("open", saves.listing(1))),
+        (0, saves.Moment("open", saves.INDEX)),
+    )
+    for step, (victim, moment) in enumerate(cases, 2):
+        ended = train("killed", victim, moment.of_step(step))
+        assert ended[victim].code == moment.code, ended
         assert ended[1 - victim].code == exits.Exit.PEER_LOST, ended
         newest = store.checkpoints(checkpoints)[-1]
-        assert newest.name >= before.name
+        assert newest.name == store.name(step - 1)
         for _ in files.read(newest, files.read_index(newest)):
             pass
     for name in ("killed", "whole"):
-        with start(name) as group:
-            ended = group.wait(LIMIT)
+        ended = train(name)
         assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
     whole = tmp_path / "whole/output/checkpoints" / store.name(6)
     wanted = dict(files.read(whole, files.read_index(whole)))
@@ -183,4 +148,4 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
     assert found.keys() == wanted.keys()
     for key, array in wanted.items():
         np.testing.assert_array_equal(found[key], array)
-    assert not test_kills.drafts(checkpoints)
+    assert not saves.drafts(checkpoints)
