@@ -19,10 +19,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import processes
-from tests.cluster import binaries, controlplane, handle, pki
+from tests.cluster import binaries, handle, pki
 from tests.control_plane import conftest, harness
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
+from tfparallel_operator.local import ports
 
 START_SECONDS = 120.0
 END_SECONDS = 30.0
@@ -126,7 +127,7 @@ async def running(one: Contestant, place: Place) -> AsyncIterator[Running]:
 
 
 def _our_command(place: Place, module: str = "tfparallel_operator.main") -> Command:
-    health, progress = controlplane.free_ports(2)
+    health, progress = ports.allocate(2)
     variables = {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "KUBECONFIG": str(place.cluster.kubeconfig),
@@ -156,7 +157,7 @@ def watched(report: pathlib.Path) -> Contestant:
 
 
 def _their_command(place: Place) -> Command:
-    metrics, health, webhook = controlplane.free_ports(3)
+    metrics, health, webhook = ports.allocate(3)
     arguments = (
         str(binaries.path("training-operator")),
         "--enable-scheme=tfjob",

@@ -1,10 +1,10 @@
 """etcd, the API server, the controller manager and the scheduler."""
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.cluster import binaries, console, handle, pki, settings, state
+from tfparallel_operator.local import ports
 
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
@@ -42,7 +42,7 @@ class Plan:
 
 def loopback_plan(wanted: settings.Light) -> Plan:
     """A control plane on free ports of loopback, for clusters whose nodes are not real."""
-    api, etcd, peer = free_ports(3)
+    api, etcd, peer = ports.allocate(3)
     # There is no address but loopback, which the API server does not want to advertise.
     flags = [f"--bind-address={LOOPBACK}", f"--advertise-address={LOOPBACK}"]
     flags.append("--endpoint-reconciler-type=none")
@@ -59,15 +59,6 @@ def loopback_plan(wanted: settings.Light) -> Plan:
         gang_scheduling=wanted.gang_scheduling,
         older=wanted.older,
     )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on at this moment."""
-    listeners = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [int(listener.getsockname()[1]) for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 def start(

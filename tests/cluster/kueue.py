@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tests.cluster import binaries, controlplane, handle, pki, state
+from tfparallel_operator.local import ports
 
 MODULE = "kueue"
 DEPENDENCY = "sigs.k8s.io/kueue"
@@ -34,7 +35,7 @@ def start(
     """Install Kueue and wait until it answers."""
     binaries.ensure([MODULE])
     install_resources(cluster)
-    webhook, health = controlplane.free_ports(2)
+    webhook, health = ports.allocate(2)
     path = ledger.directory / "keys" / "kueue.kubeconfig"
     authority.kubeconfig(path, plan.server, "kueue", pki.ADMINISTRATORS)
     certificates = ledger.directory / "keys" / "kueue-webhook"

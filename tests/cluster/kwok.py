@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tests.cluster import binaries, controlplane, handle, pki, state
+from tfparallel_operator.local import ports
 
 MARK = "kwok.x-k8s.io/node"
 READY_LIMIT_SECONDS = 60.0
@@ -13,7 +14,7 @@ def start(ledger: state.Ledger, authority: pki.Authority, plan: controlplane.Pla
     """Start KWOK for nodes that carry its mark."""
     path = ledger.directory / "keys" / "kwok.kubeconfig"
     authority.kubeconfig(path, plan.server, "kwok", pki.ADMINISTRATORS)
-    (port,) = controlplane.free_ports(1)
+    (port,) = ports.allocate(1)
     arguments = [
         f"--kubeconfig={path}",
         "--manage-all-nodes=false",

@@ -7,8 +7,8 @@ import pathlib
 import sys
 from collections.abc import AsyncIterator, Mapping
 
-from tests.cluster import controlplane
 from tests.control_plane import harness, scripted_server
+from tfparallel_operator.local import ports
 
 START_SECONDS = 60.0
 
@@ -50,7 +50,7 @@ async def running(
     arguments: Mapping[str, str], log: pathlib.Path
 ) -> AsyncIterator[OperatorProcess]:
     """Start the command with environment variables, as a Deployment does."""
-    [port] = controlplane.free_ports(1)
+    [port] = ports.allocate(1)
     variables = {
         "PATH": os.environ["PATH"],
         "HOME": str(log.parent),

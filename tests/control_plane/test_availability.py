@@ -10,7 +10,6 @@ import aiohttp
 import pytest
 from prometheus_client import parser
 
-from tests.cluster import controlplane
 from tests.control_plane import (
     harness,
     objects,
@@ -21,6 +20,7 @@ from tests.control_plane import (
 )
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import client, credentials, lease, metrics, resources, service
+from tfparallel_operator.local import ports
 
 pytestmark = pytest.mark.control_plane
 
@@ -86,13 +86,13 @@ async def _report_to(place: harness.Place, port: int, step: int) -> None:
 async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followed(
     place: harness.Place, tmp_path: pathlib.Path
 ) -> None:
-    ports = controlplane.free_ports(2)
+    listening = ports.allocate(2)
     before = await place.api.list(resources.PODS, place.namespace)
 
     def given(number: int, seconds: int) -> dict[str, str]:
         progress = {
             "TFPARALLEL_PROGRESS_HOST": test_progress.HOST,
-            "TFPARALLEL_PROGRESS_PORT": str(ports[number]),
+            "TFPARALLEL_PROGRESS_PORT": str(listening[number]),
         }
         return _given(place, number, seconds, **progress)
 
@@ -111,8 +111,8 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
             assert acting["tfparallel_jobs_started_total"] == 1
             assert standing["tfparallel_jobs_started_total"] == 0
             assert standing["tfparallel_queue_depth"] == 0
-            await _report_to(place, ports[1], 40)
-            await _report_to(place, ports[0], 50)
+            await _report_to(place, listening[1], 40)
+            await _report_to(place, listening[0], 50)
             first.process.send_signal(signal.SIGTERM)
             # The lease of the first would last for ten minutes: it lets go of it.
             await _until_held(place, "operator-1")

@@ -11,11 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.cluster import controlplane
 from tests.control_plane import harness, memory_api, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import errors, jobs, publisher, queue, resources, tls
+from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import progress
 
 HOST = "127.0.0.1"
@@ -92,7 +92,7 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def _site(place: harness.Place) -> AsyncIterator[Site]:
-    [port] = controlplane.free_ports(1)
+    [port] = ports.allocate(1)
     async with place.operator(progress_host=HOST, progress_port=port):
         await place.create_job()
         await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")

@@ -8,9 +8,9 @@ import pathlib
 import pytest
 import yaml
 
-from tests.cluster import controlplane
 from tests.control_plane import harness, objects, operator_process, test_gangs
 from tfparallel_operator.engine import resources
+from tfparallel_operator.local import ports
 
 pytestmark = pytest.mark.control_plane
 
@@ -41,7 +41,7 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
     place: harness.Place, tmp_path: pathlib.Path
 ) -> None:
     _install(place, tmp_path)
-    [port] = controlplane.free_ports(1)
+    [port] = ports.allocate(1)
     arguments = {
         "KUBECONFIG": await _kubeconfig(place, tmp_path),
         "POD_NAMESPACE": place.namespace,

@@ -5,13 +5,13 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import environment, outputs
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -99,10 +99,10 @@ def environments(
     job = folder / "job.json"
     content: dict[str, object] = {"name": "test", "strategy": strategy, "trainer": trainer}
     job.write_text(json.dumps(content if mesh is None else {**content, "mesh": mesh}))
-    ports = free_ports(processes)
-    cluster = {"chief": [f"127.0.0.1:{ports[0]}"]}
+    addresses = [f"{ports.HOST}:{port}" for port in ports.allocate(processes)]
+    cluster = {"chief": addresses[:1]}
     if processes > 1:
-        cluster["worker"] = [f"127.0.0.1:{port}" for port in ports[1:]]
+        cluster["worker"] = addresses[1:]
     tasks = [{"type": "chief", "index": 0}] + [
         {"type": "worker", "index": index} for index in range(processes - 1)
     ]
@@ -154,7 +154,7 @@ def with_servers(
         *(("ps", index) for index in range(servers)),
     ]
     cluster: dict[str, list[str]] = {}
-    for (role, _), port in zip(names, free_ports(len(names)), strict=True):
+    for (role, _), port in zip(names, ports.allocate(len(names)), strict=True):
         cluster.setdefault(role, []).append(f"127.0.0.1:{port}")
     (common,) = environments(folder, source, trainer, strategy="ParameterServer")
     return {
@@ -173,21 +173,9 @@ def evaluator_of(given: dict[str, str]) -> dict[str, str]:
     job = pathlib.Path(given[environment.JOB_FILE])
     job.write_text(json.dumps({**json.loads(job.read_text()), "evaluator": True}))
     config = json.loads(given[environment.TF_CONFIG])
-    cluster = {**config["cluster"], "evaluator": [f"127.0.0.1:{free_ports(1)[0]}"]}
+    cluster = {**config["cluster"], "evaluator": [f"127.0.0.1:{ports.allocate(1)[0]}"]}
     task = {"type": "evaluator", "index": 0}
     return {**given, environment.TF_CONFIG: json.dumps({"cluster": cluster, "task": task})}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def summary(folder: pathlib.Path) -> outputs.Summary:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.trainer import launch
+from tfparallel_operator.local import ports
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.mesh import meeting, tasks
@@ -18,7 +19,7 @@ def clusters(size: int) -> list[tasks.Cluster]:
     """The same processes, as each of them sees them."""
     members = tuple(
         tasks.Task("worker", index, f"127.0.0.1:{port}")
-        for index, port in enumerate(launch.free_ports(size))
+        for index, port in enumerate(ports.allocate(size))
     )
     return [tasks.Cluster(members, me) for me in range(size)]
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.trainer import launch, reference
+from tfparallel_operator.local import ports
 from tfparallel_trainer import __main__, errors, preflight, progress, settings, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
@@ -302,7 +303,7 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
 
 def test_progress_that_nobody_takes_is_told_once_and_harms_nothing() -> None:
     said: list[str] = []
-    (port,) = launch.free_ports(1)
+    (port,) = ports.allocate(1)
     target = settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None)
     pusher = progress.Pusher(target, 0.01, said.append)
     for step in range(5):

@@ -7,12 +7,16 @@ import pytest
 
 from tests.trainer import split_models, test_split_graph
 from tfparallel_trainer.split.model import recording
-from tfparallel_trainer.split.planning import calibrate, devices, links
+from tfparallel_trainer.split.planning import calibrate, devices, links, times
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
     pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning"),
 ]
+
+
+def seconds(line: times.Line, examples: int) -> float:
+    return line.fixed + line.each * examples
 
 
 def test_equal_layers_are_measured_once_and_more_work_takes_longer() -> None:
@@ -23,8 +27,8 @@ def test_equal_layers_are_measured_once_and_more_work_takes_longer() -> None:
     model = recording.record(test_split_graph.bare(build))
     first, second, last = calibrate.measure(model, 64)
     assert first is second
-    assert first.forward.at(64) > last.forward.at(64) > 0
-    assert first.backward.at(64) > last.backward.at(64)
+    assert seconds(first.forward, 64) > seconds(last.forward, 64) > 0
+    assert seconds(first.backward, 64) > seconds(last.backward, 64)
 
 
 @pytest.mark.parametrize("name", ["masked", "several", "operations"])
@@ -32,7 +36,7 @@ def test_every_kind_of_node_can_be_measured(name: str) -> None:
     model = recording.record(test_split_graph.bare(split_models.ALL[name]))
     found = calibrate.measure(model, 4)
     assert len(found) == len(model.nodes)
-    assert all(one.forward.at(4) > 0 for one in found)
+    assert all(seconds(one.forward, 4) > 0 for one in found)
 
 
 def test_an_update_is_measured_where_there_is_one() -> None:

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer import launch, server_jobs
+from tfparallel_operator.local import ports
 from tfparallel_trainer import errors, preflight, settings, user
 from tfparallel_trainer.mesh import cluster, shape, tasks
 from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
@@ -177,7 +178,7 @@ def test_staleness_is_told() -> None:
 
 
 def test_the_chief_answers_until_all_have_heard() -> None:
-    (port,) = launch.free_ports(1)
+    (port,) = ports.allocate(1)
     chief = tasks.Task("chief", 0, f"127.0.0.1:{port}")
     assert control.ask(chief, "worker-0", "a") is None
     with control.Control(chief) as answers:
@@ -192,10 +193,10 @@ def test_the_chief_answers_until_all_have_heard() -> None:
 
 
 def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None:
-    ports = launch.free_ports(2)
+    given = ports.allocate(2)
     chief, worker = (
         tasks.Task(role, 0, f"127.0.0.1:{port}")
-        for role, port in zip(("chief", "worker"), ports, strict=True)
+        for role, port in zip(("chief", "worker"), given, strict=True)
     )
     said: list[str] = []
     with control.Control(chief) as answers:

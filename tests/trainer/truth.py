@@ -23,6 +23,7 @@ import numpy as np
 
 from tests.trainer import launch, reference
 from tests.trainer.models import truth as models
+from tfparallel_operator.local import ports
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import feed, source
@@ -167,8 +168,8 @@ def difference(found: Sequence[Any], wanted: Sequence[Any], *, relative: bool) -
 
 def together(layout: Layout, floatx: str, cases: Sequence[Case]) -> list[list[Any]]:
     """Train cases in processes of their own; gives the weights of each."""
-    ports = launch.free_ports(layout.processes)
-    members = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    given = ports.allocate(layout.processes)
+    members = {"worker": [f"{ports.HOST}:{port}" for port in given]}
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "weights.npz"
         numbers = [str(CASES.index(case)) for case in cases]

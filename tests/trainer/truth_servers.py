@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from tests.trainer import launch, reference, truth
 from tests.trainer.models import truth as models
+from tfparallel_operator.local import ports
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import feed, source
@@ -178,7 +179,7 @@ def together(
     """Train cases in processes of their own; gives for each what each seed led to."""
     names = [("chief", 0), *(("worker", index) for index in range(workers)), ("ps", 0)]
     members: dict[str, list[str]] = {}
-    for (role, _), port in zip(names, launch.free_ports(len(names)), strict=True):
+    for (role, _), port in zip(names, ports.allocate(len(names)), strict=True):
         members.setdefault(role, []).append(f"127.0.0.1:{port}")
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "trained.npz"
@@ -239,7 +240,7 @@ def work(output: pathlib.Path, floatx: str, seeds: Sequence[int], numbers: Seque
 
 
 def _connect(addresses: dict[str, list[str]], workers: presence.Workers) -> Cluster:
-    [port] = launch.free_ports(1)
+    [port] = ports.allocate(1)
     strategy = tf.distribute.ParameterServerStrategy(
         tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({**addresses, "chief": [f"127.0.0.1:{port}"]}),

@@ -16,10 +16,12 @@ elsewhere): a replica that is run again finds its port as it left it."""
 def allocate(count: int) -> Sequence[int]:
     """Return free ports, each different; they are not held, so they are drawn at random.
 
+    Not by the seed of the process, with which others would draw the same ones.
+
     Raises:
         OSError: no port of the range is free.
     """
-    drawn = random.sample(_RANGE, len(_RANGE))
+    drawn = random.SystemRandom().sample(_RANGE, len(_RANGE))
     found = list(itertools.islice(filter(_free, drawn), count))
     if len(found) < count:
         raise OSError(f"fewer than {count} ports of {_RANGE.start} to {_RANGE.stop} are free")

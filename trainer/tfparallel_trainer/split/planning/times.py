@@ -13,10 +13,6 @@ class Line:
     fixed: float
     each: float
 
-    def at(self, examples: float) -> float:
-        """Seconds for a number of examples."""
-        return self.fixed + self.each * examples
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeTime:
