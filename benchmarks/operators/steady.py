@@ -67,6 +67,10 @@ class Churn:
             await self._work.end([self._jobs.popleft()], self._workers)
             await self._begin()
 
+    async def until_each_runs(self) -> None:
+        """Wait until each job that is left runs, as its status says."""
+        await self._work.until_all(self._jobs, "Running")
+
     async def _begin(self) -> None:
         name = f"job-{self._made}"
         node = f"gpu-node-{self._made % NODES}"
@@ -142,7 +146,7 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
             resident, most = usage.resident(running.pid), usage.most_resident(running.pid)
             before = await counts(running, server)
             await churn.go_on(size.seconds, rate=1.0)
-            await asyncio.sleep(1.0)
+            await churn.until_each_runs()
             after = await counts(running, server)
         report = place.folder / "again.json"
         async with contestants.running(contestants.watched(report), place) as again:

@@ -9,7 +9,7 @@ from tfparallel_operator.local import ports
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 LOOPBACK = "127.0.0.1"
-START_LIMIT_SECONDS = 60.0
+START_LIMIT_SECONDS = 180.0
 GANG_FEATURES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 GANG_API = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
 

@@ -7,7 +7,7 @@ from tests.cluster import binaries, controlplane, handle, netns, pki, process, s
 
 DOMAIN = "cluster.local"
 READY = f"{netns.NODE_ADDRESS}:8181"
-START_LIMIT_SECONDS = 30.0
+START_LIMIT_SECONDS = 90.0
 CONFIGURATION = """\
 .:53 {{
     bind {address}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cluster import binaries, console, images, kind, netns, process, settings, state
 
-TIMEOUT_SECONDS = 180
+TIMEOUT_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,26 @@ class Cluster:
     helm: Path
     directory: Path
 
-    def run_kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
+    def run_kubectl(
+        self,
+        *arguments: str,
+        input: str | None = None,  # noqa: A002
+        limit: float = TIMEOUT_SECONDS,
+    ) -> str:
         """What kubectl prints; when it fails, what it complains about is raised."""
         own = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl-cache'}")
-        return _run([str(self.kubectl), *own, *arguments], input)
+        return _run([str(self.kubectl), *own, *arguments], input, limit)
+
+    def create_namespace(self, name: str) -> None:
+        """Create a namespace; on return it has the service account without which no pod is made."""
+        self.run_kubectl("create", "namespace", name)
+        account = (f"--namespace={name}", "serviceaccount/default")
+        self.run_kubectl("wait", "--for=create", *account, "--timeout=60s")
 
     def run_helm(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
         """What helm prints; what it remembers stays in the cluster's folder."""
         command = [str(self.helm), f"--kubeconfig={self.kubeconfig}", *arguments]
-        return _run(command, input, HOME=str(self.directory / "helm"))
+        return _run(command, input, TIMEOUT_SECONDS, HOME=str(self.directory / "helm"))
 
     def load_image(self, archive: Path) -> None:
         """Bring a docker-archive to the node, so that pods find its image without a pull."""
@@ -62,14 +73,14 @@ def kubeconfig(directory: Path) -> Path:
     return directory / "kubeconfig"
 
 
-def _run(command: list[str], given: str | None, **variables: str) -> str:
+def _run(command: list[str], given: str | None, limit: float, **variables: str) -> str:
     done = subprocess.run(
         command,
         input=given,
         env=process.environment() | variables,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=limit,
         check=False,
     )
     if done.returncode != 0:

@@ -7,7 +7,7 @@ from tests.cluster import binaries, controlplane, handle, pki, state
 from tfparallel_operator.local import ports
 
 MARK = "kwok.x-k8s.io/node"
-READY_LIMIT_SECONDS = 60.0
+READY_LIMIT_SECONDS = 180.0
 
 
 def start(ledger: state.Ledger, authority: pki.Authority, plan: controlplane.Plan) -> None:

@@ -17,7 +17,7 @@ OUTER = "namespaces"
 INIT = "init"
 NODE_ADDRESS = "172.30.0.2"
 NODE_BRIDGE = "node0"
-START_LIMIT_SECONDS = 10.0
+START_LIMIT_SECONDS = 60.0
 HIDDEN = ("/run", "/var/lib", "/var/log")
 
 # The kubelet insists on these values, which belong to the whole machine. Inside, files with the

@@ -86,7 +86,7 @@ def stop(records: Iterable[Record], grace: float = 1.0) -> None:
     """End these processes and wait until they are gone; they have nothing to save."""
     handles = [handle for record in records if (handle := _handle(record)) is not None]
     try:
-        for signal_number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
+        for signal_number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 60.0)):
             handles = _signal_and_wait(handles, signal_number, patience)
     finally:
         for _, descriptor in handles:

@@ -16,6 +16,13 @@ from tests.cluster import binaries, cgroups, folders, handle, images, lifecycle,
 
 IMAGE = "localhost/tfparallel-probe:1"
 WAIT = "--timeout=60s"
+START_LIMIT_SECONDS = 250.0
+UP_THAT_STANDS_STILL = """
+import signal, sys
+from tests.cluster import __main__, kwok
+kwok.ready_nodes = lambda cluster: signal.pause()
+sys.exit(__main__.main(sys.argv[1:]))
+"""
 NODE_FOLDERS = (
     "/var/lib/kubelet",
     "/var/lib/containerd",
@@ -29,6 +36,7 @@ NODE_FOLDERS = (
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and containers need root"),
 ]
 
@@ -43,7 +51,7 @@ def probe_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(full_cluster: handle.Cluster, probe_archive: Path) -> Iterator[handle.Cluster]:
     full_cluster.load_image(probe_archive)
-    full_cluster.run_kubectl("create", "namespace", "probes")
+    full_cluster.create_namespace("probes")
     yield full_cluster
     full_cluster.run_kubectl("delete", "namespace", "probes", "--wait=false")
 
@@ -168,7 +176,7 @@ def test_two_clusters_side_by_side_leave_nothing_behind(
     second = lifecycle.up(folder.name, settings.Full(gpus=1))
     try:
         second.load_image(probe_archive)
-        second.run_kubectl("create", "namespace", "probes")
+        second.create_namespace("probes")
         start_pod(second, "alone", "serve", "8080", gpus=1)
         wait_ready(second, "alone")
         assert "alone" not in cluster.run_kubectl("-nprobes", "get", "pods", "-oname")
@@ -186,10 +194,11 @@ def test_interrupted_up_can_be_cleared_away(tmp_path: Path, number: signal.Signa
     folder = tmp_path / "broken"
     before, probes_before = traces(), members(folder)
     where = ["--name", "broken", "--dir", str(folder)]
-    command = [sys.executable, "-m", "tests.cluster", "up", "--mode", "full", *where]
+    command = [sys.executable, "-c", UP_THAT_STANDS_STILL, "up", "--mode", "full", *where]
     with subprocess.Popen(command, cwd=folders.SOURCE.parents[1], start_new_session=True) as up:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_LIMIT_SECONDS
         while "kubelet" not in started(folder):
+            assert up.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
         up.send_signal(number)
@@ -198,7 +207,7 @@ def test_interrupted_up_can_be_cleared_away(tmp_path: Path, number: signal.Signa
     killed = number == signal.SIGKILL  # else it cleaned up after itself
     assert (left, downed) == (killed, killed)
     assert not folder.exists()
-    deadline = time.monotonic() + 30  # what a killed command was just asking ends by itself
+    deadline = time.monotonic() + 30  # what a killed command has just started ends by itself
     while not members(folder) <= probes_before:
         assert time.monotonic() < deadline, members(folder) - probes_before
         time.sleep(0.2)

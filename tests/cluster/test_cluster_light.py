@@ -14,7 +14,7 @@ from tests.cluster import console, fixtures, folders, handle, lifecycle, process
 pytestmark = pytest.mark.control_plane
 
 
-def eventually(check: Callable[[], bool], limit: float = 30.0) -> bool:
+def eventually(check: Callable[[], bool], limit: float = 120.0) -> bool:
     deadline = time.monotonic() + limit
     while not check():
         if time.monotonic() > deadline:

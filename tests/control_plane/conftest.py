@@ -90,7 +90,7 @@ def install(cluster: handle.Cluster) -> handle.Cluster:
     manifest = json.dumps(schema.custom_resource_definition())
     cluster.run_kubectl("apply", "-f", "-", input=manifest)
     name = f"crd/{resources.JOBS.plural}.tfparallel.dev"
-    cluster.run_kubectl("wait", "--for=condition=Established", "--timeout=30s", name)
+    cluster.run_kubectl("wait", "--for=condition=Established", "--timeout=120s", name)
     _wait_served(cluster)
     return cluster
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -12,7 +13,7 @@ from tests.control_plane import objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, errors, resources, service, settings
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 90.0
 POLL_SECONDS = 0.05
 
 CLOSE_SECONDS = 0.1
@@ -137,6 +138,14 @@ class Place:
         await until(f"pods {', '.join(wanted) or 'none'} of attempt {attempt}", there)
         return await self.pods()
 
+    async def until_let_through(self) -> None:
+        """Wait until the job no longer says that its pods are refused."""
+
+        async def told() -> bool:
+            return (await self.condition("CreationRefused")).get("status") == "False"
+
+        await until("the pods are no longer refused", told)
+
     async def until_gone(self, path: str) -> None:
         """Wait until there is no object of this path."""
 
@@ -149,21 +158,44 @@ class Place:
 
         await until(f"{path} is gone", gone)
 
-    async def created_since(self, version: str) -> list[tuple[str, str, str]]:
-        """Return every pod that was created since a version: name, attempt, replica attempt."""
-        last: Body = {"metadata": {"name": "last"}, **objects.template()}
-        await self.api.create(resources.PODS, self.namespace, last)
+    @contextlib.asynccontextmanager
+    async def creations(self) -> AsyncIterator[list[tuple[str, str, str]]]:
+        """Gather each pod that is created from now on: name, attempt, replica attempt.
+
+        All are there when this is left.
+        """
+        version = (await self.api.list(resources.PODS, self.namespace)).version
         seen: list[tuple[str, str, str]] = []
-        async with asyncio.timeout(LIMIT_SECONDS):
+        task = asyncio.create_task(self._gather(version, seen))
+        try:
+            yield seen
+            last: Body = {"metadata": {"name": "last"}, **objects.template()}
+            await self.api.create(resources.PODS, self.namespace, last)
+            async with asyncio.timeout(LIMIT_SECONDS):
+                await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _gather(self, version: str, seen: list[tuple[str, str, str]]) -> None:
+        """Follow the pods until the last one."""
+        while True:
             async for event in self.api.watch(resources.PODS, self.namespace, version):
                 metadata = event.object["metadata"]
+                version = metadata["resourceVersion"]
+                if event.type != "ADDED":
+                    continue
                 if metadata["name"] == "last":
-                    break
-                if event.type == "ADDED":
-                    labels = metadata["labels"]
-                    attempts = (labels[names.LABEL_ATTEMPT], labels[names.LABEL_REPLICA_ATTEMPT])
-                    seen.append((metadata["name"], *attempts))
-        return seen
+                    return
+                labels = metadata["labels"]
+                attempts = (labels[names.LABEL_ATTEMPT], labels[names.LABEL_REPLICA_ATTEMPT])
+                seen.append((metadata["name"], *attempts))
+
+
+def seconds_since(text: str) -> int:
+    """Whole seconds since a time of the API's."""
+    passed = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(text)
+    return int(passed.total_seconds())
 
 
 async def until(

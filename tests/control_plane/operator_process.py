@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from tests.control_plane import harness, scripted_server
 from tfparallel_operator.local import ports
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 class OperatorProcess:

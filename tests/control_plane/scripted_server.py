@@ -31,7 +31,7 @@ class Server:
     def client(
         self,
         read_token: Callable[[], str | None] = lambda: None,
-        watch_silence: float = 5.0,
+        watch_silence: float = 60.0,
         **more: Any,
     ) -> client.Client:
         token = credentials.Token(read_token)

@@ -53,7 +53,7 @@ async def _metrics(place: harness.Place) -> AsyncIterator[None]:
     place.kubectl("apply", "-f", "-", given=METRICS_DEFINITION)
     name = "crd/pods.metrics.k8s.io"
     try:
-        place.kubectl("wait", "--for=condition=Established", "--timeout=30s", name)
+        place.kubectl("wait", "--for=condition=Established", "--timeout=120s", name)
         yield
     finally:
         place.kubectl("delete", name)

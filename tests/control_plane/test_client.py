@@ -156,12 +156,16 @@ async def test_a_refused_token_is_replaced_in_the_next_request() -> None:
 
 async def test_no_more_requests_are_sent_at_once_than_agreed() -> None:
     busy, most = 0, 0
+    full = asyncio.Event()
 
     async def slow(_: web.Request) -> web.StreamResponse:
         nonlocal busy, most
         busy += 1
         most = max(most, busy)
-        await asyncio.sleep(0.02)
+        if busy == client.MAX_IN_FLIGHT:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.02)  # one more could come now
         busy -= 1
         return web.json_response({})
 

@@ -165,6 +165,7 @@ async def test_a_job_that_is_made_anew_never_takes_over_the_pods_of_the_former(
         assert pod["metadata"]["ownerReferences"][0]["uid"] == first["metadata"]["uid"]
         place.kubectl("delete", "tfpj", "digits")
         second = await place.create_job(objects.job(workers=0))
+        await place.until_state("Pending")
         # There is no garbage collector here: the test is it, later.
         await asyncio.sleep(1)
         assert (await place.status())["state"] == "Pending"
@@ -197,5 +198,5 @@ async def test_deleting_a_job_leaves_nothing(place_with_nodes: harness.Place) ->
         ).split()
         return left == ["configmap/kube-root-ca.crt"]
 
-    await harness.until("everything that belonged to the job is gone", empty, seconds=60)
+    await harness.until("everything that belonged to the job is gone", empty, seconds=240)
     assert place.kubectl("get", "tfpj", "-o", "name") == ""

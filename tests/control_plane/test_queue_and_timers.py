@@ -141,7 +141,7 @@ async def test_a_timer_that_is_set_while_the_heap_sleeps_wakes_it() -> None:
     task = asyncio.create_task(alarm.run())
     await asyncio.sleep(0.01)
     alarm.after("near", 0.02)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await done.wait()
     task.cancel()
     assert done.is_set()

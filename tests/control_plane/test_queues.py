@@ -30,4 +30,4 @@ async def test_without_kueue_a_job_says_so_and_goes_on_without_the_label(
         unlabelled = {"metadata": {"labels": {names.LABEL_QUEUE: None}}}
         place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", json.dumps(unlabelled))
         await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        assert (await place.condition("CreationRefused"))["status"] == "False"
+        await place.until_let_through()

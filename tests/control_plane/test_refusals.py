@@ -30,13 +30,6 @@ async def _refused(place: harness.Place, reason: str) -> dict[str, Any]:
     return await place.condition("CreationRefused")
 
 
-async def _let_through(place: harness.Place) -> None:
-    async def told() -> bool:
-        return (await place.condition("CreationRefused")).get("status") == "False"
-
-    await harness.until("the pods are no longer refused", told)
-
-
 async def test_a_quota_that_is_raised_lets_the_job_run(place: harness.Place) -> None:
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     await place.api.create(QUOTAS, place.namespace, quota)
@@ -48,7 +41,7 @@ async def test_a_quota_that_is_raised_lets_the_job_run(place: harness.Place) -> 
         assert len(await place.pods()) == 1
         await _set_quota(place, 10)
         await place.until_pods("digits-chief-0", "digits-worker-0")
-        await _let_through(place)
+        await place.until_let_through()
 
 
 async def _set_quota(place: harness.Place, pods: int) -> None:
@@ -69,7 +62,7 @@ async def test_a_missing_priority_class_is_waited_for(place: harness.Place) -> N
         await place.api.create(PRIORITIES, None, {"metadata": {"name": name}, "value": 5})
         [pod] = (await place.until_pods("digits-chief-0")).values()
         assert pod["spec"]["priority"] == 5
-        await _let_through(place)
+        await place.until_let_through()
 
 
 async def test_what_a_policy_denies_is_tried_again(place: harness.Place) -> None:
@@ -80,7 +73,7 @@ async def test_what_a_policy_denies_is_tried_again(place: harness.Place) -> None
         assert "no pods today" in refused["message"]
         place.kubectl("delete", "validatingadmissionpolicybinding", place.namespace)
         await place.until_pods("digits-chief-0")
-        await _let_through(place)
+        await place.until_let_through()
 
 
 async def _deny_pods(place: harness.Place) -> None:

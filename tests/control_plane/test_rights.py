@@ -4,10 +4,12 @@ import base64
 import dataclasses
 import os
 import pathlib
+from collections.abc import Awaitable, Callable
 
 import pytest
 import yaml
 
+from tests.cluster import console
 from tests.control_plane import harness, objects, operator_process, test_gangs
 from tfparallel_operator.engine import resources
 from tfparallel_operator.local import ports
@@ -34,7 +36,23 @@ async def _kubeconfig(place: harness.Place, folder: pathlib.Path) -> str:
     content["users"] = [{"name": content["users"][0]["name"], "user": {"token": token}}]
     path = folder / "operator.kubeconfig"
     path.write_text(yaml.safe_dump(content))
+    await harness.until("the rights are in force", _rights_in_force(place))
     return str(path)
+
+
+def _rights_in_force(place: harness.Place) -> Callable[[], Awaitable[bool]]:
+    """Whether the API server has heard of the roles, which it does a moment later than we."""
+    account = f"--as=system:serviceaccount:{place.namespace}:{ACCOUNT}"
+
+    async def in_force() -> bool:
+        try:
+            for right in (("list", "pods"), ("list", "tfpj"), ("get", f"secrets/{SECRET}")):
+                place.kubectl("auth", "can-i", *right, account)
+        except console.ClusterError:
+            return False
+        return True
+
+    return in_force
 
 
 async def test_the_operator_works_with_the_rights_that_are_installed(

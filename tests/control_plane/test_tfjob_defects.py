@@ -75,10 +75,14 @@ async def test_an_evaluator_never_fails_training(place: harness.Place) -> None:
 async def test_the_evaluator_may_end_its_last_evaluation(place: harness.Place) -> None:
     """1658: the success of the chief killed the evaluator before its last evaluation."""
     async with place.operator():
-        await _run(place, _job({"evaluatorGraceSeconds": 3}, Chief=1, PS=1, Worker=1, Evaluator=1))
+        policy = {"evaluatorGraceSeconds": 600}
+        await _run(place, _job(policy, Chief=1, PS=1, Worker=1, Evaluator=1))
         await place.end("digits-chief-0", 0)
         await place.until_pods("digits-chief-0", "digits-evaluator-0")
-        assert (await place.status())["state"] == "Succeeded"
+        status = await place.status()
+        assert status["state"] == "Succeeded"
+        grace = harness.seconds_since(status["completionTime"]) + 2
+        place.change({"runPolicy": {"evaluatorGraceSeconds": grace}})
         await place.until_pods("digits-chief-0")
 
 

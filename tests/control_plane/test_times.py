@@ -18,26 +18,35 @@ def _time(text: str) -> datetime.datetime:
 
 async def test_a_pending_deadline_fires_on_a_quiet_job(place: harness.Place) -> None:
     async with place.operator():
-        await place.create_job(objects.job(runPolicy={"pendingDeadlineSeconds": 3}))
+        await place.create_job(objects.job(runPolicy={"pendingDeadlineSeconds": 600}))
         await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
         waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
         await place.kubelet("digits-worker-1", "Pending", waiting=waiting)
+
+        async def seen() -> bool:
+            workers = (await place.status()).get("replicas", {}).get("Worker", {})
+            return "ImagePullBackOff" in (workers.get("reason") or "")
+
+        await harness.until("the status says why the worker waits", seen)
+        limit = harness.seconds_since((await place.status())["attemptTime"]) + 3
+        place.change({"runPolicy": {"pendingDeadlineSeconds": limit}})
         status = await place.until_state("Failed")
         failed = await place.condition("Failed")
         assert failed["reason"] == "PendingDeadlineExceeded"
         assert "ImagePullBackOff: no such image" in failed["message"]
         waited = _time(status["completionTime"]) - _time(status["attemptTime"])
-        assert datetime.timedelta(seconds=3) <= waited
+        assert datetime.timedelta(seconds=limit) <= waited
         await place.until_pods()
 
 
 async def test_a_deadline_outlives_the_operator(place: harness.Place) -> None:
     async with place.operator():
-        await place.create_job(objects.job(runPolicy={"activeDeadlineSeconds": 4}))
+        await place.create_job(objects.job(runPolicy={"activeDeadlineSeconds": 600}))
         await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
         await place.run_all()
         started = (await place.until_state("Running"))["startTime"]
-    await asyncio.sleep(4)
+    place.change({"runPolicy": {"activeDeadlineSeconds": 1}})
+    await asyncio.sleep(2)
     assert (await place.status())["state"] == "Running"
     async with place.operator():
         status = await place.until_state("Failed")

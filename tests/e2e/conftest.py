@@ -19,7 +19,7 @@ def cluster(full_cluster: handle.Cluster) -> Iterator[handle.Cluster]:
     for image in build.ensure(inputs.TARGETS.values()):
         full_cluster.load_image(image.archive)
     operator.install(full_cluster)
-    full_cluster.run_kubectl("create", "namespace", volumes.KEEPER_NAMESPACE)
+    full_cluster.create_namespace(volumes.KEEPER_NAMESPACE)
     yield full_cluster
     operator.uninstall(full_cluster)
     full_cluster.run_kubectl("delete", "crd", operator.CRD)
@@ -38,7 +38,7 @@ def make_namespace(
     def make(purpose: str) -> namespaces.Namespace:
         plain = re.sub(r"[^a-z0-9]+", "-", purpose.lower()).strip("-")
         name = f"{plain[:40]}-{next(_NUMBERS)}"
-        cluster.run_kubectl("create", "namespace", name)
+        cluster.create_namespace(name)
         level = "pod-security.kubernetes.io/enforce=restricted"
         cluster.run_kubectl("label", "namespace", name, level)
         made.append(name)
@@ -46,7 +46,7 @@ def make_namespace(
 
     yield make
     if made:
-        cluster.run_kubectl("delete", "namespace", *made, "--timeout=150s")
+        cluster.run_kubectl("delete", "namespace", *made, "--timeout=600s", limit=660.0)
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,13 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import handle
+from tests.cluster import handle, process
+from tfparallel_operator.api import names
 
 Object = dict[str, Any]
 
@@ -110,37 +111,57 @@ class Namespace:
     @contextlib.contextmanager
     def following(self, pod: str, file: Path) -> Iterator[None]:
         """Write the log of a pod to the file, to the end of the pod, which may be deleted."""
-        command = [
-            str(self.cluster.kubectl),
-            f"--kubeconfig={self.cluster.kubeconfig}",
-            f"--namespace={self.name}",
-            *("logs", pod, "--follow"),
-        ]
-        with file.open("w", encoding="utf-8") as output:
-            logs = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
-        try:
+        with self._writing(file, "logs", pod, "--follow") as logs:
+            process.wait_until(
+                f"the log of {pod}", lambda: bool(file.stat().st_size), (), GONE_SECONDS
+            )
             yield
             logs.wait(GONE_SECONDS)
-        finally:
-            logs.terminate()
-            logs.wait()
 
     @contextlib.contextmanager
-    def watching(self, columns: str, file: Path) -> Iterator[None]:
-        """Meanwhile write a line to the file for every version of every job."""
+    def watching(self, file: Path) -> Iterator[None]:
+        """Meanwhile write every version of every job to the file, which `versions` reads."""
+        path = f"/apis/{names.API_VERSION}/namespaces/{self.name}/{names.PLURAL}"
+        # A watch from a version on tells all that comes after it, however late it connects.
+        begin = self._raw(path)["metadata"]["resourceVersion"]
+        with self._writing(file, "get", f"--raw={path}?watch=1&resourceVersion={begin}"):
+            yield
+            last = _numbers(self._raw(path)["items"])
+            process.wait_until(
+                "the last versions", lambda: last <= _numbers(versions(file)), (), GONE_SECONDS
+            )
+
+    def _raw(self, path: str) -> Object:
+        """What the API server answers."""
+        answer: Object = json.loads(self.kubectl("get", f"--raw={path}"))
+        return answer
+
+    @contextlib.contextmanager
+    def _writing(self, file: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Meanwhile let kubectl write what it prints to the file."""
         command = [
             str(self.cluster.kubectl),
             f"--kubeconfig={self.cluster.kubeconfig}",
             f"--namespace={self.name}",
-            *("get", "tfpj", "--watch", f"--output=jsonpath={columns}"),
+            *arguments,
         ]
         with file.open("w", encoding="utf-8") as output:
-            watch = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+            running = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
         try:
-            yield
+            yield running
         finally:
-            watch.terminate()
-            watch.wait()
+            running.terminate()
+            running.wait()
+
+
+def versions(file: Path) -> list[Object]:
+    """The versions of jobs that `watching` has written so far."""
+    whole_lines = file.read_bytes().split(b"\n")[:-1]
+    return [json.loads(line)["object"] for line in whole_lines]
+
+
+def _numbers(found: Iterable[Object]) -> set[str]:
+    return {version["metadata"]["resourceVersion"] for version in found}
 
 
 def _of(job: str) -> str:

@@ -12,10 +12,6 @@ from tfparallel_operator.api import names
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 ACCURACY = 0.9
-COLUMNS = (
-    "{.status.state}|{.status.progress.step}|{.status.progress.metrics.loss}"
-    "|{.status.progress.eta}{'\\n'}"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +46,27 @@ def run(
     volume = volumes.make(namespace, "digits")
     seen = tmp_path_factory.mktemp("digits") / "seen"
     model = operator.example("digits", "model.py")
-    with namespace.watching(COLUMNS, seen):
+    with namespace.watching(seen):
         namespace.kubectl("create", "configmap", "digits", f"--from-file={model}")
         namespace.kubectl("apply", f"--filename={operator.example('digits')}")
         namespace.wait("digits", lambda status: status.get("state") == "Running")
         pods = namespace.pods("digits")
         job = namespace.wait_ended("digits")
         table = namespace.kubectl("get", "tfpj")
-    lines = seen.read_text(encoding="utf-8").splitlines()
-    yield Run(namespace, volume, [Seen(*line.split("|")) for line in lines], pods, job, table)
+    history = [_seen(version) for version in namespaces.versions(seen)]
+    yield Run(namespace, volume, history, pods, job, table)
     volume.remove()
+
+
+def _seen(version: namespaces.Object) -> Seen:
+    status = version.get("status", {})
+    progress = status.get("progress", {})
+    return Seen(
+        state=status.get("state", ""),
+        step=str(progress.get("step", "")),
+        loss=progress.get("metrics", {}).get("loss", ""),
+        eta=progress.get("eta", ""),
+    )
 
 
 def test_it_succeeds(run: Run) -> None:

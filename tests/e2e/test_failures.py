@@ -23,12 +23,17 @@ def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespa
     assert failed["status"] == "True"
     assert "broken-" in failed["message"]
     assert str(int(exits.Exit.USER_ERROR)) in failed["message"]
-    [pod, *_] = [e["replica"] for e in exited if e["code"] == exits.Exit.USER_ERROR]
+    # The pod of the root cause is kept; others may be deleted that end at the same time.
+    pod = failed["message"].split()[0]
     assert "no_such_package" in namespace.kubectl("logs", pod)
-    events = namespace.kubectl(
-        "get", "events", "--field-selector=type=Warning", "--output=jsonpath={.items[*].reason}"
-    )
-    assert failed["reason"] in events.split()
+    # The Event is written after the status.
+    namespace.wait("broken", lambda _: failed["reason"] in _warnings(namespace))
+
+
+def _warnings(namespace: namespaces.Namespace) -> list[str]:
+    """The reasons of all Events that warn."""
+    reasons = "--output=jsonpath={.items[*].reason}"
+    return namespace.kubectl("get", "events", "--field-selector=type=Warning", reasons).split()
 
 
 def test_script_that_fails_uses_up_its_retries(namespace: namespaces.Namespace) -> None:

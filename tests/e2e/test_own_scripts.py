@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import process
 from tests.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
 
@@ -25,13 +26,22 @@ for address in sum(config["cluster"].values(), []):
             time.sleep(1)
     else:
         raise SystemExit(f"{host} is not found")
-print(os.environ["TF_CONFIG"])
+print(os.environ["TF_CONFIG"], flush=True)
 """
+PRINT_RESOLVE_AND_STAY = f"{PRINT_AND_RESOLVE}time.sleep(3600)"
 SERVE = "import os, time; print(os.environ['TF_CONFIG'], flush=True); time.sleep(3600)"
 
 
 def _config(namespace: namespaces.Namespace, pod: str) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = json.loads(namespace.kubectl("logs", pod))
+    """What a replica printed, which may come after the end of the job."""
+
+    def log() -> str:
+        return namespace.kubectl("logs", pod, "--ignore-errors")
+
+    process.wait_until(
+        f"what {pod} prints", lambda: log().startswith("{"), (), namespaces.GONE_SECONDS
+    )
+    found: dict[str, dict[str, object]] = json.loads(log())
     return found
 
 
@@ -42,7 +52,7 @@ def test_every_role_is_told_who_it_is(namespace: namespaces.Namespace) -> None:
             runPolicy={"cleanPodPolicy": "None"},
             tfReplicaSpecs={
                 "Chief": jobs.script(PRINT_AND_RESOLVE),
-                "Worker": jobs.script(PRINT_AND_RESOLVE, replicas=2),
+                "Worker": jobs.script(PRINT_RESOLVE_AND_STAY, replicas=2),
                 "PS": jobs.script(SERVE),
                 "Evaluator": jobs.script(PRINT),
             },

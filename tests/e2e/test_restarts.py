@@ -72,7 +72,7 @@ def training(namespace: namespaces.Namespace) -> Iterator[Training]:
 def _moves(status: namespaces.Object) -> bool:
     assert status.get("state") not in {"Succeeded", "Failed"}, status
     reported = status.get("progress", {}).get("step", 0)
-    return bool(status["state"] == "Running" and reported >= STEPS_BEFORE_THE_LOSS)
+    return bool(status.get("state") == "Running" and reported >= STEPS_BEFORE_THE_LOSS)
 
 
 def test_lost_worker_restarts_the_gang_from_its_checkpoint(training: Training) -> None:

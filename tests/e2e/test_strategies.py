@@ -66,11 +66,12 @@ def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
     ]
 
     namespace.lose("servers-worker-1")
-    job = namespace.wait("servers", _reached(job["status"]["progress"]["step"] + 16))
+    namespace.wait("servers", _reached(job["status"]["progress"]["step"] + 16))
     namespace.wait("servers", lambda _: "worker-1 is back" in _log(namespace))
     second = _uids(namespace)
     assert {name for name in first if first[name] != second[name]} == {"servers-worker-1"}
-    assert job["status"]["restarts"] == {"failure": 0, "disruption": 1}
+    status = namespace.job("servers")["status"]
+    assert status["restarts"] == {"failure": 0, "disruption": 1}
 
     namespace.crash("servers-ps-0")
     namespace.wait("servers", lambda s: s["restarts"]["failure"] == 1)
@@ -91,9 +92,8 @@ def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
 
 def _log(namespace: namespaces.Namespace) -> str:
     """The chief's log; empty while its pod is made anew."""
-    if "servers-chief-0" not in namespace.pods("servers"):
-        return ""
-    return namespace.kubectl("logs", "servers-chief-0", "--ignore-errors")
+    role = "tfparallel.dev/job-name=servers,tfparallel.dev/replica-role=chief"
+    return namespace.kubectl("logs", f"--selector={role}", "--tail=-1", "--ignore-errors")
 
 
 def _running(namespace: namespaces.Namespace) -> list[str]:

@@ -11,8 +11,9 @@ from tests.images import inputs
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what the images are made of, which a test may change."""
+    compiled = shutil.ignore_patterns("__pycache__")  # others write there meanwhile
     for name in ("operator", "trainer", "requirements"):
-        shutil.copytree(inputs.ROOT / name, tmp_path / name)
+        shutil.copytree(inputs.ROOT / name, tmp_path / name, ignore=compiled)
     for name in ("Dockerfile", ".dockerignore"):
         shutil.copy(inputs.ROOT / name, tmp_path / name)
     monkeypatch.setattr(inputs, "ROOT", tmp_path)
@@ -44,7 +45,7 @@ def test_only_images_that_hold_a_file_depend_on_it(
 def test_compiled_files_do_not_count(copy: Path) -> None:
     before = inputs.TRAINER.fingerprint("base")
     folder = copy / "trainer/tfparallel_trainer/__pycache__"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     (folder / "new.cpython-311.pyc").write_bytes(b"compiled")
     assert inputs.TRAINER.fingerprint("base") == before
 

@@ -1,8 +1,10 @@
 """Jobs for the tests of the local backend, and what a test sees of their runs."""
 
 import dataclasses
+import json
 import os
 import pathlib
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,6 +45,28 @@ def job(roles: Mapping[str, Any], name: str = "job", **spec: Any) -> dict[str, A
 def shell(text: str) -> list[str]:
     """A command that runs a line of shell."""
     return ["sh", "-c", text]
+
+
+def meet(number: int, file: str = "met") -> str:
+    """A line of shell that waits until so many processes have come to it."""
+    return f"echo >> {file}; while [ $(wc -l < {file}) -lt {number} ]; do sleep 0.05; done"
+
+
+def ending_together(file: pathlib.Path, folder: pathlib.Path) -> list[str]:
+    """Changes to a job's file: the first process to come to its end waits for all the others.
+
+    Its end may end the job, and with it what others have not written yet.
+    """
+    roles = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["tfReplicaSpecs"]
+    number = sum(spec.get("replicas", 1) for spec in roles.values())
+    last = f"code=$?; {meet(number, shlex.quote(str(folder / 'met')))}; exit $code"
+    changes = []
+    for role, spec in roles.items():
+        [container] = spec["template"]["spec"]["containers"]
+        command = shell(f"{shlex.join(container['command'])}; {last}")
+        changed = json.dumps([{**container, "command": command}])
+        changes.append(f"--set=spec.tfReplicaSpecs.{role}.template.spec.containers={changed}")
+    return changes
 
 
 def write(folder: pathlib.Path, *documents: Any) -> pathlib.Path:

@@ -8,7 +8,10 @@ import sys
 import keras
 import pytest
 
+from tests.local import jobs
 from tfparallel_trainer.contract import outputs
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 
 _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
@@ -24,7 +27,11 @@ def _run(example: str, folder: pathlib.Path, *arguments: str, file: str = "job.y
     return done.stdout
 
 
-@pytest.mark.trainer
+def _run_together(example: str, folder: pathlib.Path) -> str:
+    """Run an example all of whose processes are to be heard to their end."""
+    return _run(example, folder, *jobs.ending_together(_EXAMPLES / example / "job.yaml", folder))
+
+
 def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -> None:
     half = ("--set", "spec.trainer.epochs=5")
     first = _run("digits", tmp_path, *half)
@@ -42,7 +49,6 @@ def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -
     assert f"step {steps}/" not in again
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize(
     ("name", "file"), [("mnist", "job.yaml"), ("mnist-servers", "servers.yaml")]
 )
@@ -56,17 +62,15 @@ def test_mnist_is_learned_from_images_that_are_shifted(
     assert float(told.metrics["val_accuracy"]) >= 0.95
 
 
-@pytest.mark.trainer
 def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
-    shown = _run("tf-config", tmp_path)
+    shown = _run_together("tf-config", tmp_path)
     found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
     assert found["chief-0"] == found["worker-0"]
     assert float(found["chief-0"]) > 0.9
 
 
-@pytest.mark.trainer
 def test_a_script_that_calls_fit_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
-    shown = _run("fit", tmp_path)
+    shown = _run_together("fit", tmp_path)
     found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) after", shown, re.M))
     assert found["chief-0"] == found["worker-0"]
     assert float(found["chief-0"]) > 0.9
@@ -75,7 +79,6 @@ def test_a_script_that_calls_fit_trains_on_two_workers(tmp_path: pathlib.Path) -
     assert keras.saving.load_model(tmp_path / "out/claims/fit/best.keras").count_params() > 0
 
 
-@pytest.mark.trainer
 def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path) -> None:
     beside = ("--set", "spec.tfReplicaSpecs.Evaluator.replicas=1")
     shown = _run("digits-servers", tmp_path, "--set", "spec.trainer.epochs=4", *beside)
@@ -89,7 +92,6 @@ def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path)
         assert f"[{name}] training is done" in shown
 
 
-@pytest.mark.trainer
 def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run("custom-strategy", tmp_path, "--set", "spec.trainer.epochs=5")
     written = tmp_path / "out/claims/custom-strategy/custom-strategy" / outputs.SUMMARY
@@ -98,7 +100,6 @@ def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) ->
     assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in shown
 
 
-@pytest.mark.trainer
 def test_a_coordinator_of_ones_own_ends_its_servers(tmp_path: pathlib.Path) -> None:
     shown = _run("old-coordinator", tmp_path)
     assert "[chief-0] epoch 6 of 6" in shown
@@ -107,9 +108,8 @@ def test_a_coordinator_of_ones_own_ends_its_servers(tmp_path: pathlib.Path) -> N
     assert float(found[1]) > 0.85
 
 
-@pytest.mark.trainer
 def test_a_script_for_keras_fit_trains_with_one_line_changed(tmp_path: pathlib.Path) -> None:
-    shown = _run("old-fit", tmp_path)
+    shown = _run_together("old-fit", tmp_path)
     found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
     assert found["chief-0"] == found["worker-0"]
     assert float(found["chief-0"]) > 0.85

@@ -68,9 +68,9 @@ def run(
     )
 
 
-def run_job(python: pathlib.Path, file: pathlib.Path, output: pathlib.Path) -> str:
+def run_job(python: pathlib.Path, file: pathlib.Path, output: pathlib.Path, *changes: str) -> str:
     """Run a job that fails; give what was shown."""
-    job = ("run", str(file), "--output", str(output))
+    job = ("run", str(file), "--output", str(output), *changes)
     done = run(python, "-m", "tfparallel_operator.cli", *job, PYTHONPATH=f"{ROOT / 'operator'}")
     assert done.returncode == 1, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
@@ -86,7 +86,8 @@ def test_the_page_says_what_an_unchanged_script_is_told(
     assert after in changed
     (tmp_path / "train.py").write_text(changed.replace(after, before))
     (tmp_path / "job.yaml").write_text((example / "job.yaml").read_text())
-    shown = run_job(python, tmp_path / "job.yaml", tmp_path / "out")
+    together = jobs.ending_together(tmp_path / "job.yaml", tmp_path)
+    shown = run_job(python, tmp_path / "job.yaml", tmp_path / "out", *together)
     [told] = re.findall(r"```\n\[worker-0\] error: (.*)\n```", PAGE)
     assert f"[worker-0] error: {told}" in shown
     assert f"[chief-0] error: {told}" in shown

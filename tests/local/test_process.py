@@ -13,7 +13,7 @@ from tfparallel_operator.local import process
 class Started:
     """A process of a test, its lines, and a way to wait for one of them."""
 
-    def __init__(self, *command: str, folder: pathlib.Path, grace: float = 5.0) -> None:
+    def __init__(self, *command: str, folder: pathlib.Path, grace: float = 60.0) -> None:
         self.mark = jobs.new_mark()
         self.lines: list[str] = []
         self._come = asyncio.Event()
@@ -32,13 +32,13 @@ class Started:
         self._come.set()
 
     async def said(self, line: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while line not in self.lines:
                 await self._come.wait()
                 self._come.clear()
 
     async def wait(self) -> int:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.process.wait()
 
     def alive(self) -> list[int]:

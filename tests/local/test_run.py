@@ -37,11 +37,10 @@ async def test_a_job_whose_chief_ends_well_has_succeeded(tmp_path: pathlib.Path)
 async def test_every_role_gets_its_own_address_on_loopback(
     tmp_path: pathlib.Path, spec: dict[str, Any]
 ) -> None:
-    show = jobs.shell('echo "$TF_CONFIG"')
-    workers = {"replicas": 2, "template": jobs.template(jobs.shell('echo "$TF_CONFIG"; sleep 60'))}
-    servers = {"replicas": 2, "template": jobs.template(jobs.shell('echo "$TF_CONFIG"; sleep 60'))}
-    chief = jobs.shell('echo "$TF_CONFIG"; sleep 1')
-    roles = {"Chief": chief, "Worker": workers, "PS": servers, "Evaluator": show}
+    show = f'echo "$TF_CONFIG"; {jobs.meet(6)}'
+    two = {"replicas": 2, "template": jobs.template(jobs.shell(f"{show}; sleep 60"))}
+    one = jobs.shell(show)
+    roles = {"Chief": one, "Worker": two, "PS": two, "Evaluator": one}
     document = jobs.job(roles, **spec)
     _, recorder = await jobs.finish(tmp_path, document)
     address = {placed.replica: placed.address for placed in recorder.placements}
@@ -80,11 +79,10 @@ async def test_what_a_replica_says_of_its_end_is_told(tmp_path: pathlib.Path) ->
 
 
 async def test_a_failure_runs_the_gang_again_at_the_same_addresses(tmp_path: pathlib.Path) -> None:
-    worker = jobs.shell(
-        'echo "$TFPARALLEL_ATTEMPT $TF_CONFIG"; test $TFPARALLEL_ATTEMPT -gt 1 || exit 1; sleep 60'
-    )
-    chief = "echo $TFPARALLEL_ATTEMPT; if [ $TFPARALLEL_ATTEMPT = 1 ]; then sleep 60; fi; sleep 1"
-    document = jobs.job({"Chief": jobs.shell(chief), "Worker": worker})
+    meet, again = jobs.meet(2, "met-$TFPARALLEL_ATTEMPT"), "test $TFPARALLEL_ATTEMPT -gt 1"
+    worker = f'echo "$TFPARALLEL_ATTEMPT $TF_CONFIG"; {meet}; {again} || exit 1; sleep 60'
+    chief = f"echo $TFPARALLEL_ATTEMPT; {meet}; {again} || sleep 60"
+    document = jobs.job({"Chief": jobs.shell(chief), "Worker": jobs.shell(worker)})
     outcome, recorder = await jobs.finish(tmp_path, document)
     assert outcome.job.status.state is names.State.SUCCEEDED
     assert outcome.job.status.restarts.failure == 1
@@ -98,10 +96,10 @@ async def test_a_failed_worker_of_a_parameter_server_job_runs_again_alone(
     tmp_path: pathlib.Path,
 ) -> None:
     worker = jobs.shell(
-        "echo run; if [ -e once ]; then touch again; sleep 60; fi; touch once; exit 9"
+        f"echo run; if [ -e once ]; then {jobs.meet(3)}; sleep 60; fi; touch once; exit 9"
     )
-    chief = jobs.shell("echo run; while [ ! -e again ]; do sleep 0.05; done")
-    server = jobs.shell("echo run; sleep 60")
+    chief = jobs.shell(f"echo run; {jobs.meet(3)}")
+    server = jobs.shell(f"echo run; {jobs.meet(3)}; sleep 60")
     document = jobs.job({"Chief": chief, "Worker": worker, "PS": server})
     outcome, recorder = await jobs.finish(tmp_path, document)
     assert outcome.job.status.state is names.State.SUCCEEDED

@@ -20,7 +20,7 @@ while time.process_time() - used < 0.4:
 print(time.monotonic() - began)
 """
 
-_WAITING = "import time; began = time.monotonic(); time.sleep(0.5); print(time.monotonic() - began)"
+_WAITING = "import time; began = time.monotonic(); time.sleep(1.0); print(time.monotonic() - began)"
 
 
 def seconds(factor: float, code: str) -> float:
@@ -37,7 +37,7 @@ def test_work_takes_as_many_times_longer() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell processor time")
 def test_waiting_takes_no_longer() -> None:
-    assert seconds(5, _WAITING) < 1.5
+    assert seconds(50, _WAITING) < 20
 
 
 def test_the_exit_code_is_that_of_the_command() -> None:

@@ -16,6 +16,8 @@ from tfparallel_trainer.contract import environment, outputs
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 _LIMIT_SECONDS = 150.0
+ENDLESS = 100_000
+"""Steps of a run that a test cuts off: it is not over before, however late that is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,8 +79,11 @@ class Group:
     def wait_for_output(self, number: int, text: str, limit: float = _LIMIT_SECONDS) -> None:
         """Wait until a process has written something."""
         deadline = time.monotonic() + limit
-        while text not in self._files[number][0].read_text():
-            if time.monotonic() > deadline or self.processes[number].poll() is not None:
+        while True:
+            ended = self.processes[number].poll() is not None  # if so, it has written everything
+            if text in self._files[number][0].read_text():
+                return
+            if ended or time.monotonic() > deadline:
                 raise AssertionError(f"{text!r} was not written: {self._files[number]}")
             time.sleep(0.02)
 
@@ -182,6 +187,12 @@ def summary(folder: pathlib.Path) -> outputs.Summary:
     """What a finished run says of itself."""
     text = (folder / "output" / outputs.SUMMARY).read_text()
     return outputs.Summary.model_validate_json(text)
+
+
+def newest(folder: pathlib.Path) -> int:
+    """The step that the newest checkpoint of a run was saved after."""
+    checkpoints = (folder / "output" / "checkpoints").glob("step-*")
+    return max(int(path.name.removeprefix("step-")) for path in checkpoints)
 
 
 def _base() -> dict[str, str]:

@@ -85,23 +85,35 @@ def test_weights_equal_one_process(
     assert difference <= TOLERANCE
 
 
-def test_the_model_evaluates_exports_and_resumes(tmp_path: pathlib.Path) -> None:
-    source = write(tmp_path / "source", "slow_stream", MIRRORED)
-    trainer: dict[str, object] = {
-        "steps": 30,
-        "globalBatchSize": 20,
-        "seed": 3,
-        "savedModel": True,
-        "checkpoint": {"claim": "c", "everySteps": 7},
-    }
-    (one,) = launch.environments(tmp_path, source, trainer, devices=2, strategy="Custom")
+RESUMED: dict[str, object] = {
+    "globalBatchSize": 20,
+    "seed": 3,
+    "checkpoint": {"claim": "c", "everySteps": 7},
+}
+
+
+def by_reference(steps: int) -> tuple[Any, list[Any]]:
+    """The module of the runs that are resumed, and the weights after so many steps."""
     with reference.floatx():
         module = reference.load("slow_stream")
-        expected, _ = reference.train(module, 30, 20, 3, module.examples)
-    with launch.Group(tmp_path / "logs", [one]) as group:
+        expected, _ = reference.train(module, steps, 20, 3, module.examples)
+    return module, expected
+
+
+def test_the_model_evaluates_exports_and_resumes(tmp_path: pathlib.Path) -> None:
+    source = write(tmp_path / "source", "slow_stream", MIRRORED)
+
+    def start(steps: int) -> launch.Group:
+        trainer: dict[str, object] = {**RESUMED, "steps": steps, "savedModel": True}
+        started = launch.environments(tmp_path, source, trainer, devices=2, strategy="Custom")
+        return launch.Group(tmp_path / "logs", started)
+
+    with start(launch.ENDLESS) as group:
         group.wait_for_output(0, "  epoch 2  ")
         group.processes[0].kill()
-    with launch.Group(tmp_path / "logs", [one]) as group:
+    steps = launch.newest(tmp_path) + 20
+    with start(steps) as group:
+        module, expected = by_reference(steps)
         (ended,) = group.wait()
     assert ended.code == 0, ended
     assert "resuming after step" in ended.output
@@ -226,7 +238,7 @@ def test_what_is_no_strategy_is_refused(given: Any) -> None:
 
 
 def test_functions_that_raise_or_join_nobody(tmp_path: pathlib.Path) -> None:
-    trainer: dict[str, object] = {"steps": 5, "globalBatchSize": 20, "startTimeoutSeconds": 9}
+    trainer: dict[str, object] = {"steps": 5, "globalBatchSize": 20, "startTimeoutSeconds": 60}
     raising = "def build_strategy():\n    raise LookupError('no such device')\n"
     cases = [("raises", raising, 1), ("alone", ONE_DEVICE, 2), ("missing", "", 1)]
     ended = []
@@ -236,7 +248,7 @@ def test_functions_that_raise_or_join_nobody(tmp_path: pathlib.Path) -> None:
             tmp_path / name, source, trainer, processes=processes, strategy="Custom"
         )
         with launch.Group(tmp_path / name, started) as group:
-            ended += group.wait(90)
+            ended += group.wait()
     raised, *joined, missing = ended
     assert [raised.code, missing.code] == [exits.Exit.USER_ERROR] * 2, ended
     assert "build_strategy raised LookupError: no such device" in raised.errors
@@ -296,13 +308,9 @@ def test_without_a_tpu_the_strategy_is_refused(
 @pytest.mark.trainer
 def test_two_processes_end_together_and_resume(tmp_path: pathlib.Path) -> None:
     source = write(tmp_path / "source", "slow_stream", MULTI_WORKER)
-    checkpoint = {"claim": "c", "everySteps": 7}
-    trainer = {"steps": 60, "globalBatchSize": 20, "seed": 3, "checkpoint": checkpoint}
-    with reference.floatx():
-        module = reference.load("slow_stream")
-        expected, _ = reference.train(module, 60, 20, 3, module.examples)
 
-    def start(attempt: int) -> launch.Group:
+    def start(attempt: int, steps: int = launch.ENDLESS) -> launch.Group:
+        trainer = {**RESUMED, "steps": steps}
         more = {environment.ATTEMPT: str(attempt)}
         started = launch.environments(
             tmp_path, source, trainer, processes=2, strategy="Custom", more=more
@@ -320,7 +328,9 @@ def test_two_processes_end_together_and_resume(tmp_path: pathlib.Path) -> None:
         group.processes[1].terminate()
         ended = group.wait(20)
         assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 2, ended
-    with start(3) as group:
+    steps = launch.newest(tmp_path) + 20
+    with start(3, steps) as group:
+        _, expected = by_reference(steps)
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended
     assert "resuming after step" in ended[0].output

@@ -70,8 +70,13 @@ def told_loss(folder: pathlib.Path, step: int) -> float:
     """The mean loss of the epoch so far that was recorded after a step."""
     lines = (folder / "output" / "logs" / "train.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    (found,) = [r for r in records if r["event"] == "train" and r["step"] == step]
-    return float(found["metrics"]["loss"])
+    # The clock may be due at the end of an epoch, which is recorded anyway.
+    (loss,) = {
+        float(record["metrics"]["loss"])
+        for record in records
+        if record["event"] == "train" and record["step"] == step
+    }
+    return loss
 
 
 def mean_loss(losses: list[float], batch: int, examples: int) -> float:

@@ -74,18 +74,18 @@ def test_it_comes_and_goes_while_servers_train(tmp_path: pathlib.Path) -> None:
         first.wait_for_output(0, "evaluates the checkpoints")
         first.processes[0].send_signal(signal.SIGTERM)
         asked = time.monotonic()
-        assert first.wait(20)[0].code == exits.Exit.PREEMPTED
-        assert time.monotonic() - asked < 5
+        assert first.wait()[0].code == exits.Exit.PREEMPTED
+        assert time.monotonic() - asked < 10
     with (
         launch.Group(tmp_path / "second", [evaluator]) as second,
         launch.Group(tmp_path / "training", list(started.values())) as training,
     ):
         second.wait_for_output(0, "  evaluation  ")
         second.processes[0].send_signal(signal.SIGKILL)
-        second.wait(20)
+        second.wait()
         with launch.Group(tmp_path / "third", [evaluator]) as third:
             assert [one.code for one in training.wait()] == [0] * 3, training.result(0)
-            (ended,) = third.wait(60)
+            (ended,) = third.wait()
     assert ended.code == 0, ended
     told = launch.summary(tmp_path).metrics
     model = keras.models.load_model(tmp_path / "output" / outputs.MODEL)

@@ -6,11 +6,13 @@ import pathlib
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.trainer import launch
+from tests.trainer.models import fitted
 from tests.trainer.test_fit import by_keras
 from tfparallel_trainer.contract import exits
 
@@ -20,26 +22,42 @@ pytestmark = [
 ]
 
 SCRIPT = pathlib.Path(__file__).parent / "models" / "fit_long.py"
-EPOCHS = 12
+EPOCH_STEPS = 4
+"""Of the 52 examples."""
 
 
-def arguments(folder: pathlib.Path, *more: str) -> tuple[str, ...]:
-    return str(SCRIPT), str(folder / "output"), str(EPOCHS), *more
+def arguments(folder: pathlib.Path, *more: str, epochs: int = launch.ENDLESS) -> tuple[str, ...]:
+    return str(SCRIPT), str(folder / "output"), str(epochs), *more
+
+
+def trained(epochs: int) -> list[Any]:
+    """The weights that Keras' own fit gives in one process."""
+    case = fitted.CASES["epochs"]
+    model = case.build()
+    arguments = {**case.arguments(), "epochs": epochs}
+    model.fit(**case.data(), **arguments, shuffle=False, verbose=0)
+    return list(model.get_weights())
 
 
 @pytest.mark.usefixtures("float64")
 def test_a_script_that_is_asked_to_end_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:
-    for attempt in ("first", "second"):
+    def start(attempt: str, epochs: int) -> launch.Group:
         environments = launch.environments(tmp_path / attempt, SCRIPT.parent, {}, processes=2)
-        with launch.Group(tmp_path / "logs", environments, arguments(tmp_path)) as group:
-            if attempt == "first":
-                group.wait_for_output(0, "Epoch 4/")
-                group.processes[1].send_signal(signal.SIGTERM)
-            ended = group.wait()
-        code = exits.Exit.PREEMPTED if attempt == "first" else exits.Exit.DONE
-        assert [one.code for one in ended] == [code, code], ended
+        given = arguments(tmp_path, epochs=epochs)
+        return launch.Group(tmp_path / "logs", environments, given)
+
+    with start("first", launch.ENDLESS) as group:
+        group.wait_for_output(0, "Epoch 4/")
+        group.processes[1].send_signal(signal.SIGTERM)
+        ended = group.wait()
+    assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 2, ended
+
+    epochs = launch.newest(tmp_path) // EPOCH_STEPS + 4
+    with start("second", epochs) as group:
+        weights = trained(epochs)
+        ended = group.wait()
+    assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
     assert "resuming after step" in ended[0].output
-    weights, _ = by_keras("epochs")
     with np.load(tmp_path / "output" / "weights.npz") as arrays:
         for key, wanted in zip(arrays.files, weights, strict=True):
             assert float(np.abs(arrays[key] - wanted).max()) <= 1e-10

@@ -159,11 +159,12 @@ def test_a_run_whose_input_is_slow_says_so(tmp_path: pathlib.Path) -> None:
     (given_to,) = launch.environments(
         tmp_path,
         reference.MODELS,
-        {"module": "slow_stream.py", "epochs": 5, "globalBatchSize": 4},
+        {"module": "slow_stream.py", "epochs": 10, "globalBatchSize": 20},
     )
     with launch.Group(tmp_path, [given_to]) as group:
         (ended,) = group.wait()
     assert ended.code == exits.Exit.DONE.value, ended.errors
-    assert 1 <= ended.output.count("warning: input keeps the devices waiting for ") <= 5
+    assert 1 <= ended.output.count("warning: input keeps the devices waiting for ") <= 10
     shares = [record["metrics"]["input_wait"] for record in records(tmp_path)]
-    assert shares[-1] > 0.5
+    # It is 0 where the clock has had the last step of an epoch reported just before.
+    assert [share for share in shares if share][-1] > 0.5

@@ -18,10 +18,8 @@ from tfparallel_trainer.contract import environment, exits
 
 pytestmark = pytest.mark.trainer
 
-STEPS = 80
 TRAINER: dict[str, object] = {
     "module": "paced.py",
-    "steps": STEPS,
     "globalBatchSize": 20,
     "seed": 5,
     "checkpoint": {"claim": "c", "everySteps": 7, "keep": 2},
@@ -42,22 +40,24 @@ def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.timeout(600)
 def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path: pathlib.Path) -> None:
-    def start(name: str, attempt: int = 1) -> launch.Group:
+    def start(name: str, steps: int, attempt: int = 1) -> launch.Group:
         more = {environment.ATTEMPT: str(attempt)}
         folder = tmp_path / name
+        trainer = {**TRAINER, "steps": steps}
         environments = launch.environments(
-            folder, reference.MODELS, TRAINER, processes=2, more=more
+            folder, reference.MODELS, trainer, processes=2, more=more
         )
         return launch.Group(folder / "logs", environments)
 
-    with start("whole") as group:
-        ended = group.wait()
+    def finish(name: str, steps: int, attempt: int = 1) -> None:
+        with start(name, steps, attempt) as group:
+            ended = group.wait()
         assert [one.code for one in ended] == [0, 0], ended
 
     # The chief; the worker, before a checkpoint came; both at once.
     cases = (("  epoch 2  ", [0]), ("resuming after step", [1]), ("] step ", [0, 1]))
     for attempt, (seen, victims) in enumerate(cases, 1):
-        with start("killed", attempt) as group:
+        with start("killed", launch.ENDLESS, attempt) as group:
             group.wait_for_output(0, seen)
             for victim in victims:
                 group.processes[victim].send_signal(signal.SIGKILL)
@@ -70,10 +70,10 @@ def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path: pathlib.Path) -> N
             assert one.code == expected, one
         assert attempt == 1 or "resuming after step" in ended[0].output
 
-    with start("killed", 4) as group:
-        ended = group.wait()
-        assert [one.code for one in ended] == [0, 0], ended
-    assert_same_bits(saved(tmp_path / "killed", STEPS), saved(tmp_path / "whole", STEPS))
+    steps = launch.newest(tmp_path / "killed") + 20
+    finish("killed", steps, attempt=4)
+    finish("whole", steps)
+    assert_same_bits(saved(tmp_path / "killed", steps), saved(tmp_path / "whole", steps))
 
 
 MOMENTS = {

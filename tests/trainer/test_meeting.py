@@ -62,20 +62,24 @@ def test_a_peer_that_ends_while_others_are_waited_for_is_lost() -> None:
             time.sleep(0.05)
         other.close()
         with pytest.raises(errors.PeerLostError, match="worker-1 ended while the processes met"):
-            found.result(10)
+            found.result(150)
 
 
 MODEL = """
-import json, os, time
+import json, os, pathlib, time
 import keras
 import numpy as np
 import tensorflow as tf
 
 def build_strategy():
-    role, seconds = os.environ["LEAVES"].split()
-    if role == json.loads(os.environ["TF_CONFIG"])["task"]["type"]:
-        time.sleep(float(seconds))
+    connects = pathlib.Path(os.environ["CONNECTS"])
+    if os.environ["LEAVES"] == json.loads(os.environ["TF_CONFIG"])["task"]["type"]:
+        if os.environ["WHEN"] == "late":
+            while not connects.exists():
+                time.sleep(0.05)
+            time.sleep(1)
         raise RuntimeError("not with me")
+    connects.touch()
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 def build_model():
@@ -91,9 +95,11 @@ def training_data():
 
 @pytest.mark.trainer
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("role", "seconds"), [("worker", 0), ("worker", 3), ("chief", 3)])
+@pytest.mark.parametrize(
+    ("role", "when"), [("worker", "at once"), ("worker", "late"), ("chief", "late")]
+)
 def test_who_ends_right_after_the_meeting_leaves_nobody_waiting(
-    role: str, seconds: int, tmp_path: pathlib.Path
+    role: str, when: str, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     started = launch.environments(
@@ -102,7 +108,12 @@ def test_who_ends_right_after_the_meeting_leaves_nobody_waiting(
         {"steps": 3},
         processes=2,
         strategy="Custom",
-        more={"LEAVES": f"{role} {seconds}", environment.FAILURE_FILE: ""},
+        more={
+            "LEAVES": role,
+            "WHEN": when,
+            "CONNECTS": str(tmp_path / "connects"),
+            environment.FAILURE_FILE: "",
+        },
     )
     words = tmp_path / "words"
     names = ["chief", "worker"]
@@ -117,6 +128,6 @@ def test_who_ends_right_after_the_meeting_leaves_nobody_waiting(
     assert code in {exits.Exit.PEER_LOST, -signal.SIGALRM}, group.result(stays)
     assert f"A peer was lost: {role}-0 ended while" in group.result(stays).errors
     assert words.read_text().startswith(f"A peer was lost: {role}-0 ended while")
-    if seconds:  # by then TensorFlow was starting, which no Python can end
+    if when == "late":  # by then TensorFlow was starting, which no Python can end
         assert code == -signal.SIGALRM
         assert "ended while TensorFlow connected the processes." in words.read_text()

@@ -162,7 +162,7 @@ def run(tmp_path: pathlib.Path, text: str, processes: int = 1, **trainer: object
     spec = {"epochs": 1, **trainer}
     environments = launch.environments(tmp_path, source, spec, processes=processes)
     with launch.Group(tmp_path / "logs", environments[:1]) as group:
-        (ended,) = group.wait(60)
+        (ended,) = group.wait()
     return ended
 
 
@@ -198,7 +198,7 @@ def test_the_sentence_of_an_error_is_left_in_a_file(tmp_path: pathlib.Path) -> N
         tmp_path, tmp_path, {"epochs": 1}, more={environment.FAILURE_FILE: str(failure)}
     )
     with launch.Group(tmp_path / "logs", environments) as group:
-        (ended,) = group.wait(60)
+        (ended,) = group.wait()
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
     assert failure.read_text().startswith("trainer.module is 'model.py', but")
 
@@ -223,7 +223,7 @@ def test_tensorflow_at_import_is_told(tmp_path: pathlib.Path) -> None:
     environments = launch.environments(tmp_path, tmp_path, {"epochs": 1}, processes=2)
     (tmp_path / "model.py").write_text(text)
     with launch.Group(tmp_path / "logs", environments) as group:
-        ended = group.wait(60)
+        ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.USER_ERROR] * 2, ended
     assert "while it is imported" in ended[0].errors
 
@@ -243,7 +243,8 @@ class Server(http.server.HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Receiver)
         self.got: list[tuple[str | None, Any]] = []
-        self.answer = 200
+        self.answers: list[int] = []
+        """To the first requests; to the others 200."""
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -251,7 +252,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         assert isinstance(self.server, Server)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got.append((self.headers.get("Authorization"), json.loads(body)))
-        self.send_response(self.server.answer)
+        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -275,7 +276,7 @@ def report(step: int) -> protocol.Report:
     return protocol.Report(step=step, metrics={"loss": "0.5"})
 
 
-def until(condition: Callable[[], object], limit: float = 5) -> None:
+def until(condition: Callable[[], object], limit: float = 60) -> None:
     deadline = time.monotonic() + limit
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -293,7 +294,7 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
         token.write_text("second\n")
         for step in range(2, 6):
             pusher.put(report(step))
-        pusher.close()
+        pusher.close(60)
         assert [(who, body["step"]) for who, body in server.got] == [
             ("Bearer first", 1),
             ("Bearer second", 5),
@@ -314,6 +315,19 @@ def test_progress_that_nobody_takes_is_told_once_and_harms_nothing() -> None:
     assert time.monotonic() - began < 3
     assert len(said) == 1
     assert "progress is not reported for now" in said[0]
+
+
+@pytest.mark.parametrize(("answers", "tries"), [([503, 429], 3), ([403], 1)])
+def test_a_last_report_that_is_not_taken_is_sent_again_unless_it_is_refused(
+    answers: list[int], tries: int
+) -> None:
+    with receiver() as server:
+        server.answers = answers
+        url = f"http://127.0.0.1:{server.server_port}/progress"
+        pusher = progress.Pusher(settings.ProgressTarget(url, None, None), 60, print)
+        pusher.put(report(7))
+        pusher.close(60)
+        assert [body["step"] for _, body in server.got] == [7] * tries
 
 
 def test_no_progress_address_sends_nothing() -> None:
@@ -338,7 +352,7 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
             tmp_path, EXAMPLE, trainer, processes=count, more={environment.PROGRESS_URL: url}
         )
         with launch.Group(tmp_path / "logs", environments) as group:
-            ended = group.wait(120)
+            ended = group.wait()
         assert [one.code for one in ended] == [0] * count, ended
         steps = [body["step"] for _, body in server.got]
         last = protocol.Report.model_validate(server.got[-1][1])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -13,7 +14,34 @@ from tfparallel_trainer import errors, stall
 from tfparallel_trainer.contract import exits
 
 
-def test_what_moves_is_left_alone_and_what_stands_is_shown(tmp_path: pathlib.Path) -> None:
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._seen = threading.Event()
+
+    def monotonic(self) -> float:
+        self._seen.set()
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and return when somebody has looked at it since."""
+        self.now += seconds
+        self._seen.clear()
+        assert self._seen.wait(60)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(stall, "time", types.SimpleNamespace(monotonic=made.monotonic))
+    return made
+
+
+def test_what_moves_is_left_alone_and_what_stands_is_shown(
+    tmp_path: pathlib.Path, clock: Clock
+) -> None:
     told: list[errors.TrainerError] = []
     ended = threading.Event()
 
@@ -24,10 +52,10 @@ def test_what_moves_is_left_alone_and_what_stands_is_shown(tmp_path: pathlib.Pat
     with (tmp_path / "stacks").open("w+") as stream:
         with stall.watching(0.4, give_up, stream) as watch:
             for step in range(8):
-                time.sleep(0.1)
+                clock.advance(0.3)
                 watch.moved(f"step {step}")
             assert not told
-            stuck_here(ended)
+            stuck_here(clock, ended)
         stream.seek(0)
         assert "in stuck_here" in stream.read()
     (error,) = told
@@ -35,15 +63,19 @@ def test_what_moves_is_left_alone_and_what_stands_is_shown(tmp_path: pathlib.Pat
     assert "since step 7" in str(error)
 
 
-def stuck_here(ended: threading.Event) -> None:
-    assert ended.wait(5)
+def stuck_here(clock: Clock, ended: threading.Event) -> None:
+    clock.advance(1.0)
+    assert ended.wait(60)
 
 
-def test_a_watch_that_is_over_ends_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_watch_that_is_over_ends_nothing(tmp_path: pathlib.Path, clock: Clock) -> None:
     told: list[errors.TrainerError] = []
-    with (tmp_path / "stacks").open("w") as stream, stall.watching(0.2, told.append, stream):
-        pass
-    time.sleep(0.4)
+    before = set(threading.enumerate())
+    with (tmp_path / "stacks").open("w") as stream, stall.watching(600, told.append, stream):
+        (watching,) = set(threading.enumerate()) - before
+    clock.now += 600
+    watching.join(60)
+    assert not watching.is_alive()
     assert not told
 
 
@@ -85,10 +117,10 @@ def never_comes():
 @pytest.mark.trainer
 def test_a_stuck_run_ends(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
-    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 6}
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 20}
     environments = launch.environments(tmp_path, tmp_path, trainer, devices=2, strategy="Mirrored")
     with launch.Group(tmp_path / "logs", environments) as group:
-        (ended,) = group.wait(60)
+        (ended,) = group.wait()
     assert ended.code == exits.Exit.STALLED, ended
     assert "in never_comes" in ended.errors
     assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
@@ -103,7 +135,7 @@ def test_a_replica_whose_data_never_comes_ends_all(tmp_path: pathlib.Path) -> No
     trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 6}
     environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
     with launch.Group(tmp_path / "logs", environments) as group:
-        chief, worker = group.wait(90)
+        chief, worker = group.wait()
     assert {chief.code, worker.code} <= {exits.Exit.STALLED, exits.Exit.PEER_LOST}
     assert exits.Exit.STALLED in (chief.code, worker.code)
     assert any("(trainer.stepTimeoutSeconds) since " in one.errors for one in (chief, worker))
@@ -132,10 +164,10 @@ def training_data():
 @pytest.mark.trainer
 def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(ENDLESS)
-    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 8}
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 20}
     started = launch.with_servers(tmp_path, tmp_path, trainer, workers=1)
     with launch.Group(tmp_path / "logs", list(started.values())) as group:
-        assert group.processes[0].wait(90) == exits.Exit.STALLED, group.result(0)
+        assert group.processes[0].wait(150) == exits.Exit.STALLED, group.result(0)
         ended = group.result(0)
     assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
     assert "Thread 0x" in ended.errors, "the stacks"

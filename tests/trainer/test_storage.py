@@ -171,7 +171,8 @@ def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
         with begin(tmp_path, checkpoint=checkpoint) as group:
             group.wait_for_output(0, "] step ")
             deadline = time.monotonic() + 60
-            while remount(folder, "ro"):  # the kernel refuses while a file is being written
+            # The kernel refuses while a file is being written.
+            while not store.checkpoints(folder) or remount(folder, "ro"):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             (ended,) = group.wait(90)

@@ -229,7 +229,7 @@ def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> None:
             weights |= {f"{number}/{place:03}": array for place, array in enumerate(found)}
     if processes.is_chief:
         np.savez(output, **weights)
-    state.barrier(replicas)
+    state.Barrier(replicas)()
     del held
     os._exit(0)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.step import evaluate, replica, train
+from tfparallel_trainer.step import evaluate, replica, state, train
 from tfparallel_trainer.step import finite as weights
 
 
@@ -57,6 +57,9 @@ class Engine(Protocol):
     def weights_are_finite(self) -> bool:
         """Whether the weights that are trained are finite numbers; no step may be pending."""
 
+    def barrier(self) -> None:
+        """Return when all processes that run this loop have come here."""
+
 
 class Evaluator(Protocol):
     """Evaluates on all ranks."""
@@ -78,6 +81,7 @@ class Synchronous:
         examples: feed.Feed | None,
         report: Callable[[], dict[str, float]] | None = None,
         finite: Callable[[], bool] | None = None,
+        barrier: Callable[[], None] | None = None,
     ) -> None:
         """Args:
         replicas: those of this process.
@@ -86,6 +90,7 @@ class Synchronous:
         examples: those to evaluate on.
         report: gives the metrics over all ranks; absent: by the mesh's own collectives.
         finite: tells whether the weights are finite; absent: from those of the first replica.
+        barrier: waits for all ranks; absent: by the mesh's own collectives.
         """
         self._replicas = replicas
         self._step = step
@@ -93,6 +98,7 @@ class Synchronous:
         self._examples = examples
         self._report = report or evaluate.Report(replicas).metrics
         self._finite = finite or weights.Weights(replicas[0]).finite
+        self._barrier = barrier or state.Barrier(replicas)
 
     def reset(self) -> None:
         """Forget what the metrics have seen."""
@@ -123,3 +129,7 @@ class Synchronous:
     def weights_are_finite(self) -> bool:
         """The same on every process."""
         return self._finite()
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._barrier()

@@ -33,7 +33,7 @@ from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, devices, meeting, shape, watch
-from tfparallel_trainer.step import evaluate, state, train
+from tfparallel_trainer.step import evaluate, train
 
 generations = itertools.count()
 """Of the meshes of this process; a script may train several times."""
@@ -76,10 +76,11 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
     compare(given, process, names[0], count)
-    with watch.peers(given.cluster, process.give_up), reporter_of(given, process) as reporter:
+    with reporter_of(given, process) as reporter, watch.peers(given.cluster, process.give_up):
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
+        made = _engine(given, process, ready)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
-            outer = loop(given, process, ready, reporter, _engine(given, process, ready), moves)
+            outer = loop(given, process, ready, reporter, made, moves)
             if given.cluster.is_chief:
                 if ready.mesh.data > 1 or not process.script:
                     _announce(given, process, ready, outer)
@@ -88,8 +89,11 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
             outer.run()
         if given.cluster.is_chief and not process.script:
             write_results(given, process, ready, reporter, outer.position)
-        state.barrier(ready.replicas)  # nobody leaves before the chief has written everything
-    _leave(given, ready)
+        made.barrier()  # nobody leaves before the chief has written everything
+    if not given.cluster.alone:
+        # A peer that leaves first breaks this wait, and has seen the end of all work before.
+        with contextlib.suppress(tf.errors.OpError):
+            made.barrier()
     del held  # the processes are one cluster as long as it lives
 
 
@@ -145,6 +149,7 @@ def reporter_of(given: settings.Settings, process: Process) -> Iterator[reportin
     target = given.progress if chief else None
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
     pusher = progress.Pusher(target, interval, process.out.say)
+    seconds = progress.END_SECONDS
     try:
         yield reporting.Reporter(
             process.out,
@@ -154,8 +159,9 @@ def reporter_of(given: settings.Settings, process: Process) -> Iterator[reportin
             chief=chief,
             lines=not process.script,  # its callbacks write for people
         )
+        seconds = progress.PATIENT_SECONDS
     finally:
-        pusher.close()
+        pusher.close(seconds)
         if written is not None:
             written.close()
 
@@ -284,12 +290,3 @@ def write_summary(
     process.out.say(
         f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
     )
-
-
-def _leave(given: settings.Settings, ready: setup.Ready) -> None:
-    """Wait until no peer needs this process any more; the work itself is done."""
-    if given.cluster.alone:
-        return
-    # A peer that leaves first breaks this wait, and has seen the end of all work before.
-    with contextlib.suppress(tf.errors.OpError):
-        state.barrier(ready.replicas)

@@ -71,6 +71,10 @@ class Recorded:
         """As the other engine's."""
         return self._inner.weights_are_finite()
 
+    def barrier(self) -> None:
+        """As the other engine's."""
+        self._inner.barrier()
+
     def _record(self, made: Sequence[engine.Made]) -> None:
         for one in made:
             facts = {} if one.staleness is None else {"staleness": one.staleness}

@@ -4,13 +4,14 @@ A Python signal handler cannot run while the main thread is inside a TensorFlow 
 thread is told of the signal through a pipe and ends the process when the main thread does not.
 """
 
+import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-STEP_SECONDS = 7.0
+STEP_SECONDS = 6.0
 """How long the main thread may take to reach the end of a step after a signal: peers that notice
 only then that this process is gone end within ten seconds of it too."""
 
@@ -28,6 +29,7 @@ class Termination:
         """Args: give_up: ends the process; called from another thread."""
         self._give_up = give_up
         self._grace = 0.0
+        self._asked_at: float | None = None
         self._asked = threading.Event()
         self._ended = threading.Event()
         self._pipe: tuple[int, int] | None = None
@@ -51,17 +53,32 @@ class Termination:
         """Give the main thread this long to end in order after a signal, even one that came."""
         self._grace = seconds
 
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Give the body the time of a save, and after it the main thread what it had before."""
+        before = self._grace
+        self._grace = max(before, SAVE_SECONDS)
+        try:
+            yield
+        finally:
+            self._grace = min(SAVE_SECONDS, before + self._since_asked)
+
     def end(self) -> None:
         """The run is over: a signal no longer changes how."""
         self._ended.set()
+
+    @property
+    def _since_asked(self) -> float:
+        """Seconds; none before."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     def _watch(self) -> None:
         if self._pipe is None:
             return
         os.read(self._pipe[0], 1)
-        asked_at = time.monotonic()
+        self._asked_at = time.monotonic()
         self._asked.set()
-        while time.monotonic() - asked_at < self._grace:
+        while self._since_asked < self._grace:
             if self._ended.wait(_LOOK_SECONDS):
                 return
         if not self._ended.is_set():

@@ -208,7 +208,9 @@ class Training:
                     f"After step {self._step} a weight is not finite: training stopped, "
                     f"{self._last_good()} Lower the learning rate or clip gradients."
                 )
-            self._parts.save(self.position)
+            with self._parts.termination.saving():
+                self._parts.save(self.position)
+                self._parts.engine.barrier()  # nobody leaves while another one saves
             self._parts.schedule.saved()
             self._parts.watch.moved(f"the checkpoint of step {self._step}")
             self._saved_at = self._step

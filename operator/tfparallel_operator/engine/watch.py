@@ -114,6 +114,8 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.inactivity_timeout = client.WATCH_SILENCE_SECONDS
     settings.watching.chunk_size = client.PAGE
     settings.queueing.idle_timeout = 0.5
+    # kopf warns of jobs whose events it has not passed on by then; it takes as long as it needs.
+    settings.queueing.exit_timeout = 10.0
     settings.networking.request_timeout = credentials.READ_TIMEOUT_SECONDS
     # The API server may be away for two minutes; then the process ends and is started anew.
     settings.networking.error_backoffs = (1, 2, 5, *[10] * 12)

@@ -1,9 +1,14 @@
 """Ports of the replicas on loopback."""
 
 import contextlib
+import fcntl
+import functools
 import itertools
+import os
+import pathlib
 import random
 import socket
+import tempfile
 from collections.abc import Sequence
 
 HOST = "127.0.0.1"
@@ -12,20 +17,42 @@ _RANGE = range(15_000, 30_000)
 """Below the ports that systems hand out to outgoing connections (32768 up on Linux, 49152 up
 elsewhere): a replica that is run again finds its port as it left it."""
 
+_given: set[int] = set()
+"""What this process has drawn: locks do not keep it from what it has locked itself."""
+
 
 def allocate(count: int) -> Sequence[int]:
-    """Return free ports, each different; they are not held, so they are drawn at random.
+    """Return free ports, which no other process of this user is given while this one lives.
 
-    Not by the seed of the process, with which others would draw the same ones.
+    They are drawn at random, but not by the seed of the process.
 
     Raises:
-        OSError: no port of the range is free.
+        OSError: too few ports of the range are free.
     """
     drawn = random.SystemRandom().sample(_RANGE, len(_RANGE))
-    found = list(itertools.islice(filter(_free, drawn), count))
+    found = list(itertools.islice((port for port in drawn if _claim(port) and _free(port)), count))
     if len(found) < count:
         raise OSError(f"fewer than {count} ports of {_RANGE.start} to {_RANGE.stop} are free")
     return found
+
+
+def _claim(port: int) -> bool:
+    """Take a port that nobody else has taken, though nobody may listen at it yet."""
+    if port in _given:
+        return False
+    try:
+        fcntl.lockf(_book(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except (BlockingIOError, PermissionError):
+        return False
+    _given.add(port)
+    return True
+
+
+@functools.cache
+def _book() -> int:
+    """The file of which processes lock a byte for each port, which ends with the process."""
+    path = pathlib.Path(tempfile.gettempdir()) / f"tfparallel-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def _free(port: int) -> bool:

@@ -18,6 +18,7 @@ MAX_LINE = 8192
 """Longer lines are cut in pieces, so that a process cannot fill the memory."""
 
 _DRAIN_SECONDS = 2.0
+_ID_SECONDS = 30.0
 _LINE_ENDS = re.compile(r"\r\n|\n|\r")
 
 LineSink = Callable[[str], None]
@@ -101,7 +102,7 @@ class Process:
 
     def _kill_orphan(self) -> None:
         # The id comes from the command itself, at the latest now; without a command the file ends.
-        self._control.settimeout(_DRAIN_SECONDS)
+        self._control.settimeout(_ID_SECONDS)
         with contextlib.suppress(OSError, ValueError):
             os.killpg(int(self._control.recv(32)), signal.SIGKILL)
 

@@ -37,14 +37,14 @@ class _Slowed:
     """A command that runs for one part in FACTOR of the time."""
 
     def __init__(self, command: list[str], factor: float) -> None:
-        self._process = subprocess.Popen(command)
         self._factor = factor
         self._ending = False
+        # Before the command starts: a SIGTERM must never end this process and leave the command.
+        signal.signal(signal.SIGTERM, self._end)
+        self._process = subprocess.Popen(command)
 
-    def end(self, *_: object) -> None:
-        """Ask the command to end, as a signal handler."""
+    def _end(self, *_: object) -> None:
         self._ending = True
-        self._process.terminate()
 
     def follow(self) -> int:
         """Slow the command until it has ended; return its exit code."""
@@ -62,6 +62,7 @@ class _Slowed:
             self._send(signal.SIGCONT)
             owed -= time.monotonic() - since
             since = time.monotonic()
+        self._process.terminate()  # does nothing where it has ended by itself
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
@@ -86,7 +87,6 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         print(f"cannot run {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
-    signal.signal(signal.SIGTERM, slowed.end)
     return slowed.follow()
 
 

@@ -30,8 +30,8 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     run.compare(given, process, devices.names(given.cluster, count)[0], count)
     met.close()  # TensorFlow has started in all processes
     with (
-        watch.peers(given.cluster, process.give_up),
         run.reporter_of(given, process) as reporter,
+        watch.peers(given.cluster, process.give_up),
     ):
         ready, traced = _prepare(given, process, strategy, own)
         outer = _train(given, process, ready, traced, reporter, strategy)
@@ -74,7 +74,14 @@ def _train(
     if ready.evaluation is not None:
         evaluator = evaluation.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
     step = traced.train(ready.training.spec)
-    made = engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation, traced.report)
+    made = engine.Synchronous(
+        ready.replicas,
+        step,
+        evaluator,
+        ready.evaluation,
+        traced.report,
+        barrier=traced.barrier,
+    )
     with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
         outer = run.loop(given, process, ready, reporter, made, moves)
         if given.cluster.is_chief:

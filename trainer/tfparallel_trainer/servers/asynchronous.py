@@ -135,6 +135,9 @@ class Asynchronous:
         weights = self._own.model.trainable_variables
         return all(bool(np.isfinite(np.asarray(weight)).all()) for weight in weights)
 
+    def barrier(self) -> None:
+        """The chief alone runs the loop."""
+
     def _evaluated(self, batches: Iterable[feed.Batch]) -> Iterator[Any]:
         for number, batch in enumerate(batches):
             self._given.send(Work(number, batch), self._evaluate, (_leaves(batch),))

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ import tensorflow as tf
 from tfparallel_trainer import errors, reporting, run, settings, setup, stall, termination
 from tfparallel_trainer.mesh import cluster, devices, shape, tasks, watch
 from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
+
+_ENDING_SECONDS = 1.0
+"""How long a process that ends may still listen after its connections are gone."""
 
 _DISMISS_SECONDS = 10.0
 """How long the others may take to hear that training is done."""
@@ -29,8 +33,8 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         servers = given.cluster.of(tasks.SERVER)
         workers = presence.Workers(given.cluster.of("worker"), answers, process.out.say)
         with (
-            presence.watching(workers, servers, answers, limit, process.give_up),
             run.reporter_of(given, process) as reporter,
+            presence.watching(workers, servers, answers, limit, process.give_up),
             _named(servers),
         ):
             _train(given, process, reporter, workers)
@@ -43,13 +47,23 @@ def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        gone = [server for server in servers if watch.refuses(server)]
+        gone = _gone(servers)
         if not gone:
             raise
         names = ", ".join(f"{server.name} ({server.address})" for server in gone)
         raise errors.PeerLostError(
             f"A peer was lost: {names} no longer listens, and held a part of the weights."
         ) from error
+
+
+def _gone(servers: Sequence[tasks.Task]) -> list[tasks.Task]:
+    """Those that no longer listen; one whose process is just ending does for a moment yet."""
+    until = time.monotonic() + _ENDING_SECONDS
+    while not (gone := [server for server in servers if watch.refuses(server)]):
+        if time.monotonic() > until:
+            break
+        time.sleep(_ENDING_SECONDS / 10)
+    return gone
 
 
 def _train(

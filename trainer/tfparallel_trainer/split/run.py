@@ -44,7 +44,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
     run.compare(given, process, names[0], count)
-    with watch.peers(given.cluster, process.give_up), run.reporter_of(given, process) as reporter:
+    with run.reporter_of(given, process) as reporter, watch.peers(given.cluster, process.give_up):
         ready, own, kept, found = _prepare(given, process, asked, names)
         together = upkeep.Upkeep(own)
         made = _engine(given, process, ready, own, together)
@@ -161,7 +161,13 @@ def _engine(
     )
     step.check(_last_batch(given, ready.training))
     return engine.Synchronous(
-        ready.replicas, step, evaluator, ready.evaluation, together.metrics, together.finite
+        ready.replicas,
+        step,
+        evaluator,
+        ready.evaluation,
+        together.metrics,
+        together.finite,
+        together.barrier,
     )
 
 

@@ -86,18 +86,24 @@ class Statistics:
             self._sharing()
 
 
-def barrier(replicas: Sequence[replica.Replica]) -> None:
-    """Return when every rank has come here."""
+class Barrier:
+    """Where ranks wait for each other."""
 
-    def run() -> list[tf.Tensor]:
+    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        self._replicas = replicas
+        self._traced = tf.function(self._run, autograph=False)
+
+    def __call__(self) -> None:
+        """Return when every rank has come here."""
+        self._traced()
+
+    def _run(self) -> list[tf.Tensor]:
         arrivals = []
-        for own in replicas:
+        for own in self._replicas:
             with tf.device(own.device):
                 own.data.begin(collectives.Program.BARRIER)
                 arrivals.append(own.data.sum(tf.ones((1,))))
         return arrivals
-
-    tf.function(run, autograph=False)()
 
 
 def spread(own: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:

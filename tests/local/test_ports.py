@@ -1,0 +1,45 @@
+"""Ports that several runs on one machine draw."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tfparallel_operator.local import ports
+
+_DRAW = """
+import sys
+from tfparallel_operator.local import ports
+ports._RANGE = range(*map(int, sys.argv[1:3]))
+print(*ports.allocate(3), flush=True)
+input()
+"""
+
+
+# Beside the range that other tests draw from at the same time.
+SIX = range(14_000, 14_006)
+
+
+def test_no_two_runs_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_RANGE", SIX)
+    arguments = (sys.executable, "-c", _DRAW, str(SIX.start), str(SIX.stop))
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        theirs = {int(port) for port in other.stdout.readline().split()}
+        ours = set(ports.allocate(2)) | set(ports.allocate(1))
+        assert ours | theirs == set(SIX)
+        with pytest.raises(OSError, match="fewer than 1 ports"):
+            ports.allocate(1)
+        other.communicate("\n")
+    # The other's are free again when it has ended.
+    assert set(ports.allocate(3)) == theirs
+
+
+def test_a_port_at_which_somebody_listens_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = range(SIX.stop, SIX.stop + 6)
+    monkeypatch.setattr(ports, "_RANGE", others)
+    with socket.create_server((ports.HOST, others[2])):
+        assert set(ports.allocate(5)) == set(others) - {others[2]}
