@@ -2,6 +2,7 @@
 
 `tf.config.experimental.get_memory_info` counts what the allocator set aside instead, which is up to
 twice as much where the holes between other tensors are of such a size, and so differs between runs.
+Of tensors of less than 256 KiB neither tells.
 """
 
 import pathlib
