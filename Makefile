@@ -26,33 +26,33 @@ test: $(VENV)/.dev ## Run all tests; starts real clusters (the end-to-end tier n
 	$(PYTEST) $(SHARED_OUT)
 
 test-unit: $(VENV)/.dev ## Run the tests of the pure core alone: seconds
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/operator/core tests/operator/api/test_load.py tests/operator/api/test_schema.py
 
 test-trainer: $(VENV)/.dev ## Run the tests that start TensorFlow processes
 	$(PYTEST) -m trainer
 
 truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes
-	$(BIN)/python -m tests.trainer.truth
-	$(BIN)/python -m tests.trainer.truth_servers
-	$(BIN)/python -m tests.trainer.truth_split
+	$(BIN)/python -m testing.trainer.truth
+	$(BIN)/python -m testing.trainer.truth_servers
+	$(BIN)/python -m testing.trainer.truth_split
 
 compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
-	$(BIN)/python -m tests.local.comparisons
+	$(BIN)/python -m benchmarks.pages.comparisons
 
 split-costs: $(VENV)/.dev ## Measure the examples of model split and write their page: some minutes
-	$(BIN)/python -m tests.local.split_costs
+	$(BIN)/python -m benchmarks.pages.split_costs
 
 test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
 	$(PYTEST) -m control_plane
 
 test-gangs: $(VENV)/.dev ## Run gangs on the scheduler-plugins' scheduler: builds it for minutes
-	$(PYTEST) tests/control_plane/gangs.py
+	$(PYTEST) tests/operator/engine/test_coscheduling.py
 
 test-queues: $(VENV)/.dev ## Run jobs in queues of Kueue: builds it for minutes
-	$(PYTEST) tests/control_plane/queues.py
+	$(PYTEST) tests/operator/engine/test_kueue.py
 
 test-policies: $(VENV)/.dev ## Run jobs in a network that enforces policies: builds it for minutes (root)
-	$(PYTEST) tests/e2e/policies.py
+	$(PYTEST) tests/e2e/test_policies.py
 
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 	$(PYTEST) -m e2e
@@ -66,7 +66,7 @@ setup: $(VENV)/.dev ## Install everything for development into .venv
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy operator trainer tests manifests benchmarks
+	$(BIN)/mypy operator trainer testing tests manifests benchmarks
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## Rewrite the code in the common style
@@ -84,13 +84,13 @@ lock: $(VENV)/.dev ## Pin the requirements anew
 
 ##@ Cluster
 images: $(VENV)/.dev ## Build both images (docker, or buildah on a local base)
-	$(BIN)/python -m tests.images
+	$(BIN)/python -m testing.images
 
 cluster-up: $(VENV)/.dev ## Start a real test cluster and print its kubeconfig (root)
-	$(BIN)/python -m tests.cluster up --mode full
+	$(BIN)/python -m testing.cluster up --mode full
 
 cluster-down: $(VENV)/.dev ## End it and leave nothing behind
-	$(BIN)/python -m tests.cluster down --mode full
+	$(BIN)/python -m testing.cluster down --mode full
 
 clean: ## Remove what was generated here
 	rm -rf $(VENV) build runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

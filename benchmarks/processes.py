@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import results
-from tests.trainer import launch
+from testing.trainer import launch
 from tfparallel_trainer.contract import environment, outputs
 
 ROOT = launch.REPOSITORY

@@ -10,7 +10,7 @@ import tempfile
 import time
 
 from benchmarks import processes, results, steps
-from tests.trainer import launch
+from testing.trainer import launch
 from tfparallel_trainer.contract import outputs
 
 FACTOR = 5

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from benchmarks import processes, results
-from tests.trainer import launch
+from testing.trainer import launch
 
 _STEPS = 3
 _SPLITS = (2, 4)

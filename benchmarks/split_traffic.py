@@ -6,7 +6,7 @@ import tempfile
 import time
 
 from benchmarks import processes, results
-from tests.trainer import launch
+from testing.trainer import launch
 from tfparallel_operator.local import traffic
 from tfparallel_trainer.contract import environment, outputs
 

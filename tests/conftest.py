@@ -7,9 +7,9 @@ import hypothesis
 import pytest
 from xdist.scheduler import loadscope
 
-pytest_plugins = ["tests.cluster.fixtures"]
+pytest_plugins = ["testing.cluster.fixtures"]
 
-WITH_REAL_PODS = ("tests/e2e/", "tests/cluster/test_cluster_full")
+WITH_REAL_PODS = ("tests/e2e/", "tests/testing/test_cluster_full")
 
 # A shell starts what runs in its background with SIGINT ignored, and so would we all the programs
 # that tests interrupt.

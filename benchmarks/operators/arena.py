@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from tests.cluster import handle, lifecycle, settings, state
+from testing.cluster import handle, lifecycle, settings, state
 
 Cluster = handle.Cluster
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 
 from benchmarks.operators import arena, contestants, load, steady, usage
-from tests.cluster import settings
+from testing.cluster import settings
 
 GROWTH_LIMIT = 1.05
 WORKERS = 10

@@ -19,8 +19,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import processes
-from tests.cluster import binaries, handle, pki
-from tests.control_plane import conftest, harness
+from testing.cluster import binaries, handle, pki
+from testing.operator import harness, places
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 from tfparallel_operator.local import ports
@@ -217,7 +217,7 @@ def mounted() -> Iterator[None]:
 
 
 def _install_ours(cluster: handle.Cluster) -> None:
-    conftest.install(cluster)
+    places.install(cluster)
 
 
 OURS = Contestant("ours", names.KIND, resources.JOBS, _our_command, _install_ours)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from benchmarks.operators import contestants
-from tests.cluster import handle
-from tests.control_plane import harness
+from testing.cluster import handle
+from testing.operator import harness
 from tfparallel_operator.engine import client, credentials, errors, resources
 
 LIMIT_SECONDS = 300.0

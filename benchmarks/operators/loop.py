@@ -7,7 +7,7 @@ import tempfile
 
 from benchmarks import results
 from benchmarks.operators import arena, contestants, starts, steady
-from tests.cluster import settings
+from testing.cluster import settings
 
 
 def measure(size: results.Size) -> list[results.Result]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import results
 from benchmarks.operators import arena, contestants, load, usage
-from tests.cluster import settings
+from testing.cluster import settings
 
 TIME_TARGET, CPU_TARGET = 0.5, 1.0
 SETTLE_SECONDS = 2.0

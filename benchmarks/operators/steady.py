@@ -13,8 +13,8 @@ from prometheus_client import parser
 
 from benchmarks import results
 from benchmarks.operators import arena, contestants, load, usage
-from tests.cluster import settings
-from tests.control_plane import harness
+from testing.cluster import settings
+from testing.operator import harness
 
 NODES = 4
 MEMORY_TARGET, DELAY_TARGET, BLOCK_TARGET = 150.0, 1.0, 50.0

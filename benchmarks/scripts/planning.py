@@ -8,7 +8,7 @@ import time
 import keras
 
 from benchmarks.scripts import told
-from tests.trainer import planned_models
+from testing.trainer import planned_models
 from tfparallel_trainer import user
 from tfparallel_trainer.split.model import recording, skeleton
 from tfparallel_trainer.split.planning import choose, devices, settings, subjects

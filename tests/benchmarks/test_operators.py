@@ -6,16 +6,16 @@ import pytest
 
 from benchmarks import results
 from benchmarks.operators import churn, contestants, loop, starts, steady
-from tests.cluster import handle
-from tests.control_plane import conftest
+from testing.cluster import handle
+from testing.operator import places
 
 
 @pytest.mark.control_plane
 async def test_jobs_are_run_to_their_end(
     light_cluster: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:
-    conftest.install(light_cluster)
-    place = contestants.Place(light_cluster, conftest.fresh_name(), tmp_path)
+    places.install(light_cluster)
+    place = contestants.Place(light_cluster, places.fresh_name(), tmp_path)
     found = await starts.sample(contestants.OURS, place, 2, 2)
     assert found.pods > 0
     assert found.cpu > 0
@@ -28,8 +28,8 @@ async def test_jobs_are_run_to_their_end(
 async def test_jobs_end_and_begin(
     light_cluster_with_nodes: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:
-    conftest.install(light_cluster_with_nodes)
-    place = contestants.Place(light_cluster_with_nodes, conftest.fresh_name(), tmp_path)
+    places.install(light_cluster_with_nodes)
+    place = contestants.Place(light_cluster_with_nodes, places.fresh_name(), tmp_path)
     memory, delay, block = await steady.rows(place, results.SMALL)
     assert 20 < memory.value < 500
     assert 0 < delay.value < 30

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.charts import rendering
-from tests.cluster import binaries
+from testing.cluster import binaries
+from testing.operator import rendering
 
 Render = Callable[..., rendering.Objects]
 Command = Callable[..., subprocess.CompletedProcess[str]]

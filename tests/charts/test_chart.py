@@ -6,10 +6,11 @@ import tomllib
 import pytest
 import yaml
 
-from tests.charts import conftest, rendering
-from tests.cluster import binaries
-from tests.images import inputs
-from tests.unit import test_docs
+from testing.cluster import binaries
+from testing.images import inputs
+from testing.operator import rendering
+from tests.charts import conftest
+from tests.docs import test_docs
 from tfparallel_operator import main as operator
 from tfparallel_operator.engine import metrics
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from tests.charts import rendering
+from testing.operator import rendering
 from tfparallel_operator.api import schema, types
 
 CRD = rendering.ROOT / "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"

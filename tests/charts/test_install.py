@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.charts import rendering
-from tests.cluster import console, handle, lifecycle, settings
+from testing.cluster import console, handle, lifecycle, settings
+from testing.operator import rendering
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
 

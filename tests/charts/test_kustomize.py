@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.charts import conftest, rendering
-from tests.images import inputs
+from testing.images import inputs
+from testing.operator import rendering
+from tests.charts import conftest
 from tfparallel_operator.api import load
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster import handle
-from tests.e2e import namespaces, operator, volumes
-from tests.images import build, inputs
+from testing.cluster import handle
+from testing.e2e import namespaces, operator, volumes
+from testing.images import build, inputs
 
 _NUMBERS = itertools.count(1)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import exported, namespaces, operator, volumes
+from testing.e2e import exported, namespaces, operator, volumes
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cluster import console
-from tests.e2e import jobs, namespaces, operator
+from testing.cluster import console
+from testing.e2e import jobs, namespaces, operator
 from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import handle
-from tests.e2e import volumes
-from tests.images import build, inputs
+from testing.cluster import handle
+from testing.e2e import volumes
+from testing.images import build, inputs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 

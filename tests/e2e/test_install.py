@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster import handle
-from tests.e2e import jobs, namespaces, operator
+from testing.cluster import handle
+from testing.e2e import jobs, namespaces, operator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 

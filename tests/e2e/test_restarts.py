@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import jobs, namespaces, operator, volumes
+from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import console
-from tests.e2e import exported, jobs, namespaces, volumes
+from testing.cluster import console
+from testing.e2e import exported, jobs, namespaces, volumes
 from tfparallel_trainer.contract import environment, exits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]

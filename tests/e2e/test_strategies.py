@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e import jobs, namespaces, operator, volumes
+from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import environment, exits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import ranks
+from testing.trainer import ranks
 from tfparallel_trainer.step import averages, evaluate, replica
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.trainer import launch, reference, saves
+from testing.trainer import launch, reference, saves
 from tests.trainer.test_kills import saved
 from tests.trainer.test_storage import mounted
 from tfparallel_trainer import termination

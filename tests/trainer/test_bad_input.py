@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.trainer import launch, reference
+from testing.trainer import launch, reference
 from tests.trainer.test_equality import largest_difference
 from tests.trainer.test_kills import saved
 from tfparallel_trainer.contract import exits

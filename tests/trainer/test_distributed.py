@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import launch, ranks, reference
+from testing.trainer import launch, ranks, reference
 from tests.trainer.test_equality import TOLERANCE, largest_difference
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits, outputs

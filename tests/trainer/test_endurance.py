@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.trainer import launch, reference
+from testing.trainer import launch, reference
 
 pytestmark = pytest.mark.trainer
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from testing.trainer import ranks as devices
 from tests.trainer import conftest
-from tests.trainer import ranks as devices
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import arrays, feed
 from tfparallel_trainer.mesh import collectives, shape

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import launch, reference
+from testing.trainer import launch, reference
 from tfparallel_trainer.checkpoint import files
 
 pytestmark = pytest.mark.trainer

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import pytest
 
-from tests.trainer import launch, reference
+from testing.trainer import launch, reference
 from tfparallel_trainer import errors, preflight, settings
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.evaluator import board, results

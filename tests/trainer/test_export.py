@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import launch
+from testing.trainer import launch
 from tfparallel_trainer import errors, export, warm
 from tfparallel_trainer.contract import outputs
 

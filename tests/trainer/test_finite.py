@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import launch, ranks
+from testing.trainer import launch, ranks
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.step import finite

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tfparallel_trainer
-from tests.trainer import launch
+from testing.trainer import launch
 from tests.trainer.models import fitted
 from tfparallel_trainer import errors
 from tfparallel_trainer.fitting import callbacks, support

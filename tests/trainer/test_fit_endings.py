@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.trainer import launch
+from testing.trainer import launch
 from tests.trainer.models import fitted
 from tests.trainer.test_fit import by_keras
 from tfparallel_trainer.contract import exits

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer import launch, reference
+from testing.trainer import launch, reference
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.data import ahead, feed, waiting
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from tests.trainer import launch, reference
+from testing.trainer import launch, reference
 from tests.trainer.test_equality import largest_difference
 from tfparallel_trainer.contract import environment, exits
 

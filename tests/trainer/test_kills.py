@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from tests.trainer import launch, reference, saves
+from testing.trainer import launch, reference, saves
 from tests.trainer.test_equality import largest_difference
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import environment, exits

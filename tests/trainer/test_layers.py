@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import launch, reference, server_jobs
+from testing.trainer import launch, reference, server_jobs
 from tfparallel_trainer import layers
 from tfparallel_trainer.contract import outputs
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.trainer import launch
+from testing.trainer import launch
 from tests.trainer.test_kills import saved
 from tfparallel_trainer import termination
 from tfparallel_trainer.contract import exits

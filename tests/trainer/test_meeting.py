@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.trainer import launch
+from testing.trainer import launch
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits

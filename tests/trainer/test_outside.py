@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.trainer import launch, reference
+from testing.trainer import launch, reference
 from tfparallel_operator.local import ports
 from tfparallel_trainer import __main__, errors, preflight, progress, settings, user
 from tfparallel_trainer.contract import environment, exits, job_file

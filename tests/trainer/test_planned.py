@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import pytest
 
-from tests.trainer import launch, planned_models, reference, test_split_graph, test_split_run
+from testing.trainer import launch, planned_models, reference
+from tests.trainer import test_split_graph, test_split_run
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import environment, exits, job_file

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import planned_models, split_models, test_split_graph
+from testing.trainer import planned_models, split_models
+from tests.trainer import test_split_graph
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import graph, recording

@@ -5,7 +5,8 @@ from typing import Any
 import keras
 import pytest
 
-from tests.trainer import split_models, test_split_graph
+from testing.trainer import split_models
+from tests.trainer import test_split_graph
 from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.planning import calibrate, devices, links, times
 

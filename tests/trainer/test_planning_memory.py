@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import planned_models, ranks
+from testing.trainer import planned_models, ranks
 from tfparallel_trainer.data import arrays, feed
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.engine import ranks as engine

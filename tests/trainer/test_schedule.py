@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.trainer import ranks
+from testing.trainer import ranks
 from tests.trainer.test_finite import compiled, examples, normalised
 from tfparallel_trainer import engine, progress, reporting, stall, termination, training
 from tfparallel_trainer.checkpoint import files, schedule

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import launch
+from testing.trainer import launch
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.scripts import explanation
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import launch, reference, server_jobs
+from testing.trainer import launch, reference, server_jobs
 from tests.trainer.test_equality import largest_difference
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.servers import presence

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import launch, server_jobs
+from testing.trainer import launch, server_jobs
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors, preflight, settings, user
 from tfparallel_trainer.mesh import cluster, shape, tasks

@@ -13,7 +13,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer import launch, reference, test_equality
+from testing.trainer import launch, reference
+from tests.trainer import test_equality
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.data import feed, marks, nest, order, source

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer import split_group, split_models
+from testing.trainer import split_group, split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, layout, resharding, traffic

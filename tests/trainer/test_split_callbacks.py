@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import launch, reference, test_split_truth, truth
+from testing.trainer import launch, reference, truth
+from tests.trainer import test_split_truth
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.mesh import shape

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tests.trainer import ranks
+from testing.trainer import ranks
 from tfparallel_trainer.split.engine import clock
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer import split_group
+from testing.trainer import split_group
 from tfparallel_trainer.mesh import shape
 
 pytestmark = [

@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import launch, reference, test_split_run, truth, truth_split
-from tests.trainer import ranks as devices
+from testing.trainer import launch, reference, truth, truth_split
+from testing.trainer import ranks as devices
+from tests.trainer import test_split_run
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 

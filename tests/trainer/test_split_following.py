@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer import split_group
+from testing.trainer import split_group
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, layout
 from tfparallel_trainer.split.layers.rules import following, registry

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import split_models
+from testing.trainer import split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import keys
 from tfparallel_trainer.split.model import execution, initial, recording, skeleton

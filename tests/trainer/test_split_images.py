@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.trainer import split_group
+from testing.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, sharded

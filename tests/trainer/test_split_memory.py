@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.scripts import activations, requested
-from tests.trainer import ranks
+from testing.trainer import ranks
 from tfparallel_trainer.split.pipeline import schedule
 
 pytestmark = pytest.mark.trainer

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.docs import test_docs
 from tests.trainer import test_split_users
-from tests.unit import test_docs
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape

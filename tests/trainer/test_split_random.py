@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import split_group
+from testing.trainer import split_group
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, sharded
 from tfparallel_trainer.split.model import recording

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from tests.trainer import launch, reference
+from testing.trainer import launch, reference
 from tfparallel_trainer.contract import environment, exits, outputs
 
 pytestmark = pytest.mark.trainer

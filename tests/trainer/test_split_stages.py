@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import split_models, test_split_graph
+from testing.trainer import split_models
+from tests.trainer import test_split_graph
 from tfparallel_trainer.split.model import execution, graph, recording
 from tfparallel_trainer.split.pipeline import stages
 

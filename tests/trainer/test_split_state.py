@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import launch, reference, saves
+from testing.trainer import launch, reference, saves
 from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import exits, outputs
 

@@ -8,8 +8,9 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import ranks as devices
-from tests.trainer import reference, split_models, split_ranks, test_split_graph, truth
+from testing.trainer import ranks as devices
+from testing.trainer import reference, split_models, split_ranks, truth
+from tests.trainer import test_split_graph
 from tests.trainer.models import truth as models
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import feed

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import pytest
 
-from tests.trainer import split_group
+from testing.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer import split as splitting
 from tfparallel_trainer.mesh import shape

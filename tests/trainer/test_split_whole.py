@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import split_group
+from testing.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, layout, whole

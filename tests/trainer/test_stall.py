@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from tests.trainer import launch
+from testing.trainer import launch
 from tfparallel_trainer import errors, stall
 from tfparallel_trainer.contract import exits
 

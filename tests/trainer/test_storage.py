@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer import launch
+from testing.trainer import launch
 from tests.trainer.test_checkpoint import at, opened, state
 from tfparallel_trainer import errors, export, failures
 from tfparallel_trainer.checkpoint import files, store

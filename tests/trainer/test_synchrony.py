@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.trainer import ranks
+from testing.trainer import ranks
 from tfparallel_trainer import errors
 
 TOLERANCE = 1e-8

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.trainer import ranks, truth, truth_servers, truth_split
+from testing.trainer import ranks, truth, truth_servers, truth_split
 from tfparallel_trainer.mesh import tasks
 
 SOME = tuple(case for case in truth.CASES if case.model in ("MLP", "two inputs, two outputs"))

@@ -90,10 +90,7 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
         if given.cluster.is_chief and not process.script:
             write_results(given, process, ready, reporter, outer.position)
         made.barrier()  # nobody leaves before the chief has written everything
-    if not given.cluster.alone:
-        # A peer that leaves first breaks this wait, and has seen the end of all work before.
-        with contextlib.suppress(tf.errors.OpError):
-            made.barrier()
+    leave(given, made.barrier)
     del held  # the processes are one cluster as long as it lives
 
 
@@ -290,3 +287,12 @@ def write_summary(
     process.out.say(
         f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
     )
+
+
+def leave(given: settings.Settings, barrier: Callable[[], None]) -> None:
+    """Wait until no peer needs this process any more; the work itself is done."""
+    if given.cluster.alone:
+        return
+    # A peer that leaves first breaks this wait, and has seen the end of all work before.
+    with contextlib.suppress(tf.errors.OpError):
+        barrier()

@@ -1,10 +1,7 @@
 """One run under a strategy from start to end: build it, prepare, train, leave the results."""
 
-import contextlib
 import dataclasses
 from typing import Any
-
-import tensorflow as tf
 
 from tfparallel_trainer import engine, reporting, run, settings, setup, stall, termination, training
 from tfparallel_trainer.checkpoint import files
@@ -38,10 +35,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         if given.cluster.is_chief:
             run.write_results(given, process, ready, reporter, outer.position)
         traced.barrier()  # nobody leaves before the chief has written everything
-    if not given.cluster.alone:
-        # A peer that leaves first breaks this wait, and has seen the end of all work before.
-        with contextlib.suppress(tf.errors.OpError):
-            traced.barrier()
+    run.leave(given, traced.barrier)
 
 
 def _prepare(

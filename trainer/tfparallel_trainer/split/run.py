@@ -1,6 +1,5 @@
 """One run of a divided model from start to end: divide it, prepare, train, leave the results."""
 
-import contextlib
 import dataclasses
 import functools
 
@@ -66,10 +65,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
             _write_pipeline(given, found, own)
             run.write_summary(given, process, ready, reporter, outer.position)
         together.barrier()  # nobody leaves before the chief has written everything
-    if not given.cluster.alone:
-        # A peer that leaves first breaks this wait, and has seen the end of all work before.
-        with contextlib.suppress(tf.errors.OpError):
-            together.barrier()
+    run.leave(given, together.barrier)
     del held  # the processes are one cluster as long as it lives
 
 

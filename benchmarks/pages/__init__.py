@@ -1,0 +1,1 @@
+"""Writers of the measured pages in docs/."""

@@ -1,0 +1,157 @@
+"""`python -m benchmarks.pages.plans`: writes the example of docs/planner.md and pictures."""
+
+import contextlib
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+
+import yaml
+
+from benchmarks.pages import comparisons
+from tfparallel_operator.api import load, types
+from tfparallel_operator.cli.planning import draw, written
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import job_file, plan
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "planner.md"
+EXAMPLE = "example"
+"""Names the block of that page."""
+SPLIT_PAGE = ROOT / "docs" / "model-split-examples.md"
+LACKS = "lacks"
+"""Names the block of that page that tells what does not fit a device."""
+IMAGES = ROOT / "docs" / "images"
+EXAMPLES = ROOT / "examples"
+COMMAND = "examples/split-deep-cnn/model.py --devices 4 --mesh stage=4 --batch 64"
+MODEL = ROOT / COMMAND.split()[0]
+DRAWN = {
+    folder: EXAMPLES / folder / file
+    for folder, file in (
+        ("split-cnn", "hybrid.yaml"),
+        ("split-two-models", "job.yaml"),
+        ("split-deep-cnn", "job.yaml"),
+        ("split-decoder", "job.yaml"),
+        ("split-embedding", "job.yaml"),
+    )
+}
+"""The job whose plan is a picture in the docs, for each example."""
+
+_NAME = re.compile(r"\b[mp][0-9a-f]{10}\b")
+_NUMBER = re.compile(r"(-?\d+\.\d+)")
+
+
+def example(folder: pathlib.Path) -> str:
+    """Make the plan in a folder; gives what it prints, without the names of files."""
+    done = subprocess.run(
+        (
+            *(sys.executable, "-m", "tfparallel_operator.cli", "plan", *COMMAND.split()),
+            *("--output", str(folder)),
+        ),
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    return "```\n" + "\n".join(line for line in lines if str(folder) not in line) + "\n```\n"
+
+
+def question(file: pathlib.Path) -> plan.Question:
+    """What has to be asked for the plan of a job; cuts that it names are left to the planner."""
+    spec = load.parse_job(yaml.safe_load(file.read_text(encoding="utf-8"))).spec
+    worker, trainer = spec.tf_replica_specs[types.Role.WORKER], spec.trainer
+    mesh = spec.mesh or job_file.Mesh()
+    if trainer is None:
+        raise ValueError(f"{file} has no spec.trainer")
+    return plan.Question(
+        folder=str(file.parent),
+        module=trainer.module,
+        processes=worker.replicas or 1,
+        devices=worker.devices or 1,
+        mesh=None if mesh.auto else mesh.axes,
+        microbatches=None if mesh.auto else mesh.microbatches,
+        schedule=mesh.schedule,
+        batch=trainer.global_batch_size,
+    )
+
+
+def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
+    """The plan of a job, or of its model on one device; loads TensorFlow."""
+    from tfparallel_trainer.split.planning import answer
+
+    asked = question(file)
+    if whole:
+        given = {"processes": 1, "devices": 1, "mesh": {}, "microbatches": 1}
+        asked = asked.model_copy(update=given)
+    with _alone(file.parent):
+        return answer.answer(asked)
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """Let a module import what lies beside it, and not what another example has by that name."""
+    before = sys.path.copy()
+    sys.path.insert(0, str(folder))
+    for name, module in list(sys.modules.items()):
+        if EXAMPLES in pathlib.Path(getattr(module, "__file__", None) or "").parents:
+            del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def lacks() -> str:
+    """What is said of the embedding that does not fit a device; loads TensorFlow."""
+    from tfparallel_trainer.split.planning import answer
+
+    file = DRAWN["split-embedding"]
+    page = SPLIT_PAGE.read_text(encoding="utf-8")
+    asked = question(file).model_copy(
+        update={
+            "processes": 1,
+            "devices": 1,
+            "mesh": None,
+            "microbatches": None,
+            "memory": written.size(re.findall(r"--devices 1 --memory (\S+)", page)[0]),
+        }
+    )
+    try:
+        answer.answer(asked)
+    except errors.BadConfigurationError as error:
+        return "\n".join(("```", *textwrap.wrap(f"error: {error}", 98), "```", ""))
+    raise AssertionError("it fits")
+
+
+def image(folder: str) -> pathlib.Path:
+    """Where the picture of an example lies."""
+    return IMAGES / f"plan-{folder}.svg"
+
+
+def words(picture: str) -> Iterator[str | float]:
+    """What a picture is made of: its numbers, and what is between them.
+
+    Names that are made of numbers to the last digit are left out: processors differ in it.
+    """
+    for place, part in enumerate(_NUMBER.split(_NAME.sub("name", picture))):
+        yield float(part) if place % 2 else part
+
+
+def main() -> None:
+    """Write page and pictures."""
+    with tempfile.TemporaryDirectory() as folder:
+        shown = example(pathlib.Path(folder))
+    for page, name, content in ((PAGE, EXAMPLE, shown), (SPLIT_PAGE, LACKS, lacks())):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(comparisons.with_block(text, name, content), encoding="utf-8")
+    for name, file in DRAWN.items():
+        draw.picture(planned(file), image(name))
+        print(f"wrote {image(name)}")
+
+
+if __name__ == "__main__":
+    main()

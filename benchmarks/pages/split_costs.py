@@ -1,0 +1,241 @@
+"""`python -m benchmarks.pages.split_costs`: measures what the examples of model split cost.
+
+It writes the tables of docs/model-split-examples.md, in some minutes, and draws a pipeline. Each
+device is a process with one thread for computing, so that what devices send each other goes over
+TCP, where it is counted.
+Processor time is counted, not time: other work on the machine does not change it much.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+import yaml
+
+from benchmarks import page as benchmarks_page
+from benchmarks.pages import comparisons, plans
+from tfparallel_operator.api import job_status
+from tfparallel_operator.cli import placement
+from tfparallel_operator.local import traffic
+from tfparallel_trainer.contract import environment, outputs, plan
+
+MACHINE = "machine"
+"""Names the block that tells where all was measured."""
+PIPELINE = "split-deep-cnn"
+"""The example whose pipeline is drawn as it was measured."""
+STEPS = 24
+"""Of a run; those of which no picture is wanted end before."""
+FROM, TO = 5, 20
+"""The steps between which both are counted: the first ones trace and meet, too."""
+WHOLE = ("spec.strategy=null", "spec.mesh=null", "spec.tfReplicaSpecs.Worker.replicas=1")
+HEAD = (
+    "| | weights of a device | with gradients and slots | activations | sent in a step | "
+    "stages busy (planned) | processor time of a step |",
+    "|---|---|---|---|---|---|---|",
+)
+_ENVIRONMENT = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What one run cost."""
+
+    worked: float
+    """Seconds of all processors in a step."""
+    sent: float
+    """Bytes of a step, by all devices together."""
+    placement: job_status.PlacementStatus | None
+    picture: bytes | None
+    """Of the pipeline."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reached:
+    """What all processes had done when a step was made."""
+
+    sent: int
+    """Bytes."""
+    worked: float
+    """Seconds of all processors."""
+
+
+def image(folder: str) -> pathlib.Path:
+    """Where the picture of the pipeline of an example lies."""
+    return plans.IMAGES / f"pipeline-{folder}.svg"
+
+
+def jobs(folder: str) -> Sequence[pathlib.Path]:
+    """The manifests of an example."""
+    return sorted((plans.EXAMPLES / folder).glob("*.yaml"))
+
+
+def _command(file: pathlib.Path, changes: Sequence[str]) -> list[str]:
+    container = {"name": "tensorflow", "env": [{"name": environment.STEP_LOG, "value": "1"}]}
+    given = (
+        "spec.trainer.epochs=null",
+        f"spec.trainer.steps={STEPS}",
+        "spec.tfReplicaSpecs.Worker.devices=null",
+        f"spec.tfReplicaSpecs.Worker.template={json.dumps({'spec': {'containers': [container]}})}",
+        *changes,
+    )
+    command = [sys.executable, "-m", "tfparallel_operator.cli", "run", str(file), "--output", "out"]
+    return [*command, *(f"--set={change}" for change in given)]
+
+
+def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
+    """Run a job with changes for some steps."""
+    name = yaml.safe_load(file.read_text(encoding="utf-8"))["metadata"]["name"]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
+        out = pathlib.Path(folder, "out")
+        log = out / "claims" / name / name / outputs.STEP_LOG
+        meter = traffic.Meter(os.getpid())
+        running = subprocess.Popen(
+            _command(file, changes),
+            cwd=folder,
+            env={**os.environ, **_ENVIRONMENT},
+            stdout=said,
+            stderr=said,
+        )
+        begin, end = (_reached(running, log, step, meter) for step in (FROM, TO))
+        drawn = log.parent.parent / "pipeline.svg"
+        while running.poll() is None and _reported(out) < TO:
+            time.sleep(0.1)
+        if file.parent.name != PIPELINE:
+            running.terminate()
+        if running.wait() not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
+            said.seek(0)
+            raise RuntimeError(f"{file} failed: {said.read().decode()[-3000:]}")
+        picture = drawn.read_bytes() if drawn.exists() else None
+        status = json.loads((out / "status.json").read_text(encoding="utf-8"))
+    placed = status.get("placement")
+    return Measured(
+        worked=(end.worked - begin.worked) / (TO - FROM),
+        sent=(end.sent - begin.sent) / (TO - FROM),
+        placement=placed and job_status.PlacementStatus.model_validate(placed),
+        picture=picture,
+    )
+
+
+def _reached(
+    running: "subprocess.Popen[bytes]", log: pathlib.Path, step: int, meter: traffic.Meter
+) -> _Reached:
+    """Wait for a step to be made."""
+    while running.poll() is None and _steps(log) < step:
+        time.sleep(0.002)
+    found = meter.read()
+    return _Reached(
+        sent=0 if found is None else found.bytes,
+        worked=sum(_worked(pid) for pid in traffic.descendants(running.pid)) / 1e9,
+    )
+
+
+def _worked(pid: int) -> int:
+    """Nanoseconds for which the threads of a process have run."""
+    found = 0
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            found += int((task / "schedstat").read_text().split()[0])
+    return found
+
+
+def _steps(log: pathlib.Path) -> int:
+    """How many steps are made."""
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return sum(one["event"] == outputs.StepEvent.STEP for one in records)
+
+
+def _reported(out: pathlib.Path) -> int:
+    """The step that the status tells of, which tells the placement, too; 0 before the first."""
+    try:
+        status = json.loads((out / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # it is being written
+        return 0
+    return int(status.get("progress", {}).get("step", 0))
+
+
+def table(folder: str) -> str:
+    """Measure all jobs of an example beside the whole model on one device."""
+    first = jobs(folder)[0]
+    whole = measure(first, WHOLE)
+    alone = plans.planned(first, whole=True)
+    lines = [*HEAD, _row("one device", alone, whole, whole)]
+    for file in jobs(folder):
+        made = plans.planned(file)
+        found = measure(file, list(_changes(file, made)))
+        lines.append(_row(f"`{file.name}`: {made.mesh}", made, found, whole))
+        print("\n".join(lines), flush=True)
+        if folder == PIPELINE and found.picture is not None:
+            image(folder).write_bytes(found.picture)
+    return "\n".join(lines) + "\n"
+
+
+def _changes(file: pathlib.Path, made: plan.Plan) -> Iterator[str]:
+    """A process for each device; where the planner chooses, what it has chosen for the job."""
+    yield f"spec.tfReplicaSpecs.Worker.replicas={len(made.ranks)}"
+    if plans.question(file).mesh is None:
+        cuts = [stage.nodes[0] for stage in made.stages[1:]]
+        chosen = {**made.mesh.model_dump(), "microbatches": made.microbatches, "cuts": cuts}
+        yield f"spec.mesh={json.dumps(chosen)}"
+
+
+def _row(name: str, made: plan.Plan, found: Measured, whole: Measured) -> str:
+    """A row of the table: of the fullest device."""
+    holds = [stage.holds for stage in made.stages]
+    weights = max(one.parameters for one in holds)
+    busy = "-"
+    if found.placement is not None:
+        weights = max(one.parameter_bytes for one in found.placement.stages)
+        if len(made.stages) > 1:
+            shares = zip(
+                placement.shares([one.busy_seconds for one in found.placement.stages]),
+                _planned(made),
+                strict=True,
+            )
+            busy = ", ".join(f"{one} ({planned})" for one, planned in shares)
+    cells = (
+        name,
+        placement.amount(weights),
+        placement.amount(max(one.parameters + one.gradients + one.slots for one in holds)),
+        placement.amount(max(one.activations for one in holds)),
+        placement.amount(round(found.sent)) if found.placement is not None else "-",
+        busy,
+        f"{1000 * found.worked:.3g} ms, {found.worked / whole.worked:.2f} x",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _planned(made: plan.Plan) -> list[str]:
+    seconds = [one.forward_seconds + one.backward_seconds for one in made.stages]
+    return placement.shares([str(one) for one in seconds])
+
+
+def machine(load: float) -> str:
+    """Where it was measured."""
+    return f"{benchmarks_page.machine()}; load {load:.1f}\nbefore the start.\n"
+
+
+def main() -> None:
+    """Measure all examples, or those that are named."""
+    load, _, _ = os.getloadavg()
+    _write(MACHINE, machine(load))
+    for name in sys.argv[1:] or plans.DRAWN:
+        _write(name, table(name))
+    print(f"wrote {plans.SPLIT_PAGE}")
+
+
+def _write(name: str, content: str) -> None:
+    page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
+    plans.SPLIT_PAGE.write_text(comparisons.with_block(page, name, content), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

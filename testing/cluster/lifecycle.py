@@ -1,0 +1,125 @@
+"""Starting, finding and ending clusters by name, for example:
+
+cluster = lifecycle.up("mine", settings.Light(controllers=True, nodes=2))
+print(cluster.run_kubectl("get", "nodes"))
+lifecycle.down("mine")
+"""
+
+import contextlib
+import dataclasses
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from testing.cluster import console, folders, full, handle, kind, light, node, settings, state
+
+NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+def up(name: str, wanted: settings.Settings, directory: Path | None = None) -> handle.Cluster:
+    """The running cluster of this name, started when it does not run yet."""
+    folder = _folder(name, directory)
+    cluster = handle.at(name, wanted.mode, folder)
+    with state.locked(folder):
+        state.require_own_folder(folder)
+        found = state.load(folder)
+        if found is not None and found.running():
+            if not found.serves(wanted):
+                asked = f"{found.mode} mode with {dict(found.asked)}"
+                raise console.ClusterError(
+                    f"{name} runs already in {asked}: end it first or choose another name."
+                )
+            console.say(f"{name} runs already")
+            return cluster
+        if found is not None:
+            console.say(f"{name} did not come up or is half dead: clearing it away")
+            _end(found, folder)
+        _begin(name, wanted, cluster)
+    return cluster
+
+
+def down(name: str, directory: Path | None = None) -> bool:
+    """End the cluster and remove its folder; False when there was none."""
+    folder = _folder(name, directory)
+    if state.load(folder) is None:
+        return False
+    with state.locked(folder):
+        found = state.load(folder)
+        with _uninterrupted():
+            if found is not None:
+                _end(found, folder)
+            state.remove(folder)
+    return found is not None
+
+
+def get(name: str, directory: Path | None = None) -> handle.Cluster | None:
+    """The cluster of this name, if it runs."""
+    folder = _folder(name, directory)
+    found = state.load(folder)
+    if found is None or not found.running():
+        return None
+    return handle.at(found.name, found.mode, folder)
+
+
+def require(name: str, directory: Path | None = None) -> handle.Cluster:
+    """The running cluster of this name, or an error that says that there is none."""
+    cluster = get(name, directory)
+    if cluster is None:
+        raise console.ClusterError(f"The cluster {name} does not run.")
+    return cluster
+
+
+def names() -> list[str]:
+    """The clusters in the default folder, running or not."""
+    return sorted(path.parent.name for path in folders.clusters().glob(f"*/{state.FILE}"))
+
+
+def _begin(name: str, wanted: settings.Settings, cluster: handle.Cluster) -> None:
+    record = state.State(name, wanted.mode, dataclasses.asdict(wanted))
+    ledger = state.Ledger(cluster.directory, record)
+    try:
+        _up(ledger, wanted, cluster)
+        ledger.mark_ready()
+    except BaseException:
+        console.say(f"{name} did not come up: ending what was started")
+        with _uninterrupted():
+            _end(ledger.state, cluster.directory)
+            state.remove(cluster.directory)
+        raise
+
+
+def _up(ledger: state.Ledger, wanted: settings.Settings, cluster: handle.Cluster) -> None:
+    match wanted:
+        case settings.Light():
+            light.up(ledger, wanted, cluster)
+        case settings.Full():
+            full.up(ledger, wanted, cluster)
+        case settings.Kind():
+            kind.up(ledger.name, cluster.kubeconfig)
+            node.give_gpus(cluster, wanted.gpus)
+
+
+def _end(found: state.State, folder: Path) -> None:
+    enders = {
+        settings.Light.mode: light.down,
+        settings.Full.mode: full.down,
+        settings.Kind.mode: kind.down,
+    }
+    enders[found.mode](found, folder)
+
+
+def _folder(name: str, directory: Path | None) -> Path:
+    if NAME_PATTERN.fullmatch(name) is None:
+        raise console.ClusterError(f"{name!r} is no name: use up to 40 of a-z, 0-9 and -.")
+    return folders.clusters() / name if directory is None else directory.resolve()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C must not stop the cleaning up after the first."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,3 @@
+module tfparallel/testing/cluster/pause
+
+go 1.26.0

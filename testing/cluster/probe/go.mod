@@ -1,0 +1,3 @@
+module tfparallel/testing/cluster/probe
+
+go 1.26.0

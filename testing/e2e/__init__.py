@@ -1,0 +1,1 @@
+"""Talks to a cluster that runs pods."""

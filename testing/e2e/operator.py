@@ -1,0 +1,53 @@
+"""Installs and uninstalls the operator as the README does it."""
+
+from pathlib import Path
+
+from testing.cluster import handle
+from testing.images import inputs
+
+CHART = inputs.ROOT / "charts/tfparallel-operator"
+EXAMPLES = inputs.ROOT / "examples"
+NAMESPACE = "tfparallel-system"
+RELEASE = "tfparallel-operator"
+CRD = "tfparalleljobs.tfparallel.dev"
+WHERE = f"--namespace={NAMESPACE}"
+KINDS = (
+    "all,secrets,leases,configmaps,serviceaccounts,roles,rolebindings,clusterroles,"
+    "clusterrolebindings,"
+    "customresourcedefinitions"
+)
+
+
+def install(cluster: handle.Cluster, *values: str) -> None:
+    """Install the chart with these values, or change it to them, and wait until it is ready."""
+    flags = (WHERE, "--create-namespace", "--reset-values", "--wait", "--timeout=150s")
+    settings = (f"--set={value}" for value in values)
+    cluster.run_helm("upgrade", "--install", RELEASE, str(CHART), *flags, *settings)
+
+
+def uninstall(cluster: handle.Cluster) -> None:
+    """Uninstall the chart and wait until its objects are gone."""
+    cluster.run_helm("uninstall", RELEASE, WHERE, "--wait", "--timeout=150s")
+
+
+def acting(cluster: handle.Cluster) -> str:
+    """The name of the operator's pod that acts; empty while none does."""
+    holder = "--output=jsonpath={.spec.holderIdentity}"
+    return cluster.run_kubectl("get", "lease", RELEASE, WHERE, holder)
+
+
+def owned(cluster: handle.Cluster) -> set[str]:
+    """The objects of the release, wherever they are."""
+    selector = f"--selector=app.kubernetes.io/instance={RELEASE}"
+    listed = cluster.run_kubectl("get", KINDS, "--all-namespaces", selector, "--output=name")
+    return set(listed.split())
+
+
+def in_namespace(cluster: handle.Cluster) -> set[str]:
+    """All that is in the operator's namespace, whoever made it."""
+    return set(cluster.run_kubectl("get", KINDS.partition(",cluster")[0], WHERE, "-oname").split())
+
+
+def example(name: str, file: str = "job.yaml") -> Path:
+    """A file of an example."""
+    return EXAMPLES / name / file

@@ -1,0 +1,210 @@
+"""What tests do on a real API server: they are the kubelet, the user and whoever waits."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from testing.cluster import handle
+from testing.operator import objects
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import client, errors, resources, service, settings
+
+LIMIT_SECONDS = 90.0
+POLL_SECONDS = 0.05
+
+CLOSE_SECONDS = 0.1
+"""What TLS connections take that were cancelled while they were made: then they are closed."""
+
+NAMESPACES = resources.Resource("v1", "namespaces")
+SERVICE_ACCOUNTS = resources.Resource("v1", "serviceaccounts")
+
+Body = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A namespace on a test cluster."""
+
+    api: client.Client
+    cluster: handle.Cluster
+    namespace: str
+
+    async def create_namespace(self) -> None:
+        metadata = {"metadata": {"name": self.namespace}}
+        await self.api.create(NAMESPACES, None, metadata)
+        with contextlib.suppress(errors.AlreadyExists):
+            account = {"metadata": {"name": "default"}}
+            await self.api.create(SERVICE_ACCOUNTS, self.namespace, account)
+
+    def kubectl(self, *arguments: str, given: Body | None = None) -> str:
+        text = None if given is None else json.dumps(given)
+        return self.cluster.run_kubectl("-n", self.namespace, *arguments, input=text)
+
+    def settings(self, **more: Any) -> settings.Settings:
+        """Return the settings of an operator for this namespace alone."""
+        given = {
+            "trainer_image": "trainer:test",
+            "watch_namespaces": (self.namespace,),
+            "namespace": self.namespace,
+            "health_port": 0,
+            "kubeconfig": str(self.cluster.kubeconfig),
+        }
+        return settings.Settings(**{**given, **more})
+
+    @contextlib.asynccontextmanager
+    async def operator(self, **more: Any) -> AsyncIterator[None]:
+        """Run the operator in this process."""
+        stop = asyncio.Event()
+        task = asyncio.create_task(service.run(self.settings(**more), stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+            await asyncio.sleep(CLOSE_SECONDS)
+
+    async def create_job(self, job: Body | None = None) -> Body:
+        return await self.api.create(resources.JOBS, self.namespace, job or objects.job())
+
+    def change(self, spec: Body, name: str = "digits") -> None:
+        """Change fields of a job's spec as a person does, with kubectl."""
+        self.kubectl("patch", "tfpj", name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    async def delete_jobs(self) -> None:
+        for job in (await self.api.list(resources.JOBS, self.namespace)).items:
+            metadata = job["metadata"]
+            await self.api.delete(resources.JOBS, self.namespace, metadata["name"], metadata["uid"])
+
+    async def clear(self) -> None:
+        """Delete all jobs and pods: the garbage collector may learn of jobs a minute late."""
+        await self.delete_jobs()
+        self.kubectl("delete", "pods", "--all")
+
+    async def job(self, name: str = "digits") -> Body:
+        return await self.api.get(resources.JOBS.path(self.namespace, name))
+
+    async def status(self, name: str = "digits") -> Body:
+        found: Body = (await self.job(name)).get("status", {})
+        return found
+
+    async def condition(self, kind: str, name: str = "digits") -> Body:
+        conditions = (await self.status(name)).get("conditions", [])
+        return next((found for found in conditions if found["type"] == kind), {})
+
+    async def pods(self) -> dict[str, Body]:
+        found = await self.api.list(resources.PODS, self.namespace)
+        return {pod["metadata"]["name"]: pod for pod in found.items}
+
+    async def kubelet(self, pod: str, phase: str, **container: Any) -> None:
+        """Write a pod's status as the kubelet does."""
+        status = {"phase": phase, **(objects.container(**container) if container else {})}
+        if container:
+            state = {"ready": False, "restartCount": 0, "image": "x", "imageID": "x"}
+            status["containerStatuses"][0].update(state)
+        path = resources.PODS.path(self.namespace, pod, "status")
+        await self.api.patch(path, {"status": status})
+
+    async def run_all(self) -> None:
+        """Start every pod that waits."""
+        for name, pod in (await self.pods()).items():
+            if pod["status"]["phase"] == "Pending":
+                await self.kubelet(name, "Running", running={})
+
+    async def end(self, pod: str, code: int) -> None:
+        """End a pod's container with an exit code."""
+        phase = "Failed" if code else "Succeeded"
+        reason = "Error" if code else "Completed"
+        await self.kubelet(pod, phase, terminated={"exitCode": code, "reason": reason})
+
+    async def until_state(self, state: str, name: str = "digits") -> Body:
+        async def reached() -> bool:
+            return (await self.status(name)).get("state") == state
+
+        await until(f"job {name} is {state}", reached)
+        return await self.status(name)
+
+    async def until_pods(self, *wanted: str, attempt: int = 1) -> dict[str, Body]:
+        """Wait until exactly these pods of this attempt exist."""
+
+        async def there() -> bool:
+            pods = await self.pods()
+            attempts = {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods.values()}
+            return set(pods) == set(wanted) and attempts <= {str(attempt)}
+
+        await until(f"pods {', '.join(wanted) or 'none'} of attempt {attempt}", there)
+        return await self.pods()
+
+    async def until_let_through(self) -> None:
+        """Wait until the job no longer says that its pods are refused."""
+
+        async def told() -> bool:
+            return (await self.condition("CreationRefused")).get("status") == "False"
+
+        await until("the pods are no longer refused", told)
+
+    async def until_gone(self, path: str) -> None:
+        """Wait until there is no object of this path."""
+
+        async def gone() -> bool:
+            try:
+                await self.api.get(path)
+            except errors.NotFound:
+                return True
+            return False
+
+        await until(f"{path} is gone", gone)
+
+    @contextlib.asynccontextmanager
+    async def creations(self) -> AsyncIterator[list[tuple[str, str, str]]]:
+        """Gather each pod that is created from now on: name, attempt, replica attempt.
+
+        All are there when this is left.
+        """
+        version = (await self.api.list(resources.PODS, self.namespace)).version
+        seen: list[tuple[str, str, str]] = []
+        task = asyncio.create_task(self._gather(version, seen))
+        try:
+            yield seen
+            last: Body = {"metadata": {"name": "last"}, **objects.template()}
+            await self.api.create(resources.PODS, self.namespace, last)
+            async with asyncio.timeout(LIMIT_SECONDS):
+                await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _gather(self, version: str, seen: list[tuple[str, str, str]]) -> None:
+        """Follow the pods until the last one."""
+        while True:
+            async for event in self.api.watch(resources.PODS, self.namespace, version):
+                metadata = event.object["metadata"]
+                version = metadata["resourceVersion"]
+                if event.type != "ADDED":
+                    continue
+                if metadata["name"] == "last":
+                    return
+                labels = metadata["labels"]
+                attempts = (labels[names.LABEL_ATTEMPT], labels[names.LABEL_REPLICA_ATTEMPT])
+                seen.append((metadata["name"], *attempts))
+
+
+def seconds_since(text: str) -> int:
+    """Whole seconds since a time of the API's."""
+    passed = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(text)
+    return int(passed.total_seconds())
+
+
+async def until(
+    what: str, reached: Callable[[], Awaitable[bool]], seconds: float = LIMIT_SECONDS
+) -> None:
+    """Wait for something, and say what did not come."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not await reached():
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds:.0f} s: {what}") from None

@@ -1,0 +1,86 @@
+"""The operator as a process of its own, as it runs in a cluster."""
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import sys
+from collections.abc import AsyncIterator, Mapping
+
+from testing.operator import harness, scripted_server
+from tfparallel_operator.local import ports
+
+START_SECONDS = 180.0
+
+
+class OperatorProcess:
+    """A running operator and what it has written to its log."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: pathlib.Path, port: int) -> None:
+        self.process = process
+        self._log = log
+        self._port = port
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    async def probe(self, path: str) -> tuple[int, str]:
+        """Ask a probe; status 0 while nothing listens."""
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            return 0, ""
+        writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+        head, _, body = answer.partition("\r\n\r\n")
+        return int(head.split()[1]), body
+
+    async def until_ready(self) -> None:
+        async def ready() -> bool:
+            assert self.process.returncode is None, self.log
+            return (await self.probe("/readyz"))[0] == 200
+
+        await harness.until("the operator is ready", ready, START_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    arguments: Mapping[str, str], log: pathlib.Path
+) -> AsyncIterator[OperatorProcess]:
+    """Start the command with environment variables, as a Deployment does."""
+    [port] = ports.allocate(1)
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(log.parent),
+        "TFPARALLEL_TRAINER_IMAGE": "trainer:test",
+        "TFPARALLEL_HEALTH_PORT": str(port),
+        **arguments,
+    }
+    with log.open("ab") as stream:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "tfparallel_operator.main"),
+            env=variables,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        yield OperatorProcess(process, log, port)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def kubeconfig_of(server: scripted_server.Server, folder: pathlib.Path) -> pathlib.Path:
+    """Write a kubeconfig for a server that answers by a script."""
+    path = folder / "kubeconfig"
+    path.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: only\n"
+        f"clusters: [{{name: only, cluster: {{server: '{server.url}'}}}}]\n"
+        "users: [{name: only, user: {token: secret}}]\n"
+        "contexts: [{name: only, context: {cluster: only, user: only}}]\n"
+    )
+    return path

@@ -1,0 +1,350 @@
+"""Lives of jobs, each a manifest and what happens to it, for tests that disturb the operator.
+
+A step may be done when the operator was disturbed before it and has not come as far as it
+would have: so each does what it can and nothing else.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from testing.operator import memory_api, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import client, resources
+
+Step = Callable[[memory_api.MemoryApi], None]
+
+
+def run(api: memory_api.MemoryApi) -> None:
+    """The kubelet starts every pod that waits."""
+    for pod in api.items(resources.PODS):
+        if pod["status"]["phase"] == "Pending":
+            _write(api, pod, phase="Running", **objects.container(running={}))
+
+
+def let_go(api: memory_api.MemoryApi) -> None:
+    """The kubelet has ended the pods that are being deleted."""
+    api.let_go()
+
+
+def quiet(_: memory_api.MemoryApi) -> None:
+    """Nothing happens: time passes."""
+
+
+def end(name: str, code: int, reason: str = "Error") -> Step:
+    """A pod's container ends with a code, if it runs."""
+
+    def step(api: memory_api.MemoryApi) -> None:
+        for pod in _named(api, name):
+            if pod["status"]["phase"] == "Running":
+                ended = objects.container(terminated={"exitCode": code, "reason": reason})
+                _write(api, pod, phase="Failed" if code else "Succeeded", **ended)
+
+    return step
+
+
+def evict(name: str) -> Step:
+    """A node is drained: the pod is told to end, and its container has not ended yet."""
+
+    def step(api: memory_api.MemoryApi) -> None:
+        for pod in _named(api, name):
+            pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+            told = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+            _write(api, pod, **{**pod["status"], "conditions": [told]})
+
+    return step
+
+
+def vanish(name: str) -> Step:
+    """Somebody deletes a pod by force."""
+
+    def step(api: memory_api.MemoryApi) -> None:
+        for _ in _named(api, name):
+            api.remove(resources.PODS.path("default", name))
+
+    return step
+
+
+def admit(api: memory_api.MemoryApi) -> None:
+    """Kueue has quota for every Workload that waits."""
+    for workload in api.items(resources.WORKLOADS):
+        if not _true(workload, "QuotaReserved") and not _true(workload, "Finished"):
+            pod_sets = workload["spec"]["podSets"]
+            assigned = [{"name": pod_set["name"], "flavors": {}} for pod_set in pod_sets]
+            admission = {"clusterQueue": "gpus", "podSetAssignments": assigned}
+            told = {"QuotaReserved": "True", "Admitted": "True", "Evicted": "False"}
+            _tell(api, workload, told, admission=admission)
+
+
+def preempt(api: memory_api.MemoryApi) -> None:
+    """Kueue wants the quota of every Workload back."""
+    for workload in api.items(resources.WORKLOADS):
+        if _true(workload, "Admitted"):
+            _tell(api, workload, {"Evicted": "True"})
+
+
+def _true(workload: client.Object, kind: str) -> bool:
+    conditions = workload.get("status", {}).get("conditions", ())
+    return any(one["type"] == kind and one["status"] == "True" for one in conditions)
+
+
+def _tell(
+    api: memory_api.MemoryApi, workload: client.Object, told: dict[str, str], **status: Any
+) -> None:
+    before = workload.setdefault("status", {}).get("conditions", ())
+    conditions = {one["type"]: one for one in before}
+    for kind, value in told.items():
+        conditions[kind] = {
+            "type": kind,
+            "status": value,
+            "reason": "Preempted",
+            "message": "",
+            "lastTransitionTime": "2026-11-21T10:00:00Z",
+        }
+    workload["status"] |= {"conditions": list(conditions.values()), **status}
+    metadata = workload["metadata"]
+    api.touch(resources.WORKLOADS.path(metadata["namespace"], metadata["name"]))
+
+
+def edit(change: dict[str, Any]) -> Step:
+    """A person changes the spec."""
+
+    def step(api: memory_api.MemoryApi) -> None:
+        [job] = api.items(resources.JOBS)
+        memory_api.merge(job["spec"], change)
+        job["metadata"]["generation"] += 1
+        api.touch(resources.JOBS.path("default", "digits"))
+
+    return step
+
+
+def _named(api: memory_api.MemoryApi, name: str) -> list[client.Object]:
+    return [pod for pod in api.items(resources.PODS) if pod["metadata"]["name"] == name]
+
+
+def _write(api: memory_api.MemoryApi, pod: client.Object, **status: Any) -> None:
+    pod["status"] = status
+    path = resources.PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+    api.touch(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """A job, what happens to it, and how it ends: its state, empty when it is deleted."""
+
+    job: dict[str, Any]
+    steps: tuple[Step, ...]
+    state: str
+    attempt: int = 1
+
+
+def _elastic() -> dict[str, Any]:
+    given = objects.job(workers=1, runPolicy={"scaleCooldownSeconds": 5})
+    given["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
+    return given
+
+
+def _more(role: str, replicas: int = 1, workers: int = 1, **spec: Any) -> dict[str, Any]:
+    given = objects.job(workers=workers, **spec)
+    added = {"replicas": replicas, "template": objects.template()}
+    given["spec"]["tfReplicaSpecs"][role] = added
+    return given
+
+
+def _queued() -> dict[str, Any]:
+    given = objects.job()
+    given["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
+    return given
+
+
+def _hungry() -> dict[str, Any]:
+    policy = {"outOfMemory": {"maxMemory": "8Gi"}}
+    given = objects.job(workers=0, runPolicy=policy)
+    limited = {
+        "name": names.CONTAINER,
+        "image": "trainer:test",
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    given["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(containers=[limited])
+    return given
+
+
+def _careless() -> dict[str, Any]:
+    rules = [
+        {"roles": ["Worker"], "exitCodes": [3], "action": "Ignore"},
+        {"exitCodes": [4], "action": "FailJob"},
+    ]
+    policy = {"failurePolicy": {"rules": rules}}
+    return _more("PS", workers=2, strategy="ParameterServer", runPolicy=policy)
+
+
+SCENARIOS = {
+    "a gang that fails once, loses a pod once and then succeeds": Scenario(
+        objects.job(),
+        (
+            run,
+            end("digits-worker-0", 1),
+            let_go,
+            run,
+            vanish("digits-worker-1"),
+            let_go,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=3,
+    ),
+    "a job that fails for good and is cleaned up": Scenario(
+        objects.job(runPolicy={"backoffLimit": 0, "cleanPodPolicy": "All"}),
+        (run, end("digits-worker-1", 3), let_go),
+        "Failed",
+    ),
+    "a job that is suspended, resumed and scaled": Scenario(
+        _elastic(),
+        (
+            run,
+            edit({"runPolicy": {"suspend": True}}),
+            let_go,
+            edit({"runPolicy": {"suspend": False}}),
+            run,
+            edit({"tfReplicaSpecs": {"Worker": {"replicas": 2}}}),
+            let_go,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=3,
+    ),
+    "a gang of which one replica is run again by a rule": Scenario(
+        objects.job(
+            runPolicy={"failurePolicy": {"rules": [{"exitCodes": [3], "action": "RestartReplica"}]}}
+        ),
+        (run, end("digits-worker-1", 3), let_go, run, end("digits-chief-0", 0), let_go),
+        "Succeeded",
+    ),
+    "a job whose pods start together, and that is suspended": Scenario(
+        objects.job(scheduling={"gang": "Coscheduling"}),
+        (
+            run,
+            end("digits-worker-0", 1),
+            let_go,
+            edit({"runPolicy": {"suspend": True}}),
+            let_go,
+            edit({"runPolicy": {"suspend": False}}),
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=3,
+    ),
+    "a job in a queue that is preempted and admitted again": Scenario(
+        _queued(),
+        (
+            admit,
+            run,
+            end("digits-worker-0", 1),
+            let_go,
+            run,
+            preempt,
+            let_go,
+            admit,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=3,
+    ),
+    "a job in a queue that is suspended and resumed": Scenario(
+        _queued(),
+        (
+            admit,
+            run,
+            edit({"runPolicy": {"suspend": True}}),
+            let_go,
+            edit({"runPolicy": {"suspend": False}}),
+            admit,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=2,
+    ),
+    "a job that is removed after its time to live": Scenario(
+        objects.job(workers=0, runPolicy={"ttlSecondsAfterFinished": 5}),
+        (run, end("digits-chief-0", 0)),
+        "",
+    ),
+    "parameter servers of which a worker and a server are lost": Scenario(
+        _more("PS", 2, strategy="ParameterServer"),
+        (
+            run,
+            end("digits-worker-0", 1),
+            let_go,
+            run,
+            end("digits-ps-1", 1),
+            let_go,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+    ),
+    "an evaluator that fails, and is stopped some time after the end": Scenario(
+        _more("Evaluator", runPolicy={"evaluatorGraceSeconds": 15}),
+        (run, end("digits-evaluator-0", 1), let_go, run, end("digits-chief-0", 0), quiet, let_go),
+        "Succeeded",
+    ),
+    "a gang of which a node is drained": Scenario(
+        objects.job(),
+        (
+            run,
+            evict("digits-worker-1"),
+            end("digits-worker-1", 143),
+            end("digits-worker-0", 75),
+            let_go,
+            let_go,
+            run,
+            end("digits-chief-0", 0),
+            let_go,
+        ),
+        "Succeeded",
+        attempt=2,
+    ),
+    "a replica that runs out of memory twice": Scenario(
+        _hungry(),
+        (
+            run,
+            end("digits-chief-0", 137, "OOMKilled"),
+            let_go,
+            run,
+            end("digits-chief-0", 137, "OOMKilled"),
+            let_go,
+            quiet,
+            run,
+            end("digits-chief-0", 0),
+        ),
+        "Succeeded",
+        attempt=3,
+    ),
+    "pods that wait for too long, and are deleted some time after the end": Scenario(
+        objects.job(
+            runPolicy={
+                "pendingDeadlineSeconds": 60,
+                "cleanPodPolicy": "None",
+                "cleanup": [{"afterSeconds": 15, "delete": "Pods"}],
+            }
+        ),
+        (*[quiet] * 6, let_go, quiet, let_go, quiet, let_go),
+        "Failed",
+    ),
+    "losses of which one is ignored and one fails the job": Scenario(
+        _careless(),
+        (run, end("digits-worker-0", 3), let_go, end("digits-worker-1", 4), let_go),
+        "Failed",
+    ),
+}

@@ -1,0 +1,111 @@
+"""The engine without kopf and without a network, on an API server in memory, in virtual time."""
+
+import asyncio
+import contextlib
+import datetime
+from collections.abc import AsyncIterator, Callable
+
+from testing.operator import memory_api
+from tfparallel_operator.core import build, gang
+from tfparallel_operator.engine import (
+    apply,
+    children,
+    client,
+    jobs,
+    metrics,
+    observe,
+    queue,
+    reconcile,
+    resources,
+    timers,
+    watch,
+)
+
+STILL = 30
+"""Turns of the event loop without any change, after which nothing more will happen."""
+
+
+class Clock:
+    """The time, as far as a test lets it go on; it outlives an engine that is killed."""
+
+    def __init__(self) -> None:
+        self.now = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
+
+    def __call__(self) -> datetime.datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += datetime.timedelta(seconds=seconds)
+
+
+class SmallEngine:
+    """Queue, informers, workers and timers, joined as the operator joins them."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        store: memory_api.MemoryApi,
+        clock: Clock,
+        may_write: Callable[[], None] = apply.always,
+    ) -> None:
+        self._api = api
+        self._store = store
+        self._clock = clock
+        self.queue: queue.Queue[queue.Key] = queue.Queue()
+        self.timers = timers.Timers(self.queue.add, clock)
+        self.metrics = metrics.Metrics()
+        self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
+        self.children = children.Children(api, (), self._changed)
+        self.sweeper = watch.Sweeper(api, self.jobs, ())
+        settings = build.Settings(
+            trainer_image="trainer:test", gangs=gang.Installation(), queues=True
+        )
+        reconciler = reconcile.Reconciler(
+            api,
+            self.jobs,
+            self.children,
+            settings,
+            "test",
+            self.timers,
+            clock,
+            may_write,
+            wrote=lambda key: self.metrics.status_written(self.queue.age(key)),
+        )
+        self.workers = reconcile.Workers(
+            self.queue, reconciler, self.timers, self.metrics.reconciled
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["SmallEngine"]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.children.run())]
+            await self.children.wait_synced()
+            listing = await self._api.list(resources.JOBS, None)
+            self.jobs.swept(listing, None)
+            tasks.append(group.create_task(self._follow(listing.version)))
+            tasks += [group.create_task(self.workers.run()) for _ in range(2)]
+            yield self
+            for task in tasks:
+                task.cancel()
+
+    async def settle(self, seconds: float = 10.0) -> None:
+        """Let everything happen that follows by itself, then let time pass, and again."""
+        await self._quiet()
+        self._clock.advance(seconds)
+        self.timers.fire_due()
+        await self._quiet()
+
+    async def _quiet(self) -> None:
+        still, before = 0, (-1, -1)
+        while still < STILL:
+            await asyncio.sleep(0)
+            state = (self._store.version, len(self.queue))
+            still = still + 1 if state == before and not len(self.queue) else 0
+            before = state
+
+    async def _follow(self, version: str) -> None:
+        async for event in self._api.watch(resources.JOBS, None, version):
+            self.jobs.watched(event.type, event.object)
+
+    def _changed(self, owner: observe.Owner) -> None:
+        self.queue.add(queue.Key(owner.namespace, owner.name))

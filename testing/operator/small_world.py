@@ -1,0 +1,86 @@
+"""A job on an API server in memory with an engine, and the kubelet that a test plays."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from testing.operator import memory_api, objects, small_engine
+from tfparallel_operator.engine import client, resources
+
+
+class World:
+    """What outlives an engine; each `running` is an operator that is started anew."""
+
+    def __init__(self, api: memory_api.MemoryApi | None = None) -> None:
+        self.api = api or memory_api.MemoryApi()
+        self.clock = small_engine.Clock()
+        self.engine: small_engine.SmallEngine
+
+    @contextlib.asynccontextmanager
+    async def running(self, job: dict[str, Any] | None = None) -> AsyncIterator[None]:
+        """Run an engine; a job is created once it watches, for then it sees all of its life."""
+        self.engine = small_engine.SmallEngine(self.api, self.api, self.clock)
+        async with self.engine.running():
+            if job is not None:
+                await self.api.create(resources.JOBS, "default", job)
+            await self.engine.settle(seconds=0)
+            yield
+
+    async def start_pods(self, seconds: float = 0) -> None:
+        """Start every pod that waits, after some time."""
+        self.clock.advance(seconds)
+        for pod in self.api.items(resources.PODS):
+            if pod["status"]["phase"] == "Pending":
+                self._write(pod, phase="Running", **objects.container(running={}))
+        await self.engine.settle(seconds=0)
+
+    async def end(self, name: str, code: int, seconds: float = 0) -> None:
+        """End a pod's container after some time, and let deleted pods go."""
+        self.clock.advance(seconds)
+        [pod] = [p for p in self.api.items(resources.PODS) if p["metadata"]["name"] == name]
+        ended = objects.container(terminated={"exitCode": code, "reason": "Error"})
+        self._write(pod, phase="Failed" if code else "Succeeded", **ended)
+        await self.let_go()
+
+    async def report(self, step: int, seconds: float) -> None:
+        """Let a report of the coordinator arrive after some time."""
+        self.clock.advance(seconds)
+        shown = {"progress": {"step": step, "lastUpdateTime": self.clock().isoformat()}}
+        path = resources.JOBS.path("default", "digits", "status")
+        await self.api.apply(path, {"metadata": {}, "status": shown}, "tfparallel-progress")
+        await self.engine.settle(seconds=0)
+
+    async def vanish(self, name: str) -> None:
+        """Delete a pod by force."""
+        self.api.remove(resources.PODS.path("default", name))
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        """Have the pods end that are being deleted, until nothing more happens."""
+        await self.engine.settle(seconds=0)
+        self.api.let_go()
+        await self.engine.settle(seconds=0)
+
+    async def change(self, **run_policy: Any) -> None:
+        """Change the job's runPolicy."""
+        path = resources.JOBS.path("default", "digits")
+        await self.api.patch(path, {"spec": {"runPolicy": run_policy}})
+        await self.let_go()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        [job] = self.api.items(resources.JOBS)
+        return dict(job.get("status", {}))
+
+    def events(self) -> list[tuple[str, str]]:
+        """Type and reason of every Event, in the order of their creation."""
+        found = sorted(
+            self.api.items(resources.EVENTS),
+            key=lambda item: int(item["metadata"]["resourceVersion"]),
+        )
+        return [(event["type"], event["reason"]) for event in found]
+
+    def _write(self, pod: client.Object, **status: Any) -> None:
+        pod["status"] = status
+        metadata = pod["metadata"]
+        self.api.touch(resources.PODS.path(metadata["namespace"], metadata["name"]))

@@ -1,0 +1,1 @@
+"""Starts trainings as processes, and what they are compared with."""

@@ -1,0 +1,262 @@
+"""Runs a model split over virtual ranks, and the same model unsplit, and compares everything."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from testing.trainer import split_models
+from tests.trainer import conftest
+from tfparallel_trainer.mesh import collectives, shape
+from tfparallel_trainer.split.layers import assignment, layout, sharded, traffic
+from tfparallel_trainer.split.model import execution, graph, recording
+from tfparallel_trainer.step import replica
+
+DEVICES = [f"/device:CPU:{number}" for number in range(conftest.LOGICAL_DEVICES)]
+_keys = itertools.count(1 << 30, 1 << 10)
+"""Group keys beyond those of meshes, with room for pairs; TensorFlow remembers the shapes that a
+key has seen."""
+
+
+class Counting(collectives.Communicator):
+    """Notes the bytes that a rank brings to each operation while it is traced."""
+
+    def __init__(self, key: int, size: int, index: int, device: str) -> None:
+        super().__init__(key, size, index, device)
+        self.brought: list[int] = []
+
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        return super().sum(self._noted(tensor))
+
+    def gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        return super().gather(self._noted(tensor))
+
+    def exchange(self, tensor: tf.Tensor) -> tf.Tensor:
+        return super().exchange(self._noted(tensor))
+
+    def deliver(
+        self,
+        routes: Sequence[tuple[int, int]],
+        given: Mapping[int, tf.Tensor],
+        shapes: Mapping[int, Sequence[int]],
+        dtype: tf.DType,
+    ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
+        noted = {place: self._noted(tensor) for place, tensor in given.items()}
+        return super().deliver(routes, noted, shapes, dtype)
+
+    def _noted(self, tensor: tf.Tensor) -> tf.Tensor:
+        self.brought.append(tensor.shape.num_elements() * tensor.dtype.size)
+        return tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    place: dict[shape.Axis, int]
+    device: str
+    groups: dict[shape.Axis, Counting]
+
+    def brought(self) -> int:
+        return sum(sum(group.brought) for group in self.groups.values())
+
+
+def ranks(degrees: Mapping[shape.Axis, int]) -> list[Rank]:
+    """The ranks that split layers, in groups of their own."""
+    places = layout.places(degrees)
+    keys: dict[Any, int] = {}
+    found = []
+    for number, place in enumerate(places):
+        groups = {}
+        for axis in layout.AXES:
+            rest = (axis, *(place[other] for other in layout.AXES if other is not axis))
+            if rest not in keys:
+                keys[rest] = next(_keys)
+            size = degrees.get(axis, 1)
+            groups[axis] = Counting(keys[rest], size, place[axis], DEVICES[number])
+        found.append(Rank(place, DEVICES[number], groups))
+    return found
+
+
+def together(members: list[Rank], function: Callable[[Rank], Any]) -> list[Any]:
+    """Run a function on all ranks at once."""
+
+    def run() -> list[Any]:
+        found = []
+        for member in members:
+            with tf.device(member.device):
+                found.append(function(member))
+        return found
+
+    return list(tf.function(run, autograph=False)())
+
+
+class Source(keras.layers.Layer):
+    """Adds a weight to each number of the input: its gradient is that of the output."""
+
+    def call(self, given: Any) -> Any:
+        return given + keras.ops.cast(self.values, given.dtype)
+
+    def compute_output_spec(self, given: Any) -> Any:
+        return keras.KerasTensor(given.shape, given.dtype)
+
+    def build(self, shape_: Any) -> None:
+        self.values = self.add_weight(shape=(EXAMPLES, *shape_[1:]), initializer="zeros")
+
+
+EXAMPLES = 3
+
+
+class Found(NamedTuple):
+    """What a model gives on one rank; gradients by key."""
+
+    outputs: list[Any]
+    gradients: dict[str, Any]
+    changed: dict[str, Any]
+
+
+def compare(
+    build: Callable[[], Any],
+    degrees: Mapping[shape.Axis, int],
+    *,
+    wishes: Mapping[str, str] | None = None,
+    training: bool = False,
+    tolerance: float = 1e-10,
+    counted: bool = True,
+) -> assignment.Assignment:
+    """See that a model gives the same split and unsplit: outputs, gradients, changed variables.
+
+    And that the ranks bring as many bytes to each other as the assignment says.
+    """
+    replica.forget_names()
+    keras.utils.set_random_seed(5)
+    model = build()
+    made = recording.record(model)
+    values = {key: _drawn(one) for key, one in made.variables.items()}
+    given = execution.by_number(made, split_models.inputs_of(model, EXAMPLES))
+    plan = assignment.assign(made, degrees, wishes)
+    expected = _unsplit(made, given, values, training)
+    members = ranks(degrees)
+    found = together(members, lambda rank: _split(plan, rank, given, values, training))
+    for member, own in zip(members, found, strict=True):
+        _alike(own.outputs, expected.outputs, tolerance)
+        assert set(own.changed) == set(expected.changed)
+        for key, value in own.changed.items():
+            part = plan.variables[key].layout.part(member.place)
+            np.testing.assert_allclose(value, expected.changed[key][part], rtol=0, atol=tolerance)
+        for key, gradient in expected.gradients.items():
+            _check_gradient(plan, key, gradient, (member, own), (members, found), tolerance)
+    if counted:
+        costs = [one for choice in plan.choices for one in choice.costs] + list(plan.ending)
+        total = sum(traffic.brought(costs, EXAMPLES).values())
+        assert max(member.brought() for member in members) == total
+    return plan
+
+
+def _drawn(variable: Any) -> Any:
+    """Weights that are nowhere zero by chance of their initialiser; seeds as they are."""
+    value = np.array(variable.value)
+    if "float" not in variable.dtype:
+        return value
+    noise = np.random.default_rng(value.size).uniform(0.1, 0.5, value.shape)
+    return (value + noise).astype(value.dtype)
+
+
+def _check_gradient(
+    plan: assignment.Assignment,
+    key: str,
+    whole: Any,
+    mine: tuple[Rank, Found],
+    everyone: tuple[list[Rank], list[Found]],
+    tolerance: float,
+) -> None:
+    """Compare the gradient of a part, added up over the ranks that have a summand of it each."""
+    member, _ = mine
+    shard = plan.variables[key]
+    summand = sum(
+        np.array(found.gradients[key])
+        for rank, found in zip(*everyone, strict=True)
+        if all(
+            rank.place[axis] == member.place[axis] or axis in shard.summed for axis in rank.place
+        )
+    )
+    expected = whole[shard.layout.part(member.place)]
+    largest = max(1.0, float(np.abs(whole).max(initial=0.0)))
+    np.testing.assert_allclose(
+        summand, expected, rtol=0, atol=tolerance * largest, err_msg=f"gradient of {key}"
+    )
+
+
+def _alike(mine: list[Any], others: list[Any], tolerance: float) -> None:
+    for one, other in zip(mine, others, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+def _unsplit(
+    made: graph.Graph, given: dict[int, Any], values: dict[str, Any], training: bool
+) -> Found:
+    def run() -> Found:
+        held = _held(made, values, {})
+        with tf.GradientTape() as tape:
+            tape.watch(_trained(made, held))
+            part = execution.run_nodes(made, made.nodes, given, held, training)
+            outputs = [part.tensors[one] for one in made.wanted()]
+            target = _target(outputs)
+        return Found(outputs, _gradients(made, tape, target, held), part.changed)
+
+    return tf.function(run, autograph=False)()  # type: ignore[no-any-return]
+
+
+def _split(
+    plan: assignment.Assignment,
+    rank: Rank,
+    given: dict[int, Any],
+    values: dict[str, Any],
+    training: bool,
+) -> Found:
+    made = plan.model
+    held = _held(made, values, plan.parts(rank.place))
+    wanted = list(dict.fromkeys(made.wanted()))
+    with tf.GradientTape() as tape:
+        tape.watch(_trained(made, held))
+        part = sharded.run_nodes(
+            plan, made.nodes, given, held, training, rank.groups, leaving=wanted, same_dropout=True
+        )
+        whole = {one: sharded.whole(plan, one, part.tensors[one], rank.groups) for one in wanted}
+        outputs = [whole[one] for one in made.wanted()]
+        target = _target(outputs)
+    return Found(outputs, _gradients(made, tape, target, held), part.changed)
+
+
+def _held(made: graph.Graph, values: dict[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: tf.constant(value[parts.get(key, ())], made.variables[key].dtype)
+        for key, value in values.items()
+    }
+
+
+def _trained(made: graph.Graph, held: dict[str, Any]) -> list[Any]:
+    return [one for key, one in held.items() if made.variables[key].trainable]
+
+
+def _gradients(
+    made: graph.Graph, tape: tf.GradientTape, target: Any, held: dict[str, Any]
+) -> dict[str, Any]:
+    trained = {key: one for key, one in held.items() if made.variables[key].trainable}
+    found = tape.gradient(target, trained)
+    return {
+        key: tf.convert_to_tensor(one) if one is not None else tf.zeros_like(trained[key])
+        for key, one in found.items()
+    }
+
+
+def _target(outputs: list[Any]) -> Any:
+    """A number that depends on each number of the outputs in its own way."""
+    total = tf.zeros((), tf.float64)
+    for place, one in enumerate(outputs):
+        if one.dtype.is_floating:
+            weights = np.random.default_rng(place).normal(size=one.shape)
+            total += tf.reduce_sum(tf.cast(one, tf.float64) ** 2 * weights)
+    return total

@@ -1,0 +1,56 @@
+"""All ranks of a mesh in this process, as a run prepares them: on virtual devices, for tests."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from testing.trainer import ranks as devices
+from testing.trainer import truth
+from tfparallel_trainer import user
+from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.engine import ranks, steps
+from tfparallel_trainer.split.model import skeleton, wishes
+from tfparallel_trainer.split.pipeline import partition, schedule
+from tfparallel_trainer.step import replica
+
+ONE = schedule.one_forward_one_backward
+
+
+def prepare(
+    functions: dict[str, Callable[..., Any]],
+    mesh: shape.Mesh,
+    microbatches: int,
+    order: schedule.Schedule = ONE,
+    batch: int = truth.BATCH,
+    *,
+    same_dropout: bool = False,
+) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
+    """The ranks, their examples and their step.
+
+    Args:
+        functions: those of a user's module.
+        mesh: of a generation that no other mesh of the process has.
+        microbatches: parts of a batch that go through the stages.
+        order: of each stage's work.
+        batch: examples of a step.
+        same_dropout: whether parts of a tensor get the dropout of the whole one.
+    """
+    module = user.Module(pathlib.Path(__file__), functions)
+    own = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))
+    request = source.Request(
+        seed=truth.SEED,
+        source_dir=pathlib.Path(),
+        output_dir=pathlib.Path(),
+        division=feed.Division(batch_size=batch, ranks=mesh.data, own=own),
+        endless_allowed=True,
+    )
+    examples = source.training(module, request)
+    replica.forget_names()
+    bare = skeleton.build(module, truth.SEED)
+    divided = partition.divide(wishes.recorded(module, bare), mesh, microbatches, order)
+    divided = dataclasses.replace(divided, same_dropout=same_dropout)
+    places = dict(enumerate(devices.DEVICES[: mesh.size]))
+    made = ranks.build(module, bare, divided, places, examples)
+    return made, examples, steps.TrainStep(module, made, examples.spec, batch)

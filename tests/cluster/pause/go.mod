@@ -1,3 +1,0 @@
-module tfparallel/tests/cluster/pause
-
-go 1.26.0

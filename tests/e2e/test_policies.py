@@ -1,0 +1,198 @@
+"""What the NetworkPolicy of a job does, in a network that enforces it: `make test-policies`.
+
+Every test looks at connections that are made beside those that are not, from the same pod or to
+the same port, so that nothing passes because nobody listens or because nothing is connected.
+"""
+
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from testing.cluster import handle
+from testing.e2e import jobs, namespaces, operator, volumes
+from tfparallel_operator.api import names
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+PORT = names.DEFAULT_PORT
+STRANGER = "stranger"
+LISTEN = f"""
+import socket
+server = socket.create_server(("", {PORT}), backlog=64)
+while True:
+    server.accept()[0].close()
+"""
+CONNECT = f"""
+import json, socket, sys
+found = {{}}
+for name, address in json.loads(sys.argv[1]).items():
+    try:
+        socket.create_connection((address, {PORT}), timeout=3).close()
+        found[name] = True
+    except (ConnectionRefusedError, TimeoutError):
+        found[name] = False
+print(json.dumps(found))
+"""
+ENFORCED_SECONDS = 60.0
+"""What the network takes at most to know a new pod, on a busy machine."""
+
+EPOCHS = 40
+
+
+@pytest.fixture(scope="session")
+def full_cluster(full_cluster_with_policies: handle.Cluster) -> handle.Cluster:
+    """The cluster of the end-to-end tests, but with a network that enforces policies."""
+    return full_cluster_with_policies
+
+
+@dataclass(frozen=True)
+class Place:
+    """Two isolated jobs, an open one, and a pod that is no job's, all listening on one port."""
+
+    here: namespaces.Namespace
+    elsewhere: namespaces.Namespace
+    """Where another stranger is, with the labels of a job's pod."""
+
+    addresses: dict[str, str]
+
+    def reaches(self, pod: str, *others: str, where: str = "here") -> dict[str, bool]:
+        """Which of the other pods take a connection from this one."""
+        given = json.dumps({other: self.addresses[other] for other in others})
+        namespace = self.here if where == "here" else self.elsewhere
+        return connections(namespace, pod, given)
+
+
+def connections(namespace: namespaces.Namespace, pod: str, given: str) -> dict[str, bool]:
+    """Which addresses (JSON, by name) take a connection from a pod."""
+    said = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, given)
+    found: dict[str, bool] = json.loads(said)
+    return found
+
+
+def settles(look: Callable[[], dict[str, bool]], expected: dict[str, bool]) -> None:
+    """Wait until connections are made and refused as expected, and see that it stays so."""
+    deadline = time.monotonic() + ENFORCED_SECONDS
+    while (found := look()) != expected:
+        assert time.monotonic() < deadline, f"{found}, but expected are {expected}"
+        time.sleep(namespaces.POLL_SECONDS)
+    for _ in range(3):
+        assert look() == expected
+
+
+def listening(name: str, **spec: object) -> namespaces.Object:
+    """A job whose replicas take connections, as TensorFlow's servers do."""
+    roles = {"Chief": jobs.script(LISTEN), "Worker": jobs.script(LISTEN)}
+    return jobs.job(name, tfReplicaSpecs=roles, **spec)
+
+
+def stranger(**labels: str) -> namespaces.Object:
+    """A pod that belongs to no job and takes connections."""
+    spec = jobs.script(LISTEN)["template"]["spec"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": STRANGER, "labels": labels},
+        "spec": spec,
+    }
+
+
+@pytest.fixture(scope="module")
+def place(make_namespace: Callable[[str], namespaces.Namespace]) -> Place:
+    here, elsewhere = make_namespace("policies"), make_namespace("elsewhere")
+    listens = listening("first"), listening("second"), listening("open", network="Open")
+    here.apply(*listens, stranger())
+    for job in ("first", "second", "open"):
+        here.wait(job, lambda status: status.get("state") == "Running")
+    elsewhere.apply(stranger(**here.pods("first")["first-worker-0"]["metadata"]["labels"]))
+    for namespace in (here, elsewhere):
+        namespace.kubectl("wait", "--for=condition=Ready", f"pod/{STRANGER}", "--timeout=120s")
+    listed = json.loads(here.kubectl("get", "pods", "--output=json"))["items"]
+    addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in listed}
+    return Place(here, elsewhere, addresses)
+
+
+def test_replicas_of_a_job_reach_each_other_and_whatever_has_no_policy(place: Place) -> None:
+    for pod, other in (("chief", "worker"), ("worker", "chief")):
+        others = f"first-{other}-0", "open-chief-0", STRANGER
+        reaches = functools.partial(place.reaches, f"first-{pod}-0", *others)
+        settles(reaches, dict.fromkeys(others, True))
+
+
+def test_a_stranger_reaches_no_replica_of_an_isolated_job(place: Place) -> None:
+    closed, to_all = ("first-chief-0", "first-worker-0", "second-chief-0"), "open-worker-0"
+    expected = {**dict.fromkeys(closed, False), to_all: True}
+    settles(lambda: place.reaches(STRANGER, *expected), expected)
+
+
+def test_one_job_does_not_reach_another(place: Place) -> None:
+    expected = {"first-chief-0": False, "second-chief-0": True, STRANGER: True}
+    settles(lambda: place.reaches("second-worker-0", *expected), expected)
+    expected = {"first-chief-0": False, "open-chief-0": True}
+    settles(lambda: place.reaches("open-worker-0", *expected), expected)
+
+
+def test_the_labels_of_a_job_do_not_help_in_another_namespace(place: Place) -> None:
+    expected = {"first-chief-0": False, "open-chief-0": True, STRANGER: True}
+    settles(lambda: place.reaches(STRANGER, *expected, where="elsewhere"), expected)
+
+
+def test_everybody_reaches_an_open_job(place: Place) -> None:
+    expected = {"open-chief-0": True, "open-worker-0": True, "first-chief-0": False}
+    settles(lambda: place.reaches(STRANGER, *expected), expected)
+
+
+def test_a_policy_beside_it_lets_a_stranger_in(place: Place) -> None:
+    """As the docs have it for a metrics collector: policies add up."""
+    let_in = {"podSelector": {"matchLabels": {"app": "collector"}}}
+    rule = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "collector"},
+        "spec": {
+            "podSelector": {"matchLabels": {names.LABEL_JOB: "second"}},
+            "ingress": [{"from": [let_in]}],
+        },
+    }
+    expected = {"second-chief-0": True, "first-chief-0": False}
+    place.here.kubectl("label", "pod", STRANGER, "app=collector")
+    place.here.apply(rule)
+    try:
+        settles(lambda: place.reaches(STRANGER, *expected), expected)
+    finally:
+        place.here.kubectl("delete", "networkpolicy", "collector")
+        place.here.kubectl("label", "pod", STRANGER, "app-")
+    expected = {"second-chief-0": False, "open-chief-0": True}
+    settles(lambda: place.reaches(STRANGER, *expected), expected)
+
+
+@pytest.fixture
+def digits(namespace: namespaces.Namespace) -> Iterator[namespaces.Namespace]:
+    """The main example, long enough to be looked at."""
+    volume = volumes.make(namespace, "digits")
+    module = f"--from-file={operator.example('digits', 'model.py')}"
+    namespace.kubectl("create", "configmap", "digits", module)
+    document = yaml.safe_load(operator.example("digits").read_text("utf-8"))
+    document["spec"]["trainer"]["epochs"] = EPOCHS
+    namespace.apply(document, stranger())
+    yield namespace
+    volume.remove()
+
+
+def test_a_job_trains_while_nobody_else_reaches_it(digits: namespaces.Namespace) -> None:
+    digits.wait("digits", lambda status: "step" in (status.get("progress") or {}))
+    found = digits.pods("digits")["digits-chief-0"]["status"]["podIP"]
+    given = json.dumps({"chief": found})
+    settles(lambda: connections(digits, STRANGER, given), {"chief": False})
+    assert connections(digits, "digits-worker-0", given) == {"chief": True}
+    assert digits.job("digits")["status"]["state"] == "Running"
+    status = digits.wait_ended("digits")["status"]
+    assert status["state"] == "Succeeded", digits.describe("digits")
+    assert status["restarts"] == {"failure": 0, "disruption": 0}
+    progress = status["progress"]
+    assert (progress["epoch"], progress["step"]) == (EPOCHS, progress["totalSteps"])
+    assert float(progress["metrics"]["loss"]) < 0.5

@@ -1,0 +1,115 @@
+"""The examples, end to end: real TensorFlow processes on loopback."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from testing.operator import local_jobs as jobs
+from tfparallel_trainer.contract import outputs
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+
+_EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def _run(example: str, folder: pathlib.Path, *arguments: str, file: str = "job.yaml") -> str:
+    """Run an example in a folder of its own; return what it wrote to standard output."""
+    job = str(_EXAMPLES / example / file)
+    command = (sys.executable, "-m", "tfparallel_operator.cli", "run", job, "--output", "out")
+    done = subprocess.run(
+        (*command, *arguments), cwd=folder, check=False, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def _run_together(example: str, folder: pathlib.Path) -> str:
+    """Run an example all of whose processes are to be heard to their end."""
+    return _run(example, folder, *jobs.ending_together(_EXAMPLES / example / "job.yaml", folder))
+
+
+def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -> None:
+    half = ("--set", "spec.trainer.epochs=5")
+    first = _run("digits", tmp_path, *half)
+    results = tmp_path / "out/claims/digits/digits"
+    assert str(results / outputs.MODEL) in first
+    whole = _run("digits", tmp_path)
+    written = outputs.Summary.model_validate_json((results / outputs.SUMMARY).read_text())
+    steps = int(written.steps)
+    assert f"steps         {steps}" in whole
+    assert f"step {steps // 2}/" not in whole  # what the first run did is not done again
+    assert float(written.metrics["val_accuracy"]) > 0.9
+    model = keras.saving.load_model(results / outputs.MODEL, compile=False)
+    assert model.count_params() > 0
+    again = _run("digits", tmp_path)  # what is done is not trained again
+    assert f"step {steps}/" not in again
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("mnist", "job.yaml"), ("mnist-servers", "servers.yaml")]
+)
+def test_mnist_is_learned_from_images_that_are_shifted(
+    name: str, file: str, tmp_path: pathlib.Path
+) -> None:
+    _run("mnist", tmp_path, "--set", "spec.trainer.epochs=3", file=file)
+    written = tmp_path / "out/claims" / name / name / outputs.SUMMARY
+    told = outputs.Summary.model_validate_json(written.read_text())
+    assert told.epochs == 3
+    assert float(told.metrics["val_accuracy"]) >= 0.95
+
+
+def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+    shown = _run_together("tf-config", tmp_path)
+    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
+    assert found["chief-0"] == found["worker-0"]
+    assert float(found["chief-0"]) > 0.9
+
+
+def test_a_script_that_calls_fit_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+    shown = _run_together("fit", tmp_path)
+    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) after", shown, re.M))
+    assert found["chief-0"] == found["worker-0"]
+    assert float(found["chief-0"]) > 0.9
+    assert re.search(r"^\[chief-0\] 23/23 .* accuracy: .* val_loss: ", shown, re.M)
+    assert re.search(r"^  val_accuracy  0\.9", shown, re.M)  # reported to the runner
+    assert keras.saving.load_model(tmp_path / "out/claims/fit/best.keras").count_params() > 0
+
+
+def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path) -> None:
+    beside = ("--set", "spec.tfReplicaSpecs.Evaluator.replicas=1")
+    shown = _run("digits-servers", tmp_path, "--set", "spec.trainer.epochs=4", *beside)
+    assert "[evaluator-0] step 180  evaluation  loss" in shown
+    written = tmp_path / "out/claims/digits-servers/digits-servers" / outputs.SUMMARY
+    told = outputs.Summary.model_validate_json(written.read_text())
+    assert told.steps == 4 * 45
+    assert float(told.metrics["val_accuracy"]) > 0.9
+    assert float(told.metrics["staleness_mean"]) >= 0
+    for name in ("worker-0", "worker-1", "ps-0"):
+        assert f"[{name}] training is done" in shown
+
+
+def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+    shown = _run("custom-strategy", tmp_path, "--set", "spec.trainer.epochs=5")
+    written = tmp_path / "out/claims/custom-strategy/custom-strategy" / outputs.SUMMARY
+    told = outputs.Summary.model_validate_json(written.read_text())
+    assert float(told.metrics["val_accuracy"]) > 0.9
+    assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in shown
+
+
+def test_a_coordinator_of_ones_own_ends_its_servers(tmp_path: pathlib.Path) -> None:
+    shown = _run("old-coordinator", tmp_path)
+    assert "[chief-0] epoch 6 of 6" in shown
+    found = re.search(r"^\[chief-0\] accuracy (\S+) on 360 images", shown, re.M)
+    assert found is not None
+    assert float(found[1]) > 0.85
+
+
+def test_a_script_for_keras_fit_trains_with_one_line_changed(tmp_path: pathlib.Path) -> None:
+    shown = _run_together("old-fit", tmp_path)
+    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
+    assert found["chief-0"] == found["worker-0"]
+    assert float(found["chief-0"]) > 0.85

@@ -1,0 +1,141 @@
+"""Scripts that call Keras' own fit on several processes are told what to change.
+
+The trainer's wheel is installed into an environment of its own, as an image has it: Python then
+loads what explains such errors when it starts.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+
+from testing.operator import local_jobs as jobs
+from tfparallel_trainer.contract import exits
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = (ROOT / "docs/old-scripts.md").read_text(encoding="utf-8")
+WITH_SERVERS = """
+import keras
+import tensorflow as tf
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id
+    ).join()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(tf.ones((32, 4)), tf.ones((32, 1)), batch_size=8)
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A Python that has the trainer's wheel, and everything else from this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+    build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "wheels"))
+    subprocess.run((*pip, *build, str(ROOT / "trainer")), check=True, timeout=200)
+    subprocess.run((sys.executable, "-m", "venv", "--without-pip", folder / "venv"), check=True)
+    found = folder / "venv/bin/python"
+    wheels = map(str, (folder / "wheels").glob("*.whl"))
+    install = ("--python", str(found), "install", "--no-deps", "--no-index")
+    subprocess.run((*pip, *install, *wheels), check=True, timeout=200)
+    [packages] = (folder / "venv").glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    return found
+
+
+def run(
+    python: pathlib.Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python in surroundings without TF_CONFIG but what is given."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        (str(python), *arguments),
+        env={**kept, "CUDA_VISIBLE_DEVICES": "-1", **variables},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def run_job(python: pathlib.Path, file: pathlib.Path, output: pathlib.Path, *changes: str) -> str:
+    """Run a job that fails; give what was shown."""
+    job = ("run", str(file), "--output", str(output), *changes)
+    done = run(python, "-m", "tfparallel_operator.cli", *job, PYTHONPATH=f"{ROOT / 'operator'}")
+    assert done.returncode == 1, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.trainer
+def test_the_page_says_what_an_unchanged_script_is_told(
+    python: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    example = ROOT / "examples/old-fit"
+    [(before, after)] = re.findall(r"```diff\n-(.*)\n\+(.*)\n```", PAGE)
+    changed = (example / "train.py").read_text()
+    assert after in changed
+    (tmp_path / "train.py").write_text(changed.replace(after, before))
+    (tmp_path / "job.yaml").write_text((example / "job.yaml").read_text())
+    together = jobs.ending_together(tmp_path / "job.yaml", tmp_path)
+    shown = run_job(python, tmp_path / "job.yaml", tmp_path / "out", *together)
+    [told] = re.findall(r"```\n\[worker-0\] error: (.*)\n```", PAGE)
+    assert f"[worker-0] error: {told}" in shown
+    assert f"[chief-0] error: {told}" in shown
+    assert shown.index("Attempt to convert a value (PerReplica") < shown.index(told)
+    status = json.loads((tmp_path / "out/status.json").read_text())
+    [failed] = [one for one in status["conditions"] if one["type"] == "Failed"]
+    assert (failed["reason"], status["attempt"]) == ("ReplicaFailed", 1)
+    assert f"exited with code {exits.Exit.USER_ERROR.value}" in failed["message"]
+    assert "Keras 3 cannot fit under MultiWorkerMirroredStrategy" in failed["message"]
+
+
+@pytest.mark.trainer
+def test_with_servers_there_is_more_to_change(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(WITH_SERVERS)
+    command = ["python", "train.py"]
+    document = jobs.job({"Chief": command, "Worker": command, "PS": command})
+    shown = run_job(python, jobs.write(tmp_path, document), tmp_path / "out")
+    assert "you need to pass this dataset to ClusterCoordinator" in shown
+    assert "Keras 3 cannot fit under ParameterServerStrategy in several processes" in shown
+    assert "remove the strategy and the lines that start a tf.distribute.Server" in shown
+
+
+def test_other_programs_are_left_alone(python: pathlib.Path) -> None:
+    config = json.dumps(
+        {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    )
+    show = "import sys; print('tfparallel_trainer' in sys.modules, 'json' in sys.modules)"
+    assert run(python, "-c", show).stdout == "False False\n"
+    assert run(python, "-c", show, TF_CONFIG=config).stdout == "True False\n"
+    failing = "import keras\nraise ValueError('mine')"
+    for variables in ({}, {"TF_CONFIG": config}, {"TF_CONFIG": "nonsense"}):
+        done = run(python, "-c", failing, **variables)
+        assert done.returncode == 1
+        assert done.stderr.rstrip().endswith("ValueError: mine")
+
+
+@pytest.mark.trainer
+def test_what_fit_refuses_stands_in_the_status(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import keras\nimport tfparallel_trainer\n"
+        "tfparallel_trainer.fit(keras.Sequential([keras.layers.Dense(1)]), [[1.0]], [[1.0]])\n"
+    )
+    document = jobs.job({"Worker": ["python", "train.py"]})
+    command = ("-m", "tfparallel_operator.cli", "run", str(jobs.write(tmp_path, document)))
+    paths = os.pathsep.join((str(ROOT / "operator"), str(ROOT / "trainer")))
+    done = run(
+        pathlib.Path(sys.executable), *command, "--output", str(tmp_path / "out"), PYTHONPATH=paths
+    )
+    assert done.returncode == 1
+    assert "exited with code 65" in done.stderr
+    assert "make it an array with numpy.asarray" in done.stderr

@@ -1,0 +1,148 @@
+"""The examples of model split, end to end: what is split learns what the whole model learns."""
+
+import functools
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+
+import keras
+import pytest
+import yaml
+
+from benchmarks.pages import plans
+from testing.trainer import reference
+from tfparallel_operator.api import job_status
+from tfparallel_trainer.contract import outputs, pipeline
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+STEPS = 12
+"""Less than an epoch of any example."""
+BATCH = 64
+
+
+def run(file: pathlib.Path, folder: pathlib.Path, *changes: str) -> tuple[str, pathlib.Path]:
+    """Run a job for some steps; give what it showed and where its results are."""
+    command = [sys.executable, "-m", "tfparallel_operator.cli", "run", str(file), "--output", "out"]
+    length = ("spec.trainer.epochs=null", f"spec.trainer.steps={STEPS}")
+    settings = [f"--set={change}" for change in (*length, *changes)]
+    done = subprocess.run(
+        [*command, *settings], cwd=folder, check=False, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    name = yaml.safe_load(file.read_text())["metadata"]["name"]
+    return done.stdout, folder / "out/claims" / name / name
+
+
+def told(results: pathlib.Path) -> dict[str, float]:
+    """The metrics at the end."""
+    text = (results / outputs.SUMMARY).read_text()
+    return {k: float(v) for k, v in outputs.Summary.model_validate_json(text).metrics.items()}
+
+
+@functools.cache
+def whole(folder: str) -> dict[str, float]:
+    """What the model of an example comes to in a plain Keras loop that holds all of it."""
+    module = reference.load("model", EXAMPLES / folder)
+    weights, losses = reference.train(module, STEPS, BATCH, 0)
+    model = module.build_model()
+    module.compile_model(model)
+    model.set_weights(weights)
+    evaluated = model.evaluate(*module.evaluation_data(), verbose=0, return_dict=True)
+    keras.utils.clear_session()
+    means = {"loss": statistics.fmean(losses)}
+    return {**means, **{f"val_{name}": value for name, value in evaluated.items()}}
+
+
+def placement_of(folder: pathlib.Path) -> job_status.PlacementStatus:
+    """Where the status of a run says that the parts of the model are."""
+    status = json.loads((folder / "out/status.json").read_text())
+    return job_status.PlacementStatus.model_validate(status["placement"])
+
+
+def assert_learned(results: pathlib.Path, folder: str) -> None:
+    """See that a run has come to what the whole model comes to, and that Keras reads its file."""
+    found = told(results)
+    assert found.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    for metric, expected in whole(folder).items():
+        # Which of two answers that are all but equal is the better one may differ.
+        near = 0.005 if metric.endswith("accuracy") else 1e-3 * expected
+        assert found[metric] == pytest.approx(expected, abs=near), metric
+    model = keras.saving.load_model(results / outputs.MODEL, compile=False)
+    assert model.count_params() > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "split-cnn/data",
+        "split-cnn/tensor",
+        "split-cnn/spatial",
+        "split-cnn/ways",
+        "split-cnn/hybrid",
+        "split-deep-cnn/job",
+        "split-decoder/job",
+        "split-embedding/job",
+    ],
+)
+def test_an_example_comes_to_what_the_whole_model_comes_to(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    file = EXAMPLES / f"{name}.yaml"
+    shown, results = run(file, tmp_path)
+    mesh = yaml.safe_load(file.read_text())["spec"]["mesh"]
+    placement = placement_of(tmp_path)
+    assert placement.mesh.model_dump(mode="json", include=set(mesh)) == mesh
+    assert len(placement.stages) == mesh.get("stage", 1)
+    assert "Weights a device" in shown
+    assert "retracing" not in shown
+    assert all(float(stage.busy_seconds or 0) > 0 for stage in placement.stages)
+    assert_learned(results, file.parent.name)
+    seen = pipeline.Pipeline.model_validate_json((results / outputs.PIPELINE).read_bytes())
+    assert seen.planned is not None
+    assert seen.planned.stages == plans.planned(file).stages
+    works = [(one.stage, one.work, one.microbatch) for one in seen.planned.spans]
+    assert sorted((one.stage, one.work, one.microbatch) for one in seen.spans) == sorted(
+        one for one in works if one[1] != "message"
+    )
+    assert all(one.begin <= one.end for one in seen.spans)
+    planned = r"stages +wait \d+% of the schedule \(planned \d+%\) · a step "
+    assert re.search(planned, shown)
+    drawn = (results / "pipeline.svg").read_text()
+    assert "measured: a step of one replica" in drawn
+    assert "planned: a step of one replica" in drawn
+
+
+def test_the_planner_divides_the_example(tmp_path: pathlib.Path) -> None:
+    file = EXAMPLES / "split-cnn/auto.yaml"
+    shown, results = run(file, tmp_path)
+    placement = placement_of(tmp_path)
+    assert placement.mesh.over(4) == placement.mesh
+    assert any(one.startswith("The next best (") for one in placement.reasons)
+    assert all(float(stage.planned_seconds or 0) > 0 for stage in placement.stages)
+    assert "the planner's choice: Stage" in shown
+    assert "Planned" in shown
+    assert_learned(results, "split-cnn")
+
+
+def test_two_models_go_on_under_another_mesh(tmp_path: pathlib.Path) -> None:
+    page = (EXAMPLES.parent / "docs/model-split.md").read_text()
+    file = EXAMPLES / "split-two-models/job.yaml"
+    [changed] = re.findall(r"job\.yaml --output two --set '(spec\.mesh=.*)'", page)
+    _, results = run(file, tmp_path)
+    placement = placement_of(tmp_path)
+    assert [stage.layers for stage in placement.stages] == [
+        "sees/conv2d to sees/dense_2",
+        "tells/dense to tells/dense_1",
+    ]
+    assert_learned(results, "split-two-models")
+    shown, _ = run(file, tmp_path, changed, f"spec.trainer.steps={STEPS + 2}")
+    assert f"resuming after step {STEPS} from" in shown
+    mesh = placement_of(tmp_path).mesh
+    assert (mesh.stage, mesh.tensor) == (1, 2)
+    status = json.loads((tmp_path / "out/status.json").read_text())
+    assert status["progress"]["step"] == STEPS + 2

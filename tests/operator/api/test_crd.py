@@ -1,0 +1,324 @@
+"""The custom resource as the API server sees it: what it takes in, and what it says to the rest."""
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from testing.cluster import console, handle
+from testing.operator import harness, objects
+from tfparallel_operator.api import load, names, schema
+from tfparallel_operator.engine import errors, resources
+from tfparallel_trainer.contract import job_file
+
+pytestmark = pytest.mark.control_plane
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def _roles(job: dict[str, Any]) -> Any:
+    return job["spec"]["tfReplicaSpecs"]
+
+
+def _without_template(job: dict[str, Any]) -> None:
+    del _roles(job)["Worker"]["template"]
+
+
+def _evaluator_alone(job: dict[str, Any]) -> None:
+    job["spec"]["tfReplicaSpecs"] = {"Evaluator": {"template": objects.template()}}
+
+
+def _servers_without_workers(job: dict[str, Any]) -> None:
+    del _roles(job)["Worker"]
+    _roles(job)["PS"] = {"template": objects.template()}
+
+
+def _trainer(**fields: Any) -> Change:
+    return lambda job: job["spec"].update(trainer=fields)
+
+
+def _split(**mesh: Any) -> Change:
+    """Give the job a chief and three workers of one device, and a mesh."""
+
+    def change(job: dict[str, Any]) -> None:
+        job["spec"].update(strategy="ModelSplit", mesh=mesh, trainer={"epochs": 1})
+        job["spec"]["tfReplicaSpecs"] = {"Chief": {}, "Worker": {"replicas": 3}}
+
+    return change
+
+
+def _split_over_unequal(job: dict[str, Any]) -> None:
+    _split(data=-1)(job)
+    _roles(job)["Chief"]["devices"] = 2
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "unknown role": (
+        lambda job: _roles(job).update(worker={"template": objects.template()}),
+        "the roles are Chief, Master, Worker, PS and Evaluator, spelt like this",
+    ),
+    "two chiefs": (
+        lambda job: _roles(job)["Chief"].update(replicas=2),
+        "a job has one chief: set Chief.replicas to 1",
+    ),
+    "chief and master": (
+        lambda job: _roles(job).update(Master={"template": objects.template()}),
+        "give one of them, not both",
+    ),
+    "two evaluators": (
+        lambda job: _roles(job).update(Evaluator={"replicas": 2, "template": objects.template()}),
+        "a job has one evaluator: set Evaluator.replicas to 1",
+    ),
+    "servers without workers": (
+        _servers_without_workers,
+        "parameter servers need workers: add Worker",
+    ),
+    "nothing that trains": (_evaluator_alone, "nothing would train: add Worker or Chief"),
+    "no template": (_without_template, "a role has no template: add one with a container named"),
+    "misplaced cleanPodPolicy": (
+        lambda job: job["spec"].update(cleanPodPolicy="All"),
+        "this field belongs below spec.runPolicy: move it there",
+    ),
+    "misplaced backoffLimit": (
+        lambda job: job["spec"].update(backoffLimit=2),
+        "this field belongs below spec.runPolicy: move it there",
+    ),
+    "an unknown gang scheduler": (
+        lambda job: job["spec"].update(scheduling={"gang": "volcano"}),
+        'Unsupported value: "volcano"',
+    ),
+    "epochs and steps": (
+        _trainer(epochs=1, steps=1),
+        "give either epochs or steps, so that training has one length",
+    ),
+    "no length": (_trainer(seed=1), "give either epochs or steps, so that training has one length"),
+    "a strategy without its servers": (
+        lambda job: job["spec"].update(strategy="ParameterServer"),
+        "strategy ParameterServer needs servers: add PS, or remove strategy",
+    ),
+    "several replicas for Mirrored": (
+        lambda job: job["spec"].update(strategy="Mirrored"),
+        "strategy Mirrored trains on the devices of one replica",
+    ),
+    "a mesh of other devices": (
+        _split(data=2, stage=-1, tensor=3),
+        "mesh is data 2 x stage -1 x spatial 1 x tensor 3, which does not fit the 4 devices of all"
+        " replicas: change an axis, replicas or devices",
+    ),
+    "a mesh with two rests": (_split(data=-1, stage=-1), "only one may be, give the others"),
+    "a mesh with nothing": (_split(data=0), "give a number from 1, or -1"),
+    "a mesh for the planner with an axis": (
+        _split(auto=True, stage=2),
+        "mesh.auto lets the planner choose axes, cuts and microbatches",
+    ),
+    "a mesh with too few cuts": (
+        _split(stage=4, cuts=["dense"]),
+        "give as many names less one as mesh.stage",
+    ),
+    "a mesh whose rest is not its cuts": (
+        _split(stage=-1, cuts=["dense"]),
+        "the devices make another number of stages than mesh.cuts",
+    ),
+    "a mesh for the planner with cuts": (
+        _split(auto=True, cuts=["dense"]),
+        "mesh.auto lets the planner choose axes, cuts and microbatches",
+    ),
+    "a mesh without its strategy": (
+        lambda job: job["spec"].update(mesh={"data": -1}),
+        "mesh and strategy ModelSplit belong together",
+    ),
+    "ModelSplit without a mesh": (
+        lambda job: job["spec"].update(strategy="ModelSplit", trainer={"epochs": 1}),
+        "mesh and strategy ModelSplit belong together",
+    ),
+    "a batch that microbatches do not divide": (
+        _split(stage=4, microbatches=5),
+        "trainer.globalBatchSize is 32, which does not divide by mesh.data 1 x mesh.microbatches 5",
+    ),
+    "a batch that the rest does not divide": (
+        _split(data=-1, microbatches=16),
+        "trainer.globalBatchSize is 32, which does not divide by mesh.data 4 x mesh.microbatches",
+    ),
+    "a mesh of nothing and the rest": (_split(data=-1, stage=0), "give a number from 1, or -1"),
+    "a mesh over unequal replicas": (
+        _split_over_unequal,
+        "a mesh needs equally many devices in each replica",
+    ),
+    "a name too long for the pods": (
+        lambda job: job["metadata"].update(name="a" * 56),
+        "metadata.name is too long: with role and index the names of its pods pass 63 characters",
+    ),
+    "a name that begins with a digit": (
+        lambda job: job["metadata"].update(name="1st"),
+        "metadata.name must begin with a lower-case letter",
+    ),
+    "an unknown policy": (
+        lambda job: job["spec"].update(runPolicy={"cleanPodPolicy": "Never"}),
+        'Unsupported value: "Never"',
+    ),
+    "no replicas": (
+        lambda job: _roles(job)["Worker"].update(replicas=0),
+        "should be greater than or equal to 1",
+    ),
+}
+"""What is wrong, how to make a job so, and the sentence that is expected."""
+
+
+def _bad(name: str) -> tuple[dict[str, Any], str]:
+    change, sentence = BAD[name]
+    job = copy.deepcopy(objects.job())
+    change(job)
+    return job, sentence
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_kubectl_apply_refuses_with_a_sentence(name: str, place: harness.Place) -> None:
+    job, sentence = _bad(name)
+    with pytest.raises(console.ClusterError) as caught:
+        place.kubectl("apply", "-f", "-", given=job)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_the_raw_api_refuses_with_the_same_sentence(name: str, place: harness.Place) -> None:
+    job, sentence = _bad(name)
+    path = resources.JOBS.path(place.namespace)
+    with pytest.raises(console.ClusterError) as caught:
+        place.kubectl("create", "--raw", path, "-f", "-", given=job)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_the_api_server_refuses_is_refused_without_one_too(name: str) -> None:
+    job, _ = _bad(name)
+    with pytest.raises(load.SpecError):
+        load.parse_job(job)
+
+
+async def test_an_unknown_field_is_refused_where_strict_validation_is_asked_for(
+    place: harness.Place,
+) -> None:
+    job = objects.job(runPolcy={"backoffLimit": 1})
+    with pytest.raises(errors.Invalid, match=r'unknown field "spec\.runPolcy"'):
+        await place.create_job(job)
+    with pytest.raises(console.ClusterError, match=r'unknown field "spec\.runPolcy"'):
+        place.kubectl("apply", "-f", "-", given=job)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda job: _roles(job)["Worker"].update(replicas=3),
+            "roles and their replicas cannot change once the job exists",
+        ),
+        (
+            lambda job: _roles(job).update(PS={"template": objects.template()}),
+            "roles and their replicas cannot change once the job exists",
+        ),
+        (
+            lambda job: job["spec"].update(strategy="MultiWorkerMirrored"),
+            "strategy cannot change once the job exists",
+        ),
+        (
+            _trainer(epochs=2),
+            "trainer cannot change once the job exists",
+        ),
+        (
+            lambda job: job["spec"].update(mesh={"data": 1}),
+            "mesh cannot change once the job exists",
+        ),
+        (
+            lambda job: job["spec"].update(scheduling={"gang": "Volcano"}),
+            "scheduling.gang and runPolicy.schedulingPolicy change only while the job is suspended",
+        ),
+        (
+            lambda job: job["spec"].update(runPolicy={"schedulingPolicy": {"minAvailable": 2}}),
+            "scheduling.gang and runPolicy.schedulingPolicy change only while the job is suspended",
+        ),
+    ],
+)
+async def test_what_may_not_change_is_refused(
+    change: Change, sentence: str, place: harness.Place
+) -> None:
+    job = objects.job()
+    place.kubectl("apply", "-f", "-", given=job)
+    changed = copy.deepcopy(job)
+    change(changed)
+    with pytest.raises(console.ClusterError) as caught:
+        place.kubectl("apply", "-f", "-", given=changed)
+    assert sentence in str(caught.value)
+
+
+async def test_what_may_change_is_taken(place: harness.Place) -> None:
+    job = objects.job()
+    place.kubectl("apply", "-f", "-", given=job)
+    changed = copy.deepcopy(job)
+    policy = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
+    changed["spec"]["runPolicy"] = {"suspend": True, "schedulingPolicy": policy, "backoffLimit": 7}
+    changed["spec"]["scheduling"] = {"gang": "Coscheduling"}
+    place.kubectl("apply", "-f", "-", given=changed)
+    found = await place.job()
+    assert found["spec"]["runPolicy"]["backoffLimit"] == 7
+    assert found["spec"]["runPolicy"]["schedulingPolicy"] == policy
+    assert found["metadata"]["generation"] == 2
+
+
+@pytest.mark.parametrize(
+    "mesh", [{"data": 2, "tensor": 2}, {"stage": -1, "cuts": ["a", "b", "c"]}, {"auto": True}]
+)
+async def test_a_mesh_that_fits_is_taken_and_completed(
+    mesh: dict[str, Any], place: harness.Place
+) -> None:
+    job = objects.job()
+    _split(**mesh)(job)
+    place.kubectl("apply", "-f", "-", given=job)
+    found = await place.job()
+    assert found["spec"]["mesh"] == {
+        "data": 1,
+        "stage": 1,
+        "spatial": 1,
+        "tensor": 1,
+        "microbatches": 1,
+        "schedule": "1F1B",
+        "auto": False,
+        **mesh,
+    }
+    assert load.parse_job(found).spec.mesh == job_file.Mesh(**mesh)
+
+
+async def test_defaults_are_filled_in(place: harness.Place) -> None:
+    job = await place.create_job(objects.job(runPolicy={}))
+    assert job["spec"]["runPolicy"] == {
+        "backoffLimit": 3,
+        "cleanPodPolicy": "Running",
+        "evaluatorGraceSeconds": 300,
+        "scaleCooldownSeconds": 60,
+        "suspend": False,
+    }
+    assert job["spec"]["tfReplicaSpecs"]["Chief"]["replicas"] == 1
+
+
+async def test_a_job_of_the_largest_size_passes(place: harness.Place) -> None:
+    job = await place.create_job(objects.job(workers=5000))
+    assert job["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 5000
+    load.parse_job(job)
+
+
+def test_the_resource_is_applied_by_plain_kubectl_and_can_be_applied_again(
+    cluster: handle.Cluster,
+) -> None:
+    text = yaml.safe_dump(schema.custom_resource_definition())
+    assert len(text) < 100_000
+    answer = cluster.run_kubectl("apply", "-f", "-", input=text)
+    assert f"{names.PLURAL}.{names.GROUP} unchanged" in answer
+    found = json.loads(
+        cluster.run_kubectl("get", "crd", f"{names.PLURAL}.{names.GROUP}", "-o", "json")
+    )
+    conditions = {each["type"]: each["status"] for each in found["status"]["conditions"]}
+    assert conditions["Established"] == "True"
+    assert "NonStructuralSchema" not in conditions
+    assert "tfpj" in cluster.run_kubectl("api-resources", f"--api-group={names.GROUP}")

@@ -1,0 +1,148 @@
+"""The client against a real API server: conditions hold, and nothing wrong is taken in."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from testing.operator import harness, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import errors, resources
+
+pytestmark = pytest.mark.control_plane
+
+
+def _pod(name: str = "plain", **spec: Any) -> dict[str, Any]:
+    labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": objects.template(**spec)["spec"],
+    }
+
+
+async def test_a_pod_is_created_strictly(place: harness.Place) -> None:
+    with pytest.raises(errors.Invalid, match=r'unknown field "spec\.restartpolicy"'):
+        await place.api.create(resources.PODS, place.namespace, _pod(restartpolicy="Never"))
+    created = await place.api.create(resources.PODS, place.namespace, _pod())
+    assert created["metadata"]["managedFields"][0]["manager"] == names.FIELD_MANAGER
+
+
+async def test_a_pod_that_is_wrong_is_refused_with_the_servers_sentence(
+    place: harness.Place,
+) -> None:
+    with pytest.raises(errors.Invalid, match=r"spec\.containers: Required value"):
+        await place.api.create(resources.PODS, place.namespace, _pod(containers=[]))
+
+
+async def test_a_name_that_is_taken_is_told_apart_from_a_conflict(place: harness.Place) -> None:
+    await place.api.create(resources.PODS, place.namespace, _pod())
+    with pytest.raises(errors.AlreadyExists, match='pods "plain" already exists'):
+        await place.api.create(resources.PODS, place.namespace, _pod())
+
+
+async def test_a_pod_is_deleted_only_if_it_is_the_one_that_was_seen(place: harness.Place) -> None:
+    created = await place.api.create(resources.PODS, place.namespace, _pod())
+    with pytest.raises(errors.Conflict):
+        await place.api.delete(resources.PODS, place.namespace, "plain", "another-uid")
+    assert "plain" in await place.pods()
+    uid = created["metadata"]["uid"]
+    await place.api.delete(resources.PODS, place.namespace, "plain", uid)
+    assert await place.pods() == {}
+    with pytest.raises(errors.NotFound):
+        await place.api.delete(resources.PODS, place.namespace, "plain", uid)
+
+
+async def test_a_job_is_deleted_only_in_the_version_that_was_seen(place: harness.Place) -> None:
+    job = await place.create_job()
+    metadata = job["metadata"]
+    with pytest.raises(errors.Conflict):
+        await place.api.delete(
+            resources.JOBS, place.namespace, "digits", metadata["uid"], version="1"
+        )
+    await place.api.delete(
+        resources.JOBS, place.namespace, "digits", metadata["uid"], metadata["resourceVersion"]
+    )
+    with pytest.raises(errors.NotFound):
+        await place.job()
+
+
+async def test_a_status_is_written_only_over_the_version_that_was_seen(
+    place: harness.Place,
+) -> None:
+    job = await place.create_job()
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    seen = {"resourceVersion": job["metadata"]["resourceVersion"]}
+    answer = await place.api.patch(path, {"metadata": seen, "status": {"attempt": 1}})
+    assert answer["status"] == {"attempt": 1}
+    with pytest.raises(errors.Conflict):
+        await place.api.patch(path, {"metadata": seen, "status": {"attempt": 2}})
+    seen = {"resourceVersion": answer["metadata"]["resourceVersion"]}
+    answer = await place.api.patch(path, {"metadata": seen, "status": {"attempt": None}})
+    assert answer["status"] == {}
+
+
+async def test_progress_is_owned_apart_from_the_rest_of_the_status(place: harness.Place) -> None:
+    await place.create_job()
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    manifest = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "digits"},
+        "status": {"progress": {"step": 5, "metrics": {"loss": "0.5", "old": "1"}}},
+    }
+    manager = names.PROGRESS_FIELD_MANAGER
+    await place.api.patch(path, {"status": {"attempt": 3}})
+    await place.api.apply(path, manifest, manager)
+    manifest["status"] = {"progress": {"step": 6, "metrics": {"loss": "0.4"}}}
+    answer = await place.api.apply(path, manifest, manager)
+    expected = {"attempt": 3, "progress": {"step": 6, "metrics": {"loss": "0.4"}}}
+    assert answer["status"] == expected
+
+
+async def test_a_watch_goes_on_from_the_list_and_selects_by_label(place: harness.Place) -> None:
+    selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+    await place.api.create(resources.PODS, place.namespace, _pod("before"))
+    listing = await place.api.list(resources.PODS, place.namespace, selector)
+    assert [item["metadata"]["name"] for item in listing.items] == ["before"]
+    stranger = _pod("stranger")
+    del stranger["metadata"]["labels"]
+    await place.api.create(resources.PODS, place.namespace, stranger)
+    await place.api.create(resources.PODS, place.namespace, _pod("after"))
+    uid = (await place.pods())["after"]["metadata"]["uid"]
+    await place.api.delete(resources.PODS, place.namespace, "after", uid)
+    seen = []
+    async with asyncio.timeout(harness.LIMIT_SECONDS):
+        async for event in place.api.watch(
+            resources.PODS, place.namespace, listing.version, selector
+        ):
+            seen.append((event.type, event.object["metadata"]["name"]))
+            if event.type == "DELETED":
+                break
+    assert {name for _, name in seen} == {"after"}
+    assert [kind for kind, _ in seen if kind != "MODIFIED"] == ["ADDED", "DELETED"]
+
+
+async def test_a_quota_is_a_refusal_for_now(place: harness.Place) -> None:
+    place.kubectl("create", "quota", "none", "--hard=pods=0")
+    # The controller that would write this does not run here.
+    path = resources.Resource("v1", "resourcequotas").path(place.namespace, "none", "status")
+    await place.api.patch(path, {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
+    refusals: list[str] = []
+
+    async def refused() -> bool:
+        try:
+            created = await place.api.create(resources.PODS, place.namespace, _pod())
+        except errors.Refused as error:
+            refusals.append(str(error))
+            return True
+        metadata = created["metadata"]
+        await place.api.delete(
+            resources.PODS, place.namespace, metadata["name"], metadata["uid"], force=True
+        )
+        return False
+
+    # Admission hears of the quota a moment later than we.
+    await harness.until("the quota is in force", refused)
+    assert "exceeded quota: none" in refusals[0]

@@ -1,0 +1,106 @@
+"""A HorizontalPodAutoscaler drives a job: the real controller, on metrics of the test's."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from testing.operator import harness, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import resources
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(900)]
+
+LIMIT_SECONDS = 400.0
+"""The autoscaler learns of a new kind within 30 s where the machine is not busy."""
+
+METRICS = resources.Resource("metrics.k8s.io/v1beta1", "pods")
+AUTOSCALERS = resources.Resource("autoscaling/v2", "horizontalpodautoscalers")
+
+SCHEMA = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+METRICS_DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "pods.metrics.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, in place of a metrics server"},
+    },
+    "spec": {
+        "group": "metrics.k8s.io",
+        "names": {
+            "kind": "PodMetrics",
+            "listKind": "PodMetricsList",
+            "plural": "pods",
+            "singular": "podmetrics",
+        },
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": SCHEMA},
+            }
+        ],
+    },
+}
+
+
+@contextlib.asynccontextmanager
+async def _metrics(place: harness.Place) -> AsyncIterator[None]:
+    """Serve what a metrics server would, from objects."""
+    place.kubectl("apply", "-f", "-", given=METRICS_DEFINITION)
+    name = "crd/pods.metrics.k8s.io"
+    try:
+        place.kubectl("wait", "--for=condition=Established", "--timeout=120s", name)
+        yield
+    finally:
+        place.kubectl("delete", name)
+
+
+async def _use(place: harness.Place, pod: str, memory: str) -> None:
+    """Say how much memory a pod uses."""
+    labels = (await place.pods())[pod]["metadata"]["labels"]
+    await place.api.create(
+        METRICS,
+        place.namespace,
+        {
+            "apiVersion": METRICS.api_version,
+            "kind": "PodMetrics",
+            "metadata": {"name": pod, "labels": labels},
+            "timestamp": "2030-01-01T00:00:00Z",
+            "window": "10s",
+            "containers": [{"name": names.CONTAINER, "usage": {"cpu": "1", "memory": memory}}],
+        },
+    )
+
+
+async def test_an_autoscaler_adds_workers(place_with_nodes: harness.Place) -> None:
+    place = place_with_nodes
+    job = objects.job(runPolicy={"scaleCooldownSeconds": 0})
+    job["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=8)
+    target = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "digits"}
+    goal = {"type": "AverageValue", "averageValue": "100Mi"}
+    metric = {"type": "Resource", "resource": {"name": "memory", "target": goal}}
+    spec = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 4, "metrics": [metric]}
+    async with _metrics(place), place.operator():
+        await place.create_job(job)
+        await place.until_state("Running")
+        for worker in range(2):
+            await _use(place, f"digits-worker-{worker}", "200Mi")
+        autoscaler = {"metadata": {"name": "digits"}, "spec": spec}
+        await place.api.create(AUTOSCALERS, place.namespace, autoscaler)
+
+        async def scaled() -> bool:
+            return (await place.status()).get("workers") == 4
+
+        try:
+            await harness.until("the autoscaler has doubled the workers", scaled, LIMIT_SECONDS)
+        except AssertionError as error:
+            told = json.loads(place.kubectl("get", "hpa", "digits", "-ojson")).get("status")
+            raise AssertionError(f"the autoscaler says {told}") from error
+        workers = [f"digits-worker-{index}" for index in range(4)]
+        await place.until_pods("digits-chief-0", *workers, attempt=2)
+        await place.until_state("Running")
+    place.kubectl("delete", "hpa", "digits")

@@ -1,0 +1,207 @@
+"""The client against a server that misbehaves on purpose."""
+
+import asyncio
+import pathlib
+
+import pytest
+from aiohttp import web
+
+from testing.cluster import pki
+from testing.operator import scripted_server
+from tfparallel_operator.engine import client, credentials, errors, resources
+
+
+async def _watch(api: client.Client, version: str = "1") -> list[client.WatchEvent]:
+    return [event async for event in api.watch(resources.PODS, None, version, "a=b")]
+
+
+async def test_a_list_is_read_page_by_page() -> None:
+    async with scripted_server.serving() as server, server.client() as api:
+        first = scripted_server.listing(7, {"metadata": {"name": "a"}}, go_on="more")
+        second = scripted_server.listing(7, {"metadata": {"name": "b"}})
+        server.script = [scripted_server.document(first), scripted_server.document(second)]
+        found = await api.list(resources.PODS, "default", "a=b")
+        assert [item["metadata"]["name"] for item in found.items] == ["a", "b"]
+        assert found.version == "7"
+        queries = [dict(request.query) for request in server.requests]
+        assert queries[0] == {"limit": "200", "labelSelector": "a=b"}
+        assert queries[1] == {**queries[0], "continue": "more"}
+
+
+async def test_a_watch_yields_events_and_bookmarks_however_they_are_cut_into_chunks() -> None:
+    added = scripted_server.event("ADDED", 2, padding="x" * 300_000)
+    bookmark = scripted_server.event("BOOKMARK", 9)
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [
+            scripted_server.stream(added[:100], added[100:] + bookmark[:5], bookmark[5:])
+        ]
+        events = await _watch(api)
+        assert [event.type for event in events] == ["ADDED", "BOOKMARK"]
+        assert events[1].object["metadata"]["resourceVersion"] == "9"
+        query = server.requests[0].query
+        assert query["allowWatchBookmarks"] == "true"
+        assert query["resourceVersion"] == "1"
+        assert query["labelSelector"] == "a=b"
+
+
+async def test_a_watch_that_is_cut_in_a_line_says_so_and_yields_no_half_event() -> None:
+    whole = scripted_server.event("ADDED", 2)
+    seen = []
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.stream(whole, whole[:20], then="cut")]
+        with pytest.raises(errors.Unavailable, match="no answer from the API server to watch pods"):
+            async for event in api.watch(resources.PODS, None, "1"):
+                seen += [event.type]
+    assert seen == ["ADDED"]
+
+
+async def test_a_silent_watch_is_given_up() -> None:
+    async with scripted_server.serving() as server, server.client(watch_silence=0.1) as api:
+        server.script = [scripted_server.stream(then="silence")]
+        with pytest.raises(errors.Unavailable):
+            await _watch(api)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+async def test_a_version_that_is_too_old_is_told_apart(inside: bool) -> None:
+    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+    line = b'{"type":"ERROR","object":{"code":410,"reason":"Expired","message":"too old"}}\n'
+    answer = scripted_server.stream(line) if inside else scripted_server.document(status, 410)
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [answer]
+        with pytest.raises(errors.Expired, match="too old"):
+            await _watch(api)
+
+
+async def test_a_watch_line_that_is_not_json_is_an_error_of_the_server() -> None:
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.stream(b"<html>\n")]
+        with pytest.raises(errors.Unavailable, match="not JSON"):
+            await _watch(api)
+
+
+async def test_a_busy_server_says_when_to_come_again() -> None:
+    body = {"message": "too many requests, please try again later"}
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.document(body, 429, **{"Retry-After": "7"})]
+        with pytest.raises(errors.Unavailable, match="too many requests") as caught:
+            await api.get("/version")
+        assert caught.value.retry_after == 7.0
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (400, "BadRequest", errors.Invalid),
+        (403, "Forbidden", errors.Refused),
+        (404, "NotFound", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (422, "Invalid", errors.Invalid),
+        (500, "InternalError", errors.Unavailable),
+    ],
+)
+async def test_each_answer_has_its_own_error_with_the_servers_sentence(
+    status: int, reason: str, kind: type[errors.ApiError]
+) -> None:
+    body = {"kind": "Status", "reason": reason, "message": "what is wrong"}
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.document(body, status)]
+        with pytest.raises(errors.ApiError, match="what is wrong") as caught:
+            await api.get("/version")
+        assert type(caught.value) is kind
+        assert caught.value.status == status
+
+
+async def test_a_proxys_page_is_an_error_with_its_status() -> None:
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.text("<html>bad gateway</html>", 502)]
+        with pytest.raises(errors.Unavailable, match="HTTP status 502"):
+            await api.get("/version")
+
+
+async def test_no_server_at_all_is_unavailable() -> None:
+    async with scripted_server.serving() as server:
+        api = server.client()
+    async with api:
+        with pytest.raises(errors.Unavailable, match="no answer from the API server to GET"):
+            await api.get("/version")
+
+
+async def test_the_token_is_read_anew_after_a_minute_and_after_a_refusal() -> None:
+    tokens = iter(["one", "two", "three"])
+    now = [0.0]
+    token = credentials.Token(lambda: next(tokens), clock=lambda: now[0])
+    assert await token.header() == {"Authorization": "Bearer one"}
+    now[0] = 59.0
+    assert await token.header() == {"Authorization": "Bearer one"}
+    now[0] = 61.0
+    assert await token.header() == {"Authorization": "Bearer two"}
+    token.forget()
+    assert await token.header() == {"Authorization": "Bearer three"}
+
+
+async def test_a_refused_token_is_replaced_in_the_next_request() -> None:
+    tokens = iter(["old", "new"])
+    async with scripted_server.serving() as server, server.client(lambda: next(tokens)) as api:
+        refused = scripted_server.document({"message": "Unauthorized"}, 401)
+        server.script = [refused, scripted_server.document({"major": "1"})]
+        with pytest.raises(errors.Unavailable, match="Unauthorized"):
+            await api.get("/version")
+        assert await api.get("/version") == {"major": "1"}
+        sent = [request.headers["Authorization"] for request in server.requests]
+        assert sent == ["Bearer old", "Bearer new"]
+
+
+async def test_no_more_requests_are_sent_at_once_than_agreed() -> None:
+    busy, most = 0, 0
+    full = asyncio.Event()
+
+    async def slow(_: web.Request) -> web.StreamResponse:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        if busy == client.MAX_IN_FLIGHT:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.02)  # one more could come now
+        busy -= 1
+        return web.json_response({})
+
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [slow]
+        await asyncio.gather(*(api.get("/version") for _ in range(3 * client.MAX_IN_FLIGHT)))
+    assert most == client.MAX_IN_FLIGHT
+
+
+def test_without_a_service_account_the_sentence_says_what_to_give(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(credentials.CredentialsError, match="give --kubeconfig"):
+        credentials.find(None, tmp_path)
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "nowhere")
+    with pytest.raises(credentials.CredentialsError, match=f"kubeconfig '{path}' cannot be used"):
+        credentials.find(path)
+
+
+async def test_a_service_account_is_used_inside_a_cluster(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = pki.Authority(tmp_path / "keys")
+    (tmp_path / "ca.crt").write_bytes(authority.own.certificate.read_bytes())
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "namespace").write_text("training")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    access = credentials.find(None, tmp_path)
+    assert access.server == "https://[fd00::1]:6443"
+    assert await access.token.header() == {"Authorization": "Bearer first"}
+    (tmp_path / "token").write_text("second\n")
+    access.token.forget()
+    assert await access.token.header() == {"Authorization": "Bearer second"}
+    assert credentials.own_namespace(tmp_path) == "training"

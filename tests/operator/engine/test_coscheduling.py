@@ -1,0 +1,125 @@
+"""Gangs on the real scheduler of the scheduler-plugins: `make test-gangs`, its build takes minutes.
+
+Two nodes of four GPUs each, which pretend to run pods.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from testing.cluster import binaries, coscheduling, handle, lifecycle, settings
+from testing.operator import harness, objects, places
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import client, credentials, resources
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
+
+GROUPS = resources.POD_GROUPS[0]
+
+SETTLED_SECONDS = 5.0
+"""What a scheduler that would bind a pod takes at most."""
+
+
+@pytest.fixture(scope="module")
+def cluster_with_gangs() -> Iterator[handle.Cluster]:
+    """Two nodes of four GPUs, and the scheduler."""
+    binaries.ensure([*binaries.LIGHT, coscheduling.MODULE])
+    wanted = settings.Light(controllers=True, nodes=2, coscheduling=True)
+    name = "pytest-gangs"
+    cluster = lifecycle.up(name, wanted)
+    try:
+        yield places.install(cluster)
+    finally:
+        lifecycle.down(name)
+
+
+@pytest.fixture
+async def place(cluster_with_gangs: handle.Cluster) -> AsyncIterator[harness.Place]:
+    """A namespace of the test's own, empty of pods before and after."""
+    access = credentials.find(str(cluster_with_gangs.kubeconfig))
+    async with client.Client(access) as api, places.opened(api, cluster_with_gangs) as found:
+        yield found
+
+
+def a_gang(name: str = "digits", workers: int = 3, **spec: object) -> harness.Body:
+    """Return a job whose workers need two GPUs each: the nodes have place for four."""
+    job = objects.job(name, workers=0, scheduling={"gang": "Coscheduling"}, **spec)
+    worker = {"replicas": workers, "devices": 2, "template": objects.template()}
+    job["spec"]["tfReplicaSpecs"] = {"Worker": worker}
+    return job
+
+
+async def bound(place: harness.Place) -> set[str]:
+    """Return the pods that have a node."""
+    return {name for name, pod in (await place.pods()).items() if pod["spec"].get("nodeName")}
+
+
+async def test_with_place_for_all_every_pod_is_bound(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(a_gang())
+        await place.until_state("Running")
+    assert await bound(place) == {f"digits-worker-{index}" for index in range(3)}
+    pod = (await place.pods())["digits-worker-0"]
+    assert pod["spec"]["schedulerName"] == coscheduling.NAME
+    group = await place.api.get(GROUPS.path(place.namespace, "digits"))
+    assert group["spec"] == {"minMember": 3}
+
+
+async def test_with_too_few_gpus_none_is_bound_and_the_status_says_why(
+    place: harness.Place,
+) -> None:
+    async with place.operator():
+        await place.create_job(a_gang(workers=5))
+        await place.until_pods(*(f"digits-worker-{index}" for index in range(5)))
+
+        async def told() -> bool:
+            roles = (await place.status()).get("replicas", {})
+            reason = roles.get("Worker", {}).get("reason", "")
+            return "PodGroup" in reason or "Insufficient nvidia.com/gpu" in reason
+
+        await harness.until("the status has the scheduler's words", told)
+        await asyncio.sleep(SETTLED_SECONDS)
+        assert await bound(place) == set()
+        assert "digits" in (await place.condition("Running"))["message"]
+
+
+async def test_what_an_ordinary_scheduler_would_bind_of_it_waits_for_all(
+    place: harness.Place,
+) -> None:
+    """A second gang waits while the first has the GPUs, and starts when they are free."""
+    async with place.operator():
+        await place.create_job(a_gang("first", 3))
+        await place.until_state("Running", "first")
+        await place.create_job(a_gang("second", 2))
+        await asyncio.sleep(SETTLED_SECONDS)
+        assert {name for name in await bound(place) if name.startswith("second")} == set()
+        place.change({"runPolicy": {"suspend": True}}, "first")
+        await place.until_state("Running", "second")
+        with pytest.raises(Exception, match="not found"):
+            await place.api.get(GROUPS.path(place.namespace, "first"))
+
+
+async def test_a_new_attempt_is_a_gang_again(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(a_gang(workers=4))
+        await place.until_state("Running")
+        await place.end("digits-worker-1", 1)
+        workers = [f"digits-worker-{index}" for index in range(4)]
+        await place.until_pods(*workers, attempt=2)
+        await place.until_state("Running")
+        pods = await place.pods()
+        assert {pod["metadata"]["labels"][names.LABEL_POD_GROUP] for pod in pods.values()} == {
+            "digits"
+        }
+
+
+async def test_fewer_than_all_may_start_when_the_job_says_so(place: harness.Place) -> None:
+    policy = {"schedulingPolicy": {"minAvailable": 3, "scheduleTimeoutSeconds": 20}}
+    async with place.operator():
+        await place.create_job(a_gang(workers=5, runPolicy=policy))
+
+        async def four() -> bool:
+            return len(await bound(place)) == 4
+
+        await harness.until("as many pods as there is place for are bound", four, 60)

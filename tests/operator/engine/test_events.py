@@ -1,0 +1,275 @@
+"""Events: which are written, of which type, and that repeats are not."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from testing.operator import memory_api, objects, scenarios, small_world
+from tests.docs import test_docs
+from tfparallel_operator.api import names
+from tfparallel_operator.core import host_network
+from tfparallel_operator.engine import client, errors, resources
+
+CONDITIONS_ALONE = {
+    names.Reason.JOB_FINISHED,
+    names.Reason.CHECKPOINT_CONFIGURED,
+    names.Reason.NO_CHECKPOINT,
+    names.Reason.REPLICAS_CREATED,
+}
+
+SERVERS = {
+    "Chief": {"template": objects.template()},
+    "Worker": {"replicas": 2, "template": objects.template()},
+    "PS": {"template": objects.template()},
+}
+
+
+class RefusingApi(memory_api.MemoryApi):
+    """Refuses pods in words that are different each time."""
+
+    def __init__(
+        self, kind: type[errors.ApiError], words: str = "exceeded quota", status: int = 0
+    ) -> None:
+        super().__init__()
+        self._refuse: type[errors.ApiError] | None = kind
+        self._words, self._status = words, status
+        self.refused = itertools.count()
+
+    async def create(
+        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+    ) -> client.Object:
+        if resource == resources.PODS and self._refuse is not None:
+            name, used = manifest["metadata"]["name"], next(self.refused)
+            message = f"pods {name!r} is forbidden: {self._words}: used: pods={used}"
+            raise self._refuse(message, status=self._status)
+        return await super().create(resource, namespace, manifest)
+
+
+class ForbiddingApi(memory_api.MemoryApi):
+    """Lets no pod be deleted."""
+
+    async def delete(self, *_: Any, **__: Any) -> None:
+        raise errors.Refused("pods is forbidden", status=403)
+
+
+class WithoutGangsApi(memory_api.MemoryApi):
+    """Knows no PodGroups and no Workloads."""
+
+    async def create(
+        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+    ) -> client.Object:
+        if resource in (*resources.POD_GROUPS, resources.WORKLOADS):
+            raise errors.NotFound("the server could not find the requested resource", status=404)
+        return await super().create(resource, namespace, manifest)
+
+
+REFUSALS = (
+    RefusingApi(errors.Refused),
+    RefusingApi(errors.Refused, "no PriorityClass with name big was found"),
+    RefusingApi(errors.Refused, "violates PodSecurity"),
+    RefusingApi(errors.Unavailable, "too many requests", 429),
+)
+
+
+def _neighbour() -> dict[str, Any]:
+    """A job that another controller manages: it does nothing here but hold ports."""
+    job = objects.job(runPolicy={"managedBy": "example.com/other"})
+    job["metadata"]["name"] = "neighbour"
+    return job
+
+
+async def _queue() -> list[tuple[str, str]]:
+    """Live through a queue that is not there, and one that takes the job's place back."""
+    job = objects.job()
+    job["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
+    seen: list[tuple[str, str]] = []
+    for api in (WithoutGangsApi(), memory_api.MemoryApi()):
+        world = small_world.World(api)
+        async with world.running(job):
+            for step in (scenarios.admit, scenarios.preempt):
+                step(world.api)
+                await world.engine.settle(seconds=0)
+        seen += world.events()
+    return seen
+
+
+async def _all_refusals() -> list[tuple[str, str]]:
+    """Live through all that keeps pods from being created or deleted."""
+    seen: list[tuple[str, str]] = []
+    for api in REFUSALS:
+        world = small_world.World(api)
+        async with world.running(objects.job()):
+            pass
+        seen += world.events()
+
+    world = small_world.World(WithoutGangsApi())
+    async with world.running(objects.job(scheduling={"gang": "Coscheduling"})):
+        pass
+    seen += world.events()
+
+    seen += await _queue()
+
+    world = small_world.World()
+    async with world.running(_neighbour()):
+        path = resources.JOBS.path("default", "neighbour", "status")
+        count = host_network.END_PORT - host_network.FIRST_PORT
+        ports = {"hostPorts": {"first": host_network.FIRST_PORT, "count": count}}
+        await world.api.patch(path, {"status": ports})
+        job = objects.job(network="Open", hostNetwork=True)
+        await world.api.create(resources.JOBS, "default", job)
+        await world.engine.settle(seconds=0)
+    seen += world.events()
+
+    world = small_world.World(ForbiddingApi())
+    async with world.running(objects.job()):
+        await world.start_pods()
+        await world.end("digits-worker-0", 1)
+    seen += world.events()
+
+    world = small_world.World()
+    async with world.running(objects.job(workers=1)):
+        await world.start_pods()
+        world.api.remove(resources.PODS.path("default", "digits-chief-0"))
+        await world.engine.settle(seconds=0)
+        await world.engine.settle(seconds=10**8)
+    return [*seen, *world.events()]
+
+
+async def _all_deadlines() -> list[tuple[str, str]]:
+    """Live through deadlines, rules and scaling."""
+    seen: list[tuple[str, str]] = []
+    rule = {"failurePolicy": {"rules": [{"action": "FailJob"}]}}
+    world = small_world.World()
+    async with world.running(objects.job(runPolicy=rule)):
+        await world.start_pods()
+        await world.vanish("digits-worker-0")
+    seen += world.events()
+
+    world = small_world.World()
+    async with world.running(objects.job(runPolicy={"pendingDeadlineSeconds": 60})):
+        await world.engine.settle(seconds=60)
+    seen += world.events()
+
+    elastic = objects.job(runPolicy={"stallDeadlineSeconds": 60, "scaleCooldownSeconds": 0})
+    elastic["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
+    world = small_world.World()
+    async with world.running(elastic):
+        await world.start_pods()
+        await world.report(step=1, seconds=1)
+        await world.engine.settle(seconds=60)
+        await world.let_go()
+        await world.start_pods()
+        path = resources.JOBS.path("default", "digits")
+        await world.api.patch(path, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
+        await world.let_go()
+    return [*seen, *world.events()]
+
+
+async def _all_events() -> set[tuple[str, str]]:
+    """Live through everything that an Event is written of."""
+    seen: list[tuple[str, str]] = []
+
+    world = small_world.World()
+    async with world.running(objects.job(runPolicy={"backoffLimit": 1})):
+        await world.change(suspend=True)
+        await world.change(suspend=False)
+        await world.start_pods()
+        await world.vanish("digits-worker-1")
+        await world.start_pods()
+        await world.end("digits-worker-0", 1)
+        await world.start_pods()
+        await world.end("digits-worker-0", 1)
+    seen += world.events()
+
+    world = small_world.World()
+    async with world.running(objects.job()):
+        await world.start_pods()
+        await world.end("digits-chief-0", 0)
+    seen += world.events()
+
+    world = small_world.World()
+    workers = {"Worker": {"replicas": 2, "template": objects.template()}}
+    async with world.running(objects.job(tfReplicaSpecs=workers)):
+        await world.start_pods()
+        await world.end("digits-worker-0", 0)
+    seen += world.events()
+
+    world = small_world.World()
+    async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": 60})):
+        await world.engine.settle(seconds=60)
+    seen += world.events()
+
+    for job in (objects.job(strategy="Mirrored"), objects.job()):
+        world = small_world.World(RefusingApi(errors.Invalid))
+        async with world.running(job):
+            pass
+        seen += world.events()
+    seen += await _all_refusals()
+    seen += await _all_deadlines()
+
+    world = small_world.World()
+    other = {**objects.pod("digits-chief-0"), "metadata": {"name": "digits-chief-0", "labels": {}}}
+    await world.api.create(resources.PODS, "default", other)
+    async with world.running(objects.job()):
+        pass
+    seen += world.events()
+    return set(seen)
+
+
+async def test_every_event_is_listed_with_its_type() -> None:
+    listed = {(kind, reason) for reason, kind, _ in test_docs.rows("events.md", "## Reasons")}
+    assert await _all_events() == listed
+
+
+def test_every_reason_is_one_of_an_event_or_of_conditions_alone() -> None:
+    listed = {reason for reason, _, _ in test_docs.rows("events.md", "## Reasons")}
+    assert listed.isdisjoint(CONDITIONS_ALONE)
+    assert listed | CONDITIONS_ALONE == set(names.Reason)
+    page = (test_docs.ROOT / "docs/events.md").read_text()
+    sentence = page.split("stand in conditions alone:")[1].split("\n\n")[0]
+    assert {word for word in CONDITIONS_ALONE if f"`{word}`" in sentence} == CONDITIONS_ALONE
+
+
+async def test_a_quota_that_is_tried_again_and_again_gives_one_event() -> None:
+    api = RefusingApi(errors.Refused)
+    world = small_world.World(api)
+    async with world.running(objects.job()):
+        for _ in range(20):
+            await world.engine.settle(seconds=300)
+        assert next(api.refused) > 20
+        assert world.events().count(("Warning", "QuotaExceeded")) == 1
+    async with world.running():
+        await world.engine.settle(seconds=300)
+        assert world.events().count(("Warning", "QuotaExceeded")) == 1
+
+
+async def test_each_restart_of_a_replica_alone_is_told() -> None:
+    world = small_world.World()
+    async with world.running(objects.job(tfReplicaSpecs=SERVERS)):
+        await world.start_pods()
+        for _ in range(3):
+            await world.vanish("digits-worker-1")
+            await world.start_pods()
+        assert world.status["attempt"] == 1
+        assert world.events().count(("Warning", "ReplicaLost")) == 3
+
+
+async def test_the_number_of_events_does_not_grow_with_the_number_of_pods() -> None:
+    counts = []
+    for workers in (1, 60):
+        world = small_world.World()
+        async with world.running(objects.job(workers=workers)):
+            await world.start_pods()
+            await world.end("digits-chief-0", 0)
+        counts.append(world.events())
+    assert counts[0] == counts[1]
+
+
+async def test_an_operator_that_is_started_anew_repeats_nothing() -> None:
+    world = small_world.World()
+    async with world.running(objects.job()):
+        await world.start_pods()
+    before = world.events()
+    async with world.running():
+        await world.engine.settle(seconds=60)
+    assert world.events() == before

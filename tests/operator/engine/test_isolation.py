@@ -1,0 +1,65 @@
+"""The NetworkPolicy of a job on a real API server."""
+
+import pathlib
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from testing.operator import harness, objects
+from tfparallel_operator.engine import errors, resources
+
+pytestmark = pytest.mark.control_plane
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs/isolation.md"
+
+
+def _blocks() -> list[Any]:
+    """Return the YAML of the page: a policy's spec, and a job that has none."""
+    found = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    return [yaml.safe_load(block) for block in found]
+
+
+async def _policies(place: harness.Place) -> list[dict[str, Any]]:
+    return list((await place.api.list(resources.NETWORK_POLICIES, place.namespace)).items)
+
+
+async def test_a_job_takes_connections_of_its_own_pods_alone(place: harness.Place) -> None:
+    async with place.operator():
+        job = await place.create_job(objects.job(workers=1))
+        pods = await place.until_pods("digits-chief-0", "digits-worker-0")
+        [policy] = await _policies(place)
+        assert policy["metadata"]["name"] == "digits-tfparallel"
+        [owner] = policy["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
+        assert policy["spec"] == _blocks()[0]
+        chosen = policy["spec"]["podSelector"]["matchLabels"]
+        assert all(chosen.items() <= pod["metadata"]["labels"].items() for pod in pods.values())
+        place.kubectl("delete", "networkpolicy", "digits-tfparallel")
+
+        async def again() -> bool:
+            return [p["metadata"]["uid"] for p in await _policies(place)] not in (
+                [],
+                [policy["metadata"]["uid"]],
+            )
+
+        await harness.until("a policy that somebody deleted is made again", again)
+
+
+async def test_an_open_job_has_no_policy_and_the_choice_stays(place: harness.Place) -> None:
+    given = _blocks()[1]
+    name = given["metadata"]["name"]
+    async with place.operator():
+        await place.create_job(given)
+
+        async def made() -> bool:
+            return bool(await place.pods())
+
+        await harness.until("the job has pods", made)
+        assert await _policies(place) == []
+    path = resources.JOBS.path(place.namespace, name)
+    with pytest.raises(
+        errors.Invalid, match="network and hostNetwork cannot change once the job exists"
+    ):
+        await place.api.patch(path, {"spec": {"network": "Isolated"}})

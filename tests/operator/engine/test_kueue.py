@@ -1,0 +1,286 @@
+"""Jobs in queues of the real Kueue: `make test-queues`, its build takes minutes.
+
+Two nodes of four GPUs each, which pretend to run pods; quota for four GPUs, on the nodes of one
+flavor.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from testing.cluster import binaries, handle, kueue, lifecycle, settings
+from testing.operator import harness, objects, places
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import client, credentials, resources
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
+
+QUEUE = "research"
+NODE = "gpu-node-1"
+SECONDS = 60
+"""How long Kueue and the operator may take for one step: seconds, on a busy machine."""
+
+FLAVOR: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "ResourceFlavor",
+    "metadata": {"name": "fast"},
+    "spec": {
+        "nodeLabels": {"kubernetes.io/hostname": NODE},
+        "tolerations": [{"key": "fast", "operator": "Exists"}],
+    },
+}
+CLUSTER_QUEUE = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "ClusterQueue",
+    "metadata": {"name": "gpus"},
+    "spec": {
+        "namespaceSelector": {},
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [
+            {
+                "coveredResources": ["nvidia.com/gpu"],
+                "flavors": [
+                    {
+                        "name": "fast",
+                        "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 4}],
+                    }
+                ],
+            }
+        ],
+    },
+}
+URGENT = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "WorkloadPriorityClass",
+    "metadata": {"name": "urgent"},
+    "value": 1000,
+    "description": "goes first",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster_with_queues() -> Iterator[handle.Cluster]:
+    """Two nodes of four GPUs, Kueue, and quota for four."""
+    binaries.ensure([*binaries.LIGHT, kueue.MODULE])
+    name = "pytest-queues"
+    cluster = lifecycle.up(name, settings.Light(controllers=True, nodes=2, kueue=True))
+    try:
+        installed = places.install(cluster)
+        for manifest in (FLAVOR, CLUSTER_QUEUE, URGENT):
+            installed.run_kubectl("apply", "-f", "-", input=json.dumps(manifest))
+        yield installed
+    finally:
+        lifecycle.down(name)
+
+
+@pytest.fixture
+async def place(cluster_with_queues: handle.Cluster) -> AsyncIterator[harness.Place]:
+    """A namespace of the test's own with a queue, empty of pods before and after."""
+    access = credentials.find(str(cluster_with_queues.kubeconfig))
+    async with client.Client(access) as api:
+        async with places.opened(api, cluster_with_queues) as found:
+            queue = {
+                "apiVersion": "kueue.x-k8s.io/v1beta1",
+                "kind": "LocalQueue",
+                "metadata": {"name": QUEUE, "namespace": found.namespace},
+                "spec": {"clusterQueue": "gpus"},
+            }
+            found.kubectl("create", "-f", "-", given=queue)
+            yield found
+        found.kubectl("delete", "workloads", "--all")  # Else they hold their quota for a while.
+
+
+def queued(name: str = "digits", priority: str | None = None) -> harness.Body:
+    """Return a job whose workers need two GPUs each: there is quota for two."""
+    job = objects.job(name, workers=0)
+    template = objects.template()
+    template["spec"]["tolerations"] = [{"key": "mine", "operator": "Exists"}]
+    worker = {"replicas": 2, "devices": 2, "template": template}
+    job["spec"]["tfReplicaSpecs"] = {"Worker": worker}
+    job["metadata"]["labels"] = {names.LABEL_QUEUE: QUEUE}
+    if priority is not None:
+        job["metadata"]["labels"][names.LABEL_WORKLOAD_PRIORITY] = priority
+    return job
+
+
+async def workload(place: harness.Place, name: str = "digits") -> dict[str, Any]:
+    """Return a job's Workload."""
+    path = resources.WORKLOADS.path(place.namespace, f"tfparalleljob-{name}")
+    return await place.api.get(path)
+
+
+async def conditions(place: harness.Place, name: str = "digits") -> dict[str, tuple[str, str]]:
+    """Return the conditions of a job's Workload: status and reason."""
+    told = (await workload(place, name)).get("status", {}).get("conditions", ())
+    return {one["type"]: (one["status"], one["reason"]) for one in told}
+
+
+async def until_admission(
+    place: harness.Place, status: str, said: str, name: str = "digits"
+) -> dict[str, Any]:
+    """Wait until the job's condition Admitted has a status and says something; return it."""
+    found: dict[str, Any] = {}
+
+    async def reached() -> bool:
+        found.update(await place.condition("Admitted", name))
+        return found.get("status") == status and said in found.get("message", "")
+
+    await harness.until(f"Admitted of {name} is {status} and says {said!r}", reached, SECONDS)
+    return found
+
+
+async def pods_of(place: harness.Place, name: str) -> set[str]:
+    """Return the names of a job's pods."""
+    return {pod for pod in await place.pods() if pod.startswith(f"{name}-")}
+
+
+async def test_it_is_admitted_and_its_pods_run_where_the_quota_is(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(queued())
+        await place.until_state("Running")
+        found = await until_admission(place, "True", "admitted by ClusterQueue gpus")
+        assert found["reason"] == names.Reason.JOB_ADMITTED
+        for pod in (await place.pods()).values():
+            assert pod["spec"]["nodeName"] == NODE
+            assert pod["spec"]["nodeSelector"] == FLAVOR["spec"]["nodeLabels"]
+            keys = {given.get("key") for given in pod["spec"]["tolerations"]}
+            assert {"mine", "fast"} <= keys
+            assert pod["metadata"]["labels"][names.LABEL_POD_SET] == "worker"
+
+        async def ready() -> bool:
+            return (await conditions(place)).get("PodsReady") == ("True", "Started")
+
+        await harness.until("Kueue knows that the pods run", ready, SECONDS)
+        spec = (await workload(place))["spec"]
+        assert spec["priority"] == 0
+        for worker in range(2):
+            await place.end(f"digits-worker-{worker}", 0)
+        await place.until_state("Succeeded")
+
+        async def finished() -> bool:
+            return (await conditions(place)).get("Finished") == ("True", "Succeeded")
+
+        await harness.until("Kueue knows that the job has ended", finished, SECONDS)
+
+
+async def test_it_waits_for_quota_and_starts_when_another_job_has_ended(
+    place: harness.Place,
+) -> None:
+    async with place.operator():
+        await place.create_job(queued("first"))
+        await place.until_state("Running", "first")
+        await place.create_job(queued("second"))
+        found = await until_admission(place, "False", "insufficient unused quota", "second")
+        assert found["reason"] == names.Reason.JOB_QUEUED
+        assert await pods_of(place, "second") == set()
+        assert (await place.status("second"))["state"] == "Pending"
+        for worker in range(2):
+            await place.end(f"first-worker-{worker}", 0)
+        await place.until_state("Succeeded", "first")
+        await place.until_state("Running", "second")
+
+
+async def test_preempted_by_a_job_of_higher_priority_it_is_admitted_again(
+    place: harness.Place,
+) -> None:
+    async with place.operator():
+        await place.create_job(queued("low"))
+        await place.until_state("Running", "low")
+        await place.create_job(queued("high", "urgent"))
+        await place.until_state("Running", "high")
+        assert (await workload(place, "high"))["spec"]["priority"] == 1000
+        assert await pods_of(place, "low") == set()
+        await until_admission(place, "False", "Preempted", "low")
+        told = await conditions(place, "low")
+        assert told["Requeued"] == ("True", "Preempted")
+        assert told["QuotaReserved"][0] == "False"
+        status = await place.status("low")
+        assert (status["state"], status["attempt"]) == ("Pending", 1)
+        assert status["restarts"] == {"failure": 0, "disruption": 1}
+        for worker in range(2):
+            await place.end(f"high-worker-{worker}", 0)
+        await place.until_state("Running", "low")
+        assert (await place.status("low"))["attempt"] == 2
+        assert (await conditions(place, "low"))["Evicted"][0] == "False"
+
+
+async def test_restarts_keep_the_quota_and_a_suspended_job_gives_it_to_the_next(
+    place: harness.Place,
+) -> None:
+    async with place.operator():
+        await place.create_job(queued("first"))
+        await place.until_state("Running", "first")
+        await place.create_job(queued("second"))
+        await until_admission(place, "False", "insufficient unused quota", "second")
+        uid = (await workload(place, "first"))["metadata"]["uid"]
+        await place.end("first-worker-1", 1)
+
+        async def again() -> bool:
+            status = await place.status("first")
+            return (status["attempt"], status["state"]) == (2, "Running")
+
+        await harness.until("the first runs again", again, SECONDS)
+        assert (await workload(place, "first"))["metadata"]["uid"] == uid
+        assert await pods_of(place, "second") == set()
+        place.change({"runPolicy": {"suspend": True}}, "first")
+        await place.until_state("Running", "second")
+        assert await pods_of(place, "first") == set()
+
+
+async def test_a_workload_that_is_stopped_and_let_again_runs_in_a_new_attempt(
+    place: harness.Place,
+) -> None:
+    name = "workload/tfparalleljob-digits"
+    async with place.operator():
+        await place.create_job(queued())
+        await place.until_state("Running")
+        place.kubectl("patch", name, "--type=merge", "-p", '{"spec": {"active": false}}')
+        await until_admission(place, "False", "spec.active is false")
+
+        async def given_back() -> bool:
+            return (await conditions(place))["QuotaReserved"][0] == "False"
+
+        await harness.until("the quota is given back", given_back, SECONDS)
+        assert await place.pods() == {}
+        place.kubectl("patch", name, "--type=merge", "-p", '{"spec": {"active": true}}')
+        await place.until_state("Running")
+        assert (await place.status())["attempt"] == 2
+
+
+async def test_scaled_beyond_its_quota_it_waits_with_its_new_size(place: harness.Place) -> None:
+    job = queued()
+    job["spec"]["tfReplicaSpecs"]["Worker"] |= {"minReplicas": 1, "maxReplicas": 4}
+    job["spec"]["runPolicy"] = {"scaleCooldownSeconds": 0}
+    async with place.operator():
+        await place.create_job(job)
+        await place.until_state("Running")
+        place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+        await until_admission(place, "False", "insufficient quota")
+        assert await place.pods() == {}
+        place.kubectl("scale", "tfpj", "digits", "--replicas=1")
+        await place.until_state("Running")
+        assert set(await place.pods()) == {"digits-worker-0"}
+
+
+async def test_the_priority_class_of_the_pods_counts_and_one_that_is_not_there_is_told(
+    place: harness.Place,
+) -> None:
+    job = queued(priority="absent")
+    async with place.operator():
+        await place.create_job(job)
+
+        async def told() -> bool:
+            found = await place.condition("CreationRefused")
+            return found.get("reason") == names.Reason.PRIORITY_CLASS_NOT_FOUND
+
+        await harness.until("the job says that its class is not there", told, SECONDS)
+        low = queued("low")
+        template = low["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+        template["spec"]["priorityClassName"] = "system-cluster-critical"
+        await place.create_job(low)
+        await place.until_state("Running", "low")
+        spec = (await workload(place, "low"))["spec"]
+        assert spec["priority"] == 2_000_000_000
+        assert spec["priorityClassSource"] == "scheduling.k8s.io/priorityclass"

@@ -1,0 +1,99 @@
+"""One job of a thousand workers on a real API server: what is stored, and what the status holds."""
+
+import asyncio
+import json
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import yaml
+
+from testing.operator import harness
+from tfparallel_operator.engine import resources
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(600)]
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs/large-jobs.md"
+LIMIT_SECONDS = 240.0
+"""Over a thousand pods are created and started; with a quiet machine this takes seconds."""
+
+AT_ONCE = 16
+
+
+def _example() -> dict[str, Any]:
+    """Return the job of the page."""
+    [first, *_] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    job: dict[str, Any] = yaml.safe_load(first)
+    return job
+
+
+async def _until(place: harness.Place, name: str, what: str, **wanted: Any) -> dict[str, Any]:
+    """Wait until the job's status has these fields."""
+
+    async def reached() -> bool:
+        status = await place.status(name)
+        return {key: status.get(key) for key in wanted} == wanted
+
+    await harness.until(what, reached, LIMIT_SECONDS)
+    return await place.status(name)
+
+
+async def _start(place: harness.Place, names: Iterable[str]) -> None:
+    """Start many pods as their kubelets do."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> None:
+        async with slots:
+            await place.kubelet(name, "Running", running={})
+
+    await asyncio.gather(*map(one, names))
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, separators=(",", ":")))
+
+
+def _shows_the_task_alone(pod: dict[str, Any]) -> bool:
+    [container] = pod["spec"]["containers"]
+    given = {variable["name"]: variable.get("value") for variable in container["env"]}
+    return set(json.loads(given["TF_CONFIG"])) == {"task"} and given["TFPARALLEL_WORKERS"] == "1000"
+
+
+async def test_a_thousand_workers_are_stored_in_bounded_pieces(place: harness.Place) -> None:
+    job = _example()
+    # What the end of so many pods takes is not asked here.
+    job["spec"]["runPolicy"] = {"cleanPodPolicy": "None"}
+    name = job["metadata"]["name"]
+    async with place.operator():
+        await place.create_job(job)
+
+        async def created() -> bool:
+            found = (await place.status(name)).get("replicas", {})
+            seen = {role: counts.get("seen") for role, counts in found.items()}
+            return seen == {"Chief": "0", "Worker": "0-999", "PS": "0-9"}
+
+        await harness.until("every pod has been created", created, LIMIT_SECONDS)
+        pods = await place.pods()
+        assert len(pods) == 1011
+        assert all(map(_shows_the_task_alone, pods.values()))
+        # The server's own record of who wrote what grows with the pod, not with the job.
+        sizes = [_bytes({**pod, "metadata": {}}) for pod in pods.values()]
+        assert max(sizes) < 5_000
+        path = resources.CONFIG_MAPS.path(place.namespace, f"{name}-tfparallel")
+        cluster = (await place.api.get(path))["data"]["cluster.json"]
+        assert {role: len(of) for role, of in json.loads(cluster).items()} == {
+            "chief": 1,
+            "worker": 1000,
+            "ps": 10,
+        }
+        assert len(cluster) < 64_000
+        await _start(place, pods)
+        await _until(place, name, "every pod runs", state="Running", ready="1011/1011")
+        for index in (0, 1, 500):
+            await place.end(f"{name}-worker-{index}", 0)
+        await place.end(f"{name}-chief-0", 0)
+        status = await _until(place, name, "the end is recorded", state="Succeeded")
+        assert status["replicas"]["Worker"]["completed"] == "0-1,500"
+        assert _bytes(status) < 4_000

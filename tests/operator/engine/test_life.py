@@ -1,0 +1,202 @@
+"""The operator on a real API server, the test being the kubelet."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from testing.operator import harness, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import resources
+
+pytestmark = pytest.mark.control_plane
+
+ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
+
+
+async def test_a_job_goes_from_pending_to_running_to_succeeded(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job()
+        pods = await place.until_pods(*ALL)
+        _check_pod(pods["digits-worker-1"], place.namespace)
+        assert (await place.until_state("Pending"))["ready"] == "0/3"
+        await place.run_all()
+        assert (await place.until_state("Running"))["ready"] == "3/3"
+        shown = place.kubectl("get", "tfpj", "digits").splitlines()[1].split()
+        assert shown[:4] == ["digits", "Running", "MultiWorkerMirrored", "3/3"]
+        await place.end("digits-chief-0", 0)
+        status = await place.until_state("Succeeded")
+        assert status["completionTime"]
+        await place.until_pods("digits-chief-0")
+        events = await place.api.list(resources.EVENTS, place.namespace)
+        reasons = {event["reason"] for event in events.items}
+        assert reasons == {"JobStarted", "ReplicasRunning", "ChiefSucceeded"}
+        assert {event["regarding"]["name"] for event in events.items} == {"digits"}
+
+
+def _check_pod(pod: dict[str, Any], namespace: str) -> None:
+    labels = pod["metadata"]["labels"]
+    assert labels[names.LABEL_MANAGED_BY] == names.MANAGED_BY
+    assert labels[names.LABEL_JOB] == "digits"
+    assert labels[names.LABEL_ROLE] == "worker"
+    assert labels[names.LABEL_INDEX] == "1"
+    assert labels[names.LABEL_ATTEMPT] == "1"
+    [owner] = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == (names.KIND, "digits", True)
+    [container] = pod["spec"]["containers"]
+    variables = {given["name"]: given.get("value", "") for given in container["env"]}
+    assert json.loads(variables["TF_CONFIG"]) == {
+        "cluster": {
+            "chief": ["digits-chief-0.digits:2222"],
+            "worker": ["digits-worker-0.digits:2222", "digits-worker-1.digits:2222"],
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+    assert pod["spec"]["hostname"] == "digits-worker-1"
+    assert pod["spec"]["subdomain"] == "digits"
+    assert pod["metadata"]["namespace"] == namespace
+
+
+async def test_a_failed_worker_restarts_the_gang_until_the_limit(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(objects.job(runPolicy={"backoffLimit": 1}))
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        await place.end("digits-worker-0", 1)
+        await place.until_pods(*ALL, attempt=2)
+        status = await place.status()
+        assert (status["attempt"], status["restarts"]["failure"]) == (2, 1)
+        await place.run_all()
+        await place.until_state("Running")
+        await place.end("digits-worker-0", 1)
+        await place.until_state("Failed")
+        failed = await place.condition("Failed")
+        assert failed["reason"] == names.Reason.BACKOFF_LIMIT_EXCEEDED
+        assert "digits-worker-0 exited with code 1" in failed["message"]
+
+
+async def test_a_pod_that_somebody_deletes_is_a_disruption(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job()
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        place.kubectl("delete", "pod", "digits-worker-1", "--grace-period=0", "--force")
+        await place.until_pods(*ALL, attempt=2)
+        assert (await place.status())["restarts"] == {"failure": 0, "disruption": 1}
+
+
+async def test_a_pod_that_waits_for_its_image_says_so_in_the_status(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(objects.job(workers=0))
+        await place.until_pods("digits-chief-0")
+        waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+        await place.kubelet("digits-chief-0", "Pending", waiting=waiting)
+
+        async def told() -> bool:
+            chief = (await place.status()).get("replicas", {}).get("Chief", {})
+            return bool("ImagePullBackOff: no such image" in chief.get("reason", ""))
+
+        await harness.until("the reason is in the status", told)
+        assert (await place.status())["state"] == "Pending"
+
+
+async def test_a_template_that_the_server_refuses_is_a_condition(place: harness.Place) -> None:
+    async with place.operator():
+        job = objects.job(workers=0)
+        job["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(unknownField=1)
+        await place.create_job(job)
+        await place.until_state("Failed")
+        failed = await place.condition("Failed")
+        assert failed["reason"] == names.Reason.INVALID_TEMPLATE
+        assert "unknownField" in failed["message"]
+        assert "role chief" in failed["message"]
+        assert await place.pods() == {}
+
+
+async def test_a_service_of_that_name_which_is_not_ours_is_a_condition(
+    place: harness.Place,
+) -> None:
+    place.kubectl("create", "service", "clusterip", "digits", "--tcp=80")
+    async with place.operator():
+        await place.create_job()
+        await place.until_state("Failed")
+        failed = await place.condition("Failed")
+        assert failed["reason"] == names.Reason.NAME_CONFLICT
+        assert "Service digits exists and does not belong to this job" in failed["message"]
+        assert await place.pods() == {}
+
+
+async def test_two_namespaces_are_watched_and_no_third(place: harness.Place, cluster: Any) -> None:
+    others = [harness.Place(place.api, cluster, f"{place.namespace}-{n}") for n in (1, 2)]
+    for other in others:
+        await other.create_namespace()
+    watched = (place.namespace, others[0].namespace)
+    async with place.operator(watch_namespaces=watched):
+        for where in (place, *others):
+            await where.create_job(objects.job(workers=0))
+        await place.until_pods("digits-chief-0")
+        await others[0].until_pods("digits-chief-0")
+        assert await others[1].pods() == {}
+    for other in others:
+        await other.delete_jobs()
+
+
+async def test_jobs_that_were_there_before_the_operator_are_run(place: harness.Place) -> None:
+    await place.create_job()
+    async with place.operator(watch_namespaces=()):
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+    await place.end("digits-chief-0", 0)
+    async with place.operator():
+        status = await place.until_state("Succeeded")
+    assert status["attempt"] == 1
+
+
+async def test_a_job_that_is_made_anew_never_takes_over_the_pods_of_the_former(
+    place: harness.Place,
+) -> None:
+    async with place.operator():
+        first = await place.create_job(objects.job(workers=0))
+        [pod] = (await place.until_pods("digits-chief-0")).values()
+        assert pod["metadata"]["ownerReferences"][0]["uid"] == first["metadata"]["uid"]
+        place.kubectl("delete", "tfpj", "digits")
+        second = await place.create_job(objects.job(workers=0))
+        await place.until_state("Pending")
+        # There is no garbage collector here: the test is it, later.
+        await asyncio.sleep(1)
+        assert (await place.status())["state"] == "Pending"
+        place.kubectl("delete", "service", "digits")
+        for kind in ("configmap", "networkpolicy"):
+            place.kubectl("delete", kind, "digits-tfparallel")
+        place.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
+
+        async def replaced() -> bool:
+            pods = (await place.pods()).values()
+            uids = [p["metadata"]["ownerReferences"][0]["uid"] for p in pods]
+            return uids == [second["metadata"]["uid"]]
+
+        await harness.until("the new job has its own pod", replaced)
+
+
+async def test_deleting_a_job_leaves_nothing(place_with_nodes: harness.Place) -> None:
+    place = place_with_nodes
+    async with place.operator():
+        await place.create_job()
+        await place.until_pods(*ALL)
+        # KWOK's nodes start the pods.
+        await place.until_state("Running")
+    # The operator is not needed for what follows.
+    place.kubectl("delete", "tfpj", "digits")
+
+    async def empty() -> bool:
+        left = place.kubectl(
+            "get", "pods,services,configmaps,networkpolicies", "-o", "name"
+        ).split()
+        return left == ["configmap/kube-root-ca.crt"]
+
+    await harness.until("everything that belonged to the job is gone", empty, seconds=240)
+    assert place.kubectl("get", "tfpj", "-o", "name") == ""

@@ -1,0 +1,182 @@
+"""The queue, the heap of timers, pauses after failures, and merge patches."""
+
+import asyncio
+import datetime
+from typing import Any
+
+import pytest
+
+from testing.operator import small_engine
+from tfparallel_operator.engine import merge, queue, timers
+
+
+async def test_a_key_waits_only_once() -> None:
+    work: queue.Queue[str] = queue.Queue()
+    for key in ("a", "b", "a", "a"):
+        work.add(key)
+    assert len(work) == 2
+    assert [await work.get(), await work.get()] == ["a", "b"]
+
+
+async def test_a_key_is_never_with_two_workers_and_comes_once_more() -> None:
+    work: queue.Queue[str] = queue.Queue()
+    work.add("a")
+    assert await work.get() == "a"
+    work.add("a")
+    work.add("a")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await work.get()
+    work.done("a")
+    assert await work.get() == "a"
+    work.done("a")
+    assert len(work) == 0
+
+
+async def test_a_queue_that_nobody_works_on_takes_nothing_in() -> None:
+    work: queue.Queue[str] = queue.Queue(opened=False)
+    work.add("a")
+    assert len(work) == 0
+    assert work.oldest() == 0.0
+    work.open(["b", "c"])
+    work.add("b")
+    assert [await work.get(), await work.get()] == ["b", "c"]
+    assert len(work) == 2
+
+
+async def test_many_workers_see_every_key_and_none_at_the_same_time() -> None:
+    work: queue.Queue[int] = queue.Queue()
+    running: set[int] = set()
+    seen: list[int] = []
+
+    async def worker() -> None:
+        while True:
+            key = await work.get()
+            assert key not in running
+            running.add(key)
+            await asyncio.sleep(0)
+            seen.append(key)
+            running.discard(key)
+            work.done(key)
+
+    workers = [asyncio.create_task(worker()) for _ in range(4)]
+    for round_ in range(50):
+        for key in range(5):
+            work.add((key + round_) % 5)
+        await asyncio.sleep(0)
+    while len(work):
+        await asyncio.sleep(0)
+    for task in workers:
+        task.cancel()
+    outcomes = await asyncio.gather(*workers, return_exceptions=True)
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+    assert set(seen) == set(range(5))
+
+
+async def test_a_worker_that_gives_up_waiting_takes_no_key_with_it() -> None:
+    work: queue.Queue[str] = queue.Queue()
+    waiting = asyncio.create_task(work.get())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    work.add("a")
+    assert await work.get() == "a"
+
+
+async def test_the_age_of_the_oldest_key_counts_waiting_and_running() -> None:
+    now = [0.0]
+    work: queue.Queue[str] = queue.Queue(clock=lambda: now[0])
+    assert work.oldest() == 0.0
+    work.add("a")
+    now[0] = 5.0
+    work.add("b")
+    assert work.oldest() == 5.0
+    await work.get()
+    now[0] = 9.0
+    assert work.oldest() == 4.0
+
+
+async def test_a_key_is_as_old_as_the_oldest_thing_that_no_look_has_served() -> None:
+    now = [0.0]
+    work: queue.Queue[str] = queue.Queue(clock=lambda: now[0])
+    work.add("a")
+    now[0] = 2.0
+    work.add("a")
+    await work.get()
+    assert work.age("a") == 2.0
+    now[0] = 3.0
+    work.add("a")
+    work.done("a")
+    await work.get()
+    now[0] = 4.0
+    assert work.age("a") == 1.0
+    work.done("a", served=False)
+    now[0] = 7.0
+    work.add("a")
+    await work.get()
+    assert work.age("a") == 4.0
+
+
+def test_a_timer_fires_at_the_earliest_of_its_times_and_once() -> None:
+    clock, fired = small_engine.Clock(), list[str]()
+    start = clock()
+    alarm = timers.Timers(fired.append, clock)
+    alarm.set("a", start + datetime.timedelta(seconds=10))
+    alarm.set("a", start + datetime.timedelta(seconds=5))
+    alarm.set("a", start + datetime.timedelta(seconds=20))
+    alarm.after("b", 7)
+    assert alarm.fire_due() == 5.0
+    clock.advance(5)
+    assert alarm.fire_due() == 2.0
+    assert fired == ["a"]
+    clock.advance(100)
+    assert alarm.fire_due() is None
+    assert fired == ["a", "b"]
+
+
+async def test_a_timer_that_is_set_while_the_heap_sleeps_wakes_it() -> None:
+    done = asyncio.Event()
+    alarm: timers.Timers[str] = timers.Timers(lambda _: done.set())
+    alarm.after("far", 1000)
+    task = asyncio.create_task(alarm.run())
+    await asyncio.sleep(0.01)
+    alarm.after("near", 0.02)
+    async with asyncio.timeout(60):
+        await done.wait()
+    task.cancel()
+    assert done.is_set()
+
+
+def test_pauses_double_up_to_five_minutes_and_begin_again_after_success() -> None:
+    backoff: timers.Backoff[str] = timers.Backoff(draw=lambda: 1.0)
+    pauses = [backoff.failed("a") for _ in range(11)]
+    assert pauses[:5] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert pauses[9:] == [300.0, 300.0]
+    assert backoff.failed("b") == 1.0
+    backoff.succeeded("a")
+    assert backoff.failed("a") == 1.0
+
+
+def test_pauses_are_spread_over_the_upper_half() -> None:
+    backoff: timers.Backoff[str] = timers.Backoff(draw=lambda: 0.0)
+    assert backoff.failed("a") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "patch"),
+    [
+        ({}, {}, {}),
+        ({"a": 1}, {"a": 1}, {}),
+        ({"a": 1}, {}, {"a": None}),
+        ({}, {"a": 1}, {"a": 1}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, {"a": {"c": None}}),
+        ({"a": {"b": 1}}, {"a": {"b": 1}, "d": [1]}, {"d": [1]}),
+        ({"a": [1, 2]}, {"a": [2]}, {"a": [2]}),
+        ({"a": {"b": 1}}, {"a": 2}, {"a": 2}),
+        ({}, {"a": {}}, {"a": {}}),
+    ],
+)
+def test_a_merge_patch_holds_only_what_differs(
+    old: dict[str, Any], new: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    assert merge.difference(old, new) == patch

@@ -1,0 +1,33 @@
+"""Jobs with the label of a queue where there is no Kueue; `queues.py` has one."""
+
+import json
+
+import pytest
+
+from testing.operator import harness, objects
+from tfparallel_operator.api import names
+
+pytestmark = pytest.mark.control_plane
+
+
+async def test_without_kueue_a_job_says_so_and_goes_on_without_the_label(
+    place: harness.Place,
+) -> None:
+    job = objects.job()
+    job["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
+    async with place.operator():
+        await place.create_job(job)
+
+        async def told() -> bool:
+            found = await place.condition("CreationRefused")
+            return found.get("reason") == names.Reason.KUEUE_NOT_INSTALLED
+
+        await harness.until("the job says that there is no Kueue", told)
+        message = (await place.condition("CreationRefused"))["message"]
+        assert "does not know Workloads of kueue.x-k8s.io/v1beta1: install Kueue" in message
+        assert "remove the label kueue.x-k8s.io/queue-name=research" in message
+        assert await place.pods() == {}
+        unlabelled = {"metadata": {"labels": {names.LABEL_QUEUE: None}}}
+        place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", json.dumps(unlabelled))
+        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        await place.until_let_through()

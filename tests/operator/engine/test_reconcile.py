@@ -1,0 +1,319 @@
+"""Refusals, conflicts and names that are taken, on an API server in memory."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from testing.operator import memory_api, objects, small_engine
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import client, errors, resources
+
+CHIEF = resources.PODS.path("default", "digits-chief-0")
+
+
+class RefusingApi(memory_api.MemoryApi):
+    """Answers creations of pods with an error, as long as it has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusal: errors.ApiError | None = None
+        self.refused = 0
+        self.conflicts = 0
+        self.intruder = ""
+        """Who writes to the job just before the next status does."""
+
+    async def create(
+        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+    ) -> client.Object:
+        if resource == resources.PODS and self.refusal is not None:
+            self.refused += 1
+            raise self.refusal
+        return await super().create(resource, namespace, manifest)
+
+    async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
+        manager, self.intruder = self.intruder, ""
+        if manager:
+            await self.apply(path, {"metadata": {}, "status": {"progress": {"step": 1}}}, manager)
+        try:
+            return await super().patch(path, change)
+        except errors.Conflict:
+            self.conflicts += 1
+            raise
+
+
+class World:
+    """A job on an API server in memory, and an engine."""
+
+    def __init__(self) -> None:
+        self.api = RefusingApi()
+        self.engine = small_engine.SmallEngine(self.api, self.api, small_engine.Clock())
+
+    @contextlib.asynccontextmanager
+    async def running(self, **spec: Any) -> AsyncIterator[None]:
+        await self.api.create(resources.JOBS, "default", objects.job(**spec))
+        async with self.engine.running():
+            await self.engine.settle(seconds=0)
+            yield
+
+    @property
+    def status(self) -> dict[str, Any]:
+        [job] = self.api.items(resources.JOBS)
+        return dict(job.get("status", {}))
+
+    @property
+    def pods(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self.api.items(resources.PODS)]
+
+    @property
+    def raw_pods(self) -> tuple[client.Object, ...]:
+        return self.api.items(resources.PODS)
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        found = self.status.get("conditions", ())
+        return dict(next((one for one in found if one["type"] == kind), {}))
+
+    def failed(self) -> tuple[str, str]:
+        [condition] = [c for c in self.status["conditions"] if c["type"] == "Failed"]
+        return condition["reason"], condition["message"]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def _occupy(api: memory_api.MemoryApi, owner: dict[str, Any] | None) -> None:
+    pod = objects.pod("digits-chief-0")
+    pod["metadata"]["labels"] = objects.labels("chief")
+    pod["metadata"]["ownerReferences"] = [owner] if owner else []
+    await api.create(resources.PODS, "default", pod)
+
+
+QUOTA = 'pods "digits-chief-0" is forbidden: exceeded quota: gpus'
+
+
+async def test_a_quota_is_waited_for_and_told_of(world: World) -> None:
+    world.api.refusal = errors.Refused(QUOTA, status=403)
+    async with world.running():
+        assert world.status["state"] == "Pending"
+        assert world.pods == []
+        refused = world.condition("CreationRefused")
+        assert (refused["status"], refused["reason"]) == ("True", "QuotaExceeded")
+        assert refused["message"] == (
+            f"the API server refuses to create pods, trying again: {QUOTA}"
+        )
+        [event] = [
+            event
+            for event in world.api.items(resources.EVENTS)
+            if event["reason"] == names.Reason.QUOTA_EXCEEDED
+        ]
+        assert event["note"] == refused["message"]
+        assert event["type"] == "Warning"
+        world.api.refusal = None
+        await world.engine.settle()
+        assert len(world.pods) == 3
+        assert world.condition("CreationRefused")["status"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "reason"),
+    [
+        ("pods is forbidden: no PriorityClass with name big was found", "PriorityClassNotFound"),
+        ("pods is forbidden: violates PodSecurity", "AdmissionDenied"),
+    ],
+)
+async def test_a_refusal_for_now_has_a_reason_of_its_own(
+    world: World, sentence: str, reason: str
+) -> None:
+    world.api.refusal = errors.Refused(sentence, status=403)
+    async with world.running():
+        assert world.condition("CreationRefused")["reason"] == reason
+        assert world.status["state"] == "Pending"
+
+
+async def test_refused_pods_are_left_alone_for_longer_and_longer(world: World) -> None:
+    world.api.refusal = errors.Refused(QUOTA, status=403)
+    async with world.running(workers=0):
+        before = len(world.api.log)
+        for _ in range(60):
+            # What else happens to the job does not hurry it.
+            world.api.touch(resources.JOBS.path("default", "digits"))
+            await world.engine.settle(seconds=10)
+        assert 6 <= world.api.refused <= 14
+        assert len(world.api.log) - before <= 1, "nothing is written while nothing changes"
+
+
+async def test_after_the_first_refusal_the_other_pods_are_not_tried(world: World) -> None:
+    async with world.running(workers=60):
+        world.api.refusal = errors.Refused(QUOTA, status=403)
+        world.api.remove(CHIEF)
+        await world.engine.settle()
+        world.api.let_go()
+        await world.engine.settle(seconds=0)
+        assert 1 <= world.api.refused <= 4
+
+
+async def test_a_pod_of_a_dead_node_is_deleted_by_force(world: World) -> None:
+    await _lose_a_node(world)
+    async with world.running(workers=1):
+        await _fail_and_keep(world)
+        assert [pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods] == [
+            "2",
+            "2",
+        ]
+        reasons = [event["reason"] for event in world.api.items(resources.EVENTS)]
+        assert names.Reason.POD_FORCED in reasons
+
+
+async def test_a_pod_of_a_node_that_lives_is_left_to_it(world: World) -> None:
+    await _lose_a_node(world, ready="True")
+    async with world.running(workers=1):
+        await _fail_and_keep(world)
+        assert "1" in {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods}
+
+
+async def _lose_a_node(world: World, ready: str = "Unknown") -> None:
+    status = {"conditions": [{"type": "Ready", "status": ready}]}
+    node = {"metadata": {"name": "n1", "namespace": ""}, "status": status}
+    await world.api.create(resources.NODES, None, node)
+
+
+async def _fail_and_keep(world: World) -> None:
+    """A worker fails, and its node does not end it when it is deleted."""
+    for pod in world.raw_pods:
+        pod["spec"]["nodeName"] = "n1"
+        pod["status"] = {"phase": "Running", **objects.container(running={})}
+        world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
+    await world.engine.settle(seconds=0)
+    world.api.remove(CHIEF)
+    await world.engine.settle(seconds=0)
+    for pod in world.raw_pods:
+        pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:30Z"
+        world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
+    for _ in range(8):
+        assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods} == {"1"}
+        await world.engine.settle(seconds=10)
+    await world.engine.settle(seconds=15)
+
+
+async def test_a_busy_server_is_asked_again_when_it_said(world: World) -> None:
+    world.api.refusal = errors.Unavailable("busy", status=429, retry_after=20.0)
+    async with world.running():
+        asked = world.api.refused
+        await world.engine.settle(seconds=15)
+        assert world.api.refused == asked
+        world.api.refusal = None
+        await world.engine.settle(seconds=6)
+        assert len(world.pods) == 3
+
+
+async def test_pauses_grow_while_the_server_does_not_answer(world: World) -> None:
+    world.api.refusal = errors.Unavailable("no answer")
+    async with world.running(workers=0):
+        for _ in range(60):
+            await world.engine.settle(seconds=10)
+        assert 6 <= world.api.refused <= 14
+
+
+async def test_a_deadline_holds_while_pods_are_refused(world: World) -> None:
+    world.api.refusal = errors.Refused("exceeded quota: gpus", status=403)
+    async with world.running(runPolicy={"activeDeadlineSeconds": 100}):
+        for _ in range(8):
+            await world.engine.settle(seconds=10)
+        assert world.status["state"] == "Pending"
+        await world.engine.settle(seconds=20)
+        assert world.failed()[0] == names.Reason.DEADLINE_EXCEEDED
+
+
+async def test_an_invalid_template_fails_the_job_with_the_servers_sentence(world: World) -> None:
+    world.api.refusal = errors.Invalid("spec.containers[0].image: Required value", status=422)
+    async with world.running():
+        reason, message = world.failed()
+        assert reason == names.Reason.INVALID_TEMPLATE
+        assert "spec.containers[0].image: Required value" in message
+        refused = world.api.refused
+        assert refused <= 2, "one pod of each role is enough to find out"
+        await world.engine.settle(seconds=1000)
+        assert world.api.refused == refused
+
+
+async def test_a_corrected_template_starts_the_job_after_all(world: World) -> None:
+    world.api.refusal = errors.Invalid("no image", status=422)
+    async with world.running():
+        world.api.refusal = None
+        path = resources.JOBS.path("default", "digits")
+        await world.api.patch(path, {"spec": objects.job(workers=1)["spec"]})
+        await world.engine.settle()
+        assert world.status["state"] == "Pending"
+        assert world.pods == ["digits-chief-0", "digits-worker-0"]
+
+
+async def test_a_foreign_pod_of_the_name_is_left_alone_and_named(world: World) -> None:
+    await _occupy(world.api, None)
+    async with world.running():
+        assert world.failed() == (
+            names.Reason.NAME_CONFLICT,
+            "Pod digits-chief-0 exists and does not belong to this job: delete it, or give the job "
+            "another name",
+        )
+        assert "digits-chief-0" in world.pods
+
+
+async def test_a_pod_of_an_earlier_job_of_the_name_is_waited_for(world: World) -> None:
+    await _occupy(world.api, objects.owner(uid="earlier"))
+    async with world.running():
+        await world.engine.settle()
+        assert world.status["state"] == "Pending"
+        world.api.remove(CHIEF)
+        await world.engine.settle()
+        assert len(world.api.created) == 4
+        [chief] = [
+            p for p in world.api.items(resources.PODS) if p["metadata"]["name"] == "digits-chief-0"
+        ]
+        assert chief["metadata"]["ownerReferences"][0]["uid"] != "earlier"
+
+
+async def test_an_object_that_is_no_valid_job_fails_once_and_is_left_alone(world: World) -> None:
+    async with world.running(unknownField=1):
+        reason, message = world.failed()
+        assert reason == names.Reason.INVALID_SPEC
+        assert "unknownField" in message
+        assert world.status["observedGeneration"] == 1
+        before = len(world.api.log)
+        await world.engine.sweeper.sweep()
+        await world.engine.settle(seconds=1000)
+        assert len(world.api.log) == before
+
+
+async def test_a_job_that_changed_under_a_decision_is_read_and_decided_anew(world: World) -> None:
+    async with world.running():
+        world.api.intruder = "tfparallel-progress"
+        for pod in world.api.items(resources.PODS):
+            pod["status"] = {"phase": "Running"}
+            world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
+        await world.engine.settle()
+        assert world.api.conflicts == 1
+        assert world.status["state"] == "Running"
+        assert world.status["progress"] == {"step": 1}
+
+
+async def test_progress_is_never_written_by_the_engine(world: World) -> None:
+    async with world.running():
+        path = resources.JOBS.path("default", "digits", "status")
+        await world.api.apply(
+            path, {"metadata": {}, "status": {"progress": {"step": 7}}}, "tfparallel-progress"
+        )
+        world.api.remove(CHIEF)
+        await world.engine.settle()
+        assert world.status["attempt"] == 2
+        assert world.status["progress"] == {"step": 7}
+
+
+async def test_a_job_that_is_deleted_is_not_looked_at_again(world: World) -> None:
+    async with world.running():
+        world.api.remove(resources.JOBS.path("default", "digits"), "deleted by a person")
+        await world.engine.settle()
+        assert world.pods == []
+        assert world.api.log[-1] == "deleted by a person"

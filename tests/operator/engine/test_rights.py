@@ -1,0 +1,151 @@
+"""The rights that are installed are enough: in the whole cluster, and in some namespaces alone."""
+
+import base64
+import dataclasses
+import os
+import pathlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+import yaml
+
+from testing.cluster import console
+from testing.operator import harness, objects, operator_process
+from tests.operator.engine import test_gangs
+from tfparallel_operator.engine import resources
+from tfparallel_operator.local import ports
+
+pytestmark = pytest.mark.control_plane
+
+ACCOUNT = "tfparallel-operator"
+SECRET = "tfparallel-operator-tls"
+BASE = pathlib.Path(__file__).parents[3] / "manifests" / "base"
+ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
+
+
+def _install(place: harness.Place, folder: pathlib.Path) -> None:
+    parts = [os.path.relpath(BASE / part, folder) for part in ("rbac", "manager")]
+    content = {"namespace": place.namespace, "resources": parts}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    place.kubectl("apply", "-k", str(folder))
+
+
+async def _kubeconfig(place: harness.Place, folder: pathlib.Path) -> str:
+    """Write a kubeconfig with the service account's token in the place of the administrator."""
+    content = yaml.safe_load(place.cluster.kubeconfig.read_text())
+    token = place.kubectl("create", "token", ACCOUNT).strip()
+    content["users"] = [{"name": content["users"][0]["name"], "user": {"token": token}}]
+    path = folder / "operator.kubeconfig"
+    path.write_text(yaml.safe_dump(content))
+    await harness.until("the rights are in force", _rights_in_force(place))
+    return str(path)
+
+
+def _rights_in_force(place: harness.Place) -> Callable[[], Awaitable[bool]]:
+    """Whether the API server has heard of the roles, which it does a moment later than we."""
+    account = f"--as=system:serviceaccount:{place.namespace}:{ACCOUNT}"
+
+    async def in_force() -> bool:
+        try:
+            for right in (("list", "pods"), ("list", "tfpj"), ("get", f"secrets/{SECRET}")):
+                place.kubectl("auth", "can-i", *right, account)
+        except console.ClusterError:
+            return False
+        return True
+
+    return in_force
+
+
+async def test_the_operator_works_with_the_rights_that_are_installed(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    _install(place, tmp_path)
+    [port] = ports.allocate(1)
+    arguments = {
+        "KUBECONFIG": await _kubeconfig(place, tmp_path),
+        "POD_NAMESPACE": place.namespace,
+        "TFPARALLEL_LEASE": ACCOUNT,
+        "TFPARALLEL_PROGRESS_HOST": "127.0.0.1",
+        "TFPARALLEL_PROGRESS_PORT": str(port),
+    }
+    async with operator_process.running(arguments, tmp_path / "log") as operator:
+        await operator.until_ready()
+        await place.create_job()
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        await place.end("digits-worker-0", 1)
+        await place.until_pods(*ALL, attempt=2)
+        await place.run_all()
+        await place.end("digits-chief-0", 0)
+        await place.until_state("Succeeded")
+        await place.until_pods("digits-chief-0", attempt=2)
+        place.change({"runPolicy": {"ttlSecondsAfterFinished": 0}})
+
+        async def removed() -> bool:
+            found = await place.api.list(resources.JOBS, place.namespace)
+            return not found.items
+
+        await harness.until("the job is removed after its time to live", removed)
+        assert "forbidden" not in operator.log
+        assert '"level": "error"' not in operator.log
+    secret = await place.api.get(resources.SECRETS.path(place.namespace, SECRET))
+    assert b"BEGIN CERTIFICATE" in base64.b64decode(secret["data"]["tls.crt"])
+    events = await place.api.list(resources.EVENTS, place.namespace)
+    assert "ChiefSucceeded" in {event["reason"] for event in events.items}
+
+
+CHART = pathlib.Path(__file__).parents[3] / "charts" / "tfparallel-operator"
+RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+
+
+async def test_roles_in_its_namespaces_are_enough_for_the_operator(
+    place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = dataclasses.replace(place, namespace=f"{place.namespace}-other")
+    await other.create_namespace()
+    chosen = ("rbac.clusterRights=false", f"watchNamespaces={{{place.namespace}}}")
+    values = [part for value in chosen for part in ("--set", value)]
+    rendered = place.cluster.run_helm(
+        "template", ACCOUNT, str(CHART), "--namespace", place.namespace, *values
+    )
+    documents = [one for one in yaml.safe_load_all(rendered) if one]
+    rights = [one for one in documents if one["kind"] in RIGHTS]
+    assert not [one for one in rights if one["kind"].startswith("Cluster")]
+    place.kubectl("apply", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": rights})
+    await other.create_job()
+    async with place.operator(kubeconfig=await _kubeconfig(place, tmp_path)):
+        await place.create_job()
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        await place.end("digits-chief-0", 0)
+        await place.until_state("Succeeded")
+        await place.until_pods("digits-chief-0")
+    assert await other.pods() == {}
+    assert "forbidden" not in caplog.text
+    await other.delete_jobs()
+
+
+async def test_the_rights_are_enough_for_gangs(
+    place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _install(place, tmp_path)
+    place.kubectl("apply", "-f", "-", given=test_gangs.definition())
+    path = test_gangs.VOLCANO.path(place.namespace, "digits")
+    job = objects.job(scheduling={"gang": "Volcano"}, runPolicy={"scaleCooldownSeconds": 0})
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
+    try:
+        async with place.operator(kubeconfig=await _kubeconfig(place, tmp_path)):
+            await place.create_job(job)
+            await place.until_pods(*ALL)
+            assert (await place.api.get(path))["spec"]["minMember"] == 3
+            place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+            await place.until_pods(*ALL, "digits-worker-2", attempt=2)
+            assert (await place.api.get(path))["spec"]["minMember"] == 4
+            place.change({"runPolicy": {"suspend": True}})
+            await place.until_gone(path)
+        assert "forbidden" not in caplog.text
+    finally:
+        name = test_gangs.definition()["metadata"]["name"]
+        place.kubectl("delete", "crd", name)

@@ -1,0 +1,51 @@
+"""The scale subresource on a real API server, by hand and by an autoscaler."""
+
+import json
+
+import pytest
+
+from testing.cluster import console
+from testing.operator import harness, objects
+
+pytestmark = pytest.mark.control_plane
+
+
+def _elastic(workers: int = 2) -> harness.Body:
+    job = objects.job(workers=workers, runPolicy={"scaleCooldownSeconds": 0})
+    job["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=4)
+    return job
+
+
+async def test_kubectl_scales_the_workers(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(_elastic())
+        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        await place.run_all()
+        await place.until_state("Running")
+        place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+        pods = [f"digits-worker-{index}" for index in range(3)]
+        await place.until_pods("digits-chief-0", *pods, attempt=2)
+        shown = json.loads(place.kubectl("get", "tfpj", "digits", "--subresource=scale", "-ojson"))
+        assert shown["spec"]["replicas"] == shown["status"]["replicas"] == 3
+        assert shown["status"]["selector"] == (
+            "tfparallel.dev/job-name=digits,tfparallel.dev/replica-role=worker"
+        )
+        assert (await place.status())["restarts"] == {"failure": 0, "disruption": 0}
+
+
+async def test_a_number_outside_of_the_bounds_is_refused(place: harness.Place) -> None:
+    await place.create_job(_elastic())
+    with pytest.raises(console.ClusterError, match="not between its minReplicas and maxReplicas"):
+        place.kubectl("scale", "tfpj", "digits", "--replicas=5")
+
+
+async def test_a_job_without_bounds_is_not_scaled(place: harness.Place) -> None:
+    await place.create_job(objects.job())
+    with pytest.raises(console.ClusterError, match="but for workers with minReplicas"):
+        place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+
+
+async def test_the_manager_cannot_change(place: harness.Place) -> None:
+    await place.create_job(objects.job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}))
+    with pytest.raises(console.ClusterError, match="managedBy cannot change"):
+        place.change({"runPolicy": {"managedBy": "tfparallel.dev/operator"}})

@@ -1,0 +1,115 @@
+"""The group of tasks, probes and log lines."""
+
+import asyncio
+import json
+import logging
+import sys
+
+import pytest
+
+from testing.operator import memory_api
+from tfparallel_operator.engine import (
+    children,
+    client,
+    logs,
+    metrics,
+    probes,
+    queue,
+    service,
+    settings,
+)
+
+
+async def test_a_part_that_ends_takes_the_process_with_it() -> None:
+    class Ending(memory_api.MemoryApi):
+        """Its list ends in an error that no part expects."""
+
+        async def page(self, *_: object) -> client.Listing:
+            raise ZeroDivisionError("a bug")
+
+    given = settings.Settings("trainer:test", health_port=0)
+    operator = service.Operator(Ending(), given, None, metrics.Metrics())
+    with pytest.raises(ExceptionGroup) as caught:
+        await operator.run(asyncio.Event())
+    assert caught.value.split(ZeroDivisionError)[0] is not None
+
+
+async def test_a_part_that_returns_is_named() -> None:
+    async def returning() -> None:
+        return None
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            service.spawn(group, "watch", returning())
+    assert "the operator's part 'watch' has ended" in str(caught.value.exceptions[0])
+
+
+async def test_a_silent_informer_and_a_stuck_worker_are_not_healthy() -> None:
+    now = [0.0]
+    work: queue.Queue[queue.Key] = queue.Queue(clock=lambda: now[0])
+    found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    assert probes.healthy(found, work) == ""
+    work.add(queue.Key("default", "digits"))
+    await work.get()
+    now[0] = probes.KEY_LIMIT_SECONDS + 1
+    assert "a worker been busy, for 601 s" in probes.healthy(found, work)
+    assert probes.ready(found, jobs_listed=True) == (
+        "the children of the jobs have not been listed yet"
+    )
+
+
+async def test_an_informer_that_neither_hears_nor_tries_is_not_healthy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    monkeypatch.setattr(probes, "SILENCE_LIMIT_SECONDS", -1.0)
+    assert probes.healthy(found, queue.Queue()).startswith("no event, bookmark or attempt of a")
+
+
+async def test_the_operator_is_ready_when_children_and_jobs_have_been_listed() -> None:
+    found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    task = asyncio.create_task(found.run())
+    await found.wait_synced()
+    assert probes.ready(found, jobs_listed=False) == "the jobs have not been listed yet"
+    assert probes.ready(found, jobs_listed=True) == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _record() -> logging.LogRecord:
+    try:
+        raise ValueError("what went wrong")
+    except ValueError:
+        caught = sys.exc_info()
+    return logging.LogRecord("engine", logging.WARNING, "x.py", 1, "%s ready", ("2/3",), caught)
+
+
+def test_a_json_line_carries_the_job_and_the_traceback() -> None:
+    with logs.about(job="digits", reconcile="1f2e"), logs.about(attempt=2):
+        line = json.loads(logs.JsonFormatter().format(_record()))
+    assert (line["level"], line["message"]) == ("warning", "2/3 ready")
+    assert (line["job"], line["attempt"], line["reconcile"]) == ("digits", 2, "1f2e")
+    assert "namespace" not in line
+    assert "ValueError: what went wrong" in line["exception"]
+
+
+async def test_what_a_line_is_about_goes_along_into_tasks_and_ends_with_its_block() -> None:
+    async def line() -> dict[str, object]:
+        await asyncio.sleep(0)
+        found: dict[str, object] = json.loads(logs.JsonFormatter().format(_record()))
+        return found
+
+    with logs.about(job="one"):
+        first = asyncio.create_task(line())
+    with logs.about(job="two"):
+        second = asyncio.create_task(line())
+    assert [(await task)["job"] for task in (first, second)] == ["one", "two"]
+    assert "job" not in await line()
+
+
+def test_a_line_for_people_carries_the_same() -> None:
+    with logs.about(job="digits", namespace="training"):
+        text = logs.TextFormatter().format(_record())
+    first, *rest = text.splitlines()
+    assert first.endswith("WARNING namespace=training job=digits 2/3 ready")
+    assert rest[-1] == "ValueError: what went wrong"

@@ -1,0 +1,217 @@
+import pathlib
+from typing import Any
+
+import pytest
+
+from testing.operator import local_jobs as jobs
+from tfparallel_operator.api import load
+from tfparallel_operator.local import run, source
+
+_TRUE = {"Worker": ["true"]}
+
+
+def _trainer(**fields: Any) -> dict[str, Any]:
+    return jobs.job({"Worker": {"replicas": 1}}, trainer={"epochs": 1, **fields})
+
+
+def _container(**fields: Any) -> dict[str, Any]:
+    return jobs.job({"Worker": {"template": jobs.template(**{"command": ["true"], **fields})}})
+
+
+def _volume(**volume: Any) -> dict[str, Any]:
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    pod_spec = {"volumes": [{"name": "data", **volume}]}
+    return _container(volumeMounts=mounts, pod_spec=pod_spec)
+
+
+_TEMPLATE = "spec.tfReplicaSpecs.Worker.template: "
+_CONTAINER = "spec.tfReplicaSpecs.Worker.template.spec.containers.0."
+
+BAD: list[tuple[str, Any, str]] = [
+    (
+        "module",
+        _trainer(module="nowhere.py"),
+        "spec.trainer.module: received 'nowhere.py'; no such file in the folder of the job's file",
+    ),
+    (
+        "suspended",
+        jobs.job(_TRUE, runPolicy={"suspend": True}),
+        "spec.runPolicy.suspend: received true; a suspended job does not run: set it to false",
+    ),
+    (
+        "entry-point",
+        jobs.job({"Worker": {"template": jobs.template([])}}),
+        f"{_TEMPLATE}container tensorflow has no command, and the entry point of its image cannot"
+        " run here: write the command",
+    ),
+    (
+        "value-from",
+        _container(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
+        f"{_TEMPLATE}env A: valueFrom needs a cluster: give it a value",
+    ),
+    (
+        "env-from",
+        _container(envFrom=[{"configMapRef": {"name": "x"}}]),
+        f"{_TEMPLATE}envFrom needs a cluster: write the variables below env",
+    ),
+    (
+        "number-in-env",
+        _container(env=[{"name": "A", "value": 3}]),
+        f"{_CONTAINER}env.0.value: received 3; put it in quotes",
+    ),
+    (
+        "number-in-args",
+        _container(args=["--steps", 3]),
+        f"{_CONTAINER}args.1: received 3; put it in quotes",
+    ),
+    (
+        "command-as-text",
+        _container(command="python train.py"),
+        f"{_CONTAINER}command: received 'python train.py'; write a list, such as [one, two]",
+    ),
+    (
+        "nameless-variable",
+        _container(env=[{"value": "3"}]),
+        f"{_CONTAINER}env.0.name: missing; it is required",
+    ),
+    (
+        "containers-as-text",
+        jobs.job({"Worker": {"template": {"spec": {"containers": ["python"]}}}}),
+        "spec.tfReplicaSpecs.Worker.template.spec.containers.0: received 'python'; write fields",
+    ),
+    (
+        "spec-as-text",
+        jobs.job({"Worker": {"template": {"spec": "python"}}}),
+        "spec.tfReplicaSpecs.Worker.template.spec: received 'python'; write fields",
+    ),
+    (
+        "trainers-spec-as-text",
+        jobs.job({"Worker": {"template": {"spec": "python"}}}, trainer={"epochs": 1}),
+        "spec.tfReplicaSpecs.Worker.template.spec: received 'python'; write fields, such as"
+        " containers: [...]",
+    ),
+    (
+        "secret",
+        _volume(secret={"secretName": "x"}),
+        f"{_TEMPLATE}volume 'data' is a secret, which needs a cluster; without one, use a"
+        " configMap, a persistentVolumeClaim or an emptyDir",
+    ),
+    (
+        "no-volume",
+        _container(volumeMounts=[{"name": "data", "mountPath": "/data"}]),
+        f"{_TEMPLATE}volumeMounts: 'data' is not one of the volumes",
+    ),
+    (
+        "items",
+        _volume(configMap={"name": "x", "items": [{"key": "a", "path": "b"}]}),
+        f"{_TEMPLATE}ConfigMap 'x' is mounted with items but is not in the job's file; add it"
+        " there, after a line with ---",
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "sentence"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+async def test_what_cannot_run_here_is_told_before_anything_starts(
+    tmp_path: pathlib.Path, document: Any, sentence: str
+) -> None:
+    recorder = jobs.Recorder()
+    with pytest.raises(load.SpecError) as caught:
+        given = source.read(jobs.write(tmp_path, document))
+        await run.run(given, tmp_path / "out", recorder)
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].startswith(sentence)
+    assert recorder.placements == ()
+
+
+async def test_an_item_that_its_config_map_does_not_have_is_told(tmp_path: pathlib.Path) -> None:
+    document = _volume(configMap={"name": "code", "items": [{"key": "b", "path": "b"}]})
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a": ""}}
+    given = source.read(jobs.write(tmp_path, document, config_map))
+    with pytest.raises(load.SpecError, match=r"ConfigMap 'code': received the item .*'b'"):
+        await run.run(given, tmp_path / "out", jobs.Recorder())
+
+
+async def test_each_role_with_a_problem_has_its_sentence(tmp_path: pathlib.Path) -> None:
+    template = jobs.template([])
+    workers = {"replicas": 3, "template": template}
+    document = jobs.job({"Chief": {"template": template}, "Worker": workers})
+    given = source.read(jobs.write(tmp_path, document))
+    with pytest.raises(load.SpecError) as caught:
+        await run.run(given, tmp_path / "out", jobs.Recorder())
+    assert [problem.split(".")[2] for problem in caught.value.problems] == ["Chief", "Worker"]
+
+
+def test_the_module_may_lie_in_a_config_map_of_the_file(tmp_path: pathlib.Path) -> None:
+    document = _trainer(source={"configMap": {"name": "code"}}, module="model.py")
+    files = {"model.py": "pass", "other.py": "pass"}
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": files}
+    given = source.read(jobs.write(tmp_path, document, config_map))
+    assert given.config_maps == {"code": {"model.py": "pass", "other.py": "pass"}}
+    del files["model.py"]
+    with pytest.raises(load.SpecError, match=r"received 'model\.py'; no such file in ConfigMap"):
+        source.read(jobs.write(tmp_path, document, config_map))
+
+
+def test_what_only_a_cluster_does_is_noted(tmp_path: pathlib.Path) -> None:
+    sidecar = {"name": "proxy", "image": "none"}
+    template = jobs.template(["true"], pod_spec={"initContainers": [{"name": "fetch"}]})
+    template["spec"]["containers"].append(sidecar)
+    secret = {"kind": "Secret", "metadata": {"name": "key"}}
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
+    document = jobs.job({"Worker": {"template": template}})
+    given = source.read(jobs.write(tmp_path, document, secret, claim))
+    assert given.notes == (
+        "Secret 'key' of the file needs a cluster and is left out",
+        "Worker: only the container tensorflow runs here, not fetch, proxy",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"data": {"a": 3}}, "data.a: received 3; input should be a valid string"),
+        ({"metadata": {}}, "metadata.name: received {}; field required"),
+        ({"binaryData": {"a": "AA=="}}, "binaryData needs a cluster: write text in data"),
+    ],
+)
+def test_a_config_map_that_makes_no_files_is_refused(
+    tmp_path: pathlib.Path, content: Any, sentence: str
+) -> None:
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, **content}
+    with pytest.raises(load.SpecError) as caught:
+        source.read(jobs.write(tmp_path, jobs.job(_TRUE), config_map))
+    assert caught.value.problems[0].endswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("epochs", "--set epochs: write FIELD=VALUE, such as spec.trainer.epochs=3"),
+        (".spec=1", "--set .spec=1: write FIELD=VALUE, such as spec.trainer.epochs=3"),
+        ("kind.x=1", "--set kind.x=1: kind is 'TFParallelJob' and has no fields"),
+        ("spec.a={", "--set spec.a={: the value is not YAML"),
+        ("spec.colour=red", "spec.colour: unknown field; remove it or correct its spelling"),
+    ],
+)
+def test_an_override_that_cannot_be_made_is_told(
+    tmp_path: pathlib.Path, assignment: str, sentence: str
+) -> None:
+    file = jobs.write(tmp_path, jobs.job(_TRUE))
+    with pytest.raises(load.SpecError) as caught:
+        source.read(file, [assignment])
+    assert caught.value.problems == (sentence,)
+
+
+def test_overrides_change_make_and_remove_fields(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").touch()
+    file = jobs.write(tmp_path, _trainer(seed=4))
+    overrides = [
+        "spec.trainer.epochs=null",
+        "spec.trainer.steps=7",
+        "spec.runPolicy.backoffLimit=0",
+    ]
+    given = source.read(file, [*overrides, "spec.trainer.seed=5"])
+    assert given.job.spec.trainer is not None
+    assert (given.job.spec.trainer.epochs, given.job.spec.trainer.steps) == (None, 7)
+    assert given.job.spec.trainer.seed == 5
+    assert given.job.spec.run_policy.backoff_limit == 0

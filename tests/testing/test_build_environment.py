@@ -1,0 +1,99 @@
+"""What a build takes from the machine: pip's configuration and the Debian archive."""
+
+from pathlib import Path
+
+import pytest
+
+from testing.images import console, debian, engines, inputs, pip_settings
+
+DEB822 = """\
+# A comment
+Types: deb
+URIs: http://archive.test/security
+Suites: bookworm-security
+Components: main
+
+Types: deb deb-src
+URIs: http://archive.test/debian http://other.test/debian
+Suites: bookworm bookworm-updates
+Components: contrib main
+Signed-By: /usr/share/keyrings/debian.gpg
+"""
+ONE_LINE = """\
+# deb http://old.test/debian bookworm main
+deb-src http://sources.test/debian bookworm main
+deb [arch=amd64 signed-by=/keys/test.gpg] http://archive.test/debian bookworm contrib main
+"""
+
+
+def _apt(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_source_is_found_in_the_newer_form(tmp_path: Path) -> None:
+    found = debian.find_source("bookworm", _apt(tmp_path, "sources.list.d/a.sources", DEB822))
+    assert found == debian.Source(
+        "http://archive.test/debian", "bookworm", "/usr/share/keyrings/debian.gpg"
+    )
+
+
+def test_source_is_found_in_the_older_form(tmp_path: Path) -> None:
+    found = debian.find_source("bookworm", _apt(tmp_path, "sources.list", ONE_LINE))
+    assert found == debian.Source("http://archive.test/debian", "bookworm", "/keys/test.gpg")
+
+
+def test_missing_source_is_named(tmp_path: Path) -> None:
+    folder = _apt(tmp_path, "sources.list", ONE_LINE)
+    with pytest.raises(console.ImageError, match="trixie"):
+        debian.find_source("trixie", folder)
+
+
+def test_pip_reads_certificates_where_the_build_has_them() -> None:
+    options = {"cert": "/host/ca.crt", "default-timeout": "180", "find-links": "/host/wheels"}
+    assert pip_settings.render(options).splitlines() == [
+        "[global]",
+        f"cert = {pip_settings.CA_SECRET}",
+        "default-timeout = 180",
+    ]
+
+
+def test_secrets_vanish_after_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificates = tmp_path / "host.crt"
+    certificates.write_text("certificates", encoding="utf-8")
+    monkeypatch.setattr(pip_settings, "host_options", lambda: {"cert": str(certificates)})
+    with pip_settings.secrets(tmp_path) as secrets:
+        configuration = secrets["pip.conf"]
+        assert configuration.stat().st_mode & 0o077 == 0
+        assert secrets["ca.crt"] == certificates
+    assert not configuration.exists()
+    assert certificates.exists()
+
+
+def test_dockerfile_takes_the_secrets_that_a_build_gives() -> None:
+    text = (inputs.ROOT / "Dockerfile").read_text(encoding="utf-8")
+    flags = engines.common_flags(inputs.OPERATOR, {"pip.conf": Path("/a"), "ca.crt": Path("/b")})
+    given = [part for part in flags if part.startswith("id=")]
+    assert given == ["id=pip.conf,src=/a", "id=ca.crt,src=/b"]
+    assert f"id=ca.crt,target={pip_settings.CA_SECRET}" in text
+    installing = [step for step in text.split("\nRUN ") if "--require-hashes" in step]
+    assert len(installing) == 3
+    assert all("id=pip.conf,target=/etc/pip.conf" in step for step in installing)
+
+
+def test_failed_program_is_told_with_the_end_of_its_output(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = ["sh", "-c", "echo first; echo the reason >&2; exit 3"]
+    with pytest.raises(console.ImageError, match="the reason"):
+        console.run(command, log, shown=lambda _: False)
+    assert log.read_text(encoding="utf-8") == "first\nthe reason\n"
+
+
+def test_progress_lines_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sh", "-c", "echo STEP 1; echo noise"]
+    console.run(command, tmp_path / "log", shown=lambda line: "STEP" in line)
+    shown = capsys.readouterr().err
+    assert "STEP 1" in shown
+    assert "noise" not in shown

@@ -1,0 +1,180 @@
+"""The light cluster is a real API server, alone or with pretended nodes."""
+
+import dataclasses
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from testing.cluster import console, fixtures, folders, handle, lifecycle, process, settings, state
+
+pytestmark = pytest.mark.control_plane
+
+
+def eventually(check: Callable[[], bool], limit: float = 120.0) -> bool:
+    deadline = time.monotonic() + limit
+    while not check():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def gpu_pod(name: str) -> str:
+    limits = {"nvidia.com/gpu": "1"}
+    container = {"name": "main", "image": "pretended", "resources": {"limits": limits}}
+    pod = {"metadata": {"name": name}, "spec": {"containers": [container]}}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", **pod})
+
+
+def test_pod_stays_pending_until_its_status_is_patched(light_cluster: handle.Cluster) -> None:
+    light_cluster.run_kubectl("create", "-f", "-", input=gpu_pod("driven"))
+    patch = json.dumps({"status": {"phase": "Failed"}})
+    light_cluster.run_kubectl("patch", "pod", "driven", "--subresource=status", "-p", patch)
+    phase = light_cluster.run_kubectl("get", "pod", "driven", "-ojsonpath={.status.phase}")
+    assert phase == "Failed"
+
+
+def test_token_of_a_service_account_is_known_and_has_no_rights(
+    light_cluster: handle.Cluster,
+) -> None:
+    light_cluster.run_kubectl("create", "serviceaccount", "reader")
+    token = light_cluster.run_kubectl("create", "token", "reader").strip()
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
+    content = json.dumps({**review, "spec": {"token": token}})
+    answer = json.loads(light_cluster.run_kubectl("create", "-ojson", "-f", "-", input=content))
+    assert answer["status"]["user"]["username"] == "system:serviceaccount:default:reader"
+    with pytest.raises(console.ClusterError, match="no"):
+        light_cluster.run_kubectl("auth", "can-i", "get", "pods", "--as", "nobody")
+
+
+def test_pod_with_a_gpu_runs_on_a_pretended_node(light_cluster_with_nodes: handle.Cluster) -> None:
+    cluster = light_cluster_with_nodes
+    gpus = cluster.run_kubectl(
+        "get", "nodes", "-ojsonpath={.items[*].status.allocatable.nvidia\\.com/gpu}"
+    )
+    assert set(gpus.split()) == {"4"}
+    cluster.run_kubectl("create", "-f", "-", input=gpu_pod("scheduled"))
+
+    def running() -> bool:
+        query = "-ojsonpath={.status.phase}"
+        return cluster.run_kubectl("get", "pod", "scheduled", query) == "Running"
+
+    assert eventually(running)
+    cluster.run_kubectl("delete", "pod", "scheduled", "--wait")  # other tests need all the GPUs
+
+
+def test_dependents_are_collected_with_their_owner(
+    light_cluster_with_nodes: handle.Cluster,
+) -> None:
+    cluster = light_cluster_with_nodes
+    cluster.run_kubectl("create", "configmap", "owner")
+    uid = cluster.run_kubectl("get", "configmap", "owner", "-ojsonpath={.metadata.uid}")
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
+    metadata = {"name": "dependent", "ownerReferences": [reference]}
+    content = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    cluster.run_kubectl("create", "-f", "-", input=json.dumps(content))
+    cluster.run_kubectl("delete", "configmap", "owner")
+
+    def gone() -> bool:
+        return not cluster.run_kubectl("get", "configmap", "dependent", "--ignore-not-found")
+
+    assert eventually(gone)
+
+
+def test_gang_scheduling_is_served_when_asked_for(tmp_path: Path) -> None:
+    wanted = settings.Light(gang_scheduling=True)
+    cluster = lifecycle.up("gang", wanted, tmp_path / "gang")
+    try:
+        served = cluster.run_kubectl("api-resources", "--api-group=scheduling.k8s.io", "-oname")
+        assert {"workloads.scheduling.k8s.io", "podgroups.scheduling.k8s.io"} <= {*served.split()}
+    finally:
+        lifecycle.down("gang", tmp_path / "gang")
+
+
+def test_two_clusters_live_side_by_side(light_cluster: handle.Cluster, tmp_path: Path) -> None:
+    other = lifecycle.up("other", settings.Light(), tmp_path / "other")
+    try:
+        other.run_kubectl("create", "namespace", "only-here")
+        assert "only-here" not in light_cluster.run_kubectl("get", "namespaces")
+    finally:
+        lifecycle.down("other", tmp_path / "other")
+
+
+def test_second_up_finds_the_first_and_down_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    first = lifecycle.up("mine", settings.Light(), folder)
+    found = state.load(folder)
+    assert found is not None
+    assert lifecycle.up("mine", settings.Light(), folder) == first
+    assert state.load(folder) == found
+    with pytest.raises(console.ClusterError, match="runs already"):
+        lifecycle.up("mine", settings.Light(controllers=True), folder)
+    assert lifecycle.down("mine", folder)
+    assert not any(process.alive(record) for record in found.processes)
+    assert not folder.exists()
+    assert not lifecycle.down("mine", folder)
+
+
+def test_what_a_killed_up_left_behind_is_cleared_away(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    settled = settings.Light()
+    ledger = state.Ledger(folder, state.State("mine", settled.mode, dataclasses.asdict(settled)))
+    orphan = ledger.start("orphan", ["sleep", "600"])
+    lifecycle.up("mine", settled, folder)
+    assert not process.alive(orphan)
+    lifecycle.down("mine", folder)
+
+
+def test_cluster_of_a_killed_test_session_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFPARALLEL_CACHE", str(tmp_path))
+    with subprocess.Popen(["true"]) as session:
+        pass
+    folder = folders.clusters() / f"pytest-light-{session.pid}"
+    folder.mkdir(parents=True)
+    ledger = state.Ledger(folder, state.State(folder.name, settings.Light.mode, {}))
+    orphan = ledger.start("orphan", ["sleep", "600"])
+    fixtures.end_abandoned()
+    assert not process.alive(orphan)
+    assert not folder.exists()
+
+
+def test_failing_up_ends_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[process.Record] = []
+    original = process.start
+
+    def start_and_fail(name: str, *arguments: object, **options: object) -> process.Record:
+        if name == "kube-apiserver":
+            raise KeyboardInterrupt
+        record = original(name, *arguments, **options)  # type: ignore[arg-type]
+        started.append(record)
+        return record
+
+    monkeypatch.setattr(process, "start", start_and_fail)
+    with pytest.raises(KeyboardInterrupt):
+        lifecycle.up("mine", settings.Light(), tmp_path / "mine")
+    assert [record.name for record in started] == ["etcd"]
+    assert not process.alive(started[0])
+    assert not (tmp_path / "mine").exists()
+
+
+def test_foreign_process_with_a_reused_id_is_left_alone(tmp_path: Path) -> None:
+    stranger = process.start("stranger", ["sleep", "600"], tmp_path / "log")
+    process.stop([dataclasses.replace(stranger, started="another boot:1")])
+    assert process.alive(stranger)
+    process.stop([stranger])
+    assert not process.alive(stranger)
+
+
+def test_folder_with_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("irreplaceable")
+    with pytest.raises(console.ClusterError, match="is not empty"):
+        lifecycle.up("mine", settings.Light(), tmp_path)
+    assert not lifecycle.down("mine", tmp_path)
+    assert (tmp_path / "thesis.txt").exists()

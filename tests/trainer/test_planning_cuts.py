@@ -1,0 +1,294 @@
+"""The planner's cuts are as good as the best of all cuts."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testing.trainer import planned_graphs
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.split.planning import (
+    allowed,
+    blocks,
+    choose,
+    cuts,
+    devices,
+    predict,
+    settings,
+    ways,
+)
+
+seconds = st.floats(0.0, 10.0)
+slow = hypothesis.settings(deadline=None, max_examples=50)
+"""Many matrices for one example."""
+
+
+@st.composite
+def stages(draw: st.DrawFn) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
+    """Rows and loads between any downsets, some of them impossible."""
+    size, count = draw(st.integers(2, 6)), draw(st.integers(1, 4))
+    rows, loads = [], []
+    for _ in range(count):
+        row, load = np.full((size, size), np.inf), np.full((size, size), np.inf)
+        for pair in itertools.combinations(range(size), 2):
+            if draw(st.integers(0, 9)):
+                row[pair], load[pair] = draw(seconds), draw(seconds)
+        rows.append(row)
+        loads.append(load)
+    return rows, loads
+
+
+def brute_force(rows: list[cuts.Matrix], loads: list[cuts.Matrix]) -> float:
+    last = len(rows[0]) - 1
+    return min(
+        (
+            cuts.step((0, *inner, last), rows, loads)
+            for inner in itertools.combinations(range(1, last), len(rows) - 1)
+        ),
+        default=np.inf,
+    )
+
+
+@slow
+@given(stages())
+def test_no_other_cut_is_better(given_stages: tuple[list[cuts.Matrix], list[cuts.Matrix]]) -> None:
+    rows, loads = given_stages
+    best = cuts.best(rows, loads)
+    least = brute_force(rows, loads)
+    if best is None:
+        assert least == np.inf
+    else:
+        assert cuts.step(best, rows, loads) == pytest.approx(least, rel=1e-9, abs=1e-9)
+
+
+@slow
+@given(stages(), st.data(), st.sampled_from([1.0, 1.05, 1.5]))
+def test_no_cut_that_is_fast_enough_is_more_even(
+    given_stages: tuple[list[cuts.Matrix], list[cuts.Matrix]], data: st.DataObject, share: float
+) -> None:
+    rows, loads = given_stages
+    count = len(rows[0])
+    sizes = np.full((count, count), np.inf)
+    for pair in itertools.combinations(range(count), 2):
+        sizes[pair] = data.draw(st.integers(0, 5))
+    most = share * brute_force(rows, loads)
+
+    def largest(path: tuple[int, ...]) -> float:
+        return max(float(sizes[pair]) for pair in itertools.pairwise(path))
+
+    def fast(limit: float) -> list[tuple[int, ...]]:
+        inner = itertools.combinations(range(1, count - 1), len(rows) - 1)
+        every = ((0, *one, count - 1) for one in inner)
+        return [one for one in every if cuts.step(one, rows, loads) <= limit < np.inf]
+
+    # What takes as long as it may is on either side by rounding.
+    found = cuts.evenest(rows, loads, sizes, most * (1 + 1e-9))
+    if not fast(most * (1 + 2e-9)):
+        assert found is None
+        return
+    assert found is not None
+    assert largest(found) <= min(map(largest, fast(most)))
+    even = [one for one in fast(most * (1 + 2e-9)) if largest(one) <= largest(found)]
+    fastest = min(cuts.step(one, rows, loads) for one in even if largest(one) == largest(found))
+    assert not any(largest(one) < largest(found) for one in even)
+    assert cuts.step(found, rows, loads) == pytest.approx(fastest, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(("third", "end"), [(0.1, 2), (2.0, 3)])
+def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float, end: int) -> None:
+    """Behind three of four layers the stages take equally long, behind two they hold as much."""
+    took = [10.0, 10.0 - third, third, 20.0]
+    model = planned_graphs.of(planned_graphs.chain(4), {f"w{one}": [one] for one in range(4)})
+    subject = choose.Subject(
+        model=model,
+        costs=planned_graphs.costs_of(model, [0.0] * 4),
+        times=planned_graphs.times_of(took),
+        cluster=devices.Cluster(processes=2),
+        ways_of=lambda _: [ways.REPLICATED] * 4,
+    )
+    made = choose.plan_for(subject, settings.Wanted(mesh={"stage": 2}, microbatches=8))
+    assert made.ends == (end,)
+    other = made.alternatives[0]
+    assert other.step_seconds is not None
+    is_faster = other.step_seconds < made.step_seconds
+    assert is_faster == (end == 2)
+    assert ("divides the weights less evenly" in " ".join(made.reasons)) == is_faster
+
+
+@slow
+@given(planned_graphs.branched())
+def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> None:
+    model = planned_graphs.of(before, {})
+    made = blocks.condense(model, [1.0] * len(before), len(before))
+    expected = {
+        bits
+        for bits in range(1 << len(before))
+        if all(
+            bits >> one & 1
+            for place, taken in enumerate(before)
+            if bits >> place & 1
+            for one in taken
+        )
+    }
+    assert set(blocks.downsets(made)) == expected
+    some = blocks.some_downsets(made, 6)
+    assert set(some) <= expected
+    assert (some[0], some[-1]) == (0, (1 << len(before)) - 1)
+
+
+@slow
+@given(planned_graphs.branched(12), st.integers(1, 12))
+def test_blocks_hold_each_node_once_and_can_run_in_order(
+    before: list[list[int]], most: int
+) -> None:
+    model = planned_graphs.of(before, {})
+    made = blocks.condense(model, [1.0] * len(before), most)
+    assert sorted(itertools.chain.from_iterable(one.nodes for one in made)) == list(
+        range(len(before))
+    )
+    home = {node: place for place, one in enumerate(made) for node in one.nodes}
+    for node, taken in enumerate(before):
+        for one in taken:
+            assert home[one] <= home[node]
+            if home[one] != home[node]:
+                assert made[home[node]].before >> home[one] & 1
+    if before == planned_graphs.chain(len(before)):
+        assert len(made) == min(most, len(before))
+
+
+@slow
+@given(planned_graphs.branched(7), st.data())
+def test_stages_have_work_and_all_of_what_belongs_together(
+    before: list[list[int]], data: st.DataObject
+) -> None:
+    places = range(len(before))
+    model = planned_graphs.of(before, {})
+    is_mask = [data.draw(st.booleans()) for _ in places[:-1]] + [False]
+    model = dataclasses.replace(
+        model,
+        nodes=tuple(
+            dataclasses.replace(node, kind=graph.Kind.MASK) if mask else node
+            for node, mask in zip(model.nodes, is_mask, strict=True)
+        ),
+    )
+    groups = st.sets(st.sampled_from(places), min_size=2, max_size=3)
+    together = [tuple(sorted(one)) for one in data.draw(st.lists(groups, max_size=2))]
+    made = blocks.condense(model, [1.0] * len(places), data.draw(st.integers(2, len(places))))
+    downsets = blocks.downsets(made)
+    member = np.array([[one >> place & 1 for place in range(len(made))] for one in downsets], float)
+    found = allowed.stages(model, made, together, member)
+    chains = {0: 0}
+    for second, later in enumerate(downsets):
+        for first, earlier in enumerate(downsets):
+            nodes = {
+                node
+                for place, one in enumerate(made)
+                if (later & ~earlier) >> place & 1
+                for node in one.nodes
+            }
+            expected = (
+                later | earlier == later
+                and not all(is_mask[node] for node in nodes)
+                and all(nodes.isdisjoint(group) or nodes >= set(group) for group in together)
+            )
+            assert found[first, second] == expected
+            if expected and first in chains:
+                chains[second] = max(chains.get(second, 0), chains[first] + 1)
+    assert allowed.most(found) == chains[len(downsets) - 1]
+
+
+def setting_of(draw: Callable[..., Any], count: int) -> settings.Setting:
+    microbatches = draw(st.sampled_from([1, 2, 4]))
+    return settings.Setting(
+        mesh=shape.Mesh(
+            stage=draw(st.integers(1, min(4, count))), data=draw(st.sampled_from([1, 2]))
+        ),
+        microbatches=microbatches,
+        order=draw(st.sampled_from(list(job_file.PipelineSchedule))),
+        batch=16,
+    )
+
+
+@slow
+@given(st.data())
+def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
+    """What the tables say of stages is what adding up their nodes says."""
+    count = data.draw(st.integers(1, 8))
+    model = planned_graphs.of(planned_graphs.chain(count), {"w": [0, count - 1]})
+    several = st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count)
+    took, sizes = data.draw(several), data.draw(several)
+    setting = setting_of(data.draw, count)
+    known = planned_graphs.tables_of(
+        model, planned_graphs.costs_of(model, sizes), planned_graphs.times_of(took)
+    )
+    cluster = planned_graphs.CLUSTER
+    rows, loads = known.matrices(setting, cluster)
+    path = cuts.best(rows, loads)
+    assert path is not None
+
+    def step(ends: tuple[int, ...]) -> float:
+        bounds = [0, *ends, count]
+        each = []
+        held = []
+        for low, high in itertools.pairwise(bounds):
+            own = 3 * sum(took[low:high]) * setting.examples
+            for end in (low, high):
+                if 0 < end < count:
+                    own += 2 * (0.01 + sizes[end - 1] * setting.examples / 100.0)
+            each.append(own)
+            weights = 16 * ((low == 0) or (high == count))
+            changed = cluster.device.update
+            update = 7 * weights / changed.bandwidth + bool(weights) * changed.weight_seconds
+            update += 2 * 2 * (setting.mesh.size - 1) * 0.01  # numbers, over all ranks
+            if setting.mesh.data > 1:
+                update += 2 * 0.01 + weights / 100.0
+            held.append((setting.microbatches - 1) * own + update)
+        return sum(each) + max(held)
+
+    least = min(step(one) for one in itertools.combinations(range(1, count), len(rows) - 1))
+    assert cuts.step(path, rows, loads) == pytest.approx(least, rel=1e-6)
+
+
+@slow
+@given(planned_graphs.branched(7), st.data())
+def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
+    before: list[list[int]], data: st.DataObject
+) -> None:
+    """A tensor that several stages take is sent several times, which only all cuts tell."""
+    count = len(before)
+    model = planned_graphs.of(before, {})
+    took = data.draw(st.lists(st.integers(1, 20).map(float), min_size=count, max_size=count))
+    sizes = data.draw(st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count))
+    setting = setting_of(data.draw, count)
+    known = planned_graphs.tables_of(
+        model, planned_graphs.costs_of(model, sizes), planned_graphs.times_of(took)
+    )
+    cluster = planned_graphs.CLUSTER
+    rows, loads = known.matrices(setting, cluster)
+    path = cuts.best(rows, loads)
+    assert path is not None
+
+    def step(one: tuple[int, ...]) -> float:
+        made = predict.predict(model, known, one, setting, cluster).stages
+        each = [
+            stage.forward_seconds + stage.backward_seconds + stage.message_seconds for stage in made
+        ]
+        ends = [stage.update_seconds for stage in made]
+        count = setting.microbatches - 1
+        return sum(each) + max(count * row + end for row, end in zip(each, ends, strict=True))
+
+    last = len(known.downsets) - 1
+    every = [
+        (0, *inner, last)
+        for inner in itertools.combinations(range(1, last), len(rows) - 1)
+        if all(known.valid[pair] for pair in itertools.pairwise((0, *inner, last)))
+    ]
+    assert step(path) <= 1.05 * min(map(step, every))
