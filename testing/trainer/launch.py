@@ -1,20 +1,20 @@
-"""Starts the trainer as processes of this machine, under its contract."""
+"""Environments of trainer processes on this machine, and groups of them."""
 
 import dataclasses
 import json
 import os
 import pathlib
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from testing import paths
+from testing.trainer import processes
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import environment, outputs
 
-REPOSITORY = pathlib.Path(__file__).parents[2]
+REPOSITORY = paths.ROOT
+TRAINER = ("-m", "tfparallel_trainer")
 _LIMIT_SECONDS = 150.0
 ENDLESS = 100_000
 """Steps of a run that a test cuts off: it is not over before, however late that is."""
@@ -24,7 +24,8 @@ ENDLESS = 100_000
 class Ended:
     """How a process ended."""
 
-    code: int
+    code: int | None
+    """None while it runs."""
     output: str
     errors: str
 
@@ -36,23 +37,17 @@ class Group:
         self,
         folder: pathlib.Path,
         environments: list[dict[str, str]],
-        arguments: Sequence[str] = ("-m", "tfparallel_trainer"),
+        arguments: Sequence[str] = TRAINER,
+        start: processes.Start = processes.forked,
     ) -> None:
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[processes.Process] = []
         self._files: list[tuple[pathlib.Path, pathlib.Path]] = []
         folder.mkdir(parents=True, exist_ok=True)
         for number, variables in enumerate(environments):
             stem = f"{time.monotonic_ns()}-{number}"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
-            with out.open("wb") as stdout, err.open("wb") as stderr:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, *arguments],
-                        env={**_base(), **variables},
-                        stdout=stdout,
-                        stderr=stderr,
-                    )
-                )
+            environment = {**_base(), **variables}
+            self.processes.append(start(processes.Command(arguments, environment, out, err)))
             self._files.append((out, err))
 
     def __enter__(self) -> "Group":
@@ -61,7 +56,7 @@ class Group:
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
             if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
+                process.kill()
             process.wait()
 
     def wait(self, limit: float = _LIMIT_SECONDS) -> list[Ended]:
@@ -74,7 +69,7 @@ class Group:
     def result(self, number: int) -> Ended:
         """What a process that has ended wrote."""
         out, err = self._files[number]
-        return Ended(self.processes[number].returncode, out.read_text(), err.read_text())
+        return Ended(self.processes[number].poll(), out.read_text(), err.read_text())
 
     def wait_for_output(self, number: int, text: str, limit: float = _LIMIT_SECONDS) -> None:
         """Wait until a process has written something."""
@@ -198,10 +193,4 @@ def newest(folder: pathlib.Path) -> int:
 def _base() -> dict[str, str]:
     names = ("PATH", "HOME", "LANG", "PYTHONPATH")
     kept = {name: os.environ[name] for name in names if name in os.environ}
-    return {
-        **kept,
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "TF_NUM_INTEROP_THREADS": "2",
-        "OMP_NUM_THREADS": "1",
-    }
+    return {**kept, **processes.LIMITS}

@@ -10,13 +10,13 @@ from typing import Any
 
 import keras
 
-from tests.trainer import conftest
+from testing.trainer import logical_devices
 from tfparallel_trainer import user
 from tfparallel_trainer.data import arrays, feed
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.step import replica, state, train
 
-DEVICES = [f"/device:CPU:{number}" for number in range(conftest.LOGICAL_DEVICES)]
+DEVICES = logical_devices.NAMES
 _used = itertools.count(1000)  # what runs in this process takes those from 0
 
 

@@ -9,14 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from testing.trainer import split_models
-from tests.trainer import conftest
+from testing.trainer import logical_devices, split_models
 from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.split.layers import assignment, layout, sharded, traffic
 from tfparallel_trainer.split.model import execution, graph, recording
 from tfparallel_trainer.step import replica
 
-DEVICES = [f"/device:CPU:{number}" for number in range(conftest.LOGICAL_DEVICES)]
+DEVICES = logical_devices.NAMES
 _keys = itertools.count(1 << 30, 1 << 10)
 """Group keys beyond those of meshes, with room for pairs; TensorFlow remembers the shapes that a
 key has seen."""

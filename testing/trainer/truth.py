@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 from testing.trainer import launch, reference
-from tests.trainer.models import truth as models
+from testing.trainer.models import truth as models
 from tfparallel_operator.local import ports
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import environment

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from testing.trainer import launch, reference, truth
-from tests.trainer.models import truth as models
+from testing.trainer.models import truth as models
 from tfparallel_operator.local import ports
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import environment

@@ -22,9 +22,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from testing.trainer import launch, reference, split_ranks, truth
-from tests.trainer import conftest
-from tests.trainer.models import truth as models
+from testing.trainer import launch, logical_devices, reference, split_ranks, truth
+from testing.trainer.models import truth as models
 from tfparallel_trainer.data import feed, order
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.engine import ranks, steps
@@ -221,7 +220,7 @@ def measure() -> tuple[Cells, dict[int, tuple[list[float], list[float]]]]:
             subprocess.Popen(
                 [sys.executable, "-m", "testing.trainer.truth_split", "train", output, output.name],
                 cwd=launch.REPOSITORY,
-                env={**os.environ, conftest.DEVICES_VARIABLE: str(devices_needed())},
+                env={**os.environ, logical_devices.VARIABLE: str(devices_needed())},
             )
             for output in outputs
         ]

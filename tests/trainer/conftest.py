@@ -1,28 +1,24 @@
 import multiprocessing
-import os
+import pathlib
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
 
-# Before anything imports TensorFlow: it reads these only then.
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
-os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
-
-import keras
 import pytest
-import tensorflow as tf
 
-DEVICES_VARIABLE = "TFPARALLEL_TEST_DEVICES"
-LOGICAL_DEVICES = int(os.environ.get(DEVICES_VARIABLE, "8"))
-"""The CPU of the test process is divided, so that it can hold several ranks."""
+from testing.trainer import logical_devices
+from testing.trainer import runs as trainings
 
 # At import, because a test of another folder may be the first to use TensorFlow.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration() for _ in range(LOGICAL_DEVICES)],
-)
+logical_devices.divide()
+
+import keras  # noqa: E402
+
+
+@pytest.fixture
+def runs(tmp_path: pathlib.Path) -> trainings.Runs:
+    """Starts trainer processes in a folder of the test's own."""
+    return trainings.Runs(tmp_path)
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from testing.trainer import logical_devices
 from testing.trainer import ranks as devices
-from tests.trainer import conftest
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import arrays, feed
 from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.step import evaluate, replica, state, train
 
-DEVICES = [f"/device:CPU:{number}" for number in range(conftest.LOGICAL_DEVICES)]
+DEVICES = logical_devices.NAMES
 HERE = pathlib.Path(__file__)
 
 

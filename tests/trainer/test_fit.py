@@ -15,7 +15,7 @@ import pytest
 
 import tfparallel_trainer
 from testing.trainer import launch
-from tests.trainer.models import fitted
+from testing.trainer.models import fitted
 from tfparallel_trainer import errors
 from tfparallel_trainer.fitting import callbacks, support
 

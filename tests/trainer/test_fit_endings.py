@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from testing.trainer import launch
-from tests.trainer.models import fitted
+from testing.trainer.models import fitted
 from tests.trainer.test_fit import by_keras
 from tfparallel_trainer.contract import exits
 

@@ -10,8 +10,8 @@ import pytest
 
 from testing.trainer import ranks as devices
 from testing.trainer import reference, split_models, split_ranks, truth
+from testing.trainer.models import truth as models
 from tests.trainer import test_split_graph
-from tests.trainer.models import truth as models
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.mesh import shape

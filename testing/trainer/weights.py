@@ -1,0 +1,40 @@
+"""Compares weights and states of training."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfparallel_trainer.checkpoint import files, store
+from tfparallel_trainer.contract import outputs
+
+TOLERANCE = 1e-10
+"""Of weights in float64, after some tens of steps."""
+
+
+def difference(weights: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Return the largest difference of a weight between two lists of arrays of equal shapes."""
+    assert [array.shape for array in weights] == [array.shape for array in expected]
+    return max(
+        float(np.abs(one - other).max()) for one, other in zip(weights, expected, strict=True)
+    )
+
+
+def checkpoint(output: pathlib.Path, step: int | None = None) -> dict[str, Any]:
+    """Read and verify the variables of a checkpoint, the newest by default."""
+    folder = output / outputs.CHECKPOINTS
+    path = store.checkpoints(folder)[-1] if step is None else folder / store.name(step)
+    return dict(files.read(path, files.read_index(path)))
+
+
+def of_model(variables: Mapping[str, Any]) -> list[Any]:
+    """Return the model's weights among the variables of a checkpoint."""
+    return [array for key, array in variables.items() if key.startswith("model/")]
+
+
+def assert_same_bits(variables: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Assert that two checkpoints hold the same variables in the same order, bit for bit."""
+    assert list(variables) == list(expected)
+    for key, array in variables.items():
+        assert array.tobytes() == expected[key].tobytes(), key
