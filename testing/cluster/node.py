@@ -16,6 +16,7 @@ from testing.cluster import (
     handle,
     images,
     kwok,
+    measured,
     netns,
     packages,
     pki,
@@ -77,6 +78,7 @@ def _start_containerd(ledger: state.Ledger, plan: controlplane.Plan, folder: Pat
     text = CONTAINERD_CONFIGURATION.format(
         socket=SOCKET, pause=PAUSE_IMAGE, plugins=packages.cni_folder(), networks=networks
     )
+    text += measured.configuration(plan.enter, folder)
     configuration.write_text(text, encoding="utf-8")
     _launch(ledger, plan, "containerd", ["containerd", f"--config={configuration}"])
     archive = images.write_archive(folder / "pause.tar", PAUSE_IMAGE, binaries.path("pause"))

@@ -7,6 +7,7 @@ import pathlib
 import sys
 from collections.abc import AsyncIterator, Mapping
 
+from testing import branches
 from testing.operator import harness, scripted_server
 from tfparallel_operator.local import ports
 
@@ -56,6 +57,7 @@ async def running(
         "HOME": str(log.parent),
         "TFPARALLEL_TRAINER_IMAGE": "trainer:test",
         "TFPARALLEL_HEALTH_PORT": str(port),
+        **branches.inherited(),
         **arguments,
     }
     with log.open("ab") as stream:

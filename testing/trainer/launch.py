@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from testing import paths
+from testing import branches, paths
 from testing.trainer import processes
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import environment, outputs
@@ -193,4 +193,4 @@ def newest(folder: pathlib.Path) -> int:
 def _base() -> dict[str, str]:
     names = ("PATH", "HOME", "LANG", "PYTHONPATH")
     kept = {name: os.environ[name] for name in names if name in os.environ}
-    return {**kept, **processes.LIMITS}
+    return {**kept, **branches.inherited(), **processes.LIMITS}
