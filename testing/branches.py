@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 from collections.abc import Iterator
 
 from testing import paths
@@ -73,4 +72,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
