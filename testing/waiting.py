@@ -66,4 +66,4 @@ async def until_async(
 
 def _message(what: str, limit: float, value: object) -> str:
     shown = repr(value)[:SHOWN_CHARACTERS]
-    return f"Waited {limit:.0f} s in vain for {what}. Last value: {shown}"
+    return f"Not within {limit:.0f} s: {what}. Last value: {shown}"

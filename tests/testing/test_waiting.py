@@ -26,7 +26,7 @@ async def test_the_value_of_a_coroutine_is_returned() -> None:
 
 
 def test_a_wait_in_vain_says_for_what_and_the_last_value() -> None:
-    with pytest.raises(waiting.TimedOutError, match=r"0 s in vain for a pod\. Last value: \{\}"):
+    with pytest.raises(waiting.TimedOutError, match=r"^Not within 0 s: a pod\. Last value: \{\}"):
         waiting.until(dict, "a pod", 0)
 
 
