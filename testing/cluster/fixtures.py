@@ -10,7 +10,7 @@ TFPARALLEL_FULL_CLUSTER=mine pytest -m e2e
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -67,54 +67,52 @@ def _fixtures(item: pytest.Item) -> set[str]:
 @pytest.fixture(scope="session")
 def light_cluster() -> Iterator[handle.Cluster]:
     """An API server alone: pods stay as they are until a test patches their status."""
-    yield from _running("LIGHT", settings.Light())
+    yield from running("LIGHT", settings.Light())
 
 
 @pytest.fixture(scope="session")
 def older_cluster() -> Iterator[handle.Cluster]:
     """The same with the API server of the oldest Kubernetes that the product supports."""
-    yield from _running("OLDER", settings.Light(older=True))
+    yield from running("OLDER", settings.Light(older=True))
 
 
 @pytest.fixture(scope="session")
 def light_cluster_with_nodes() -> Iterator[handle.Cluster]:
     """Controllers, a scheduler and KWOK nodes with four GPUs each: pods become Running."""
-    yield from _running("NODES", settings.Light(controllers=True, nodes=NODES))
+    yield from running("NODES", settings.Light(controllers=True, nodes=NODES))
 
 
 @pytest.fixture(scope="session")
 def upgrade_cluster() -> Iterator[handle.Cluster]:
     """An API server alone whose custom resource changes under the test."""
-    yield from _running("UPGRADE", settings.Light())
+    yield from running("UPGRADE", settings.Light())
 
 
 @pytest.fixture(scope="session")
 def gang_scheduling_cluster() -> Iterator[handle.Cluster]:
     """One KWOK node of four GPUs, and the scheduler of Kubernetes with gangs switched on."""
-    yield from _running("GANGS", settings.Light(controllers=True, nodes=1, gang_scheduling=True))
+    yield from running("GANGS", settings.Light(controllers=True, nodes=1, gang_scheduling=True))
 
 
 @pytest.fixture(scope="session")
 def coscheduling_cluster() -> Iterator[handle.Cluster]:
     """Two KWOK nodes of four GPUs each, and the scheduler of the scheduler-plugins."""
-    yield from _running(
-        "COSCHEDULING", settings.Light(controllers=True, nodes=2, coscheduling=True)
-    )
+    yield from running("COSCHEDULING", settings.Light(controllers=True, nodes=2, coscheduling=True))
 
 
 @pytest.fixture(scope="session")
 def kueue_cluster() -> Iterator[handle.Cluster]:
     """Two KWOK nodes of four GPUs each, and Kueue."""
-    yield from _running("KUEUE", settings.Light(controllers=True, nodes=2, kueue=True))
+    yield from running("KUEUE", settings.Light(controllers=True, nodes=2, kueue=True))
 
 
 @pytest.fixture(scope="session")
 def full_cluster() -> Iterator[handle.Cluster]:
     """A cluster that runs containers: our own where this is root, else kind on Docker."""
     if os.geteuid() == 0:
-        yield from _running("FULL", settings.Full())
+        yield from running("FULL", settings.Full())
     elif kind.docker_answers():
-        yield from _running("FULL", settings.Kind())
+        yield from running("FULL", settings.Kind())
     else:
         pytest.skip("A cluster that runs containers needs root or a Docker engine.")
 
@@ -124,10 +122,11 @@ def full_cluster_with_policies() -> Iterator[handle.Cluster]:
     """A cluster that runs containers, in a network that enforces NetworkPolicies."""
     if os.geteuid() != 0:
         pytest.skip("A network that enforces policies needs root.")
-    yield from _running("POLICIES", settings.Full(policies=True))
+    yield from running("POLICIES", settings.Full(policies=True))
 
 
-def _running(purpose: str, wanted: settings.Settings) -> Iterator[handle.Cluster]:
+def running(purpose: str, wanted: settings.Settings) -> Generator[handle.Cluster]:
+    """A cluster of this session's own name, or the one that the environment names."""
     chosen = os.environ.get(f"TFPARALLEL_{purpose}_CLUSTER")
     name = chosen or f"pytest-{purpose.lower()}-{os.getpid()}"
     end_abandoned()
