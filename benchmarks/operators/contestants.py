@@ -19,8 +19,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import processes
+from testing import waiting
 from testing.cluster import binaries, handle, pki
-from testing.operator import harness, places
+from testing.operator import places
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 from tfparallel_operator.local import ports
@@ -119,7 +120,7 @@ async def running(one: Contestant, place: Place) -> AsyncIterator[Running]:
                 return bool(await asyncio.to_thread(found.read, "/readyz"))
             return False
 
-        await harness.until(f"{one.name} is ready", ready, START_SECONDS)
+        await waiting.until_async(ready, f"{one.name} is ready", START_SECONDS)
         yield found
     finally:
         process.terminate()

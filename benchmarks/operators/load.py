@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from benchmarks.operators import contestants
+from testing import waiting
 from testing.cluster import handle
 from testing.operator import harness
 from tfparallel_operator.engine import client, credentials, errors, resources
@@ -84,7 +85,7 @@ class Load:
             await asyncio.sleep(0.1)
             return found.issuperset(jobs)
 
-        await harness.until(f"all jobs are {condition}", reached, LIMIT_SECONDS)
+        await waiting.until_async(reached, f"all jobs are {condition}", LIMIT_SECONDS)
 
     def wipe(self) -> None:
         """Remove all jobs and their children, while no operator runs."""

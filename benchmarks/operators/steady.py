@@ -13,8 +13,8 @@ from prometheus_client import parser
 
 from benchmarks import results
 from benchmarks.operators import arena, contestants, load, usage
+from testing import waiting
 from testing.cluster import settings
-from testing.operator import harness
 
 NODES = 4
 MEMORY_TARGET, DELAY_TARGET, BLOCK_TARGET = 150.0, 1.0, 50.0
@@ -57,7 +57,7 @@ class Churn:
             await asyncio.sleep(0.5)
             return await states(self._running, "Running") == jobs
 
-        await harness.until(f"{jobs} jobs run", reached, load.LIMIT_SECONDS)
+        await waiting.until_async(reached, f"{jobs} jobs run", load.LIMIT_SECONDS)
 
     async def go_on(self, seconds: float, rate: float) -> None:
         """End and begin so many jobs in a second."""

@@ -4,10 +4,11 @@ Version 1 has one tree per controller, version 2 has a single one. Version 2 is 
 documentation; the machines this was developed on have version 1.
 """
 
+import functools
 import hashlib
-import time
 from pathlib import Path
 
+from testing import waiting
 from testing.cluster import console
 
 ROOT = Path("/sys/fs/cgroup")
@@ -37,25 +38,27 @@ def create(name: str) -> None:
 
 def remove(name: str) -> None:
     """Remove the branch from every tree once its last process has gone."""
-    deadline = time.monotonic() + EMPTY_LIMIT_SECONDS
     for tree in _trees():
         if not (tree / name).exists():
             continue
         folders = [path for path in (tree / name).rglob("*") if path.is_dir()]
         for folder in [*reversed(folders), tree / name]:
-            _remove_folder(folder, deadline)
-
-
-def _remove_folder(folder: Path, deadline: float) -> None:
-    while True:
-        try:
-            folder.rmdir()
-        except OSError as error:
-            if time.monotonic() > deadline:
+            refusal = functools.partial(_refusal, folder)
+            try:
+                waiting.until(
+                    refusal, "an empty folder", EMPTY_LIMIT_SECONDS, when=lambda found: not found
+                )
+            except waiting.TimedOutError as error:
                 raise console.ClusterError(f"{folder} cannot be removed: {error}") from error
-            time.sleep(0.05)
-        else:
-            return
+
+
+def _refusal(folder: Path) -> OSError | None:
+    """Remove a folder; why it cannot be removed now."""
+    try:
+        folder.rmdir()
+    except OSError as error:
+        return error
+    return None
 
 
 def _single_tree() -> bool:

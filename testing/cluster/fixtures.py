@@ -10,24 +10,39 @@ TFPARALLEL_FULL_CLUSTER=mine pytest -m e2e
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from testing.cluster import (
     binaries,
     console,
+    coscheduling,
     handle,
     kind,
     kuberouter,
+    kueue,
     lifecycle,
     process,
     settings,
 )
 
 NODES = 4
-LIGHT_FIXTURES = {"light_cluster", "light_cluster_with_nodes"}
 OWN_NAME = re.compile(r"pytest-[a-z]+-(\d+)")
+
+PROGRAMS = {
+    "light_cluster": binaries.LIGHT,
+    "light_cluster_with_nodes": binaries.LIGHT,
+    "upgrade_cluster": binaries.LIGHT,
+    "gang_scheduling_cluster": binaries.LIGHT,
+    "older_cluster": (*binaries.LIGHT, *binaries.OLDER),
+    "coscheduling_cluster": (*binaries.LIGHT, coscheduling.MODULE),
+    "kueue_cluster": (*binaries.LIGHT, kueue.MODULE),
+}
+PROGRAMS_FOR_ROOT = {
+    "full_cluster": binaries.FULL,
+    "full_cluster_with_policies": (*binaries.FULL, kuberouter.MODULE),
+}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -35,13 +50,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     used = {name for item in session.items for name in _fixtures(item)}
-    wanted = [*binaries.LIGHT] if used & LIGHT_FIXTURES else []
-    if "older_cluster" in used:
-        wanted += binaries.OLDER
-    if "full_cluster" in used and os.geteuid() == 0:
-        wanted += binaries.FULL
-    if "full_cluster_with_policies" in used and os.geteuid() == 0:
-        wanted.append(kuberouter.MODULE)
+    programs = PROGRAMS | (PROGRAMS_FOR_ROOT if os.geteuid() == 0 else {})
+    wanted = dict.fromkeys(each for name in sorted(used & {*programs}) for each in programs[name])
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
         binaries.ensure(wanted)
@@ -57,28 +67,52 @@ def _fixtures(item: pytest.Item) -> set[str]:
 @pytest.fixture(scope="session")
 def light_cluster() -> Iterator[handle.Cluster]:
     """An API server alone: pods stay as they are until a test patches their status."""
-    yield from _running("LIGHT", settings.Light())
+    yield from running("LIGHT", settings.Light())
 
 
 @pytest.fixture(scope="session")
 def older_cluster() -> Iterator[handle.Cluster]:
     """The same with the API server of the oldest Kubernetes that the product supports."""
-    yield from _running("OLDER", settings.Light(older=True))
+    yield from running("OLDER", settings.Light(older=True))
 
 
 @pytest.fixture(scope="session")
 def light_cluster_with_nodes() -> Iterator[handle.Cluster]:
     """Controllers, a scheduler and KWOK nodes with four GPUs each: pods become Running."""
-    yield from _running("NODES", settings.Light(controllers=True, nodes=NODES))
+    yield from running("NODES", settings.Light(controllers=True, nodes=NODES))
+
+
+@pytest.fixture(scope="session")
+def upgrade_cluster() -> Iterator[handle.Cluster]:
+    """An API server alone whose custom resource changes under the test."""
+    yield from running("UPGRADE", settings.Light())
+
+
+@pytest.fixture(scope="session")
+def gang_scheduling_cluster() -> Iterator[handle.Cluster]:
+    """One KWOK node of four GPUs, and the scheduler of Kubernetes with gangs switched on."""
+    yield from running("GANGS", settings.Light(controllers=True, nodes=1, gang_scheduling=True))
+
+
+@pytest.fixture(scope="session")
+def coscheduling_cluster() -> Iterator[handle.Cluster]:
+    """Two KWOK nodes of four GPUs each, and the scheduler of the scheduler-plugins."""
+    yield from running("COSCHEDULING", settings.Light(controllers=True, nodes=2, coscheduling=True))
+
+
+@pytest.fixture(scope="session")
+def kueue_cluster() -> Iterator[handle.Cluster]:
+    """Two KWOK nodes of four GPUs each, and Kueue."""
+    yield from running("KUEUE", settings.Light(controllers=True, nodes=2, kueue=True))
 
 
 @pytest.fixture(scope="session")
 def full_cluster() -> Iterator[handle.Cluster]:
     """A cluster that runs containers: our own where this is root, else kind on Docker."""
     if os.geteuid() == 0:
-        yield from _running("FULL", settings.Full())
+        yield from running("FULL", settings.Full())
     elif kind.docker_answers():
-        yield from _running("FULL", settings.Kind())
+        yield from running("FULL", settings.Kind())
     else:
         pytest.skip("A cluster that runs containers needs root or a Docker engine.")
 
@@ -88,13 +122,16 @@ def full_cluster_with_policies() -> Iterator[handle.Cluster]:
     """A cluster that runs containers, in a network that enforces NetworkPolicies."""
     if os.geteuid() != 0:
         pytest.skip("A network that enforces policies needs root.")
-    yield from _running("POLICIES", settings.Full(policies=True))
+    yield from running("POLICIES", settings.Full(policies=True))
 
 
-def _running(purpose: str, wanted: settings.Settings) -> Iterator[handle.Cluster]:
+def running(purpose: str, wanted: settings.Settings) -> Generator[handle.Cluster]:
+    """A cluster of this session's own name, or the one that the environment names."""
     chosen = os.environ.get(f"TFPARALLEL_{purpose}_CLUSTER")
     name = chosen or f"pytest-{purpose.lower()}-{os.getpid()}"
     end_abandoned()
+    if chosen is None:
+        lifecycle.down(name)  # left behind by a session whose process id the system has reused
     borrowed = lifecycle.get(name) is not None
     cluster = lifecycle.up(name, wanted)
     try:

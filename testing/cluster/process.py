@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from testing import waiting
 from testing.cluster import console
 
 POLL_SECONDS = 0.1
@@ -98,15 +99,20 @@ def stop(records: Iterable[Record], grace: float = 1.0) -> None:
 
 def wait_until(what: str, check: Check, watched: Sequence[Record], limit: float) -> None:
     """Wait for `check`; the death of a watched process ends the wait with the end of its log."""
-    deadline = time.monotonic() + limit
-    while not check():
+
+    def checked() -> bool:
+        if check():
+            return True
         for record in watched:
             if not alive(record):
                 raise console.ClusterError(f"{record.name} ended.\n{tail(Path(record.log))}")
-        if time.monotonic() > deadline:
-            logs = "\n".join(tail(Path(record.log)) for record in watched[-2:])
-            raise console.ClusterError(f"Waited {limit:.0f} s in vain for {what}.\n{logs}")
-        time.sleep(POLL_SECONDS)
+        return False
+
+    try:
+        waiting.until(checked, what, limit, poll=POLL_SECONDS)
+    except waiting.TimedOutError:
+        logs = "\n".join(tail(Path(record.log)) for record in watched[-2:])
+        raise console.ClusterError(f"Waited {limit:.0f} s in vain for {what}.\n{logs}") from None
 
 
 def tail(log: Path) -> str:

@@ -5,16 +5,14 @@ import contextlib
 import dataclasses
 import datetime
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from testing import waiting
 from testing.cluster import handle
 from testing.operator import objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, errors, resources, service, settings
-
-LIMIT_SECONDS = 90.0
-POLL_SECONDS = 0.05
 
 CLOSE_SECONDS = 0.1
 """What TLS connections take that were cancelled while they were made: then they are closed."""
@@ -120,31 +118,54 @@ class Place:
         reason = "Error" if code else "Completed"
         await self.kubelet(pod, phase, terminated={"exitCode": code, "reason": reason})
 
-    async def until_state(self, state: str, name: str = "digits") -> Body:
-        async def reached() -> bool:
-            return (await self.status(name)).get("state") == state
+    async def until_status(
+        self,
+        what: str,
+        when: Callable[[Body], Any],
+        name: str = "digits",
+        limit: float = waiting.LIMIT_SECONDS,
+    ) -> Body:
+        """Wait until a job's status is so, and return it."""
+        return await waiting.until_async(lambda: self.status(name), what, limit, when=when)
 
-        await until(f"job {name} is {state}", reached)
-        return await self.status(name)
+    async def until_state(self, state: str, name: str = "digits") -> Body:
+        what = f"job {name} is {state}"
+        return await self.until_status(what, lambda status: status.get("state") == state, name)
+
+    async def until_reason(self, role: str, words: str, name: str = "digits") -> Body:
+        """Wait until the status says these words about a role's pods, and return it."""
+
+        def says(status: Body) -> bool:
+            return words in (status.get("replicas", {}).get(role, {}).get("reason") or "")
+
+        return await self.until_status(f"job {name} says {words!r} of its {role}", says, name)
 
     async def until_pods(self, *wanted: str, attempt: int = 1) -> dict[str, Body]:
         """Wait until exactly these pods of this attempt exist."""
+        expected = dict.fromkeys(wanted, str(attempt))
 
-        async def there() -> bool:
-            pods = await self.pods()
-            attempts = {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods.values()}
-            return set(pods) == set(wanted) and attempts <= {str(attempt)}
+        async def attempts() -> dict[str, str]:
+            return {name: _attempt(pod) for name, pod in (await self.pods()).items()}
 
-        await until(f"pods {', '.join(wanted) or 'none'} of attempt {attempt}", there)
+        what = f"pods {', '.join(wanted) or 'none'} of attempt {attempt}"
+        await waiting.until_async(attempts, what, when=expected.__eq__)
         return await self.pods()
+
+    async def until_refused(self, reason: str) -> Body:
+        """Wait until the job says for this reason that its pods are refused."""
+        return await waiting.until_async(
+            lambda: self.condition("CreationRefused"),
+            f"the pods are refused with {reason}",
+            when=lambda found: (found.get("status"), found.get("reason")) == ("True", reason),
+        )
 
     async def until_let_through(self) -> None:
         """Wait until the job no longer says that its pods are refused."""
-
-        async def told() -> bool:
-            return (await self.condition("CreationRefused")).get("status") == "False"
-
-        await until("the pods are no longer refused", told)
+        await waiting.until_async(
+            lambda: self.condition("CreationRefused"),
+            "the pods are no longer refused",
+            when=lambda found: found.get("status") == "False",
+        )
 
     async def until_gone(self, path: str) -> None:
         """Wait until there is no object of this path."""
@@ -156,7 +177,7 @@ class Place:
                 return True
             return False
 
-        await until(f"{path} is gone", gone)
+        await waiting.until_async(gone, f"{path} is gone")
 
     @contextlib.asynccontextmanager
     async def creations(self) -> AsyncIterator[list[tuple[str, str, str]]]:
@@ -171,7 +192,7 @@ class Place:
             yield seen
             last: Body = {"metadata": {"name": "last"}, **objects.template()}
             await self.api.create(resources.PODS, self.namespace, last)
-            async with asyncio.timeout(LIMIT_SECONDS):
+            async with asyncio.timeout(waiting.LIMIT_SECONDS):
                 await task
         finally:
             task.cancel()
@@ -198,13 +219,5 @@ def seconds_since(text: str) -> int:
     return int(passed.total_seconds())
 
 
-async def until(
-    what: str, reached: Callable[[], Awaitable[bool]], seconds: float = LIMIT_SECONDS
-) -> None:
-    """Wait for something, and say what did not come."""
-    try:
-        async with asyncio.timeout(seconds):
-            while not await reached():
-                await asyncio.sleep(POLL_SECONDS)
-    except TimeoutError:
-        raise AssertionError(f"not within {seconds:.0f} s: {what}") from None
+def _attempt(pod: Body) -> str:
+    return str(pod["metadata"]["labels"][names.LABEL_ATTEMPT])

@@ -7,8 +7,8 @@ import pathlib
 import sys
 from collections.abc import AsyncIterator, Mapping
 
-from testing import branches
-from testing.operator import harness, scripted_server
+from testing import branches, waiting
+from testing.operator import scripted_server
 from tfparallel_operator.local import ports
 
 START_SECONDS = 180.0
@@ -43,7 +43,7 @@ class OperatorProcess:
             assert self.process.returncode is None, self.log
             return (await self.probe("/readyz"))[0] == 200
 
-        await harness.until("the operator is ready", ready, START_SECONDS)
+        await waiting.until_async(ready, "the operator is ready", START_SECONDS)
 
 
 @contextlib.asynccontextmanager

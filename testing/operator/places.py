@@ -4,25 +4,26 @@ import contextlib
 import itertools
 import json
 import os
-import time
 from collections.abc import AsyncIterator
 
+from testing import waiting
 from testing.cluster import console, handle
 from testing.operator import harness
 from tfparallel_operator.api import schema
-from tfparallel_operator.engine import client, resources
+from tfparallel_operator.engine import client, credentials, resources
 
 SERVED_SECONDS = 120.0
 _NUMBERS = itertools.count()
 
 
 @contextlib.asynccontextmanager
-async def opened(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
-    """A namespace of the test's own, empty of jobs and pods afterwards."""
-    place = harness.Place(api, cluster, fresh_name())
-    await place.create_namespace()
-    yield place
-    await place.clear()
+async def on(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
+    """A namespace of the test's own with a client of its own, empty of jobs and pods afterwards."""
+    async with client.Client(credentials.find(str(cluster.kubeconfig))) as api:
+        place = harness.Place(api, cluster, fresh_name())
+        await place.create_namespace()
+        yield place
+        await place.clear()
 
 
 def install(cluster: handle.Cluster) -> handle.Cluster:
@@ -37,16 +38,17 @@ def install(cluster: handle.Cluster) -> handle.Cluster:
 
 def _wait_served(cluster: handle.Cluster) -> None:
     """Ask for a job until there is an answer: on a busy machine the first question may get none."""
-    deadline = time.monotonic() + SERVED_SECONDS
-    ask = ("get", resources.JOBS.plural, "none", "--ignore-not-found", "--request-timeout=5s")
-    while True:
+
+    def answer() -> str:
+        ask = ("get", resources.JOBS.plural, "none", "--ignore-not-found", "--request-timeout=5s")
         try:
             cluster.run_kubectl(*ask)
-        except console.ClusterError:
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return
+        except console.ClusterError as error:
+            return str(error)
+        return ""
+
+    what = "jobs are served: the last refusal is the value"
+    waiting.until(answer, what, SERVED_SECONDS, when=lambda refusal: not refusal)
 
 
 def fresh_name() -> str:

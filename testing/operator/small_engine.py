@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import datetime
 from collections.abc import AsyncIterator, Callable
 
+from testing import clock
 from testing.operator import memory_api
 from tfparallel_operator.core import build, gang
 from tfparallel_operator.engine import (
@@ -25,19 +25,6 @@ STILL = 30
 """Turns of the event loop without any change, after which nothing more will happen."""
 
 
-class Clock:
-    """The time, as far as a test lets it go on; it outlives an engine that is killed."""
-
-    def __init__(self) -> None:
-        self.now = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
-
-    def __call__(self) -> datetime.datetime:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += datetime.timedelta(seconds=seconds)
-
-
 class SmallEngine:
     """Queue, informers, workers and timers, joined as the operator joins them."""
 
@@ -45,14 +32,14 @@ class SmallEngine:
         self,
         api: client.Client,
         store: memory_api.MemoryApi,
-        clock: Clock,
+        time: clock.Clock,
         may_write: Callable[[], None] = apply.always,
     ) -> None:
         self._api = api
         self._store = store
-        self._clock = clock
+        self._time = time
         self.queue: queue.Queue[queue.Key] = queue.Queue()
-        self.timers = timers.Timers(self.queue.add, clock)
+        self.timers = timers.Timers(self.queue.add, time.utc)
         self.metrics = metrics.Metrics()
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed)
@@ -67,7 +54,7 @@ class SmallEngine:
             settings,
             "test",
             self.timers,
-            clock,
+            time.utc,
             may_write,
             wrote=lambda key: self.metrics.status_written(self.queue.age(key)),
         )
@@ -91,7 +78,7 @@ class SmallEngine:
     async def settle(self, seconds: float = 10.0) -> None:
         """Let everything happen that follows by itself, then let time pass, and again."""
         await self._quiet()
-        self._clock.advance(seconds)
+        self._time.advance(seconds)
         self.timers.fire_due()
         await self._quiet()
 

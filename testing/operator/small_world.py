@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from testing import clock
 from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.engine import client, resources
 
@@ -13,7 +14,7 @@ class World:
 
     def __init__(self, api: memory_api.MemoryApi | None = None) -> None:
         self.api = api or memory_api.MemoryApi()
-        self.clock = small_engine.Clock()
+        self.clock = clock.Clock()
         self.engine: small_engine.SmallEngine
 
     @contextlib.asynccontextmanager
@@ -45,7 +46,7 @@ class World:
     async def report(self, step: int, seconds: float) -> None:
         """Let a report of the coordinator arrive after some time."""
         self.clock.advance(seconds)
-        shown = {"progress": {"step": step, "lastUpdateTime": self.clock().isoformat()}}
+        shown = {"progress": {"step": step, "lastUpdateTime": self.clock.utc().isoformat()}}
         path = resources.JOBS.path("default", "digits", "status")
         await self.api.apply(path, {"metadata": {}, "status": shown}, "tfparallel-progress")
         await self.engine.settle(seconds=0)

@@ -42,13 +42,6 @@ async def api(cluster: handle.Cluster) -> AsyncIterator[client.Client]:
 
 
 @pytest.fixture
-async def api_with_nodes(cluster_with_nodes: handle.Cluster) -> AsyncIterator[client.Client]:
-    """A client of the cluster with nodes."""
-    async with client.Client(credentials.find(str(cluster_with_nodes.kubeconfig))) as opened:
-        yield opened
-
-
-@pytest.fixture
 async def place(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own, with a service account; no job is left in it."""
     place = harness.Place(api, cluster, places.fresh_name())
@@ -58,9 +51,7 @@ async def place(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[ha
 
 
 @pytest.fixture
-async def place_with_nodes(
-    api_with_nodes: client.Client, cluster_with_nodes: handle.Cluster
-) -> AsyncIterator[harness.Place]:
+async def place_with_nodes(cluster_with_nodes: handle.Cluster) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own in the cluster with nodes, whose GPUs are free afterwards."""
-    async with places.opened(api_with_nodes, cluster_with_nodes) as place:
+    async with places.on(cluster_with_nodes) as place:
         yield place

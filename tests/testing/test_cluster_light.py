@@ -2,25 +2,26 @@
 
 import dataclasses
 import json
+import os
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from testing.cluster import console, fixtures, folders, handle, lifecycle, process, settings, state
+from testing import waiting
+from testing.cluster import (
+    console,
+    fixtures,
+    folders,
+    handle,
+    lifecycle,
+    light,
+    process,
+    settings,
+    state,
+)
 
 pytestmark = pytest.mark.control_plane
-
-
-def eventually(check: Callable[[], bool], limit: float = 120.0) -> bool:
-    deadline = time.monotonic() + limit
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
 
 
 def gpu_pod(name: str) -> str:
@@ -47,8 +48,10 @@ def test_token_of_a_service_account_is_known_and_has_no_rights(
     content = json.dumps({**review, "spec": {"token": token}})
     answer = json.loads(light_cluster.run_kubectl("create", "-ojson", "-f", "-", input=content))
     assert answer["status"]["user"]["username"] == "system:serviceaccount:default:reader"
-    with pytest.raises(console.ClusterError, match="no"):
-        light_cluster.run_kubectl("auth", "can-i", "get", "pods", "--as", "nobody")
+    question = ("auth", "can-i", "get", "pods")
+    assert light_cluster.run_kubectl(*question) == "yes\n"
+    with pytest.raises(console.ClusterError, match=r": no$"):
+        light_cluster.run_kubectl(*question, "--as=system:serviceaccount:default:reader")
 
 
 def test_pod_with_a_gpu_runs_on_a_pretended_node(light_cluster_with_nodes: handle.Cluster) -> None:
@@ -59,11 +62,10 @@ def test_pod_with_a_gpu_runs_on_a_pretended_node(light_cluster_with_nodes: handl
     assert set(gpus.split()) == {"4"}
     cluster.run_kubectl("create", "-f", "-", input=gpu_pod("scheduled"))
 
-    def running() -> bool:
-        query = "-ojsonpath={.status.phase}"
-        return cluster.run_kubectl("get", "pod", "scheduled", query) == "Running"
+    def phase() -> str:
+        return cluster.run_kubectl("get", "pod", "scheduled", "-ojsonpath={.status.phase}")
 
-    assert eventually(running)
+    waiting.until(phase, "the pod runs", when="Running".__eq__)
     cluster.run_kubectl("delete", "pod", "scheduled", "--wait")  # other tests need all the GPUs
 
 
@@ -79,29 +81,17 @@ def test_dependents_are_collected_with_their_owner(
     cluster.run_kubectl("create", "-f", "-", input=json.dumps(content))
     cluster.run_kubectl("delete", "configmap", "owner")
 
-    def gone() -> bool:
-        return not cluster.run_kubectl("get", "configmap", "dependent", "--ignore-not-found")
+    def left() -> str:
+        return cluster.run_kubectl("get", "configmap", "dependent", "--ignore-not-found")
 
-    assert eventually(gone)
-
-
-def test_gang_scheduling_is_served_when_asked_for(tmp_path: Path) -> None:
-    wanted = settings.Light(gang_scheduling=True)
-    cluster = lifecycle.up("gang", wanted, tmp_path / "gang")
-    try:
-        served = cluster.run_kubectl("api-resources", "--api-group=scheduling.k8s.io", "-oname")
-        assert {"workloads.scheduling.k8s.io", "podgroups.scheduling.k8s.io"} <= {*served.split()}
-    finally:
-        lifecycle.down("gang", tmp_path / "gang")
+    waiting.until(left, "the dependent is gone", when=lambda found: not found)
 
 
-def test_two_clusters_live_side_by_side(light_cluster: handle.Cluster, tmp_path: Path) -> None:
-    other = lifecycle.up("other", settings.Light(), tmp_path / "other")
-    try:
-        other.run_kubectl("create", "namespace", "only-here")
-        assert "only-here" not in light_cluster.run_kubectl("get", "namespaces")
-    finally:
-        lifecycle.down("other", tmp_path / "other")
+def test_two_clusters_live_side_by_side(
+    light_cluster: handle.Cluster, light_cluster_with_nodes: handle.Cluster
+) -> None:
+    light_cluster_with_nodes.run_kubectl("create", "namespace", "only-here")
+    assert "only-here" not in light_cluster.run_kubectl("get", "namespaces")
 
 
 def test_second_up_finds_the_first_and_down_leaves_nothing(tmp_path: Path) -> None:
@@ -119,7 +109,10 @@ def test_second_up_finds_the_first_and_down_leaves_nothing(tmp_path: Path) -> No
     assert not lifecycle.down("mine", folder)
 
 
-def test_what_a_killed_up_left_behind_is_cleared_away(tmp_path: Path) -> None:
+def test_what_a_killed_up_left_behind_is_cleared_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(light, "up", lambda *_: None)
     folder = tmp_path / "mine"
     folder.mkdir()
     settled = settings.Light()
@@ -140,8 +133,30 @@ def test_cluster_of_a_killed_test_session_is_ended(
     folder.mkdir(parents=True)
     ledger = state.Ledger(folder, state.State(folder.name, settings.Light.mode, {}))
     orphan = ledger.start("orphan", ["sleep", "600"])
+    neighbour = folders.clusters() / f"pytest-kueue-{os.getppid()}"
+    neighbour.mkdir()
+    state.Ledger(neighbour, state.State(neighbour.name, settings.Light.mode, {}))
     fixtures.end_abandoned()
     assert not process.alive(orphan)
+    assert not folder.exists()
+    assert neighbour.exists()
+
+
+def test_each_session_has_clusters_of_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFPARALLEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(light, "up", lambda *_: None)
+    # Left behind by a session that had our process id: it is not used again.
+    folder = folders.clusters() / f"pytest-kueue-{os.getpid()}"
+    folder.mkdir(parents=True)
+    left = state.Ledger(folder, state.State(folder.name, settings.Light.mode, {}))
+    orphan = left.start("orphan", ["sleep", "600"])
+    running = fixtures.running("KUEUE", settings.Light())
+    assert next(running).name == folder.name
+    assert fixtures.OWN_NAME.fullmatch(folder.name)
+    assert not process.alive(orphan)
+    running.close()
     assert not folder.exists()
 
 

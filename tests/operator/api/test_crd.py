@@ -11,7 +11,7 @@ import yaml
 from testing.cluster import console, handle
 from testing.operator import harness, objects
 from tfparallel_operator.api import load, names, schema
-from tfparallel_operator.engine import errors, resources
+from tfparallel_operator.engine import client, errors, resources
 from tfparallel_trainer.contract import job_file
 
 pytestmark = pytest.mark.control_plane
@@ -175,20 +175,29 @@ def _bad(name: str) -> tuple[dict[str, Any], str]:
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_kubectl_apply_refuses_with_a_sentence(name: str, place: harness.Place) -> None:
+async def test_the_api_server_refuses_with_a_sentence(name: str, api: client.Client) -> None:
     job, sentence = _bad(name)
-    with pytest.raises(console.ClusterError) as caught:
-        place.kubectl("apply", "-f", "-", given=job)
+    with pytest.raises(errors.Invalid) as caught:
+        await api.create(resources.JOBS, "default", job)
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("name", BAD)
-async def test_the_raw_api_refuses_with_the_same_sentence(name: str, place: harness.Place) -> None:
-    job, sentence = _bad(name)
-    path = resources.JOBS.path(place.namespace)
+def test_the_sentences_reach_whoever_applies_with_kubectl(cluster: handle.Cluster) -> None:
+    jobs, sentences = [], {}
+    for number, name in enumerate(BAD):
+        job, sentence = _bad(name)
+        if job["metadata"]["name"] == "digits":
+            job["metadata"]["name"] = f"bad-{number}"
+        jobs.append(job)
+        sentences[job["metadata"]["name"]] = sentence
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": jobs})
     with pytest.raises(console.ClusterError) as caught:
-        place.kubectl("create", "--raw", path, "-f", "-", given=job)
-    assert sentence in str(caught.value)
+        cluster.run_kubectl("apply", "-f", "-", input=manifest)
+    refusals = str(caught.value).split(f'{names.KIND}.{names.GROUP} "')[1:]
+    by_name = {refusal.partition('"')[0]: refusal for refusal in refusals}
+    assert by_name.keys() == sentences.keys()
+    for name, sentence in sentences.items():
+        assert sentence in by_name[name]
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -244,12 +253,11 @@ async def test_an_unknown_field_is_refused_where_strict_validation_is_asked_for(
 async def test_what_may_not_change_is_refused(
     change: Change, sentence: str, place: harness.Place
 ) -> None:
-    job = objects.job()
-    place.kubectl("apply", "-f", "-", given=job)
-    changed = copy.deepcopy(job)
-    change(changed)
-    with pytest.raises(console.ClusterError) as caught:
-        place.kubectl("apply", "-f", "-", given=changed)
+    job = await place.create_job()
+    change(job)
+    path = resources.JOBS.path(place.namespace, "digits")
+    with pytest.raises(errors.Invalid) as caught:
+        await place.api.patch(path, {"spec": job["spec"]})
     assert sentence in str(caught.value)
 
 
@@ -275,8 +283,7 @@ async def test_a_mesh_that_fits_is_taken_and_completed(
 ) -> None:
     job = objects.job()
     _split(**mesh)(job)
-    place.kubectl("apply", "-f", "-", given=job)
-    found = await place.job()
+    found = await place.create_job(job)
     assert found["spec"]["mesh"] == {
         "data": 1,
         "stage": 1,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import errors, resources
@@ -113,7 +114,7 @@ async def test_a_watch_goes_on_from_the_list_and_selects_by_label(place: harness
     uid = (await place.pods())["after"]["metadata"]["uid"]
     await place.api.delete(resources.PODS, place.namespace, "after", uid)
     seen = []
-    async with asyncio.timeout(harness.LIMIT_SECONDS):
+    async with asyncio.timeout(waiting.LIMIT_SECONDS):
         async for event in place.api.watch(
             resources.PODS, place.namespace, listing.version, selector
         ):
@@ -144,5 +145,5 @@ async def test_a_quota_is_a_refusal_for_now(place: harness.Place) -> None:
         return False
 
     # Admission hears of the quota a moment later than we.
-    await harness.until("the quota is in force", refused)
+    await waiting.until_async(refused, "the quota is in force")
     assert "exceeded quota: none" in refusals[0]

@@ -1,11 +1,11 @@
 """A HorizontalPodAutoscaler drives a job: the real controller, on metrics of the test's."""
 
 import contextlib
-import json
 from collections.abc import AsyncIterator
 
 import pytest
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
@@ -91,15 +91,17 @@ async def test_an_autoscaler_adds_workers(place_with_nodes: harness.Place) -> No
             await _use(place, f"digits-worker-{worker}", "200Mi")
         autoscaler = {"metadata": {"name": "digits"}, "spec": spec}
         await place.api.create(AUTOSCALERS, place.namespace, autoscaler)
+        path = AUTOSCALERS.path(place.namespace, "digits")
 
-        async def scaled() -> bool:
-            return (await place.status()).get("workers") == 4
+        async def scaled() -> tuple[object, object]:
+            return (await place.status()).get("workers"), (await place.api.get(path)).get("status")
 
-        try:
-            await harness.until("the autoscaler has doubled the workers", scaled, LIMIT_SECONDS)
-        except AssertionError as error:
-            told = json.loads(place.kubectl("get", "hpa", "digits", "-ojson")).get("status")
-            raise AssertionError(f"the autoscaler says {told}") from error
+        await waiting.until_async(
+            scaled,
+            "the autoscaler has doubled the workers (their number, and what it says)",
+            LIMIT_SECONDS,
+            when=lambda found: found[0] == 4,
+        )
         workers = [f"digits-worker-{index}" for index in range(4)]
         await place.until_pods("digits-chief-0", *workers, attempt=2)
         await place.until_state("Running")

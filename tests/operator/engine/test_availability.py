@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from prometheus_client import parser
 
+from testing import waiting
 from testing.operator import harness, objects, operator_process, outage, wrapped_api
 from tests.operator.engine import test_progress
 from tfparallel_operator.core import build
@@ -34,7 +35,7 @@ async def _until_held(place: harness.Place, holder: str) -> None:
         listing = await place.api.list(resources.LEASES, place.namespace)
         return bool(listing.items) and await _holder(place) == holder
 
-    await harness.until(f"{holder} holds the lease", held, 3 * harness.LIMIT_SECONDS)
+    await waiting.until_async(held, f"{holder} holds the lease", 3 * waiting.LIMIT_SECONDS)
 
 
 async def _end_lease(place: harness.Place) -> None:
@@ -75,12 +76,11 @@ async def _report_to(place: harness.Place, port: int, step: int) -> None:
         async def taken() -> bool:
             return await site.send(token, {"step": step, "totalSteps": 100}) == (202, "")
 
-        await harness.until("the report is taken", taken)
+        await waiting.until_async(taken, "the report is taken")
 
-    async def shown() -> bool:
-        return bool((await place.status()).get("progress", {}).get("step") == step)
-
-    await harness.until(f"step {step} is shown", shown)
+    await place.until_status(
+        f"step {step} is shown", lambda now: now.get("progress", {}).get("step") == step
+    )
 
 
 async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followed(
@@ -136,7 +136,7 @@ async def test_an_operator_that_loses_the_lease_ends(place: harness.Place) -> No
     stolen = {"holderIdentity": "operator-1", "renewTime": "2026-11-21T10:00:00.000000Z"}
     await place.api.patch(resources.LEASES.path(place.namespace, LEASE), {"spec": stolen})
     with pytest.raises(ExceptionGroup) as caught:
-        async with asyncio.timeout(harness.LIMIT_SECONDS):
+        async with asyncio.timeout(waiting.LIMIT_SECONDS):
             await task
     await asyncio.sleep(harness.CLOSE_SECONDS)
     assert caught.value.subgroup(lease.Lost) is not None
@@ -161,7 +161,7 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
             async def begun() -> bool:
                 return bool(created)
 
-            await harness.until("the first of its pods is there", begun)
+            await waiting.until_async(begun, "the first of its pods is there")
             first.process.kill()
             await _end_lease(place)
             await _until_held(place, "operator-1")
@@ -204,7 +204,7 @@ async def test_who_takes_over_does_not_trust_what_its_watches_have_told(
         async def standing_by() -> bool:
             return counted.registry.get_sample_value("tfparallel_leader") == 0 and second.ready
 
-        await harness.until("the second stands by", standing_by)
+        await waiting.until_async(standing_by, "the second stands by")
         await place.create_job()
         await place.until_pods(*ALL)
         await place.run_all()
@@ -218,7 +218,7 @@ async def test_who_takes_over_does_not_trust_what_its_watches_have_told(
         async def looked() -> bool:
             return bool(counted.registry.get_sample_value(looks, {"outcome": "done"}))
 
-        await harness.until("the second has looked at the job", looked)
+        await waiting.until_async(looked, "the second has looked at the job")
         stop.set()
         await task
         await asyncio.sleep(harness.CLOSE_SECONDS)

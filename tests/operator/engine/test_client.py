@@ -6,6 +6,7 @@ import pathlib
 import pytest
 from aiohttp import web
 
+from testing import clock
 from testing.cluster import pki
 from testing.operator import scripted_server
 from tfparallel_operator.engine import client, credentials, errors, resources
@@ -131,12 +132,12 @@ async def test_no_server_at_all_is_unavailable() -> None:
 
 async def test_the_token_is_read_anew_after_a_minute_and_after_a_refusal() -> None:
     tokens = iter(["one", "two", "three"])
-    now = [0.0]
-    token = credentials.Token(lambda: next(tokens), clock=lambda: now[0])
+    time = clock.Clock()
+    token = credentials.Token(lambda: next(tokens), clock=time)
     assert await token.header() == {"Authorization": "Bearer one"}
-    now[0] = 59.0
+    time.now = 59.0
     assert await token.header() == {"Authorization": "Bearer one"}
-    now[0] = 61.0
+    time.now = 61.0
     assert await token.header() == {"Authorization": "Bearer two"}
     token.forget()
     assert await token.header() == {"Authorization": "Bearer three"}

@@ -1,17 +1,18 @@
-"""Gangs on the real scheduler of the scheduler-plugins: `make test-gangs`, its build takes minutes.
+"""Gangs on the real scheduler of the scheduler-plugins, whose build takes minutes.
 
 Two nodes of four GPUs each, which pretend to run pods.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
-from testing.cluster import binaries, coscheduling, handle, lifecycle, settings
+from testing import waiting
+from testing.cluster import coscheduling, handle
 from testing.operator import harness, objects, places
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, credentials, resources
+from tfparallel_operator.engine import resources
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
 
@@ -22,24 +23,16 @@ SETTLED_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
-def cluster_with_gangs() -> Iterator[handle.Cluster]:
+def cluster(coscheduling_cluster: handle.Cluster) -> handle.Cluster:
     """Two nodes of four GPUs, and the scheduler."""
-    binaries.ensure([*binaries.LIGHT, coscheduling.MODULE])
-    wanted = settings.Light(controllers=True, nodes=2, coscheduling=True)
-    name = "pytest-gangs"
-    cluster = lifecycle.up(name, wanted)
-    try:
-        yield places.install(cluster)
-    finally:
-        lifecycle.down(name)
+    return places.install(coscheduling_cluster)
 
 
 @pytest.fixture
-async def place(cluster_with_gangs: handle.Cluster) -> AsyncIterator[harness.Place]:
+async def place(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own, empty of pods before and after."""
-    access = credentials.find(str(cluster_with_gangs.kubeconfig))
-    async with client.Client(access) as api, places.opened(api, cluster_with_gangs) as found:
-        yield found
+    async with places.on(cluster) as place:
+        yield place
 
 
 def a_gang(name: str = "digits", workers: int = 3, **spec: object) -> harness.Body:
@@ -78,7 +71,7 @@ async def test_with_too_few_gpus_none_is_bound_and_the_status_says_why(
             reason = roles.get("Worker", {}).get("reason", "")
             return "PodGroup" in reason or "Insufficient nvidia.com/gpu" in reason
 
-        await harness.until("the status has the scheduler's words", told)
+        await waiting.until_async(told, "the status has the scheduler's words")
         await asyncio.sleep(SETTLED_SECONDS)
         assert await bound(place) == set()
         assert "digits" in (await place.condition("Running"))["message"]
@@ -122,4 +115,4 @@ async def test_fewer_than_all_may_start_when_the_job_says_so(place: harness.Plac
         async def four() -> bool:
             return len(await bound(place)) == 4
 
-        await harness.until("as many pods as there is place for are bound", four, 60)
+        await waiting.until_async(four, "as many pods as there is place for are bound", 60)

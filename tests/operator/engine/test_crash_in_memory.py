@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from testing import clock
 from testing.operator import crashing, memory_api, objects, scenarios, small_engine, troubled_api
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, lease, resources, timers
@@ -31,29 +32,29 @@ async def _play(
 ) -> Outcome:
     await api.create(resources.JOBS, "default", scenario.job)
     before = len(api.log)
-    waiting, clock = list(scenario.steps), small_engine.Clock()
+    steps, time = list(scenario.steps), clock.Clock()
     try:
-        await _live(crashing.CrashingApi(api, crash), api, clock, waiting)
+        await _live(crashing.CrashingApi(api, crash), api, time, steps)
     except* crashing.Killed:
         assert len(api.log) - before >= (crash or 0)
-        await _live(api, api, clock, waiting)
+        await _live(api, api, time, steps)
     return _outcome(api)
 
 
 async def _live(
     api: client.Client,
     store: memory_api.MemoryApi,
-    clock: small_engine.Clock,
-    waiting: list[scenarios.Step],
+    time: clock.Clock,
+    steps: list[scenarios.Step],
     pauses: int = 1,
     seconds: float = 10.0,
 ) -> None:
     """Run the engine through the steps that are left; one that was begun is not done again."""
-    async with small_engine.SmallEngine(api, store, clock).running() as engine:
+    async with small_engine.SmallEngine(api, store, time).running() as engine:
         for _ in range(pauses):
             await engine.settle(seconds)
-        while waiting:
-            waiting.pop(0)(store)
+        while steps:
+            steps.pop(0)(store)
             for _ in range(pauses):
                 await engine.settle(seconds)
 
@@ -104,10 +105,10 @@ async def test_a_kill_after_any_write_leads_to_the_same_end(name: str) -> None:
 async def _play_through(
     scenario: scenarios.Scenario, trouble: troubled_api.Trouble | None
 ) -> Outcome:
-    store, clock = memory_api.MemoryApi(), small_engine.Clock()
+    store, time = memory_api.MemoryApi(), clock.Clock()
     await store.create(resources.JOBS, "default", scenario.job)
     api = troubled_api.TroubledApi(store, trouble)
-    await _live(api, store, clock, list(scenario.steps), PAUSES, PAUSE_SECONDS)
+    await _live(api, store, time, list(scenario.steps), PAUSES, PAUSE_SECONDS)
     assert api.met > 5 or trouble is None
     return _outcome(store)
 
@@ -153,14 +154,14 @@ async def test_an_attempt_and_an_end_are_written_before_any_pod_is_deleted_for_t
 
 @pytest.mark.parametrize("name", [GANG, "a job that is removed after its time to live"])
 async def test_before_every_write_it_is_asked_whether_it_still_may(name: str) -> None:
-    scenario, api, clock = scenarios.SCENARIOS[name], memory_api.MemoryApi(), small_engine.Clock()
+    scenario, api, time = scenarios.SCENARIOS[name], memory_api.MemoryApi(), clock.Clock()
     await api.create(resources.JOBS, "default", scenario.job)
     asked: list[int] = []
 
     def may_write() -> None:
         asked.append(len(api.log))
 
-    async with small_engine.SmallEngine(api, api, clock, may_write).running() as engine:
+    async with small_engine.SmallEngine(api, api, time, may_write).running() as engine:
         await engine.settle()
         for step in scenario.steps:
             step(api)
@@ -177,8 +178,8 @@ async def test_an_operator_that_may_not_write_writes_nothing() -> None:
     def refuse() -> None:
         raise lease.Lost("not held any more")
 
-    clock = small_engine.Clock()
-    async with small_engine.SmallEngine(api, api, clock, refuse).running() as engine:
+    time = clock.Clock()
+    async with small_engine.SmallEngine(api, api, time, refuse).running() as engine:
         for _ in range(3):
             await engine.settle()
     assert len(api.log) == 1
@@ -187,7 +188,7 @@ async def test_an_operator_that_may_not_write_writes_nothing() -> None:
 async def test_a_job_that_is_left_alone_is_not_written_to() -> None:
     api = memory_api.MemoryApi()
     await api.create(resources.JOBS, "default", objects.job())
-    async with small_engine.SmallEngine(api, api, small_engine.Clock()).running() as engine:
+    async with small_engine.SmallEngine(api, api, clock.Clock()).running() as engine:
         await engine.settle()
         scenarios.run(api)
         await engine.settle()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from testing import waiting
 from testing.operator import crashing, harness
 from tfparallel_operator.engine import client, credentials, metrics, service
 
@@ -72,7 +73,7 @@ async def test_a_kill_after_a_write_leads_to_the_same_end(
         async def killed() -> bool:
             return supervisor.kills == 1
 
-        await harness.until("the operator was killed", killed)
+        await waiting.until_async(killed, "the operator was killed")
     assert status["attempt"] == 2
     assert status["restarts"] == {"failure": 1, "disruption": 0}
     assert sorted(created) == [(pod, attempt, "0") for pod in ALL for attempt in ("1", "2")]
@@ -90,8 +91,4 @@ async def _start_one_by_one(place: harness.Place, attempt: int) -> None:
 
 async def _until_ready(place: harness.Place, count: int) -> None:
     ready = f"{count}/{len(ALL)}"
-
-    async def written() -> bool:
-        return (await place.status()).get("ready") == ready
-
-    await harness.until(f"{ready} are ready", written)
+    await place.until_status(f"{ready} are ready", lambda now: now.get("ready") == ready)

@@ -1,15 +1,14 @@
 """Gangs without their scheduler, with it installed later, and on the scheduler of Kubernetes."""
 
 import asyncio
-import pathlib
 from typing import Any
 
 import pytest
 
-from testing.cluster import lifecycle, settings
+from testing.cluster import handle
 from testing.operator import harness, objects, places
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, credentials, resources
+from tfparallel_operator.engine import resources
 
 pytestmark = pytest.mark.control_plane
 
@@ -45,13 +44,8 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
     path = VOLCANO.path(place.namespace, "digits")
     async with place.operator():
         await place.create_job(job)
-
-        async def told() -> bool:
-            found = await place.condition("CreationRefused")
-            return found.get("reason") == names.Reason.GANG_SCHEDULER_NOT_INSTALLED
-
-        await harness.until("the job says that there is no scheduler", told)
-        message = (await place.condition("CreationRefused"))["message"]
+        refused = await place.until_refused(names.Reason.GANG_SCHEDULER_NOT_INSTALLED)
+        message = refused["message"]
         assert f"does not know PodGroups of {VOLCANO.api_version}: install" in message
         assert await place.pods() == {}
         place.kubectl("apply", "-f", "-", given=definition())
@@ -72,30 +66,21 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
             place.kubectl("delete", "crd", definition()["metadata"]["name"])
 
 
-@pytest.mark.timeout(900)
-async def test_the_scheduler_of_kubernetes_binds_all_pods_or_none(tmp_path: pathlib.Path) -> None:
+async def test_the_scheduler_of_kubernetes_binds_all_pods_or_none(
+    gang_scheduling_cluster: handle.Cluster,
+) -> None:
     """One node of four GPUs, for gangs of three and of two workers with two GPUs each."""
-    wanted = settings.Light(controllers=True, nodes=1, gang_scheduling=True)
-    cluster = places.install(lifecycle.up("gangs", wanted, tmp_path / "gangs"))
-    try:
-        async with client.Client(credentials.find(str(cluster.kubeconfig))) as api:
-            place = harness.Place(api, cluster, places.fresh_name())
-            await place.create_namespace()
-            async with place.operator():
-                await _too_many_and_few_enough(place)
-    finally:
-        lifecycle.down("gangs", tmp_path / "gangs")
+    cluster = places.install(gang_scheduling_cluster)
+    served = cluster.run_kubectl("api-resources", "--api-group=scheduling.k8s.io", "-oname")
+    assert {"workloads.scheduling.k8s.io", "podgroups.scheduling.k8s.io"} <= {*served.split()}
+    async with places.on(cluster) as place, place.operator():
+        await _too_many_and_few_enough(place)
 
 
 async def _too_many_and_few_enough(place: harness.Place) -> None:
     await place.create_job(_of_workers("many", 3))
     await place.until_pods("many-worker-0", "many-worker-1", "many-worker-2")
-
-    async def told() -> bool:
-        roles = (await place.status("many")).get("replicas", {})
-        return "Unschedulable" in roles.get("Worker", {}).get("reason", "")
-
-    await harness.until("the status has the scheduler's words", told)
+    await place.until_reason("Worker", "Unschedulable", "many")
     await asyncio.sleep(SETTLED_SECONDS)
     assert not any(pod["spec"].get("nodeName") for pod in (await place.pods()).values())
     await place.create_job(_of_workers("few", 2))

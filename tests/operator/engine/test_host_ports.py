@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.core import host_network
 from tfparallel_operator.engine import errors, host_ports, jobs, queue
@@ -66,7 +67,7 @@ async def test_jobs_on_their_nodes_network_get_ports_of_their_own(place: harness
             pods = await place.pods()
             return all(f"{name}-worker-1" in pods for name in names)
 
-        await harness.until(f"the pods of {', '.join(names)}", there)
+        await waiting.until_async(there, f"the pods of {', '.join(names)}")
 
     with pytest.raises(errors.Invalid, match="with hostNetwork, set network to Open"):
         await place.create_job(objects.job("refused", hostNetwork=True))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.engine import errors, resources
 
@@ -44,7 +45,7 @@ async def test_a_job_takes_connections_of_its_own_pods_alone(place: harness.Plac
                 [policy["metadata"]["uid"]],
             )
 
-        await harness.until("a policy that somebody deleted is made again", again)
+        await waiting.until_async(again, "a policy that somebody deleted is made again")
 
 
 async def test_an_open_job_has_no_policy_and_the_choice_stays(place: harness.Place) -> None:
@@ -56,7 +57,7 @@ async def test_an_open_job_has_no_policy_and_the_choice_stays(place: harness.Pla
         async def made() -> bool:
             return bool(await place.pods())
 
-        await harness.until("the job has pods", made)
+        await waiting.until_async(made, "the job has pods")
         assert await _policies(place) == []
     path = resources.JOBS.path(place.namespace, name)
     with pytest.raises(

@@ -1,19 +1,20 @@
-"""Jobs in queues of the real Kueue: `make test-queues`, its build takes minutes.
+"""Jobs in queues of the real Kueue, whose build takes minutes.
 
 Two nodes of four GPUs each, which pretend to run pods; quota for four GPUs, on the nodes of one
 flavor.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from testing.cluster import binaries, handle, kueue, lifecycle, settings
+from testing import waiting
+from testing.cluster import handle
 from testing.operator import harness, objects, places
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, credentials, resources
+from tfparallel_operator.engine import resources
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
 
@@ -61,35 +62,27 @@ URGENT = {
 
 
 @pytest.fixture(scope="module")
-def cluster_with_queues() -> Iterator[handle.Cluster]:
+def cluster(kueue_cluster: handle.Cluster) -> handle.Cluster:
     """Two nodes of four GPUs, Kueue, and quota for four."""
-    binaries.ensure([*binaries.LIGHT, kueue.MODULE])
-    name = "pytest-queues"
-    cluster = lifecycle.up(name, settings.Light(controllers=True, nodes=2, kueue=True))
-    try:
-        installed = places.install(cluster)
-        for manifest in (FLAVOR, CLUSTER_QUEUE, URGENT):
-            installed.run_kubectl("apply", "-f", "-", input=json.dumps(manifest))
-        yield installed
-    finally:
-        lifecycle.down(name)
+    places.install(kueue_cluster)
+    for manifest in (FLAVOR, CLUSTER_QUEUE, URGENT):
+        kueue_cluster.run_kubectl("apply", "-f", "-", input=json.dumps(manifest))
+    return kueue_cluster
 
 
 @pytest.fixture
-async def place(cluster_with_queues: handle.Cluster) -> AsyncIterator[harness.Place]:
+async def place(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own with a queue, empty of pods before and after."""
-    access = credentials.find(str(cluster_with_queues.kubeconfig))
-    async with client.Client(access) as api:
-        async with places.opened(api, cluster_with_queues) as found:
-            queue = {
-                "apiVersion": "kueue.x-k8s.io/v1beta1",
-                "kind": "LocalQueue",
-                "metadata": {"name": QUEUE, "namespace": found.namespace},
-                "spec": {"clusterQueue": "gpus"},
-            }
-            found.kubectl("create", "-f", "-", given=queue)
-            yield found
-        found.kubectl("delete", "workloads", "--all")  # Else they hold their quota for a while.
+    async with places.on(cluster) as place:
+        queue = {
+            "apiVersion": "kueue.x-k8s.io/v1beta1",
+            "kind": "LocalQueue",
+            "metadata": {"name": QUEUE, "namespace": place.namespace},
+            "spec": {"clusterQueue": "gpus"},
+        }
+        place.kubectl("create", "-f", "-", given=queue)
+        yield place
+    place.kubectl("delete", "workloads", "--all")  # Else they hold their quota for a while.
 
 
 def queued(name: str = "digits", priority: str | None = None) -> harness.Body:
@@ -121,14 +114,11 @@ async def until_admission(
     place: harness.Place, status: str, said: str, name: str = "digits"
 ) -> dict[str, Any]:
     """Wait until the job's condition Admitted has a status and says something; return it."""
-    found: dict[str, Any] = {}
-
-    async def reached() -> bool:
-        found.update(await place.condition("Admitted", name))
-        return found.get("status") == status and said in found.get("message", "")
-
-    await harness.until(f"Admitted of {name} is {status} and says {said!r}", reached, SECONDS)
-    return found
+    return await waiting.until_async(
+        lambda: place.condition("Admitted", name),
+        f"Admitted of {name} is {status} and says {said!r}",
+        when=lambda found: found.get("status") == status and said in found.get("message", ""),
+    )
 
 
 async def pods_of(place: harness.Place, name: str) -> set[str]:
@@ -152,7 +142,7 @@ async def test_it_is_admitted_and_its_pods_run_where_the_quota_is(place: harness
         async def ready() -> bool:
             return (await conditions(place)).get("PodsReady") == ("True", "Started")
 
-        await harness.until("Kueue knows that the pods run", ready, SECONDS)
+        await waiting.until_async(ready, "Kueue knows that the pods run", SECONDS)
         spec = (await workload(place))["spec"]
         assert spec["priority"] == 0
         for worker in range(2):
@@ -162,7 +152,7 @@ async def test_it_is_admitted_and_its_pods_run_where_the_quota_is(place: harness
         async def finished() -> bool:
             return (await conditions(place)).get("Finished") == ("True", "Succeeded")
 
-        await harness.until("Kueue knows that the job has ended", finished, SECONDS)
+        await waiting.until_async(finished, "Kueue knows that the job has ended", SECONDS)
 
 
 async def test_it_waits_for_quota_and_starts_when_another_job_has_ended(
@@ -216,12 +206,11 @@ async def test_restarts_keep_the_quota_and_a_suspended_job_gives_it_to_the_next(
         await until_admission(place, "False", "insufficient unused quota", "second")
         uid = (await workload(place, "first"))["metadata"]["uid"]
         await place.end("first-worker-1", 1)
-
-        async def again() -> bool:
-            status = await place.status("first")
-            return (status["attempt"], status["state"]) == (2, "Running")
-
-        await harness.until("the first runs again", again, SECONDS)
+        await place.until_status(
+            "the first runs again",
+            lambda now: (now["attempt"], now["state"]) == (2, "Running"),
+            "first",
+        )
         assert (await workload(place, "first"))["metadata"]["uid"] == uid
         assert await pods_of(place, "second") == set()
         place.change({"runPolicy": {"suspend": True}}, "first")
@@ -242,7 +231,7 @@ async def test_a_workload_that_is_stopped_and_let_again_runs_in_a_new_attempt(
         async def given_back() -> bool:
             return (await conditions(place))["QuotaReserved"][0] == "False"
 
-        await harness.until("the quota is given back", given_back, SECONDS)
+        await waiting.until_async(given_back, "the quota is given back", SECONDS)
         assert await place.pods() == {}
         place.kubectl("patch", name, "--type=merge", "-p", '{"spec": {"active": true}}')
         await place.until_state("Running")
@@ -270,12 +259,7 @@ async def test_the_priority_class_of_the_pods_counts_and_one_that_is_not_there_i
     job = queued(priority="absent")
     async with place.operator():
         await place.create_job(job)
-
-        async def told() -> bool:
-            found = await place.condition("CreationRefused")
-            return found.get("reason") == names.Reason.PRIORITY_CLASS_NOT_FOUND
-
-        await harness.until("the job says that its class is not there", told, SECONDS)
+        await place.until_refused(names.Reason.PRIORITY_CLASS_NOT_FOUND)
         low = queued("low")
         template = low["spec"]["tfReplicaSpecs"]["Worker"]["template"]
         template["spec"]["priorityClassName"] = "system-cluster-critical"

@@ -29,15 +29,9 @@ def _example() -> dict[str, Any]:
     return job
 
 
-async def _until(place: harness.Place, name: str, what: str, **wanted: Any) -> dict[str, Any]:
-    """Wait until the job's status has these fields."""
-
-    async def reached() -> bool:
-        status = await place.status(name)
-        return {key: status.get(key) for key in wanted} == wanted
-
-    await harness.until(what, reached, LIMIT_SECONDS)
-    return await place.status(name)
+def _all_seen(status: harness.Body) -> bool:
+    seen = {role: counts.get("seen") for role, counts in status.get("replicas", {}).items()}
+    return seen == {"Chief": "0", "Worker": "0-999", "PS": "0-9"}
 
 
 async def _start(place: harness.Place, names: Iterable[str]) -> None:
@@ -68,13 +62,7 @@ async def test_a_thousand_workers_are_stored_in_bounded_pieces(place: harness.Pl
     name = job["metadata"]["name"]
     async with place.operator():
         await place.create_job(job)
-
-        async def created() -> bool:
-            found = (await place.status(name)).get("replicas", {})
-            seen = {role: counts.get("seen") for role, counts in found.items()}
-            return seen == {"Chief": "0", "Worker": "0-999", "PS": "0-9"}
-
-        await harness.until("every pod has been created", created, LIMIT_SECONDS)
+        await place.until_status("every pod has been created", _all_seen, name, LIMIT_SECONDS)
         pods = await place.pods()
         assert len(pods) == 1011
         assert all(map(_shows_the_task_alone, pods.values()))
@@ -90,10 +78,17 @@ async def test_a_thousand_workers_are_stored_in_bounded_pieces(place: harness.Pl
         }
         assert len(cluster) < 64_000
         await _start(place, pods)
-        await _until(place, name, "every pod runs", state="Running", ready="1011/1011")
+        await place.until_status(
+            "every pod runs",
+            lambda now: (now["state"], now["ready"]) == ("Running", "1011/1011"),
+            name,
+            LIMIT_SECONDS,
+        )
         for index in (0, 1, 500):
             await place.end(f"{name}-worker-{index}", 0)
         await place.end(f"{name}-chief-0", 0)
-        status = await _until(place, name, "the end is recorded", state="Succeeded")
+        status = await place.until_status(
+            "the end is recorded", lambda now: now["state"] == "Succeeded", name, LIMIT_SECONDS
+        )
         assert status["replicas"]["Worker"]["completed"] == "0-1,500"
         assert _bytes(status) < 4_000

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from testing import clock
 from testing.operator import memory_api
 from tfparallel_operator.engine import client, errors, lease, resources
 
@@ -36,11 +37,11 @@ class World:
 
     def __init__(self) -> None:
         self.api = FaultyApi()
-        self.now = 1000.0
+        self.time = clock.Clock(1000)
 
     def operator(self, name: str, seconds: int = SECONDS) -> lease.Lease:
         terms = lease.Terms("system", "operator", name, seconds)
-        return lease.Lease(self.api, terms, clock=lambda: self.now)
+        return lease.Lease(self.api, terms, clock=self.time)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -80,12 +81,12 @@ async def test_a_holder_that_renews_is_left_alone_and_one_that_does_not_is_repla
     await one.attempt()
     for _ in range(5):
         assert not await two.attempt()
-        world.now += SECONDS - 1
+        world.time.now += SECONDS - 1
         assert await one.attempt()
     assert not await two.attempt()
-    world.now += SECONDS - 1
+    world.time.now += SECONDS - 1
     assert not await two.attempt()
-    world.now += 1
+    world.time.now += 1
     assert await two.attempt()
     assert (world.spec["holderIdentity"], world.spec["leaseTransitions"]) == ("two", 1)
     assert not await one.attempt()
@@ -96,9 +97,9 @@ async def test_a_holder_stops_before_another_may_begin() -> None:
     one, two = world.operator("one"), world.operator("two")
     await one.attempt()
     await two.attempt()
-    world.now += WITHIN - 0.1
+    world.time.now += WITHIN - 0.1
     one.check()
-    world.now += 0.1
+    world.time.now += 0.1
     with pytest.raises(lease.Lost):
         one.check()
     assert not await two.attempt()
@@ -109,9 +110,9 @@ async def test_the_time_that_counts_is_the_holders_own() -> None:
     one, two = world.operator("one", seconds=60), world.operator("two", seconds=3)
     await one.attempt()
     assert not await two.attempt()
-    world.now += 59
+    world.time.now += 59
     assert not await two.attempt()
-    world.now += 1
+    world.time.now += 1
     assert await two.attempt()
 
 
@@ -148,7 +149,7 @@ async def test_a_lease_that_cannot_be_let_go_ends_by_itself(fault: Exception) ->
     await two.attempt()
     world.api.faults = [fault]
     await one.release()
-    world.now += SECONDS
+    world.time.now += SECONDS
     assert await two.attempt()
 
 
@@ -202,7 +203,7 @@ async def test_who_cannot_renew_in_time_has_lost() -> None:
     world.api.always = errors.Unavailable("the server does not answer")
     task = asyncio.create_task(one.keep())
     await world.api.met.wait()
-    world.now += 1
+    world.time.now += 1
     with pytest.raises(lease.Lost, match=r"could not be renewed in time: the server does not ans"):
         await task
 
@@ -214,11 +215,11 @@ async def test_a_renewal_that_is_never_answered_counts_as_failed() -> None:
         async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
             if change["spec"].get("acquireTime"):
                 return await super().patch(path, change)
-            world.now += 1
+            world.time.now += 1
             await asyncio.Event().wait()
             raise AssertionError
 
-    held = lease.Lease(Silent(), lease.Terms("system", "operator", "one", 1), lambda: world.now)
+    held = lease.Lease(Silent(), lease.Terms("system", "operator", "one", 1), world.time)
     await held.attempt()
     with pytest.raises(lease.Lost, match="could not be renewed in time: no answer"):
         await held.keep()
@@ -229,7 +230,7 @@ async def test_who_wakes_up_and_finds_another_has_lost() -> None:
     one, two = world.operator("one", seconds=1), world.operator("two", seconds=60)
     await one.attempt()
     await two.attempt()
-    world.now += 1
+    world.time.now += 1
     assert await two.attempt()
     with pytest.raises(lease.Lost, match="Lease operator is held by two now, not by us"):
         await one.keep()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
@@ -92,15 +93,10 @@ async def test_a_pod_that_waits_for_its_image_says_so_in_the_status(place: harne
     async with place.operator():
         await place.create_job(objects.job(workers=0))
         await place.until_pods("digits-chief-0")
-        waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
-        await place.kubelet("digits-chief-0", "Pending", waiting=waiting)
-
-        async def told() -> bool:
-            chief = (await place.status()).get("replicas", {}).get("Chief", {})
-            return bool("ImagePullBackOff: no such image" in chief.get("reason", ""))
-
-        await harness.until("the reason is in the status", told)
-        assert (await place.status())["state"] == "Pending"
+        missing = {"reason": "ImagePullBackOff", "message": "no such image"}
+        await place.kubelet("digits-chief-0", "Pending", waiting=missing)
+        status = await place.until_reason("Chief", "ImagePullBackOff: no such image")
+        assert status["state"] == "Pending"
 
 
 async def test_a_template_that_the_server_refuses_is_a_condition(place: harness.Place) -> None:
@@ -179,7 +175,7 @@ async def test_a_job_that_is_made_anew_never_takes_over_the_pods_of_the_former(
             uids = [p["metadata"]["ownerReferences"][0]["uid"] for p in pods]
             return uids == [second["metadata"]["uid"]]
 
-        await harness.until("the new job has its own pod", replaced)
+        await waiting.until_async(replaced, "the new job has its own pod")
 
 
 async def test_deleting_a_job_leaves_nothing(place_with_nodes: harness.Place) -> None:
@@ -198,5 +194,5 @@ async def test_deleting_a_job_leaves_nothing(place_with_nodes: harness.Place) ->
         ).split()
         return left == ["configmap/kube-root-ca.crt"]
 
-    await harness.until("everything that belonged to the job is gone", empty, seconds=240)
+    await waiting.until_async(empty, "everything that belonged to the job is gone")
     assert place.kubectl("get", "tfpj", "-o", "name") == ""

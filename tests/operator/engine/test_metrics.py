@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client import parser
 
+from testing import clock, waiting
 from testing.operator import (
     harness,
     memory_api,
@@ -126,8 +127,8 @@ async def test_a_job_without_a_usable_spec_ends_without_a_duration() -> None:
 
 
 async def test_the_state_is_read_when_somebody_asks() -> None:
-    now = [100.0]
-    work: queue.Queue[queue.Key] = queue.Queue(clock=lambda: now[0])
+    time = clock.Clock(100.0)
+    work: queue.Queue[queue.Key] = queue.Queue(clock=time)
     known = jobs.Jobs(work)
     found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
     counted = metrics.Metrics()
@@ -136,7 +137,7 @@ async def test_the_state_is_read_when_somebody_asks() -> None:
         name = f"job-{number}"
         metadata = {"namespace": "a", "name": name, "uid": name, "resourceVersion": "1"}
         known.watched("ADDED", {"metadata": metadata, "status": {"state": state}})
-    now[0] += 7
+    time.now += 7
     assert value(counted, "jobs", state="Running") == 2
     assert value(counted, "jobs", state="Pending") == 1
     assert value(counted, "jobs", state="Succeeded") == 0
@@ -256,7 +257,7 @@ async def test_the_process_shows_what_happened_on_a_real_server(
         async def counted() -> bool:
             return (await _scrape(operator)).get(("tfparallel_jobs", "state=Succeeded")) == 1.0
 
-        await harness.until("the job is counted", counted)
+        await waiting.until_async(counted, "the job is counted")
         samples = await _scrape(operator)
     assert samples["tfparallel_jobs_started_total", ""] == 1
     ended = "reason=ChiefSucceeded,state=Succeeded"

@@ -9,6 +9,7 @@ import signal
 import pytest
 from aiohttp import web
 
+from testing import waiting
 from testing.operator import harness, operator_process, scripted_server
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
@@ -106,7 +107,7 @@ async def test_while_the_api_server_does_not_answer_it_lives_but_is_not_ready(
             async def alive() -> bool:
                 return (await operator.probe("/healthz"))[0] == 200
 
-            await harness.until("liveness answers", alive, operator_process.START_SECONDS)
+            await waiting.until_async(alive, "liveness answers", operator_process.START_SECONDS)
             status, reason = await operator.probe("/readyz")
             assert (status, reason) == (503, "the children of the jobs have not been listed yet")
             operator.process.send_signal(signal.SIGTERM)

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from testing import clock, waiting
 from testing.operator import harness, memory_api, objects, small_engine
 from tfparallel_operator.api import names
 from tfparallel_operator.core import build
@@ -116,7 +117,7 @@ async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Pl
             line = place.kubectl("get", "tfpj", "digits").splitlines()[1]
             return line.split()[4:8] == ["40", "40", "0.25", "12s"]
 
-        await harness.until("step, percent, loss and ETA are shown", shown)
+        await waiting.until_async(shown, "step, percent, loss and ETA are shown")
         found = (await place.status())["progress"]
         arrived = datetime.datetime.fromisoformat(found.pop("lastUpdateTime"))
         assert abs((datetime.datetime.now(datetime.UTC) - arrived).total_seconds()) < 60
@@ -144,11 +145,9 @@ async def test_reports_that_come_too_fast_are_not_lost_and_the_last_is_written_a
         for step in (10, 20, 100):
             report = {"step": step, "totalSteps": 100}
             assert (await site.send(token, report))[0] == 202
-
-        async def last() -> bool:
-            return bool((await place.status()).get("progress", {}).get("step") == 100)
-
-        await harness.until("the last report is written", last)
+        await place.until_status(
+            "the last report is written", lambda now: now.get("progress", {}).get("step") == 100
+        )
 
 
 @pytest.mark.control_plane
@@ -159,7 +158,7 @@ async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> N
         async def there() -> bool:
             return "other-chief-0" in await place.pods()
 
-        await harness.until("the other job's pod exists", there)
+        await waiting.until_async(there, "the other job's pod exists")
         audience, foreign = await site.audience(), await site.audience("other")
         right = await site.token("digits-chief-0", audience)
         wrong_audience = await site.token("digits-chief-0", "https://kubernetes.default.svc")
@@ -193,11 +192,7 @@ async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Pla
         )
         token = await site.token("digits-chief-0", await site.audience())
         place.kubectl("delete", "pod", "digits-worker-0", "--grace-period=0", "--force")
-
-        async def restarted() -> bool:
-            return (await place.status()).get("attempt") == 2
-
-        await harness.until("the second attempt", restarted)
+        await place.until_status("the second attempt", lambda now: now.get("attempt") == 2)
         answers: list[tuple[int, str]] = []
 
         async def refused() -> bool:
@@ -205,7 +200,7 @@ async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Pla
             return answers[-1][0] != 202
 
         # The operator may not have heard yet what it has written itself.
-        await harness.until("the report is refused", refused)
+        await waiting.until_async(refused, "the report is refused")
         status, sentence = answers[-1]
         # The API server may hold the token of a pod that is being deleted for invalid already.
         assert status in (401, 403)
@@ -277,7 +272,7 @@ class Desk:
     api: Slow
     writer: publisher.Publisher
     known: jobs.Jobs
-    clock: small_engine.Clock
+    time: clock.Clock
     uid: str
 
     def report(self, step: int, uid: str | None = None) -> None:
@@ -291,19 +286,19 @@ class Desk:
             await asyncio.sleep(0)
 
     async def pass_time(self, seconds: float) -> None:
-        self.clock.advance(seconds)
+        self.time.advance(seconds)
         self.writer._timers.fire_due()
         await self.rest()
 
 
 @contextlib.asynccontextmanager
 async def _desk() -> AsyncIterator[Desk]:
-    api, known, clock = Slow(), jobs.Jobs(queue.Queue()), small_engine.Clock()
+    api, known, time = Slow(), jobs.Jobs(queue.Queue()), clock.Clock()
     body = await api.create(resources.JOBS, "default", objects.job())
     known.watched("ADDED", body)
-    writer = publisher.Publisher(api, known, clock, INTERVAL)
+    writer = publisher.Publisher(api, known, time.utc, INTERVAL)
     task = asyncio.create_task(writer.run())
-    yield Desk(api, writer, known, clock, body["metadata"]["uid"])
+    yield Desk(api, writer, known, time, body["metadata"]["uid"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

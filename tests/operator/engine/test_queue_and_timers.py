@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testing.operator import small_engine
+from testing import clock
 from tfparallel_operator.engine import merge, queue, timers
 
 
@@ -84,52 +84,52 @@ async def test_a_worker_that_gives_up_waiting_takes_no_key_with_it() -> None:
 
 
 async def test_the_age_of_the_oldest_key_counts_waiting_and_running() -> None:
-    now = [0.0]
-    work: queue.Queue[str] = queue.Queue(clock=lambda: now[0])
+    time = clock.Clock()
+    work: queue.Queue[str] = queue.Queue(clock=time)
     assert work.oldest() == 0.0
     work.add("a")
-    now[0] = 5.0
+    time.now = 5.0
     work.add("b")
     assert work.oldest() == 5.0
     await work.get()
-    now[0] = 9.0
+    time.now = 9.0
     assert work.oldest() == 4.0
 
 
 async def test_a_key_is_as_old_as_the_oldest_thing_that_no_look_has_served() -> None:
-    now = [0.0]
-    work: queue.Queue[str] = queue.Queue(clock=lambda: now[0])
+    time = clock.Clock()
+    work: queue.Queue[str] = queue.Queue(clock=time)
     work.add("a")
-    now[0] = 2.0
+    time.now = 2.0
     work.add("a")
     await work.get()
     assert work.age("a") == 2.0
-    now[0] = 3.0
+    time.now = 3.0
     work.add("a")
     work.done("a")
     await work.get()
-    now[0] = 4.0
+    time.now = 4.0
     assert work.age("a") == 1.0
     work.done("a", served=False)
-    now[0] = 7.0
+    time.now = 7.0
     work.add("a")
     await work.get()
     assert work.age("a") == 4.0
 
 
 def test_a_timer_fires_at_the_earliest_of_its_times_and_once() -> None:
-    clock, fired = small_engine.Clock(), list[str]()
-    start = clock()
-    alarm = timers.Timers(fired.append, clock)
+    time, fired = clock.Clock(), list[str]()
+    start = time.utc()
+    alarm = timers.Timers(fired.append, time.utc)
     alarm.set("a", start + datetime.timedelta(seconds=10))
     alarm.set("a", start + datetime.timedelta(seconds=5))
     alarm.set("a", start + datetime.timedelta(seconds=20))
     alarm.after("b", 7)
     assert alarm.fire_due() == 5.0
-    clock.advance(5)
+    time.advance(5)
     assert alarm.fire_due() == 2.0
     assert fired == ["a"]
-    clock.advance(100)
+    time.advance(100)
     assert alarm.fire_due() is None
     assert fired == ["a", "b"]
 

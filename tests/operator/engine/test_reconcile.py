@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from testing import clock
 from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, errors, resources
@@ -48,7 +49,7 @@ class World:
 
     def __init__(self) -> None:
         self.api = RefusingApi()
-        self.engine = small_engine.SmallEngine(self.api, self.api, small_engine.Clock())
+        self.engine = small_engine.SmallEngine(self.api, self.api, clock.Clock())
 
     @contextlib.asynccontextmanager
     async def running(self, **spec: Any) -> AsyncIterator[None]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.engine import client, errors, resources
 
@@ -19,15 +20,9 @@ BINDINGS = resources.Resource(
 
 async def _refused(place: harness.Place, reason: str) -> dict[str, Any]:
     """Wait until the job says why its pods are refused."""
-
-    async def told() -> bool:
-        found = await place.condition("CreationRefused")
-        return (found.get("status"), found.get("reason")) == ("True", reason)
-
-    await harness.until(f"the condition CreationRefused says {reason}", told)
-    status = await place.status()
-    assert status["state"] == "Pending"
-    return await place.condition("CreationRefused")
+    condition = await place.until_refused(reason)
+    assert (await place.status())["state"] == "Pending"
+    return condition
 
 
 async def test_a_quota_that_is_raised_lets_the_job_run(place: harness.Place) -> None:
@@ -90,7 +85,7 @@ async def _deny_pods(place: harness.Place) -> None:
         await place.api.delete(resources.PODS, place.namespace, "probe", uid, force=True)
         return False
 
-    await harness.until("the policy is in force", denied)
+    await waiting.until_async(denied, "the policy is in force")
 
 
 async def _create_policy(api: client.Client, namespace: str) -> None:

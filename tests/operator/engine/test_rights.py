@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import yaml
 
+from testing import waiting
 from testing.cluster import console
 from testing.operator import harness, objects, operator_process
 from tests.operator.engine import test_gangs
@@ -37,7 +38,7 @@ async def _kubeconfig(place: harness.Place, folder: pathlib.Path) -> str:
     content["users"] = [{"name": content["users"][0]["name"], "user": {"token": token}}]
     path = folder / "operator.kubeconfig"
     path.write_text(yaml.safe_dump(content))
-    await harness.until("the rights are in force", _rights_in_force(place))
+    await waiting.until_async(_rights_in_force(place), "the rights are in force")
     return str(path)
 
 
@@ -81,12 +82,8 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
         await place.until_state("Succeeded")
         await place.until_pods("digits-chief-0", attempt=2)
         place.change({"runPolicy": {"ttlSecondsAfterFinished": 0}})
-
-        async def removed() -> bool:
-            found = await place.api.list(resources.JOBS, place.namespace)
-            return not found.items
-
-        await harness.until("the job is removed after its time to live", removed)
+        # The job is removed after its time to live.
+        await place.until_gone(resources.JOBS.path(place.namespace, "digits"))
         assert "forbidden" not in operator.log
         assert '"level": "error"' not in operator.log
     secret = await place.api.get(resources.SECRETS.path(place.namespace, SECRET))

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from testing import clock
 from testing.operator import memory_api
 from tfparallel_operator.engine import (
     children,
@@ -45,13 +46,13 @@ async def test_a_part_that_returns_is_named() -> None:
 
 
 async def test_a_silent_informer_and_a_stuck_worker_are_not_healthy() -> None:
-    now = [0.0]
-    work: queue.Queue[queue.Key] = queue.Queue(clock=lambda: now[0])
+    time = clock.Clock()
+    work: queue.Queue[queue.Key] = queue.Queue(clock=time)
     found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
     assert probes.healthy(found, work) == ""
     work.add(queue.Key("default", "digits"))
     await work.get()
-    now[0] = probes.KEY_LIMIT_SECONDS + 1
+    time.now = probes.KEY_LIMIT_SECONDS + 1
     assert "a worker been busy, for 601 s" in probes.healthy(found, work)
     assert probes.ready(found, jobs_listed=True) == (
         "the children of the jobs have not been listed yet"

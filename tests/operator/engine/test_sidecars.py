@@ -10,6 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources, tls
@@ -97,7 +98,7 @@ async def test_an_injected_container_that_never_ends_blocks_neither_start_nor_en
 ) -> None:
     runs: dict[str, Any] = {"running": {}}
     async with _mesh(place), place.operator():
-        await harness.until("the webhook is asked", lambda: _injected(place))
+        await waiting.until_async(lambda: _injected(place), "the webhook is asked")
         await place.create_job(objects.job(workers=1))
         pods = await place.until_pods(*ALL)
         for pod in pods.values():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.core import forced
@@ -47,12 +48,9 @@ async def test_a_completed_worker_is_not_run_again_when_its_pod_is_removed(
     async with place.operator():
         await _run(place, job)
         await place.end("digits-worker-1", 0)
-
-        async def completed() -> bool:
-            workers = (await place.status())["replicas"]["Worker"]
-            return bool(workers["completed"] == "1")
-
-        await harness.until("the worker has completed", completed)
+        await place.until_status(
+            "the worker has completed", lambda now: now["replicas"]["Worker"]["completed"] == "1"
+        )
         place.kubectl("delete", "pod", "digits-worker-1", "--grace-period=0", "--force")
         await place.end("digits-worker-0", 0)
         status = await place.until_state("Succeeded")
@@ -64,12 +62,11 @@ async def test_an_evaluator_never_fails_training(place: harness.Place) -> None:
     async with place.operator():
         await _run(place, _job({"backoffLimit": 0}, Chief=1, Evaluator=1))
         await place.end("digits-evaluator-0", 1)
-
-        async def ignored() -> bool:
-            return bool((await place.status())["replicas"]["Evaluator"]["ignored"] == "0")
-
-        await harness.until("training goes on without the evaluator", ignored)
-        assert (await place.status())["state"] == "Running"
+        status = await place.until_status(
+            "training goes on without the evaluator",
+            lambda now: now["replicas"]["Evaluator"]["ignored"] == "0",
+        )
+        assert status["state"] == "Running"
 
 
 async def test_the_evaluator_may_end_its_last_evaluation(place: harness.Place) -> None:
@@ -156,7 +153,7 @@ async def test_peers_are_found_before_they_are_ready(place_with_nodes: harness.P
             }
             return names_of_unready == {"digits-worker-0", "digits-worker-1"}
 
-        await harness.until("the Service names both pods, which are not ready", published)
+        await waiting.until_async(published, "the Service names both pods, which are not ready")
 
 
 async def test_a_dead_node_holds_nothing_up(

@@ -20,15 +20,10 @@ async def test_a_pending_deadline_fires_on_a_quiet_job(place: harness.Place) -> 
     async with place.operator():
         await place.create_job(objects.job(runPolicy={"pendingDeadlineSeconds": 600}))
         await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
-        await place.kubelet("digits-worker-1", "Pending", waiting=waiting)
-
-        async def seen() -> bool:
-            workers = (await place.status()).get("replicas", {}).get("Worker", {})
-            return "ImagePullBackOff" in (workers.get("reason") or "")
-
-        await harness.until("the status says why the worker waits", seen)
-        limit = harness.seconds_since((await place.status())["attemptTime"]) + 3
+        missing = {"reason": "ImagePullBackOff", "message": "no such image"}
+        await place.kubelet("digits-worker-1", "Pending", waiting=missing)
+        status = await place.until_reason("Worker", "ImagePullBackOff")
+        limit = harness.seconds_since(status["attemptTime"]) + 3
         place.change({"runPolicy": {"pendingDeadlineSeconds": limit}})
         status = await place.until_state("Failed")
         failed = await place.condition("Failed")
@@ -63,10 +58,7 @@ async def test_stages_of_the_clean_up_follow_the_end(place: harness.Place) -> No
         await place.end("digits-chief-0", 0)
         await place.until_pods("digits-chief-0")
 
-        async def gone() -> bool:
-            return not (await place.api.list(resources.JOBS, place.namespace)).items
-
-        await harness.until("the job is deleted", gone)
+        await place.until_gone(resources.JOBS.path(place.namespace, "digits"))
 
 
 async def test_a_pod_that_is_being_deleted_is_no_failed_one(place: harness.Place) -> None:
@@ -80,19 +72,15 @@ async def test_a_pod_that_is_being_deleted_is_no_failed_one(place: harness.Place
         await place.run_all()
         await place.until_state("Running")
         place.kubectl("delete", "pod", "digits-chief-0", "--wait=false")
-
-        async def seen() -> bool:
-            return bool((await place.status())["replicas"]["Chief"]["terminating"])
-
-        await harness.until("the status counts the pod as terminating", seen)
-        assert (await place.status())["state"] == "Running"
+        status = await place.until_status(
+            "the pod counts as terminating", lambda now: now["replicas"]["Chief"]["terminating"]
+        )
+        assert status["state"] == "Running"
         await place.end("digits-chief-0", 143)
-
-        async def counted() -> bool:
-            return bool((await place.status())["restarts"]["disruption"] == 1)
-
-        await harness.until("a disruption is counted", counted)
-        assert (await place.status())["restarts"]["failure"] == 0
+        status = await place.until_status(
+            "a disruption is counted", lambda now: now["restarts"]["disruption"] == 1
+        )
+        assert status["restarts"]["failure"] == 0
         place.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
         await place.until_pods("digits-chief-0", attempt=2)
 

@@ -1,0 +1,68 @@
+"""The helper that waits says what did not come, and the clock moves only when it is told to."""
+
+import asyncio
+import itertools
+import threading
+
+import pytest
+
+from testing import clock, waiting
+
+
+def test_the_value_that_ends_the_wait_is_returned() -> None:
+    numbers = itertools.count()
+    assert waiting.until(lambda: next(numbers), "one", poll=0) == 1
+    assert waiting.until(lambda: next(numbers), "five", when=lambda n: n >= 5, poll=0) == 5
+
+
+async def test_the_value_of_a_coroutine_is_returned() -> None:
+    numbers = itertools.count()
+
+    async def following() -> int:
+        return next(numbers)
+
+    assert await waiting.until_async(following, "one", poll=0) == 1
+    assert await waiting.until_async(following, "five", when=(5).__eq__, poll=0) == 5
+
+
+def test_a_wait_in_vain_says_for_what_and_the_last_value() -> None:
+    with pytest.raises(waiting.TimedOutError, match=r"^Not within 0 s: a pod\. Last value: \{\}"):
+        waiting.until(dict, "a pod", 0)
+
+
+async def test_a_condition_that_never_answers_is_cancelled() -> None:
+    async def hung() -> bool:
+        return await asyncio.Event().wait()
+
+    with pytest.raises(waiting.TimedOutError, match=r"an answer\. Last value: None"):
+        await waiting.until_async(hung, "an answer", 0.01)
+
+
+def test_an_error_of_the_condition_ends_the_wait() -> None:
+    with pytest.raises(ZeroDivisionError):
+        waiting.until(lambda: 1 / 0, "nothing")
+
+
+def test_the_clock_moves_only_when_it_is_advanced() -> None:
+    time = clock.Clock(5)
+    assert (time(), time.monotonic()) == (5, 5)
+    time.advance(60)
+    assert time() == 65
+    assert time.utc().isoformat() == "2026-11-21T10:01:05+00:00"
+    assert time.reads == 4
+
+
+def test_an_advance_returns_after_another_thread_has_read_the_clock() -> None:
+    time, ended = clock.Clock(), threading.Event()
+    seen: list[float] = []
+
+    def read() -> None:
+        while not ended.is_set():
+            seen.append(time())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    time.advance(1, reads=2)
+    assert seen[-1] == 1
+    ended.set()
+    thread.join()
