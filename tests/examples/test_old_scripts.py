@@ -23,6 +23,9 @@ WITH_SERVERS = """
 import keras
 import tensorflow as tf
 
+pytestmark = pytest.mark.usefixtures("processes")
+
+
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):
     tf.distribute.Server(

@@ -21,6 +21,7 @@ input()
 SIX = range(14_000, 14_006)
 
 
+@pytest.mark.usefixtures("processes")
 def test_no_two_runs_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_RANGE", SIX)
     arguments = (sys.executable, "-c", _DRAW, str(SIX.start), str(SIX.stop))
