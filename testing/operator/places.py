@@ -26,9 +26,9 @@ async def on(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
         await place.clear()
 
 
-def install(cluster: handle.Cluster) -> handle.Cluster:
-    """Install the custom resource by plain `kubectl apply` and wait until it is served."""
-    manifest = json.dumps(schema.custom_resource_definition())
+def install(cluster: handle.Cluster, definition: harness.Body | None = None) -> handle.Cluster:
+    """Install a custom resource, by default ours, by `kubectl apply`; wait until it is served."""
+    manifest = json.dumps(definition or schema.custom_resource_definition())
     cluster.run_kubectl("apply", "-f", "-", input=manifest)
     name = f"crd/{resources.JOBS.plural}.tfparallel.dev"
     cluster.run_kubectl("wait", "--for=condition=Established", "--timeout=120s", name)
