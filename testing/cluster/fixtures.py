@@ -79,7 +79,7 @@ def older_cluster() -> Iterator[handle.Cluster]:
 @pytest.fixture(scope="session")
 def light_cluster_with_nodes() -> Iterator[handle.Cluster]:
     """Controllers, a scheduler and KWOK nodes with four GPUs each: pods become Running."""
-    yield from running("NODES", settings.Light(controllers=True, nodes=NODES))
+    yield from running("NODES", settings.Light(controllers=True, nodes=NODES, jobs=True))
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from testing import waiting
 from testing.cluster import binaries, console, images, kind, netns, process, settings, state
 
 TIMEOUT_SECONDS = 180.0
@@ -35,6 +36,16 @@ class Cluster:
         self.run_kubectl("create", "namespace", name)
         account = (f"--namespace={name}", "serviceaccount/default")
         self.run_kubectl("wait", "--for=create", *account, "--timeout=60s")
+
+    def wait_established(self, definition: str) -> None:
+        """Wait until the objects of a CustomResourceDefinition can be created.
+
+        `kubectl wait` for a condition fails on a definition that has no conditions yet.
+        """
+        path = '{.status.conditions[?(@.type=="Established")].status}'
+        arguments = ("get", f"crd/{definition}", f"--output=jsonpath={path}")
+        what = f"{definition} is established"
+        waiting.until(lambda: self.run_kubectl(*arguments), what, when="True".__eq__)
 
     def run_helm(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
         """What helm prints; what it remembers stays in the cluster's folder."""
