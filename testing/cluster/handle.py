@@ -1,5 +1,6 @@
 """What a test holds of a running cluster."""
 
+import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +41,19 @@ class Cluster:
     def wait_established(self, definition: str) -> None:
         """Wait until the objects of a CustomResourceDefinition can be created.
 
-        `kubectl wait` for a condition fails on a definition that has no conditions yet.
+        `kubectl wait` and its jsonpath fail on a definition whose conditions are still null.
         """
-        path = '{.status.conditions[?(@.type=="Established")].status}'
-        arguments = ("get", f"crd/{definition}", f"--output=jsonpath={path}")
-        what = f"{definition} is established"
-        waiting.until(lambda: self.run_kubectl(*arguments), what, when="True".__eq__)
+
+        def conditions() -> dict[str, str]:
+            found = json.loads(self.run_kubectl("get", f"crd/{definition}", "--output=json"))
+            listed = found.get("status", {}).get("conditions") or ()
+            return {condition["type"]: condition["status"] for condition in listed}
+
+        waiting.until(
+            conditions,
+            f"{definition} is established",
+            when=lambda found: found.get("Established") == "True",
+        )
 
     def run_helm(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
         """What helm prints; what it remembers stays in the cluster's folder."""
