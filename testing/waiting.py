@@ -64,6 +64,14 @@ async def until_async(
         raise TimedOutError(_message(what, limit, value)) from None
 
 
+async def idle() -> None:
+    """Let every other task run until none can: all wait for a change, for time, or for a socket."""
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    while ready:
+        await asyncio.sleep(0)
+
+
 def _message(what: str, limit: float, value: object) -> str:
     shown = repr(value)[:SHOWN_CHARACTERS]
     return f"Not within {limit:.0f} s: {what}. Last value: {shown}"

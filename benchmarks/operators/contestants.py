@@ -178,9 +178,7 @@ def _install_theirs(cluster: handle.Cluster) -> None:
     crd = binaries.published("kubeflow", MODULE, "manifests/base/crds/kubeflow.org_tfjobs.yaml")
     # Its descriptions are too long for the annotation of a client-side apply.
     cluster.run_kubectl("apply", "--server-side", "-f", "-", input=crd)
-    # A condition cannot be waited for while there are none.
-    established = '--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True'
-    cluster.run_kubectl("wait", established, "--timeout=30s", "crd/tfjobs.kubeflow.org")
+    cluster.wait_established("tfjobs.kubeflow.org")
     metadata = {"name": "training-operator-webhook-cert", "namespace": NAMESPACE}
     objects: list[Body] = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},

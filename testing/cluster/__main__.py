@@ -35,6 +35,7 @@ def _up(options: argparse.Namespace) -> int:
     match options.mode:
         case settings.Light.mode:
             wanted = settings.Light(
+                jobs=options.jobs,
                 controllers=options.controllers or options.nodes > 0,
                 nodes=options.nodes,
                 gpus=options.gpus,
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--nodes", type=int, default=0, help="light: so many nodes by KWOK")
     up.add_argument("--gpus", type=int, default=4, help="nvidia.com/gpu per node (%(default)s)")
     up.add_argument("--gang-scheduling", action="store_true", help="Kubernetes' own, alpha")
+    up.add_argument("--jobs", action="store_true", help="light: with TFParallelJob defined")
     up.add_argument("--older", action="store_true", help="light: the oldest API server")
     up.add_argument("--policies", action="store_true", help="full: enforces NetworkPolicies")
     down = _command(commands, "down", "end a cluster and remove its folder", light)

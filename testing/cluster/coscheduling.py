@@ -17,7 +17,7 @@ def start(
     """Install its PodGroups and start it; pods that name it are its own."""
     binaries.ensure([MODULE])
     cluster.run_kubectl("apply", "-f", "-", input=pod_groups())
-    cluster.run_kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{CRD}")
+    cluster.wait_established(CRD)
     path = ledger.directory / "keys" / "coscheduling.kubeconfig"
     authority.kubeconfig(path, plan.server, "coscheduling", pki.ADMINISTRATORS)
     configuration = ledger.directory / "coscheduling.json"

@@ -34,6 +34,7 @@ PROGRAMS = {
     "light_cluster": binaries.LIGHT,
     "light_cluster_with_nodes": binaries.LIGHT,
     "upgrade_cluster": binaries.LIGHT,
+    "chart_cluster": binaries.LIGHT,
     "gang_scheduling_cluster": binaries.LIGHT,
     "older_cluster": (*binaries.LIGHT, *binaries.OLDER),
     "coscheduling_cluster": (*binaries.LIGHT, coscheduling.MODULE),
@@ -79,13 +80,19 @@ def older_cluster() -> Iterator[handle.Cluster]:
 @pytest.fixture(scope="session")
 def light_cluster_with_nodes() -> Iterator[handle.Cluster]:
     """Controllers, a scheduler and KWOK nodes with four GPUs each: pods become Running."""
-    yield from running("NODES", settings.Light(controllers=True, nodes=NODES))
+    yield from running("NODES", settings.Light(controllers=True, nodes=NODES, jobs=True))
 
 
 @pytest.fixture(scope="session")
 def upgrade_cluster() -> Iterator[handle.Cluster]:
     """An API server alone whose custom resource changes under the test."""
     yield from running("UPGRADE", settings.Light())
+
+
+@pytest.fixture(scope="session")
+def chart_cluster() -> Iterator[handle.Cluster]:
+    """An API server alone, to which a chart brings the custom resource."""
+    yield from running("CHART", settings.Light())
 
 
 @pytest.fixture(scope="session")

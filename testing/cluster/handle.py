@@ -1,9 +1,11 @@
 """What a test holds of a running cluster."""
 
+import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from testing import waiting
 from testing.cluster import binaries, console, images, kind, netns, process, settings, state
 
 TIMEOUT_SECONDS = 180.0
@@ -35,6 +37,23 @@ class Cluster:
         self.run_kubectl("create", "namespace", name)
         account = (f"--namespace={name}", "serviceaccount/default")
         self.run_kubectl("wait", "--for=create", *account, "--timeout=60s")
+
+    def wait_established(self, definition: str) -> None:
+        """Wait until the objects of a CustomResourceDefinition can be created.
+
+        `kubectl wait` and its jsonpath fail on a definition whose conditions are still null.
+        """
+
+        def conditions() -> dict[str, str]:
+            found = json.loads(self.run_kubectl("get", f"crd/{definition}", "--output=json"))
+            listed = found.get("status", {}).get("conditions") or ()
+            return {condition["type"]: condition["status"] for condition in listed}
+
+        waiting.until(
+            conditions,
+            f"{definition} is established",
+            when=lambda found: found.get("Established") == "True",
+        )
 
     def run_helm(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
         """What helm prints; what it remembers stays in the cluster's folder."""

@@ -60,8 +60,8 @@ def install_resources(cluster: handle.Cluster) -> None:
         definition = binaries.published(MODULE, DEPENDENCY, file)
         # Too large for what `apply` remembers.
         cluster.run_kubectl("create", "-f", "-", input=definition)
-    names = [f"crd/{kind}.{GROUP}" for kind in KINDS]
-    cluster.run_kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+    for kind in KINDS:
+        cluster.wait_established(f"{kind}.{GROUP}")
 
 
 def _configuration(webhook: int, health: int, certificates: str) -> dict[str, object]:

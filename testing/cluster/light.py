@@ -1,5 +1,6 @@
 """A cluster of control-plane processes on loopback: no root, no containers, up in seconds."""
 
+import json
 from pathlib import Path
 
 from testing.cluster import (
@@ -14,6 +15,7 @@ from testing.cluster import (
     settings,
     state,
 )
+from tfparallel_operator.api import schema
 
 
 def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) -> None:
@@ -22,6 +24,10 @@ def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) ->
     authority = pki.Authority(ledger.directory / "keys")
     plan = controlplane.loopback_plan(wanted)
     controlplane.start(ledger, authority, plan, cluster)
+    if wanted.jobs:
+        definition = schema.custom_resource_definition()
+        cluster.run_kubectl("apply", "--filename=-", input=json.dumps(definition))
+        cluster.wait_established(definition["metadata"]["name"])
     if wanted.controllers:
         controlplane.start_controllers(ledger, authority, plan, cluster)
     if wanted.nodes:

@@ -15,6 +15,9 @@ class Light:
     gang_scheduling: bool = False
     coscheduling: bool = False
     kueue: bool = False
+    jobs: bool = False
+    """With our custom resource from before the controllers start, for they look for new kinds only
+    every 30 s: the garbage collector, and the autoscaler."""
     older: bool = False
     """With the API server of the oldest Kubernetes that the product supports."""
 

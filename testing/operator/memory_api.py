@@ -5,12 +5,16 @@ are collected at once.
 """
 
 import asyncio
-import copy
+import bisect
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import orjson
 
 from tfparallel_operator.engine import client, errors, resources
+
+T = TypeVar("T")
 
 RESOURCES = (
     resources.JOBS,
@@ -51,7 +55,7 @@ class MemoryApi(client.Client):
         return self._history[-1][0] if self._history else 0
 
     async def get(self, path: str) -> client.Object:
-        return copy.deepcopy(self._find(path))
+        return _copied(self._find(path))
 
     async def page(
         self,
@@ -61,7 +65,7 @@ class MemoryApi(client.Client):
         place: str = "",
     ) -> client.Listing:
         items = [
-            copy.deepcopy(item)
+            _copied(item)
             for path, item in self._objects.items()
             if _matches(path, item, resource, namespace, selector)
         ]
@@ -78,20 +82,21 @@ class MemoryApi(client.Client):
         selector: str = "",
     ) -> AsyncIterator[client.WatchEvent]:
         seen = int(version)
+        place = bisect.bisect_right(self._history, seen, key=lambda entry: entry[0])
         while True:
             if seen < self.forgotten:
                 raise errors.Expired(f"too old resource version: {seen}")
-            for number, changed, kind, item in self._history[:]:
-                path = changed.path(item["metadata"]["namespace"], item["metadata"]["name"])
-                if number > seen and _matches(path, item, resource, namespace, selector):
-                    yield client.WatchEvent(kind, copy.deepcopy(item))
-            seen = self.version
+            while place < len(self._history):
+                seen, changed, kind, item = self._history[place]
+                place += 1
+                if changed == resource and _is_chosen(item, namespace, selector):
+                    yield client.WatchEvent(kind, _copied(item))
             await self._changed.wait()
 
     async def create(
         self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
     ) -> client.Object:
-        item = copy.deepcopy(dict(manifest))
+        item = _copied(dict(manifest))
         metadata = item["metadata"]
         path = resource.path(namespace, metadata["name"])
         if path in self._objects:
@@ -105,7 +110,7 @@ class MemoryApi(client.Client):
             self.created.append((metadata["name"], *attempts))
         self._objects[path] = item
         self._record(resource, "ADDED", item, f"create {path}")
-        return copy.deepcopy(item)
+        return _copied(item)
 
     async def delete(
         self,
@@ -139,15 +144,15 @@ class MemoryApi(client.Client):
         if "spec" in fields:
             item["metadata"]["generation"] += 1
         self._record(_resource(path), "MODIFIED", item, f"patch {path}")
-        return copy.deepcopy(item)
+        return _copied(item)
 
     async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> client.Object:
         item = self._find(path.removesuffix("/status"))
         if manifest["metadata"].get("uid", item["metadata"]["uid"]) != item["metadata"]["uid"]:
             raise errors.Conflict("precondition failed: uid", status=409)
-        item.setdefault("status", {}).update(copy.deepcopy(manifest["status"]))
+        item.setdefault("status", {}).update(_copied(manifest["status"]))
         self._record(_resource(path), "MODIFIED", item, f"apply {path}")
-        return copy.deepcopy(item)
+        return _copied(item)
 
     def remove(self, path: str, told: str = "") -> None:
         """Take an object away, and what belongs to it."""
@@ -198,7 +203,7 @@ class MemoryApi(client.Client):
     ) -> None:
         number = next(self._numbers)
         item["metadata"]["resourceVersion"] = str(number)
-        self._history.append((number, resource, kind, copy.deepcopy(item)))
+        self._history.append((number, resource, kind, _copied(item)))
         if told:
             self.log.append(told)
         changed, self._changed = self._changed, asyncio.Event()
@@ -216,15 +221,25 @@ def _matches(
     namespace: str | None,
     selector: str,
 ) -> bool:
-    if not path.startswith(resource.path().removesuffix(resource.plural)):
-        return False
-    key, _, value = selector.partition("=")
-    labels = item["metadata"].get("labels", {})
     return (
         f"/{resource.plural}/" in path
-        and namespace in (None, item["metadata"]["namespace"])
-        and (not selector or labels.get(key) == value)
+        and path.startswith(resource.path().removesuffix(resource.plural))
+        and _is_chosen(item, namespace, selector)
     )
+
+
+def _is_chosen(item: client.Object, namespace: str | None, selector: str) -> bool:
+    key, _, value = selector.partition("=")
+    metadata = item["metadata"]
+    return namespace in (None, metadata["namespace"]) and (
+        not selector or metadata.get("labels", {}).get(key) == value
+    )
+
+
+def _copied(item: T) -> T:
+    """A copy as the API server's JSON makes it; `copy.deepcopy` takes ten times as long."""
+    copy: T = orjson.loads(orjson.dumps(item, option=orjson.OPT_NON_STR_KEYS))
+    return copy
 
 
 def merge(target: dict[str, Any], change: Mapping[str, Any]) -> None:
@@ -236,4 +251,4 @@ def merge(target: dict[str, Any], change: Mapping[str, Any]) -> None:
             inner = target.setdefault(key, {})
             merge(inner, value)
         else:
-            target[key] = copy.deepcopy(value)
+            target[key] = _copied(value)

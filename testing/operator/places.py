@@ -6,13 +6,11 @@ import json
 import os
 from collections.abc import AsyncIterator
 
-from testing import waiting
-from testing.cluster import console, handle
+from testing.cluster import handle
 from testing.operator import harness
-from tfparallel_operator.api import schema
-from tfparallel_operator.engine import client, credentials, resources
+from tfparallel_operator.api import names, schema
+from tfparallel_operator.engine import client, credentials
 
-SERVED_SECONDS = 120.0
 _NUMBERS = itertools.count()
 
 
@@ -26,29 +24,12 @@ async def on(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
         await place.clear()
 
 
-def install(cluster: handle.Cluster) -> handle.Cluster:
-    """Install the custom resource by plain `kubectl apply` and wait until it is served."""
-    manifest = json.dumps(schema.custom_resource_definition())
+def install(cluster: handle.Cluster, definition: harness.Body | None = None) -> handle.Cluster:
+    """Install a custom resource, by default ours, by `kubectl apply`; wait until it is served."""
+    manifest = json.dumps(definition or schema.custom_resource_definition())
     cluster.run_kubectl("apply", "-f", "-", input=manifest)
-    name = f"crd/{resources.JOBS.plural}.tfparallel.dev"
-    cluster.run_kubectl("wait", "--for=condition=Established", "--timeout=120s", name)
-    _wait_served(cluster)
+    cluster.wait_established(f"{names.PLURAL}.{names.GROUP}")
     return cluster
-
-
-def _wait_served(cluster: handle.Cluster) -> None:
-    """Ask for a job until there is an answer: on a busy machine the first question may get none."""
-
-    def answer() -> str:
-        ask = ("get", resources.JOBS.plural, "none", "--ignore-not-found", "--request-timeout=5s")
-        try:
-            cluster.run_kubectl(*ask)
-        except console.ClusterError as error:
-            return str(error)
-        return ""
-
-    what = "jobs are served: the last refusal is the value"
-    waiting.until(answer, what, SERVED_SECONDS, when=lambda refusal: not refusal)
 
 
 def fresh_name() -> str:

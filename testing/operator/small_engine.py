@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from testing import clock
+from testing import clock, waiting
 from testing.operator import memory_api
 from tfparallel_operator.core import build, gang
 from tfparallel_operator.engine import (
@@ -20,9 +20,6 @@ from tfparallel_operator.engine import (
     timers,
     watch,
 )
-
-STILL = 30
-"""Turns of the event loop without any change, after which nothing more will happen."""
 
 
 class SmallEngine:
@@ -83,12 +80,9 @@ class SmallEngine:
         await self._quiet()
 
     async def _quiet(self) -> None:
-        still, before = 0, (-1, -1)
-        while still < STILL:
-            await asyncio.sleep(0)
-            state = (self._store.version, len(self.queue))
-            still = still + 1 if state == before and not len(self.queue) else 0
-            before = state
+        await waiting.idle()
+        while len(self.queue):  # a worker waits for time
+            await waiting.idle()
 
     async def _follow(self, version: str) -> None:
         async for event in self._api.watch(resources.JOBS, None, version):

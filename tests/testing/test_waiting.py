@@ -43,6 +43,21 @@ def test_an_error_of_the_condition_ends_the_wait() -> None:
         waiting.until(lambda: 1 / 0, "nothing")
 
 
+async def test_whoever_waits_for_idleness_sees_all_that_follows() -> None:
+    steps: list[int] = []
+
+    async def chain(number: int) -> None:
+        steps.append(number)
+        if number < 100:
+            await asyncio.create_task(chain(number + 1))
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(chain(1))
+    await waiting.idle()
+    assert steps == list(range(1, 101))
+    task.cancel()
+
+
 def test_the_clock_moves_only_when_it_is_advanced() -> None:
     time = clock.Clock(5)
     assert (time(), time.monotonic()) == (5, 5)

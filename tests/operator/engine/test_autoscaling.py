@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ METRICS = resources.Resource("metrics.k8s.io/v1beta1", "pods")
 AUTOSCALERS = resources.Resource("autoscaling/v2", "horizontalpodautoscalers")
 
 SCHEMA = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-METRICS_DEFINITION = {
+METRICS_DEFINITION: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {
@@ -51,12 +52,12 @@ METRICS_DEFINITION = {
 async def _metrics(place: harness.Place) -> AsyncIterator[None]:
     """Serve what a metrics server would, from objects."""
     place.kubectl("apply", "-f", "-", given=METRICS_DEFINITION)
-    name = "crd/pods.metrics.k8s.io"
+    name = METRICS_DEFINITION["metadata"]["name"]
     try:
-        place.kubectl("wait", "--for=condition=Established", "--timeout=120s", name)
+        place.cluster.wait_established(name)
         yield
     finally:
-        place.kubectl("delete", name)
+        place.kubectl("delete", "crd", name)
 
 
 async def _use(place: harness.Place, pod: str, memory: str) -> None:

@@ -1,10 +1,11 @@
 """Two operators on a real API server: one acts, and the other takes over when it ends."""
 
 import asyncio
+import contextlib
 import pathlib
 import signal
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
@@ -143,8 +144,34 @@ async def test_an_operator_that_loses_the_lease_ends(place: harness.Place) -> No
     assert await _holder(place) == "operator-1"
 
 
+@contextlib.asynccontextmanager
+async def _second(
+    place: harness.Place,
+    monkeypatch: pytest.MonkeyPatch,
+    wrap: Callable[[client.Client], client.Client] = lambda api: api,
+) -> AsyncIterator[metrics.Metrics]:
+    """A second operator, in this process, that stands by and looks at the lease every 0.5 s."""
+    monkeypatch.setattr(lease, "TRIES", 120)
+    counted, stop = metrics.Metrics(), asyncio.Event()
+    settings = place.settings(lease=LEASE, instance="operator-1", lease_seconds=60)
+    async with client.Client(credentials.find(settings.kubeconfig)) as api:
+        operator = service.Operator(wrap(api), settings, None, counted)
+        task = asyncio.create_task(operator.run(stop))
+
+        async def standing_by() -> bool:
+            return counted.registry.get_sample_value("tfparallel_leader") == 0 and operator.ready
+
+        try:
+            await waiting.until_async(standing_by, "the second stands by")
+            yield counted
+        finally:
+            stop.set()
+            await task
+            await asyncio.sleep(harness.CLOSE_SECONDS)
+
+
 async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_other(
-    place: harness.Place, tmp_path: pathlib.Path
+    place: harness.Place, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = 60
     wanted = ["digits-chief-0", *(f"digits-worker-{index}" for index in range(workers))]
@@ -154,8 +181,7 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
     ):
         await first.until_ready()
         await _until_held(place, "operator-0")
-        async with operator_process.running(_given(place, 1, 60), tmp_path / "1.log") as second:
-            await second.until_ready()
+        async with _second(place, monkeypatch):
             await place.create_job(objects.job(workers=workers))
 
             async def begun() -> bool:
@@ -188,40 +214,28 @@ class Deaf(wrapped_api.WrappedApi):
 
 
 async def test_who_takes_over_does_not_trust_what_its_watches_have_told(
-    place: harness.Place, tmp_path: pathlib.Path
+    place: harness.Place, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted, stop = metrics.Metrics(), asyncio.Event()
-    settings = place.settings(lease=LEASE, instance="operator-1", lease_seconds=60)
-    async with (
-        operator_process.running(_given(place, 0, LONG_SECONDS), tmp_path / "0.log") as first,
-        client.Client(credentials.find(settings.kubeconfig)) as api,
-    ):
+    async with operator_process.running(
+        _given(place, 0, LONG_SECONDS), tmp_path / "0.log"
+    ) as first:
         await first.until_ready()
         await _until_held(place, "operator-0")
-        second = service.Operator(Deaf(api), settings, None, counted)
-        task = asyncio.create_task(second.run(stop))
+        async with _second(place, monkeypatch, Deaf) as counted:
+            await place.create_job()
+            await place.until_pods(*ALL)
+            await place.run_all()
+            await place.until_state("Running")
+            uids = {pod["metadata"]["uid"] for pod in (await place.pods()).values()}
+            first.process.kill()
+            await _end_lease(place)
+            await _until_held(place, "operator-1")
+            looks = "tfparallel_reconcile_duration_seconds_count"
 
-        async def standing_by() -> bool:
-            return counted.registry.get_sample_value("tfparallel_leader") == 0 and second.ready
+            async def looked() -> bool:
+                return bool(counted.registry.get_sample_value(looks, {"outcome": "done"}))
 
-        await waiting.until_async(standing_by, "the second stands by")
-        await place.create_job()
-        await place.until_pods(*ALL)
-        await place.run_all()
-        await place.until_state("Running")
-        uids = {pod["metadata"]["uid"] for pod in (await place.pods()).values()}
-        first.process.kill()
-        await _end_lease(place)
-        await _until_held(place, "operator-1")
-        looks = "tfparallel_reconcile_duration_seconds_count"
-
-        async def looked() -> bool:
-            return bool(counted.registry.get_sample_value(looks, {"outcome": "done"}))
-
-        await waiting.until_async(looked, "the second has looked at the job")
-        stop.set()
-        await task
-        await asyncio.sleep(harness.CLOSE_SECONDS)
+            await waiting.until_async(looked, "the second has looked at the job")
     status = await place.status()
     assert (status["state"], status["attempt"]) == ("Running", 1)
     assert {pod["metadata"]["uid"] for pod in (await place.pods()).values()} == uids

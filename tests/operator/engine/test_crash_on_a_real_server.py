@@ -22,6 +22,9 @@ REST = (
 )
 """A sample of the other writes: the test in memory has them all."""
 
+ALWAYS = {1, 2, 5, 8, 12}
+"""Kills that the short suite has: the begin, a start, a restart, and the end."""
+
 
 class Supervisor:
     """Runs the operator, and starts it anew when it was killed, as a Deployment does."""
@@ -56,7 +59,13 @@ class Supervisor:
             await asyncio.sleep(harness.CLOSE_SECONDS)
 
 
-@pytest.mark.parametrize(("begin", "end", "crash"), [*STATUS, *REST])
+@pytest.mark.parametrize(
+    ("begin", "end", "crash"),
+    [
+        pytest.param(*kill, marks=() if kill[2] in ALWAYS else pytest.mark.long)
+        for kill in (*STATUS, *REST)
+    ],
+)
 async def test_a_kill_after_a_write_leads_to_the_same_end(
     begin: str, end: str, crash: int, place: harness.Place
 ) -> None:

@@ -188,11 +188,17 @@ async def test_deleting_a_job_leaves_nothing(place_with_nodes: harness.Place) ->
     # The operator is not needed for what follows.
     place.kubectl("delete", "tfpj", "digits")
 
-    async def empty() -> bool:
-        left = place.kubectl(
-            "get", "pods,services,configmaps,networkpolicies", "-o", "name"
-        ).split()
-        return left == ["configmap/kube-root-ca.crt"]
+    children = [
+        resources.PODS,
+        resources.SERVICES,
+        resources.CONFIG_MAPS,
+        resources.NETWORK_POLICIES,
+    ]
 
-    await waiting.until_async(empty, "everything that belonged to the job is gone")
+    async def left() -> list[str]:
+        listings = [await place.api.list(kind, place.namespace) for kind in children]
+        return [each["metadata"]["name"] for listing in listings for each in listing.items]
+
+    what = "everything that belonged to the job is gone"
+    await waiting.until_async(left, what, when=["kube-root-ca.crt"].__eq__)
     assert place.kubectl("get", "tfpj", "-o", "name") == ""

@@ -8,9 +8,11 @@ import signal
 
 import pytest
 from aiohttp import web
+from click import testing
 
 from testing import waiting
 from testing.operator import harness, operator_process, scripted_server
+from tfparallel_operator import main
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
@@ -123,8 +125,6 @@ async def test_while_the_api_server_does_not_answer_it_lives_but_is_not_ready(
     [
         ({"KUBECONFIG": "/nowhere/kubeconfig"}, "kubeconfig '/nowhere/kubeconfig' cannot be used"),
         ({}, "no way to the API server: KUBERNETES_SERVICE_HOST is None"),
-        ({"TFPARALLEL_WORKERS": "0"}, "Invalid value for '--workers': 0 is not in the range"),
-        ({"TFPARALLEL_LOG_FORMAT": "xml"}, "'xml' is not one of 'json', 'text'"),
     ],
 )
 async def test_what_it_cannot_start_with_is_one_sentence(
@@ -135,3 +135,17 @@ async def test_what_it_cannot_start_with_is_one_sentence(
             assert await operator.process.wait() in (1, 2)
         assert sentence in operator.log
         assert "Traceback" not in operator.log
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"TFPARALLEL_WORKERS": "0"}, "Invalid value for '--workers': 0 is not in the range"),
+        ({"TFPARALLEL_LOG_FORMAT": "xml"}, "'xml' is not one of 'json', 'text'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(variables: dict[str, str], sentence: str) -> None:
+    variables = {"TFPARALLEL_TRAINER_IMAGE": "trainer:test", **variables}
+    result = testing.CliRunner().invoke(main.main, env=variables)
+    assert result.exit_code == 2
+    assert sentence in result.output

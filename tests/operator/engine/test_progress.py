@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from testing import clock, waiting
-from testing.operator import harness, memory_api, objects, small_engine
+from testing.operator import harness, memory_api, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import errors, jobs, publisher, queue, resources, tls
@@ -282,8 +282,7 @@ class Desk:
 
     async def rest(self) -> None:
         """Let everything happen that can without more time."""
-        for _ in range(small_engine.STILL):
-            await asyncio.sleep(0)
+        await waiting.idle()
 
     async def pass_time(self, seconds: float) -> None:
         self.time.advance(seconds)
