@@ -205,6 +205,7 @@ class Writer:
         self._command = command
         self._file = file
         self._complaints = file.with_suffix(".complaints")
+        self._earlier = ""
         self._running = self._start()
 
     def runs(self) -> bool:
@@ -212,14 +213,14 @@ class Writer:
         return self._running.poll() is None
 
     def complaints(self) -> str:
-        """What it has written to standard error."""
-        return self._complaints.read_text(encoding="utf-8", errors="replace")
+        """What it has written to standard error; until it writes, what it wrote before."""
+        return self._complaints.read_text(encoding="utf-8", errors="replace") or self._earlier
 
     def restart(self) -> str:
-        """Start it again, with empty files; what it complained about until now."""
-        complaints = self.complaints()
+        """Start it again, with empty files; its complaints until now."""
+        self._earlier = self.complaints()
         self._running = self._start()
-        return complaints
+        return self._earlier
 
     def stop(self) -> None:
         """End it."""
