@@ -59,7 +59,7 @@ def test_work_is_followed_by_pauses_that_are_as_many_times_longer() -> None:
     assert slowed.follow() == 0
     # Up to the last pause; half, because CPU time and time are not read at the same moment.
     assert slowed.paused > 0.5 * (5 - 1) * slowed.cpu > 0
-    assert slowed.cpu_in_pauses < 0.1 * slowed.cpu
+    assert slowed.cpu_in_pauses < 0.5 * slowed.cpu
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell processor time")
