@@ -141,7 +141,6 @@ def test_two_pods_of_two_devices_lose_one_and_end_as_if_the_model_were_whole(pla
         [f"worker-{pod}/CPU:0", f"worker-{pod}/CPU:1"] for pod in (0, 1)
     ]
     before = namespace.pods("two")
-    assert {pod["metadata"]["labels"]["tfparallel.dev/mesh-pipeline"] for pod in before.values()}
 
     namespace.lose("two-worker-1")
     status = _finish(place, "two", attempt=2)
