@@ -1,15 +1,17 @@
 """A namespace of a test, spoken to with kubectl as a person would."""
 
 import contextlib
+import itertools
 import json
+import re
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testing.cluster import handle, process
+from testing import waiting
+from testing.cluster import handle
 from tfparallel_operator.api import names
 
 Object = dict[str, Any]
@@ -20,6 +22,7 @@ JOB_SECONDS = 400.0
 
 GONE_SECONDS = 90.0
 CHILDREN = "pods,services,configmaps,networkpolicies"
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,16 @@ class Namespace:
         self, name: str, reached: Callable[[Object], bool], limit: float = JOB_SECONDS
     ) -> Object:
         """The job, once its status is as wanted; when it never is, all that is known is raised."""
-        deadline = time.monotonic() + limit
-        while not reached((found := self.job(name)).get("status") or {}):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{name} did not get there:\n{self.describe(name)}")
-            time.sleep(POLL_SECONDS)
-        return found
+        try:
+            return waiting.until(
+                lambda: self.job(name),
+                name,
+                limit,
+                when=lambda job: reached(job.get("status") or {}),
+                poll=POLL_SECONDS,
+            )
+        except waiting.TimedOutError:
+            raise AssertionError(f"{name} did not get there:\n{self.describe(name)}") from None
 
     def wait_ended(self, name: str, limit: float = JOB_SECONDS) -> Object:
         """The job, once it has succeeded or failed."""
@@ -88,11 +95,13 @@ class Namespace:
 
     def wait_gone(self, job: str) -> None:
         """Wait until nothing of a deleted job is left."""
-        deadline = time.monotonic() + GONE_SECONDS
-        while left := self.children(job):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"of the deleted job {job} there are still:\n{left}")
-            time.sleep(POLL_SECONDS)
+        waiting.until(
+            lambda: self.children(job),
+            f"the end of all objects of {job}",
+            GONE_SECONDS,
+            when=lambda left: not left,
+            poll=POLL_SECONDS,
+        )
 
     def children(self, job: str) -> str:
         """The names of all objects of a job, with their kinds."""
@@ -109,27 +118,42 @@ class Namespace:
         return "\n".join(parts)
 
     @contextlib.contextmanager
-    def following(self, pod: str, file: Path) -> Iterator[None]:
+    def following(self, pod: str, file: Path) -> Iterator["Writer"]:
         """Write the log of a pod to the file, to the end of the pod, which may be deleted."""
         with self._writing(file, "logs", pod, "--follow") as logs:
-            process.wait_until(
-                f"the log of {pod}", lambda: bool(file.stat().st_size), (), GONE_SECONDS
+            # While a container is created its log cannot be followed: kubectl says so and ends.
+            waiting.until(
+                lambda: logs.complaints() if logs.runs() else logs.restart(),
+                f"the log of {pod}",
+                GONE_SECONDS,
+                when=lambda _: bool(file.stat().st_size),
+                poll=POLL_SECONDS,
             )
-            yield
-            logs.wait(GONE_SECONDS)
+            yield logs
+            waiting.until(logs.runs, f"the end of {pod}", GONE_SECONDS, when=lambda runs: not runs)
 
     @contextlib.contextmanager
     def watching(self, file: Path) -> Iterator[None]:
-        """Meanwhile write every version of every job to the file, which `versions` reads."""
+        """Meanwhile write every version of every job to the file, which `versions` reads.
+
+        Raises:
+            AssertionError: the watch ended before the last version; with what kubectl said.
+        """
         path = f"/apis/{names.API_VERSION}/namespaces/{self.name}/{names.PLURAL}"
         # A watch from a version on tells all that comes after it, however late it connects.
         begin = self._raw(path)["metadata"]["resourceVersion"]
-        with self._writing(file, "get", f"--raw={path}?watch=1&resourceVersion={begin}"):
+        with self._writing(file, "get", f"--raw={path}?watch=1&resourceVersion={begin}") as watch:
             yield
             last = _numbers(self._raw(path)["items"])
-            process.wait_until(
-                "the last versions", lambda: last <= _numbers(versions(file)), (), GONE_SECONDS
-            )
+
+            def complete() -> bool:
+                runs = watch.runs()
+                if last <= _numbers(versions(file)):
+                    return True
+                assert runs, f"the watch has ended: {watch.complaints()}"
+                return False
+
+            waiting.until(complete, "the last versions", GONE_SECONDS)
 
     def _raw(self, path: str) -> Object:
         """What the API server answers."""
@@ -137,21 +161,75 @@ class Namespace:
         return answer
 
     @contextlib.contextmanager
-    def _writing(self, file: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    def _writing(self, file: Path, *arguments: str) -> Iterator["Writer"]:
         """Meanwhile let kubectl write what it prints to the file."""
-        command = [
+        command = (
             str(self.cluster.kubectl),
             f"--kubeconfig={self.cluster.kubeconfig}",
             f"--namespace={self.name}",
             *arguments,
-        ]
-        with file.open("w", encoding="utf-8") as output:
-            running = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+        )
+        writer = Writer(command, file)
         try:
-            yield running
+            yield writer
         finally:
-            running.terminate()
-            running.wait()
+            writer.stop()
+
+
+Make = Callable[[str], Namespace]
+
+
+@contextlib.contextmanager
+def maker(cluster: handle.Cluster) -> Iterator[Make]:
+    """Makes namespaces that enforce the level restricted; they go at the end."""
+    created: list[str] = []
+
+    def make(purpose: str) -> Namespace:
+        plain = re.sub(r"[^a-z0-9]+", "-", purpose.lower()).strip("-")
+        name = f"{plain[:40]}-{next(_NUMBERS)}"
+        cluster.create_namespace(name)
+        level = "pod-security.kubernetes.io/enforce=restricted"
+        cluster.run_kubectl("label", "namespace", name, level)
+        created.append(name)
+        return Namespace(cluster, name)
+
+    yield make
+    if created:
+        cluster.run_kubectl("delete", "namespace", *created, "--timeout=600s", limit=660.0)
+
+
+class Writer:
+    """A program that writes what it prints to a file, and its complaints to another."""
+
+    def __init__(self, command: Sequence[str], file: Path) -> None:
+        self._command = command
+        self._file = file
+        self._complaints = file.with_suffix(".complaints")
+        self._earlier = ""
+        self._running = self._start()
+
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._running.poll() is None
+
+    def complaints(self) -> str:
+        """What it has written to standard error; until it writes, what it wrote before."""
+        return self._complaints.read_text(encoding="utf-8", errors="replace") or self._earlier
+
+    def restart(self) -> str:
+        """Start it again, with empty files; its complaints until now."""
+        self._earlier = self.complaints()
+        self._running = self._start()
+        return self._earlier
+
+    def stop(self) -> None:
+        """End it."""
+        self._running.terminate()
+        self._running.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._file.open("wb") as output, self._complaints.open("wb") as errors:
+            return subprocess.Popen(self._command, stdout=output, stderr=errors)
 
 
 def versions(file: Path) -> list[Object]:

@@ -1,9 +1,12 @@
 """Installs and uninstalls the operator as the README does it."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from testing.cluster import handle
-from testing.images import inputs
+from testing.e2e import volumes
+from testing.images import build, inputs
 
 CHART = inputs.ROOT / "charts/tfparallel-operator"
 EXAMPLES = inputs.ROOT / "examples"
@@ -16,6 +19,22 @@ KINDS = (
     "clusterrolebindings,"
     "customresourcedefinitions"
 )
+
+
+@contextlib.contextmanager
+def running(cluster: handle.Cluster) -> Iterator[None]:
+    """Meanwhile a cluster has both images on its node, the operator, and a keeper of volumes."""
+    for image in build.ensure(inputs.TARGETS.values()):
+        cluster.load_image(image.archive)
+    keeper = volumes.Keeper(cluster)
+    keeper.start()
+    install(cluster)
+    keeper.wait()
+    yield
+    keeper.remove()
+    uninstall(cluster)
+    cluster.run_kubectl("delete", "crd", CRD)
+    cluster.run_kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
 
 
 def install(cluster: handle.Cluster, *values: str) -> None:

@@ -1,4 +1,4 @@
-"""A volume of the node's own disk behind a claim, and a way to read what jobs leave on it."""
+"""Volumes of the node's own disk behind claims, and a way to read what jobs leave on them."""
 
 import json
 from dataclasses import dataclass
@@ -8,66 +8,94 @@ from testing.cluster import handle
 from testing.e2e import namespaces
 from testing.images import inputs
 
+KEEPER = "keeper"
 KEEPER_NAMESPACE = "volumes"
-"""Its pods are root on a folder of the node, which the namespaces of tests forbid."""
+"""Its pod is root on a folder of the node, which the namespaces of tests forbid."""
 
 MOUNT = "/volume"
+_LABEL = "tfparallel.dev/test-volume"
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """A pod that sees all volumes of the session."""
+
+    cluster: handle.Cluster
+
+    def start(self) -> None:
+        """Start it; it is ready a moment later, see `wait`."""
+        self.cluster.create_namespace(KEEPER_NAMESPACE)
+        pod = json.dumps(_pod(_host_path(self.cluster)))
+        self.kubectl("create", "--filename=-", input=pod)
+
+    def wait(self) -> None:
+        """Wait until it is ready."""
+        self.kubectl("wait", f"pod/{KEEPER}", "--for=condition=Ready", "--timeout=120s")
+
+    def run(self, *command: str) -> str:
+        """What a command prints in it."""
+        return self.kubectl("exec", KEEPER, "--", *command)
+
+    def remove(self) -> None:
+        """Empty all volumes, and delete them with the keeper."""
+        self.run("find", MOUNT, "-mindepth", "1", "-delete")
+        self.cluster.run_kubectl("delete", "persistentvolume", f"-l{_LABEL}", "--wait=false")
+        self.cluster.run_kubectl("delete", "namespace", KEEPER_NAMESPACE, "--timeout=120s")
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
+        """What kubectl prints for its namespace."""
+        where = f"--namespace={KEEPER_NAMESPACE}"
+        return self.cluster.run_kubectl(where, *arguments, input=input)
 
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume that the claim of the same name in a test's namespace is bound to."""
+    """A volume that a claim in a test's namespace is bound to."""
 
-    cluster: handle.Cluster
-    keeper: str
+    keeper: Keeper
+    name: str
 
-    def list(self, folder: str) -> str:
-        """The names below a folder of the volume."""
-        return self._in_keeper("exec", self.keeper, "--", "find", f"{MOUNT}/{folder}")
+    def list(self, folder: str) -> list[str]:
+        """The paths below a folder of the volume."""
+        found = self.keeper.run("find", f"{self._root}/{folder}").split()
+        return [path.removeprefix(f"{self._root}/") for path in found]
 
     def fetch(self, file: str, to: Path) -> Path:
         """Copy a file of the volume to this machine."""
-        self._in_keeper("cp", f"{self.keeper}:{MOUNT}/{file}", str(to))
+        self.keeper.kubectl("cp", f"{KEEPER}:{self._root}/{file}", str(to))
         return to
 
     def touch(self, file: str) -> None:
-        """Make an empty file on the volume."""
-        self._in_keeper("exec", self.keeper, "--", "touch", f"{MOUNT}/{file}")
+        """Make an empty file on the volume, in a folder that any user may write to."""
+        path = Path(f"{self._root}/{file}")
+        script = f"mkdir -p {path.parent} && chmod 777 {path.parent} && touch {path}"
+        self.keeper.run("sh", "-c", script)
 
-    def remove(self) -> None:
-        """Empty the volume and end its keeper."""
-        command = ("find", MOUNT, "-mindepth", "1", "-delete")
-        self._in_keeper("exec", self.keeper, "--", *command)
-        self._in_keeper("delete", "pod", self.keeper)
-        self.cluster.run_kubectl("delete", "persistentvolume", self.keeper, "--wait=false")
-
-    def _in_keeper(self, *arguments: str) -> str:
-        return self.cluster.run_kubectl(f"--namespace={KEEPER_NAMESPACE}", *arguments)
+    @property
+    def _root(self) -> str:
+        return f"{MOUNT}/{self.name}"
 
 
 def make(namespace: namespaces.Namespace, claim: str) -> Volume:
     """Make a claim in the namespace, bound to a folder that any user may write to."""
     name = f"{namespace.name}-{claim}"
-    source = {
-        "hostPath": {
-            "path": str(namespace.cluster.directory / "volumes" / name),
-            "type": "DirectoryOrCreate",
-        }
-    }
-    namespace.apply(_persistent_volume(name, source), _claim(name, claim))
-    keeper = json.dumps(_keeper(name, source))
-    where = f"--namespace={KEEPER_NAMESPACE}"
-    namespace.cluster.run_kubectl("create", where, "--filename=-", input=keeper)
-    ready = ("--for=condition=Ready", "--timeout=120s")
-    namespace.cluster.run_kubectl("wait", where, f"pod/{name}", *ready)
-    return Volume(namespace.cluster, name)
+    keeper = Keeper(namespace.cluster)
+    keeper.run("install", "--directory", "--mode=777", f"{MOUNT}/{name}")
+    folder = _host_path(namespace.cluster, name)
+    namespace.apply(_persistent_volume(name, folder), _claim(name, claim))
+    return Volume(keeper, name)
+
+
+def _host_path(cluster: handle.Cluster, *names: str) -> namespaces.Object:
+    path = cluster.directory.joinpath("volumes", *names)
+    return {"hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}
 
 
 def _persistent_volume(name: str, source: namespaces.Object) -> namespaces.Object:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {_LABEL: ""}},
         "spec": {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteMany"],
@@ -91,25 +119,21 @@ def _claim(volume: str, name: str) -> namespaces.Object:
     }
 
 
-def _keeper(name: str, source: namespaces.Object) -> namespaces.Object:
-    ready = {"exec": {"command": ["test", "-w", f"{MOUNT}/.ready"]}, "periodSeconds": 1}
-    script = f"chmod 777 {MOUNT} && touch {MOUNT}/.ready && exec sleep infinity"
+def _pod(volumes: namespaces.Object) -> namespaces.Object:
+    container = {
+        "name": KEEPER,
+        "image": inputs.TRAINER.reference,
+        "command": ["sleep", "infinity"],
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0},
+        "volumeMounts": [{"name": "volumes", "mountPath": MOUNT}],
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name},
+        "metadata": {"name": KEEPER},
         "spec": {
             "terminationGracePeriodSeconds": 0,
-            "containers": [
-                {
-                    "name": "keeper",
-                    "image": inputs.TRAINER.reference,
-                    "command": ["sh", "-c", script],
-                    "securityContext": {"runAsUser": 0, "runAsGroup": 0},
-                    "readinessProbe": ready,
-                    "volumeMounts": [{"name": "volume", "mountPath": MOUNT}],
-                }
-            ],
-            "volumes": [{"name": "volume", **source}],
+            "containers": [container],
+            "volumes": [{"name": "volumes", **volumes}],
         },
     }

@@ -1,7 +1,6 @@
 """The main example, applied as the README tells, and everything that a person can see of it."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,9 +38,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(
-    module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Run]:
+def run(module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory) -> Run:
     namespace = module_namespace
     volume = volumes.make(namespace, "digits")
     seen = tmp_path_factory.mktemp("digits") / "seen"
@@ -54,8 +51,7 @@ def run(
         job = namespace.wait_ended("digits")
         table = namespace.kubectl("get", "tfpj")
     history = [_seen(version) for version in namespaces.versions(seen)]
-    yield Run(namespace, volume, history, pods, job, table)
-    volume.remove()
+    return Run(namespace, volume, history, pods, job, table)
 
 
 def _seen(version: namespaces.Object) -> Seen:
@@ -136,9 +132,8 @@ def test_saved_model_loads_with_plain_keras(run: Run, tmp_path: Path) -> None:
 
 def test_checkpoints_and_logs_are_in_the_claim(run: Run) -> None:
     files = run.volume.list("digits")
-    assert "/digits/checkpoints/" in files
-    assert "/digits/summary.json" in files
-    assert "/digits/logs/train.jsonl" in files
+    assert {"digits/summary.json", "digits/logs/train.jsonl"} <= {*files}
+    assert any(file.startswith("digits/checkpoints/") for file in files)
 
 
 def test_finished_job_that_is_applied_again_does_not_train_again(run: Run) -> None:

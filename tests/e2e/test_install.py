@@ -1,6 +1,6 @@
 """Installing with Helm or kustomize, and what uninstalling leaves."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_uninstalling_leaves_nothing_but_the_crd(uninstalled: handle.Cluster) ->
 
 
 def test_operator_of_some_namespaces_leaves_the_others_alone(
-    cluster: handle.Cluster, make_namespace: Callable[[str], namespaces.Namespace]
+    cluster: handle.Cluster, make_namespace: namespaces.Make
 ) -> None:
     ours, others = make_namespace("ours"), make_namespace("others")
     hello = jobs.job("hello", tfReplicaSpecs={"Worker": jobs.script("print('hello')")})

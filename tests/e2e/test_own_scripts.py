@@ -1,12 +1,11 @@
 """Jobs of people who train with a script of their own: TF_CONFIG is all that they need."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from testing.cluster import process
+from testing import waiting
 from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
 
@@ -38,54 +37,53 @@ def _config(namespace: namespaces.Namespace, pod: str) -> dict[str, dict[str, ob
     def log() -> str:
         return namespace.kubectl("logs", pod, "--ignore-errors")
 
-    process.wait_until(
-        f"what {pod} prints", lambda: log().startswith("{"), (), namespaces.GONE_SECONDS
-    )
-    found: dict[str, dict[str, object]] = json.loads(log())
+    shown = waiting.until(log, f"what {pod} prints", when=lambda text: text.startswith("{"))
+    found: dict[str, dict[str, object]] = json.loads(shown)
     return found
 
 
-def test_every_role_is_told_who_it_is(namespace: namespaces.Namespace) -> None:
-    namespace.apply(
-        jobs.job(
-            "roles",
-            runPolicy={"cleanPodPolicy": "None"},
-            tfReplicaSpecs={
-                "Chief": jobs.script(PRINT_AND_RESOLVE),
-                "Worker": jobs.script(PRINT_RESOLVE_AND_STAY, replicas=2),
-                "PS": jobs.script(SERVE),
-                "Evaluator": jobs.script(PRINT),
-            },
-        )
+@pytest.fixture(scope="module")
+def place(module_namespace: namespaces.Namespace) -> namespaces.Namespace:
+    """Where small jobs run at the same time: roles, servers, devices and huge."""
+    servers = {
+        "Chief": jobs.script(PRINT),
+        "Worker": jobs.script(PRINT),
+        "PS": jobs.script(SERVE, replicas=2),
+    }
+    roles = {
+        "Chief": jobs.script(PRINT_AND_RESOLVE),
+        "Worker": jobs.script(PRINT_RESOLVE_AND_STAY, replicas=2),
+        "PS": jobs.script(SERVE),
+        "Evaluator": jobs.script(PRINT),
+    }
+    module_namespace.apply(
+        jobs.job("roles", runPolicy={"cleanPodPolicy": "None"}, tfReplicaSpecs=roles),
+        jobs.job("servers", tfReplicaSpecs=servers),
+        jobs.job("devices", tfReplicaSpecs={"Worker": jobs.script(PRINT, devices=3)}),
+        jobs.job("huge", tfReplicaSpecs={"Worker": jobs.script(PRINT, devices=64)}),
     )
-    job = namespace.wait_ended("roles")
-    assert job["status"]["state"] == "Succeeded", namespace.describe("roles")
+    return module_namespace
+
+
+def test_every_role_is_told_who_it_is(place: namespaces.Namespace) -> None:
+    job = place.wait_ended("roles")
+    assert job["status"]["state"] == "Succeeded", place.describe("roles")
     assert job["status"]["strategy"] == "ParameterServer"
     cluster = {
         "chief": ["roles-chief-0.roles:2222"],
         "worker": ["roles-worker-0.roles:2222", "roles-worker-1.roles:2222"],
         "ps": ["roles-ps-0.roles:2222"],
     }
-    for role, index in (("chief", 0), ("ps", 0)):
-        config = _config(namespace, f"roles-{role}-{index}")
+    for role, index in (("chief", 0), ("worker", 1), ("ps", 0)):
+        config = _config(place, f"roles-{role}-{index}")
         assert config == {"cluster": cluster, "task": {"type": role, "index": index}}
 
 
-def test_servers_are_stopped_when_the_chief_has_succeeded(namespace: namespaces.Namespace) -> None:
-    namespace.apply(
-        jobs.job(
-            "servers",
-            tfReplicaSpecs={
-                "Chief": jobs.script(PRINT),
-                "Worker": jobs.script(PRINT),
-                "PS": jobs.script(SERVE, replicas=2),
-            },
-        )
-    )
-    job = namespace.wait_ended("servers")
-    assert job["status"]["state"] == "Succeeded", namespace.describe("servers")
-    namespace.wait("servers", lambda _: not _of_role(namespace, "servers", "ps"))
-    assert _of_role(namespace, "servers", "chief") == ["servers-chief-0"]
+def test_servers_are_stopped_when_the_chief_has_succeeded(place: namespaces.Namespace) -> None:
+    job = place.wait_ended("servers")
+    assert job["status"]["state"] == "Succeeded", place.describe("servers")
+    place.wait("servers", lambda _: not _of_role(place, "servers", "ps"))
+    assert _of_role(place, "servers", "chief") == ["servers-chief-0"]
 
 
 def _of_role(namespace: namespaces.Namespace, job: str, role: str) -> list[str]:
@@ -93,20 +91,16 @@ def _of_role(namespace: namespaces.Namespace, job: str, role: str) -> list[str]:
     return [n for n, p in pods if p["metadata"]["labels"]["tfparallel.dev/replica-role"] == role]
 
 
-def test_devices_are_asked_for_and_counted(namespace: namespaces.Namespace) -> None:
-    worker = jobs.script(PRINT, devices=3)
-    namespace.apply(jobs.job("devices", tfReplicaSpecs={"Worker": worker}))
-    job = namespace.wait_ended("devices")
-    assert job["status"]["state"] == "Succeeded", namespace.describe("devices")
-    [pod] = namespace.pods("devices").values()
+def test_devices_are_asked_for_and_counted(place: namespaces.Namespace) -> None:
+    job = place.wait_ended("devices")
+    assert job["status"]["state"] == "Succeeded", place.describe("devices")
+    [pod] = place.pods("devices").values()
     [container] = pod["spec"]["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "3"}
 
 
-def test_replica_that_fits_no_node_waits_and_says_why(namespace: namespaces.Namespace) -> None:
-    worker = jobs.script(PRINT, devices=64)
-    namespace.apply(jobs.job("huge", tfReplicaSpecs={"Worker": worker}))
-    job = namespace.wait("huge", _is_told_why_it_waits)
+def test_replica_that_fits_no_node_waits_and_says_why(place: namespaces.Namespace) -> None:
+    job = place.wait("huge", _is_told_why_it_waits)
     assert job["status"]["state"] == "Pending"
     assert "nvidia.com/gpu" in job["status"]["replicas"]["Worker"]["reason"]
 
@@ -116,7 +110,7 @@ def _is_told_why_it_waits(status: namespaces.Object) -> bool:
 
 
 @pytest.fixture(scope="module")
-def free(make_namespace: Callable[[str], namespaces.Namespace]) -> namespaces.Namespace:
+def free(make_namespace: namespaces.Make) -> namespaces.Namespace:
     """A namespace for templates that ask for no security at all, as most that exist."""
     namespace = make_namespace("scripts")
     namespace.cluster.run_kubectl(
@@ -125,28 +119,51 @@ def free(make_namespace: Callable[[str], namespaces.Namespace]) -> namespaces.Na
     return namespace
 
 
-def _finish(namespace: namespaces.Namespace, name: str, script: Path) -> namespaces.Object:
-    """Run an example with this script to its end; give the job's status."""
+@pytest.fixture(scope="module")
+def fit(free: namespaces.Namespace) -> volumes.Volume:
+    """Two examples that train at the same time; gives the volume of the one that calls fit."""
+    volume = volumes.make(free, "fit")
+    for name in ("tf-config", "fit"):
+        _start(free, name, operator.example(name, "train.py"))
+    return volume
+
+
+def _start(namespace: namespaces.Namespace, name: str, script: Path) -> None:
+    """Apply an example with this script."""
     namespace.kubectl("create", "configmap", name, f"--from-file=train.py={script}")
     namespace.kubectl("apply", f"--filename={operator.example(name)}")
-    status: namespaces.Object = namespace.wait_ended(name)["status"]
-    return status
 
 
 def _accuracy(namespace: namespaces.Namespace, pod: str) -> float:
     return float(namespace.kubectl("logs", pod).rpartition("accuracy ")[2].split()[0])
 
 
+@pytest.mark.usefixtures("fit")
 def test_example_of_an_own_script_trains(free: namespaces.Namespace) -> None:
-    status = _finish(free, "tf-config", operator.example("tf-config", "train.py"))
+    status = free.wait_ended("tf-config")["status"]
     assert status["state"] == "Succeeded", free.describe("tf-config")
     assert _accuracy(free, "tf-config-chief-0") > 0.85
     assert "progress" not in status
 
 
+def test_example_of_a_script_that_calls_fit_trains(
+    free: namespaces.Namespace, fit: volumes.Volume
+) -> None:
+    status = free.wait_ended("fit")["status"]
+    assert status["state"] == "Succeeded", free.describe("fit")
+    assert _accuracy(free, "fit-chief-0") > 0.9
+    found = fit.list("")
+    assert "best.keras" in found
+    assert any(name.startswith("checkpoints/step-") for name in found)
+    # fit reports to the operator as the shipped trainer does.
+    assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.9
+
+
+@pytest.mark.long
 def test_example_of_a_coordinator_of_ones_own_trains(free: namespaces.Namespace) -> None:
     name = "old-coordinator"
-    status = _finish(free, name, operator.example(name, "train.py"))
+    _start(free, name, operator.example(name, "train.py"))
+    status = free.wait_ended(name)["status"]
     assert status["state"] == "Succeeded", free.describe(name)
     assert status["strategy"] == "ParameterServer"
     assert _accuracy(free, f"{name}-chief-0") > 0.85
@@ -159,26 +176,15 @@ def _not_asked_to_end(namespace: namespaces.Namespace, job: str) -> list[str]:
     return [name for name, pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
-def test_example_of_a_script_that_calls_fit_trains(free: namespaces.Namespace) -> None:
-    volume = volumes.make(free, "fit")
-    status = _finish(free, "fit", operator.example("fit", "train.py"))
-    assert status["state"] == "Succeeded", free.describe("fit")
-    assert _accuracy(free, "fit-chief-0") > 0.9
-    found = volume.list("").split()
-    assert f"{volumes.MOUNT}/best.keras" in found
-    assert any(name.startswith(f"{volumes.MOUNT}/checkpoints/step-") for name in found)
-    # fit reports to the operator as the shipped trainer does.
-    assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.9
-    volume.remove()
-
-
+@pytest.mark.long
 def test_a_script_for_keras_fit_fails_with_what_to_change(
     free: namespaces.Namespace, tmp_path: Path
 ) -> None:
     example = operator.example("old-fit", "train.py").read_text(encoding="utf-8")
     old = example.replace("tfparallel_trainer.fit(model, ", "model.fit(")
     (tmp_path / "train.py").write_text(old.replace("import tfparallel_trainer\n", ""))
-    status = _finish(free, "old-fit", tmp_path / "train.py")
+    _start(free, "old-fit", tmp_path / "train.py")
+    status = free.wait_ended("old-fit")["status"]
     assert status["state"] == "Failed", free.describe("old-fit")
     assert status["restarts"] == {"failure": 0, "disruption": 0}
     exited = [role["lastExit"] for role in status["replicas"].values() if "lastExit" in role]

@@ -6,18 +6,18 @@ the same port, so that nothing passes because nobody listens or because nothing 
 
 import functools
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 import yaml
 
+from testing import waiting
 from testing.cluster import handle
 from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_operator.api import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800)]
 
 PORT = names.DEFAULT_PORT
 STRANGER = "stranger"
@@ -44,10 +44,18 @@ ENFORCED_SECONDS = 60.0
 EPOCHS = 40
 
 
-@pytest.fixture(scope="session")
-def full_cluster(full_cluster_with_policies: handle.Cluster) -> handle.Cluster:
+@pytest.fixture(scope="module")
+def cluster(full_cluster_with_policies: handle.Cluster) -> Iterator[handle.Cluster]:
     """The cluster of the end-to-end tests, but with a network that enforces policies."""
-    return full_cluster_with_policies
+    with operator.running(full_cluster_with_policies):
+        yield full_cluster_with_policies
+
+
+@pytest.fixture(scope="module")
+def make_namespace(cluster: handle.Cluster) -> Iterator[namespaces.Make]:
+    """Makes namespaces in it: without this one, that of other files would be used."""
+    with namespaces.maker(cluster) as make:
+        yield make
 
 
 @dataclass(frozen=True)
@@ -76,10 +84,8 @@ def connections(namespace: namespaces.Namespace, pod: str, given: str) -> dict[s
 
 def settles(look: Callable[[], dict[str, bool]], expected: dict[str, bool]) -> None:
     """Wait until connections are made and refused as expected, and see that it stays so."""
-    deadline = time.monotonic() + ENFORCED_SECONDS
-    while (found := look()) != expected:
-        assert time.monotonic() < deadline, f"{found}, but expected are {expected}"
-        time.sleep(namespaces.POLL_SECONDS)
+    what = f"connections as {expected}"
+    waiting.until(look, what, ENFORCED_SECONDS, when=expected.__eq__, poll=namespaces.POLL_SECONDS)
     for _ in range(3):
         assert look() == expected
 
@@ -102,7 +108,7 @@ def stranger(**labels: str) -> namespaces.Object:
 
 
 @pytest.fixture(scope="module")
-def place(make_namespace: Callable[[str], namespaces.Namespace]) -> Place:
+def place(make_namespace: namespaces.Make) -> Place:
     here, elsewhere = make_namespace("policies"), make_namespace("elsewhere")
     listens = listening("first"), listening("second"), listening("open", network="Open")
     here.apply(*listens, stranger())
@@ -171,16 +177,15 @@ def test_a_policy_beside_it_lets_a_stranger_in(place: Place) -> None:
 
 
 @pytest.fixture
-def digits(namespace: namespaces.Namespace) -> Iterator[namespaces.Namespace]:
+def digits(namespace: namespaces.Namespace) -> namespaces.Namespace:
     """The main example, long enough to be looked at."""
-    volume = volumes.make(namespace, "digits")
+    volumes.make(namespace, "digits")
     module = f"--from-file={operator.example('digits', 'model.py')}"
     namespace.kubectl("create", "configmap", "digits", module)
     document = yaml.safe_load(operator.example("digits").read_text("utf-8"))
     document["spec"]["trainer"]["epochs"] = EPOCHS
     namespace.apply(document, stranger())
-    yield namespace
-    volume.remove()
+    return namespace
 
 
 def test_a_job_trains_while_nobody_else_reaches_it(digits: namespaces.Namespace) -> None:

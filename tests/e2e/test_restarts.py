@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,7 @@ class Training:
 
 
 @pytest.fixture
-def training(namespace: namespaces.Namespace) -> Iterator[Training]:
+def training(namespace: namespaces.Namespace) -> Training:
     """Starts a slow job with checkpoints; returns it once it has come some way."""
     volume = volumes.make(namespace, "slow")
     namespace.kubectl("create", "configmap", "slow", f"--from-file=model.py={SLOW}")
@@ -65,8 +64,7 @@ def training(namespace: namespaces.Namespace) -> Iterator[Training]:
         replica["template"] = {"spec": {"containers": [container]}}
     namespace.apply(job)
     namespace.wait("slow", _moves)
-    yield Training(namespace, volume)
-    volume.remove()
+    return Training(namespace, volume)
 
 
 def _moves(status: namespaces.Object) -> bool:
@@ -75,6 +73,7 @@ def _moves(status: namespaces.Object) -> bool:
     return bool(status.get("state") == "Running" and reported >= STEPS_BEFORE_THE_LOSS)
 
 
+@pytest.mark.long
 def test_lost_worker_restarts_the_gang_from_its_checkpoint(training: Training) -> None:
     namespace = training.namespace
     before = namespace.job("slow")
@@ -103,10 +102,10 @@ def test_evicted_worker_and_crashed_chief_cost_no_more_than_a_restart(
     namespace = training.namespace
     before = namespace.job("slow")
     log = tmp_path / "log"
-    with namespace.following("slow-worker-0", log):
+    with namespace.following("slow-worker-0", log) as follower:
         namespace.evict("slow-worker-0")
     told = log.read_text(encoding="utf-8")
-    assert "asked to end: training stopped after step" in told, told
+    assert "asked to end: training stopped after step" in told, told + follower.complaints()
     stopped = int(told.rpartition("after step ")[2].split(",")[0])
     assert stopped >= before["status"]["progress"]["step"]
     assert training.resumed_after(attempt=2) == stopped, "an eviction loses no step"
@@ -127,6 +126,7 @@ def test_evicted_worker_and_crashed_chief_cost_no_more_than_a_restart(
     assert {stopped, crashed, STEPS} <= set(training.saved_steps(tmp_path))
 
 
+@pytest.mark.long
 def test_operator_that_is_restarted_changes_nothing_for_the_job(training: Training) -> None:
     namespace = training.namespace
     first = namespace.pods("slow")

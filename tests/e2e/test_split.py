@@ -1,7 +1,8 @@
 """Models that are split over pods: a pod is lost, and the end is that of a model that is whole."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,21 +20,24 @@ STEPS_BEFORE_A_LOSS = 60
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where all jobs of this file run, and what the whole model came to."""
+    """Where all jobs of this file run, beside one that trains the whole model in one process."""
 
     namespace: namespaces.Namespace
     volume: volumes.Volume
     folder: Path
-    accuracy: float
+
+    @functools.cached_property
+    def accuracy(self) -> float:
+        """What the whole model comes to."""
+        status = self.namespace.wait_ended("whole")["status"]
+        assert status["state"] == "Succeeded", self.namespace.describe("whole")
+        assert "placement" not in status
+        return self.exported("whole")
 
     def exported(self, name: str) -> float:
         """The accuracy of what a job left, by plain Keras."""
-        return _exported(self.volume, name, self.folder)
-
-
-def _exported(volume: volumes.Volume, name: str, folder: Path) -> float:
-    file = volume.fetch(f"{name}/model.keras", folder / f"{name}.keras")
-    return exported.accuracy(file, MODEL)
+        file = self.volume.fetch(f"{name}/model.keras", self.folder / f"{name}.keras")
+        return exported.accuracy(file, MODEL)
 
 
 def _job(name: str, pods: int, devices: int, **spec: object) -> namespaces.Object:
@@ -53,19 +57,13 @@ def _job(name: str, pods: int, devices: int, **spec: object) -> namespaces.Objec
 @pytest.fixture(scope="module")
 def place(
     module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
-    """A volume, and the accuracy of the model that one process has trained whole."""
-    namespace, folder = module_namespace, tmp_path_factory.mktemp("split")
-    volume = volumes.make(namespace, "split")
-    namespace.kubectl("create", "configmap", "split", f"--from-file=model.py={MODEL}")
-    namespace.apply(_job("whole", 1, 1, strategy="Mirrored"))
-    namespace.wait("whole", _moved(1))
+) -> Place:
+    """A volume, and a job that trains the whole model in one process without waits."""
+    volume = volumes.make(module_namespace, "split")
+    module_namespace.kubectl("create", "configmap", "split", f"--from-file=model.py={MODEL}")
     volume.touch("whole/hurry")
-    status = namespace.wait_ended("whole")["status"]
-    assert status["state"] == "Succeeded", namespace.describe("whole")
-    assert "placement" not in status
-    yield Place(namespace, volume, folder, _exported(volume, "whole", folder))
-    volume.remove()
+    module_namespace.apply(_job("whole", 1, 1, strategy="Mirrored"))
+    return Place(module_namespace, volume, tmp_path_factory.mktemp("split"))
 
 
 def _moved(step: int) -> Callable[[namespaces.Object], bool]:
@@ -99,7 +97,8 @@ def _check(place: Place, name: str, status: namespaces.Object) -> None:
     assert accuracy == pytest.approx(reported, abs=1e-3)
 
 
-def test_four_pods_lose_one_and_end_as_if_the_model_were_whole(place: Place) -> None:
+@pytest.mark.long
+def test_four_pods_outlive_a_crash_and_end_as_if_the_model_were_whole(place: Place) -> None:
     namespace = place.namespace
     mesh = {"data": 2, "stage": -1, "microbatches": 2}
     namespace.apply(_job("four", 4, 1, strategy="ModelSplit", mesh=mesh))
@@ -125,17 +124,14 @@ def test_four_pods_lose_one_and_end_as_if_the_model_were_whole(place: Place) -> 
     before = namespace.pods("four")
     assert {pod["metadata"]["labels"]["tfparallel.dev/mesh-pipeline"] for pod in before.values()}
 
-    namespace.lose("four-worker-3")
+    namespace.crash("four-worker-3")
     status = _finish(place, "four", attempt=2)
-    assert status["restarts"] == {"failure": 0, "disruption": 1}
-    after = namespace.pods("four")
-    assert after.keys() == before.keys()
-    for name, pod in after.items():
-        assert pod["metadata"]["uid"] != before[name]["metadata"]["uid"]
+    assert status["restarts"] == {"failure": 1, "disruption": 0}
+    assert status["replicas"]["Worker"]["lastExit"]["code"] in {128 + 9, exits.Exit.PEER_LOST}
     _check(place, "four", status)
 
 
-def test_two_pods_of_two_devices_outlive_a_crash(place: Place) -> None:
+def test_two_pods_of_two_devices_lose_one_and_end_as_if_the_model_were_whole(place: Place) -> None:
     namespace = place.namespace
     mesh = {"stage": 2, "tensor": 2, "microbatches": 2, "schedule": "GPipe"}
     namespace.apply(_job("two", 2, 2, strategy="ModelSplit", mesh=mesh))
@@ -144,15 +140,21 @@ def test_two_pods_of_two_devices_outlive_a_crash(place: Place) -> None:
     assert [stage["devices"] for stage in stages] == [
         [f"worker-{pod}/CPU:0", f"worker-{pod}/CPU:1"] for pod in (0, 1)
     ]
+    before = namespace.pods("two")
 
-    namespace.crash("two-worker-1")
+    namespace.lose("two-worker-1")
     status = _finish(place, "two", attempt=2)
-    assert status["restarts"] == {"failure": 1, "disruption": 0}
-    assert status["replicas"]["Worker"]["lastExit"]["code"] in {128 + 9, exits.Exit.PEER_LOST}
+    assert status["restarts"] == {"failure": 0, "disruption": 1}
+    after = namespace.pods("two")
+    assert after.keys() == before.keys()
+    for name, pod in after.items():
+        assert pod["metadata"]["uid"] != before[name]["metadata"]["uid"]
     _check(place, "two", status)
 
 
-def test_a_mesh_of_other_devices_is_refused_when_it_is_applied(place: Place) -> None:
+def test_a_mesh_of_other_devices_is_refused_when_it_is_applied(
+    module_namespace: namespaces.Namespace,
+) -> None:
     spec = {
         "strategy": "ModelSplit",
         "mesh": {"data": 2, "tensor": 4},
@@ -160,4 +162,4 @@ def test_a_mesh_of_other_devices_is_refused_when_it_is_applied(place: Place) -> 
         "tfReplicaSpecs": {"Worker": {"replicas": 3, "devices": 2}},
     }
     with pytest.raises(console.ClusterError, match="does not fit the 6 devices of all replicas"):
-        place.namespace.apply(jobs.job("wide", **spec))
+        module_namespace.apply(jobs.job("wide", **spec))

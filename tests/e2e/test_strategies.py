@@ -2,7 +2,7 @@
 strategy of the user's own; and an evaluator beside training.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ STEPS_BEFORE_A_LOSS = 24
 
 
 @pytest.fixture
-def servers(namespace: namespaces.Namespace) -> Iterator[volumes.Volume]:
+def servers(namespace: namespaces.Namespace) -> volumes.Volume:
     """An asynchronous job; gives its volume."""
     volume = volumes.make(namespace, "servers")
     source = f"--from-file=model.py={MODELS / 'slow.py'}"
@@ -38,8 +38,7 @@ def servers(namespace: namespaces.Namespace) -> Iterator[volumes.Volume]:
             tfReplicaSpecs={"Worker": {"replicas": 2}, "PS": {"replicas": 1}},
         )
     )
-    yield volume
-    volume.remove()
+    return volume
 
 
 def _reached(step: int) -> Callable[[namespaces.Object], bool]:
@@ -134,41 +133,57 @@ def test_one_pod_with_two_devices_trains_and_says_when_the_loss_is_no_number(
     assert "In step 3 the loss is nan: training stopped" in failed["message"]
 
 
-def _example(namespace: namespaces.Namespace, name: str, epochs: int) -> namespaces.Object:
-    """An example's job, shortened, with its module in a ConfigMap."""
+def _start(namespace: namespaces.Namespace, name: str, **roles: object) -> volumes.Volume:
+    """Apply an example's job, shortened, with further roles; gives the volume of its claim."""
+    volume = volumes.make(namespace, name)
     module = f"--from-file={operator.example(name, 'model.py')}"
     namespace.kubectl("create", "configmap", name, module)
     document: namespaces.Object = yaml.safe_load(operator.example(name).read_text("utf-8"))
-    document["spec"]["trainer"]["epochs"] = epochs
-    return document
+    document["spec"]["trainer"]["epochs"] = 3
+    document["spec"]["tfReplicaSpecs"].update(roles)
+    namespace.apply(document)
+    return volume
 
 
-def test_a_strategy_of_ones_own_trains_on_two_pods(namespace: namespaces.Namespace) -> None:
-    volume = volumes.make(namespace, "custom-strategy")
-    namespace.apply(_example(namespace, "custom-strategy", epochs=3))
+@pytest.fixture(scope="module")
+def custom(module_namespace: namespaces.Namespace) -> volumes.Volume:
+    """A job with a strategy of its own, which trains beside the one with an evaluator."""
+    volume = _start(module_namespace, "custom-strategy")
+    _start(module_namespace, "digits", Evaluator={})
+    return volume
+
+
+def test_a_strategy_of_ones_own_trains_on_two_pods(
+    module_namespace: namespaces.Namespace, custom: volumes.Volume
+) -> None:
+    namespace = module_namespace
     status = namespace.wait_ended("custom-strategy")["status"]
     assert status["state"] == "Succeeded", namespace.describe("custom-strategy")
     assert (status["strategy"], status["progress"]["epoch"]) == ("Custom", 3)
     assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.7
     log = namespace.kubectl("logs", "custom-strategy-worker-0")
     assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in log
-    assert f"{volumes.MOUNT}/custom-strategy/model.keras" in volume.list("custom-strategy").split()
-    volume.remove()
+    assert "custom-strategy/model.keras" in custom.list("custom-strategy")
 
 
-@pytest.mark.parametrize("name", ["digits", "digits-servers"])
-def test_an_evaluator_evaluates_beside_training(namespace: namespaces.Namespace, name: str) -> None:
-    volume = volumes.make(namespace, name)
-    document = _example(namespace, name, epochs=3)
-    document["spec"]["tfReplicaSpecs"]["Evaluator"] = {}
-    namespace.apply(document)
+@pytest.mark.usefixtures("custom")
+def test_an_evaluator_evaluates_beside_training(module_namespace: namespaces.Namespace) -> None:
+    _check_evaluator(module_namespace, "digits")
+
+
+@pytest.mark.long
+def test_an_evaluator_evaluates_beside_servers(namespace: namespaces.Namespace) -> None:
+    _start(namespace, "digits-servers", Evaluator={})
+    _check_evaluator(namespace, "digits-servers")
+
+
+def _check_evaluator(namespace: namespaces.Namespace, name: str) -> None:
+    """See that what the evaluator found of the last checkpoint has come into the status."""
     status = namespace.wait_ended(name)["status"]
     assert status["state"] == "Succeeded", namespace.describe(name)
-    # What the evaluator found of the last checkpoint has come into the status.
     step, found = status["progress"]["step"], status["progress"]["metrics"]
     assert float(found["val_accuracy"]) > 0.7
     evaluator = namespace.kubectl("logs", f"{name}-evaluator-0")
     [line] = [line for line in evaluator.splitlines() if f"step {step}  evaluation" in line]
     assert f"val_accuracy {found['val_accuracy']}" in line.replace("accuracy", "val_accuracy")
     assert "  evaluation  " not in namespace.kubectl("logs", f"{name}-chief-0")
-    volume.remove()

@@ -120,9 +120,14 @@ def test_other_programs_are_left_alone(python: pathlib.Path) -> None:
     show = "import sys; print('tfparallel_trainer' in sys.modules, 'json' in sys.modules)"
     assert run(python, "-c", show).stdout == "False False\n"
     assert run(python, "-c", show, TF_CONFIG=config).stdout == "True False\n"
-    failing = "import keras\nraise ValueError('mine')"
-    for variables in ({}, {"TF_CONFIG": config}, {"TF_CONFIG": "nonsense"}):
-        done = run(python, "-c", failing, **variables)
+    failing = "raise ValueError('mine')"
+    with_keras = f"import keras\n{failing}"
+    for variables, script in (
+        ({}, failing),
+        ({"TF_CONFIG": config}, with_keras),
+        ({"TF_CONFIG": "nonsense"}, failing),
+    ):
+        done = run(python, "-c", script, **variables)
         assert done.returncode == 1
         assert done.stderr.rstrip().endswith("ValueError: mine")
 

@@ -79,12 +79,17 @@ def assert_learned(results: pathlib.Path, folder: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "split-cnn/data",
-        "split-cnn/tensor",
-        "split-cnn/spatial",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in (
+                "split-cnn/data",
+                "split-cnn/tensor",
+                "split-cnn/spatial",
+                "split-cnn/hybrid",
+                "split-deep-cnn/job",
+            )
+        ),
         "split-cnn/ways",
-        "split-cnn/hybrid",
-        "split-deep-cnn/job",
         "split-decoder/job",
         "split-embedding/job",
     ],
@@ -117,6 +122,7 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     assert "planned: a step of one replica" in drawn
 
 
+@pytest.mark.long
 def test_the_planner_divides_the_example(tmp_path: pathlib.Path) -> None:
     file = EXAMPLES / "split-cnn/auto.yaml"
     shown, results = run(file, tmp_path)

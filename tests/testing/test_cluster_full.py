@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.cluster import binaries, cgroups, folders, handle, images, lifecycle, settings, state
 
 IMAGE = "localhost/tfparallel-probe:1"
@@ -168,6 +168,7 @@ def members(directory: Path) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_two_clusters_side_by_side_leave_nothing_behind(
     cluster: handle.Cluster, probe_archive: Path
 ) -> None:
@@ -190,28 +191,30 @@ def test_two_clusters_side_by_side_leave_nothing_behind(
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_interrupted_up_can_be_cleared_away(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "broken"
     before, probes_before = traces(), members(folder)
     where = ["--name", "broken", "--dir", str(folder)]
     command = [sys.executable, "-c", UP_THAT_STANDS_STILL, "up", "--mode", "full", *where]
     with subprocess.Popen(command, cwd=folders.SOURCE.parents[1], start_new_session=True) as up:
-        deadline = time.monotonic() + START_LIMIT_SECONDS
-        while "kubelet" not in started(folder):
-            assert up.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        waiting.until(
+            lambda: (up.poll(), started(folder)),
+            "the start of the kubelet",
+            START_LIMIT_SECONDS,
+            when=lambda state: state[0] is not None or "kubelet" in state[1],
+        )
+        assert up.poll() is None
         up.send_signal(number)
     left = folder.exists()
     downed = lifecycle.down("broken", folder)
     killed = number == signal.SIGKILL  # else it cleaned up after itself
     assert (left, downed) == (killed, killed)
     assert not folder.exists()
-    deadline = time.monotonic() + 30  # what a killed command has just started ends by itself
-    while not members(folder) <= probes_before:
-        assert time.monotonic() < deadline, members(folder) - probes_before
-        time.sleep(0.2)
+    # What a killed command has just started ends by itself.
+    waiting.until(lambda: members(folder) - probes_before, "its end", when=lambda left: not left)
     assert not added(before)
 
 

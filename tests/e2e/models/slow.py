@@ -1,5 +1,5 @@
-"""A line through points in many short epochs that each begin with a wait, so that something can
-happen during training; until there is a file "hurry" in the output directory.
+"""A line through points in many short epochs; all but the first ones begin with a wait, so that
+something can happen during training, until there is a file "hurry" in the output directory.
 """
 
 import time
@@ -9,7 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-SECONDS_BEFORE_AN_EPOCH = 2.0
+EPOCHS_WITHOUT_A_WAIT = 3
+SECONDS_BEFORE_AN_EPOCH = 4.0
+POLL_SECONDS = 0.1
 EXAMPLES = 64
 
 
@@ -22,7 +24,8 @@ def compile_model(model: Any) -> None:
 
 
 def training_data(context: Any) -> Any:
-    if context.epoch and not (context.output_dir / "hurry").exists():
-        time.sleep(SECONDS_BEFORE_AN_EPOCH)
+    end = time.monotonic() + SECONDS_BEFORE_AN_EPOCH * (context.epoch >= EPOCHS_WITHOUT_A_WAIT)
+    while time.monotonic() < end and not (context.output_dir / "hurry").exists():
+        time.sleep(POLL_SECONDS)
     x = np.linspace(0, 1, EXAMPLES, dtype="float32")[:, None]
     return tf.data.Dataset.from_tensor_slices((x, 3 * x + 1))

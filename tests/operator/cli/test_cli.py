@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import click.testing
 import pytest
-from click import testing
 
+from testing import waiting
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.cli import app
 
@@ -31,10 +32,10 @@ def call(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProcess[
     )
 
 
-def refused(folder: pathlib.Path, *arguments: str) -> testing.Result:
+def refused(folder: pathlib.Path, *arguments: str) -> click.testing.Result:
     """Call in this process, which is quicker: what is refused starts nothing."""
     with contextlib.chdir(folder):
-        result = testing.CliRunner().invoke(app.tfparallel, arguments)
+        result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
     assert result.exit_code == 2
     assert not (folder / "runs").exists()
     return result
@@ -61,16 +62,6 @@ def started(folder: pathlib.Path, document: Any, lines: int) -> Iterator[tuple[A
             yield runner, mark
         finally:
             runner.kill()
-
-
-def gone(mark: str) -> bool:
-    """Whether every process with the mark ends within a minute."""
-    deadline = time.monotonic() + _SECONDS
-    while jobs.processes(mark):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 _PATIENT = {
@@ -149,7 +140,7 @@ def test_a_killed_runner_leaves_no_process(tmp_path: pathlib.Path) -> None:
         assert len(jobs.processes(mark)) >= 6
         runner.kill()
         runner.wait()
-        assert gone(mark)
+        waiting.until(lambda: jobs.processes(mark), "their end", when=lambda left: not left)
 
 
 def test_a_run_that_nobody_reads_any_more_ends(tmp_path: pathlib.Path) -> None:

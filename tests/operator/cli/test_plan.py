@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from click import testing
 
 from benchmarks.pages import comparisons, plans
 from tfparallel_operator.api import load
+from tfparallel_operator.cli import app
 from tfparallel_operator.cli.planning import draw, show, written
 from tfparallel_trainer.contract import plan
 
@@ -94,11 +96,12 @@ def test_a_module_that_raises_shows_its_own_lines(tmp_path: pathlib.Path) -> Non
     ],
 )
 def test_bad_options_are_refused_before_the_trainer_starts(
-    options: tuple[str, ...], sentence: str
+    options: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = run(*options)
-    assert done.returncode == 2
-    assert f"error: {sentence}" in done.stderr
+    monkeypatch.setattr(subprocess, "run", None)
+    result = testing.CliRunner().invoke(app.tfparallel, ["plan", str(plans.MODEL), *options])
+    assert result.exit_code == 2
+    assert f"error: {sentence}" in result.stderr
 
 
 def test_bytes_as_people_write_them() -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,30 +15,59 @@ _SLOWLY = (sys.executable, "-I", "-S", slowly.__file__)
 
 _BUSY = """
 import time
-began, used = time.monotonic(), time.process_time()
-while time.process_time() - used < 0.4:
+while time.process_time() < 0.4:
     pass
-print(time.monotonic() - began)
 """
 
-_WAITING = "import time; began = time.monotonic(); time.sleep(1.0); print(time.monotonic() - began)"
+_WAITING = "import time; time.sleep(1.0)"
+
+_OVERSLEPT_SECONDS = 10.0
+"""More than a busy machine oversleeps the last pause; the next one would be the shorter for it."""
 
 
-def seconds(factor: float, code: str) -> float:
-    command = (*_SLOWLY, str(factor), sys.executable, "-c", code)
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    return float(done.stdout)
+class Watched(slowly._Slowed):
+    """A command that is slowed from this process, with the sums of its pauses."""
+
+    def __init__(self, factor: float, code: str) -> None:
+        super().__init__([sys.executable, "-c", code], factor)
+        self.paused = self.cpu = self.cpu_in_pauses = 0.0
+        self._since = 0.0
+
+    def _send(self, number: signal.Signals) -> None:
+        if number is signal.SIGSTOP:
+            super()._send(number)
+            # Nothing is told of a command that has ended meanwhile.
+            self.cpu, self._since = max(self.cpu, self._used()), time.monotonic()
+        else:
+            self.paused += time.monotonic() - self._since
+            self.cpu_in_pauses += max(0.0, self._used() - self.cpu)
+            super()._send(number)
+
+
+@pytest.fixture
+def own_sigterm() -> Iterator[None]:
+    """Gives the signal back that `slowly` takes."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell processor time")
-def test_work_takes_as_many_times_longer() -> None:
-    # A busy machine makes it longer still, or a bit shorter where it lets the one that slows wait.
-    assert seconds(5, _BUSY) > 0.4 * 5 * 0.5
+@pytest.mark.usefixtures("own_sigterm")
+def test_work_is_followed_by_pauses_that_are_as_many_times_longer() -> None:
+    slowed = Watched(5, _BUSY)
+    assert slowed.follow() == 0
+    # Up to the last pause; half, because CPU time and time are not read at the same moment.
+    assert slowed.paused > 0.5 * (5 - 1) * slowed.cpu > 0
+    assert slowed.cpu_in_pauses < 0.5 * slowed.cpu
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell processor time")
-def test_waiting_takes_no_longer() -> None:
-    assert seconds(50, _WAITING) < 20
+@pytest.mark.usefixtures("own_sigterm")
+def test_waiting_is_followed_by_no_pause() -> None:
+    slowed = Watched(50, _WAITING)
+    assert slowed.follow() == 0
+    assert slowed.paused < (50 - 1) * slowed.cpu + _OVERSLEPT_SECONDS
 
 
 def test_the_exit_code_is_that_of_the_command() -> None:

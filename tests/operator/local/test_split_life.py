@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from testing import paths
+from testing import paths, waiting
 from testing.e2e import exported
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.api import names
 from tfparallel_operator.local import run, source
 from tfparallel_trainer.contract import environment, outputs
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.trainer, pytest.mark.long, pytest.mark.timeout(900)]
 
 MODEL = paths.POD_MODELS / "split.py"
 EPOCHS = 4
@@ -69,9 +69,12 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     recorder = jobs.Recorder()
     given = source.read(jobs.write(split, document))
     running = asyncio.create_task(run.run(given, split / "out", recorder))
-    while not recorder.reports or recorder.reports[-1].step < STEPS_BEFORE_THE_LOSS:
+
+    async def moved() -> bool:
         assert not running.done(), recorder.lines[-20:]
-        await asyncio.sleep(0.2)
+        return bool(recorder.reports and recorder.reports[-1].step >= STEPS_BEFORE_THE_LOSS)
+
+    await waiting.until_async(moved, "some steps", 300)
     first, *_ = jobs.processes(mark)
     os.kill(first, signal.SIGKILL)
     found = _hurry(split)
