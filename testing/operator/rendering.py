@@ -1,7 +1,8 @@
 """Rendered manifests as values that can be looked up and compared."""
 
 import copy
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,10 @@ class Objects:
             )
             for manifest in self
         }
+
+
+Render = Callable[..., Objects]
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def container(objects: Objects) -> Manifest:

@@ -91,13 +91,13 @@ def pytest_configure() -> None:
 
 def _announce_spawning() -> None:
     """Let multiprocessing raise an event too: it starts processes below `subprocess`."""
-    start = util.spawnv_passfds  # type: ignore[attr-defined]
+    start = util.spawnv_passfds
 
-    def announce_and_start(path: bytes, arguments: list[bytes], descriptors: list[int]) -> Any:
+    def announce_and_start(path: Any, arguments: Any, descriptors: Any) -> int:
         sys.audit("multiprocessing.spawn", path)
         return start(path, arguments, descriptors)
 
-    util.spawnv_passfds = announce_and_start  # type: ignore[attr-defined]
+    util.spawnv_passfds = announce_and_start
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

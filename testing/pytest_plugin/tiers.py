@@ -130,7 +130,9 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
     """Leave files alone that hold nothing of what is asked for: TensorFlow takes seconds."""
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    if selected_tiers(config) == {Tier.UNIT} and graph.reaches_tensorflow(collection_path):
+    if selected_tiers(config) == frozenset({Tier.UNIT}) and graph.reaches_tensorflow(
+        collection_path
+    ):
         return True
     if config.getoption("changed") and not _changes(config).select_file(collection_path):
         return True
@@ -150,7 +152,8 @@ def _divide_cpu() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    selected, rest = [], []
+    selected: list[pytest.Item] = []
+    rest: list[pytest.Item] = []
     for item in items:
         (selected if _is_selected(config, item) else rest).append(item)
     if rest:

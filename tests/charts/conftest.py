@@ -1,16 +1,12 @@
 """The programs that render charts and kustomizations; no cluster is needed for that."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from testing.cluster import binaries
 from testing.operator import rendering
-
-Render = Callable[..., rendering.Objects]
-Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +16,7 @@ def clients() -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def helm(clients: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Command:
+def helm(clients: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> rendering.Command:
     home = tmp_path_factory.mktemp("helm")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -32,8 +28,8 @@ def helm(clients: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def chart(helm: Command) -> Render:
-    """Render the chart with `--set` values."""
+def chart(helm: rendering.Command) -> rendering.Render:
+    """rendering.Render the chart with `--set` values."""
 
     def render(*values: str, release: str = "tfparallel-operator") -> rendering.Objects:
         settings = [part for value in values for part in ("--set", value)]
@@ -46,7 +42,7 @@ def chart(helm: Command) -> Render:
 
 
 @pytest.fixture(scope="session")
-def kustomize(clients: dict[str, Path]) -> Render:
+def kustomize(clients: dict[str, Path]) -> rendering.Render:
     """Build a kustomization of the repository."""
 
     def build(folder: str) -> rendering.Objects:

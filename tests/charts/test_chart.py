@@ -6,11 +6,10 @@ import tomllib
 import pytest
 import yaml
 
+from testing import pages
 from testing.cluster import binaries
 from testing.images import inputs
 from testing.operator import rendering
-from tests.charts import conftest
-from tests.docs import test_docs
 from tfparallel_operator import main as operator
 from tfparallel_operator.engine import metrics
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 DIGEST = "sha256:" + "a" * 64
 
 
-def test_lint_has_nothing_to_say(helm: conftest.Command) -> None:
+def test_lint_has_nothing_to_say(helm: rendering.Command) -> None:
     done = helm("lint", "--strict", str(rendering.CHART))
     assert done.returncode == 0, done.stdout
     assert "[WARNING]" not in done.stdout
@@ -44,14 +43,14 @@ def test_supported_kubernetes_is_what_the_tests_run() -> None:
     assert chart["kubeVersion"] == f">={oldest}.0-0"
 
 
-def test_default_images_are_those_that_the_dockerfile_builds(chart: conftest.Render) -> None:
+def test_default_images_are_those_that_the_dockerfile_builds(chart: rendering.Render) -> None:
     objects = chart()
     assert rendering.container(objects)["image"] == inputs.OPERATOR.reference
     trainer = rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"]
     assert trainer == inputs.TRAINER.reference
 
 
-def test_digest_wins_over_tag(chart: conftest.Render) -> None:
+def test_digest_wins_over_tag(chart: rendering.Render) -> None:
     objects = chart(
         "image.repository=mine", "image.tag=v1", f"image.digest={DIGEST}", "trainer.image.tag=v2"
     )
@@ -60,7 +59,7 @@ def test_digest_wins_over_tag(chart: conftest.Render) -> None:
     assert trainer == f"{inputs.TRAINER.repository}:v2"
 
 
-def test_crd_is_kept_by_default_and_can_be_left_out(chart: conftest.Render) -> None:
+def test_crd_is_kept_by_default_and_can_be_left_out(chart: rendering.Render) -> None:
     kept = chart().one("CustomResourceDefinition")
     assert kept["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     removed = chart("crds.keep=false").one("CustomResourceDefinition")
@@ -68,20 +67,20 @@ def test_crd_is_kept_by_default_and_can_be_left_out(chart: conftest.Render) -> N
     assert chart("crds.install=false").of_kind("CustomResourceDefinition") == []
 
 
-def test_crd_is_the_generated_one(chart: conftest.Render) -> None:
+def test_crd_is_the_generated_one(chart: rendering.Render) -> None:
     generated = rendering.ROOT / "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"
     expected = yaml.safe_load(generated.read_text(encoding="utf-8"))
     assert chart().one("CustomResourceDefinition")["spec"] == expected["spec"]
 
 
-def test_all_namespaces_are_watched_by_default(chart: conftest.Render) -> None:
+def test_all_namespaces_are_watched_by_default(chart: rendering.Render) -> None:
     objects = chart()
     assert rendering.environment(objects)["TFPARALLEL_WATCH_NAMESPACES"] == ""
     bindings = {m["metadata"]["name"] for m in objects.of_kind("ClusterRoleBinding")}
     assert bindings == {"tfparallel-operator-cluster", "tfparallel-operator-jobs"}
 
 
-def test_rights_on_jobs_are_given_in_watched_namespaces_alone(chart: conftest.Render) -> None:
+def test_rights_on_jobs_are_given_in_watched_namespaces_alone(chart: rendering.Render) -> None:
     objects = chart("watchNamespaces={team-a,team-b}")
     assert rendering.environment(objects)["TFPARALLEL_WATCH_NAMESPACES"] == "team-a,team-b"
     cluster_wide = [m["metadata"]["name"] for m in objects.of_kind("ClusterRoleBinding")]
@@ -95,7 +94,7 @@ def test_rights_on_jobs_are_given_in_watched_namespaces_alone(chart: conftest.Re
 
 
 def test_without_cluster_rights_there_are_only_roles(
-    chart: conftest.Render, helm: conftest.Command
+    chart: rendering.Render, helm: rendering.Command
 ) -> None:
     few = ("rbac.clusterRights=false", "watchNamespaces={team-a,team-b}")
     objects = chart(*few)
@@ -115,7 +114,7 @@ def test_without_cluster_rights_there_are_only_roles(
     assert "name the namespaces of jobs in watchNamespaces" in refused.stderr
 
 
-def test_no_rule_is_wider_than_its_list(chart: conftest.Render) -> None:
+def test_no_rule_is_wider_than_its_list(chart: rendering.Render) -> None:
     for role in chart().of_kind("ClusterRole", "Role"):
         for rule in role["rules"]:
             for field in ("apiGroups", "resources", "verbs"):
@@ -125,7 +124,7 @@ def test_no_rule_is_wider_than_its_list(chart: conftest.Render) -> None:
                 assert rule["resourceNames"] == ["tfparallel-operator-tls"]
 
 
-def test_the_lease_is_made_empty_and_is_the_one_that_is_held(chart: conftest.Render) -> None:
+def test_the_lease_is_made_empty_and_is_the_one_that_is_held(chart: rendering.Render) -> None:
     objects = chart("leaseSeconds=40", release="blue")
     lease = objects.one("Lease")
     environment = rendering.environment(objects)
@@ -140,12 +139,12 @@ def test_the_lease_is_made_empty_and_is_the_one_that_is_held(chart: conftest.Ren
 
 def test_the_page_on_availability_lists_its_values() -> None:
     values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
-    listed = {row[0]: row[1] for row in test_docs.rows("availability.md", "# High availability")}
+    listed = {row[0]: row[1] for row in pages.rows("availability.md", "# High availability")}
     assert listed == {name: str(values[name]) for name in ("replicas", "leaseSeconds")}
 
 
 def test_several_operators_avoid_each_other_and_are_drained_one_by_one(
-    chart: conftest.Render,
+    chart: rendering.Render,
 ) -> None:
     alone = chart()
     assert alone.one("Deployment")["spec"]["replicas"] == 1
@@ -165,7 +164,7 @@ def test_several_operators_avoid_each_other_and_are_drained_one_by_one(
 
 
 def test_secret_of_the_certificates_is_made_empty_and_goes_with_the_chart(
-    chart: conftest.Render,
+    chart: rendering.Render,
 ) -> None:
     objects = chart()
     secret = objects.one("Secret")
@@ -173,7 +172,7 @@ def test_secret_of_the_certificates_is_made_empty_and_goes_with_the_chart(
     assert not {"data", "stringData"} & secret.keys()
 
 
-def test_operator_meets_the_level_restricted(chart: conftest.Render) -> None:
+def test_operator_meets_the_level_restricted(chart: rendering.Render) -> None:
     pod = chart().one("Deployment")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -185,13 +184,13 @@ def test_operator_meets_the_level_restricted(chart: conftest.Render) -> None:
     }
 
 
-def test_every_setting_of_the_operator_is_given(chart: conftest.Render) -> None:
+def test_every_setting_of_the_operator_is_given(chart: rendering.Render) -> None:
     given = {variable["name"] for variable in rendering.container(chart())["env"]}
     known = {str(option.envvar) for option in operator.main.params}
     assert given == known - {"KUBECONFIG"}
 
 
-def test_progress_host_is_the_service(chart: conftest.Render) -> None:
+def test_progress_host_is_the_service(chart: rendering.Render) -> None:
     objects = chart(release="blue")
     service = objects.one("Service")
     environment = rendering.environment(objects)
@@ -203,7 +202,7 @@ def test_progress_host_is_the_service(chart: conftest.Render) -> None:
     assert service["spec"]["selector"].items() <= pods.items()
 
 
-def test_metrics_are_found_by_the_prometheus_operator(chart: conftest.Render) -> None:
+def test_metrics_are_found_by_the_prometheus_operator(chart: rendering.Render) -> None:
     assert chart().of_kind("ServiceMonitor") == []
     objects = chart(
         "metrics.serviceMonitor.enabled=true",
@@ -225,7 +224,7 @@ def test_metrics_are_found_by_the_prometheus_operator(chart: conftest.Render) ->
     assert str(target["containerPort"]) == str(port["port"]) == given
 
 
-def test_two_releases_share_no_cluster_wide_name(chart: conftest.Render) -> None:
+def test_two_releases_share_no_cluster_wide_name(chart: rendering.Render) -> None:
     kinds = ("ClusterRole", "ClusterRoleBinding")
     blue = {m["metadata"]["name"] for m in chart(release="blue").of_kind(*kinds)}
     green = {m["metadata"]["name"] for m in chart(release="green").of_kind(*kinds)}
@@ -233,7 +232,7 @@ def test_two_releases_share_no_cluster_wide_name(chart: conftest.Render) -> None
     assert not blue & green
 
 
-def test_own_service_account_is_used_and_not_made(chart: conftest.Render) -> None:
+def test_own_service_account_is_used_and_not_made(chart: rendering.Render) -> None:
     objects = chart("serviceAccount.create=false", "serviceAccount.name=mine")
     assert objects.of_kind("ServiceAccount") == []
     pod = objects.one("Deployment")["spec"]["template"]["spec"]
@@ -242,12 +241,12 @@ def test_own_service_account_is_used_and_not_made(chart: conftest.Render) -> Non
     assert {subject["name"] for [subject] in subjects} == {"mine"}
 
 
-def test_roles_can_be_left_to_others(chart: conftest.Render) -> None:
+def test_roles_can_be_left_to_others(chart: rendering.Render) -> None:
     objects = chart("rbac.create=false", "rbac.aggregate=false")
     assert objects.of_kind("ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding") == []
 
 
-def test_placement_reaches_the_pod(chart: conftest.Render) -> None:
+def test_placement_reaches_the_pod(chart: rendering.Render) -> None:
     objects = chart(
         "nodeSelector.pool=system",
         "tolerations[0].key=dedicated",
@@ -281,7 +280,7 @@ def test_placement_reaches_the_pod(chart: conftest.Render) -> None:
         ("image.digest=latest", "/image/digest"),
     ],
 )
-def test_wrong_values_are_refused_by_name(helm: conftest.Command, value: str, named: str) -> None:
+def test_wrong_values_are_refused_by_name(helm: rendering.Command, value: str, named: str) -> None:
     done = helm("template", "x", str(rendering.CHART), "--set", value)
     assert done.returncode != 0
     assert named in done.stderr

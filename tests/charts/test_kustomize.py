@@ -4,18 +4,17 @@ import pytest
 
 from testing.images import inputs
 from testing.operator import rendering
-from tests.charts import conftest
 from tfparallel_operator.api import load
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 
 
 @pytest.fixture(scope="module")
-def default(kustomize: conftest.Render) -> rendering.Objects:
+def default(kustomize: rendering.Render) -> rendering.Objects:
     return kustomize("manifests/overlays/default")
 
 
-def test_base_names_no_namespace_and_no_tag(kustomize: conftest.Render) -> None:
+def test_base_names_no_namespace_and_no_tag(kustomize: rendering.Render) -> None:
     objects = kustomize("manifests/base")
     assert objects.of_kind("Deployment")
     for manifest in objects:
@@ -24,7 +23,7 @@ def test_base_names_no_namespace_and_no_tag(kustomize: conftest.Render) -> None:
 
 
 def test_default_installs_what_the_chart_installs(
-    default: rendering.Objects, chart: conftest.Render
+    default: rendering.Objects, chart: rendering.Render
 ) -> None:
     from_kustomize = default.normalised()
     namespace = from_kustomize.pop(("Namespace", "", rendering.NAMESPACE))
@@ -37,7 +36,7 @@ def test_default_installs_what_the_chart_installs(
 
 
 def test_the_overlay_with_two_operators_installs_what_the_chart_installs(
-    kustomize: conftest.Render, chart: conftest.Render
+    kustomize: rendering.Render, chart: rendering.Render
 ) -> None:
     from_kustomize = kustomize("manifests/overlays/high-availability").normalised()
     from_chart = chart("replicas=2").normalised()
@@ -53,7 +52,7 @@ def test_selectors_choose_the_operator_alone(default: rendering.Objects) -> None
     assert default.one("Deployment")["spec"]["selector"]["matchLabels"] == selector
 
 
-def test_sample_is_the_example_with_all_that_it_names(kustomize: conftest.Render) -> None:
+def test_sample_is_the_example_with_all_that_it_names(kustomize: rendering.Render) -> None:
     objects = kustomize("manifests/samples")
     job = load.parse_job(objects.one("TFParallelJob"))
     trainer = job.spec.trainer

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from benchmarks.pages import comparisons, plans, split_costs
+from testing import pages, paths
 from testing.operator import builders
 from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.cli import app
@@ -16,27 +17,15 @@ from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
 from tfparallel_trainer.split.pipeline import schedule
 
-ROOT = pathlib.Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "testing/cluster/README.md"])
-Rows = list[list[str]]
 
-
-def rows(page: str, heading: str) -> Rows:
-    """Return the rows of the first table below a heading."""
-    text = (ROOT / "docs" / page).read_text().split(f"{heading}\n", 1)[1]
-    table = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)[0]
-    lines = table.splitlines()[2:]
-    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("https://"):
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: page.name)
 def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), flags=re.DOTALL):
         for document in yaml.safe_load_all(block):
@@ -45,27 +34,31 @@ def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
 
 
 def test_the_job_in_the_readme_is_the_example_that_the_demo_runs() -> None:
-    [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert block == (ROOT / "examples/digits/job.yaml").read_text()
+    [block] = re.findall(
+        r"```yaml\n(.*?)```", (paths.ROOT / "README.md").read_text(), flags=re.DOTALL
+    )
+    assert block == (paths.ROOT / "examples/digits/job.yaml").read_text()
 
 
 def test_the_job_of_the_page_on_servers_is_the_example() -> None:
-    page = (ROOT / "docs/parameter-servers.md").read_text()
+    page = (paths.ROOT / "docs/parameter-servers.md").read_text()
     [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
-    assert block == (ROOT / "examples/digits-servers/job.yaml").read_text()
+    assert block == (paths.ROOT / "examples/digits-servers/job.yaml").read_text()
 
 
 def test_the_page_on_strategies_shows_its_example_and_every_strategy() -> None:
-    page = (ROOT / "docs/strategies.md").read_text()
+    page = (paths.ROOT / "docs/strategies.md").read_text()
     [job] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
-    assert job == (ROOT / "examples/custom-strategy/job.yaml").read_text()
+    assert job == (paths.ROOT / "examples/custom-strategy/job.yaml").read_text()
     [function] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert function in (ROOT / "examples/custom-strategy/model.py").read_text()
-    listed = [row[0] for row in rows("strategies.md", "# Strategies: how replicas train together")]
+    assert function in (paths.ROOT / "examples/custom-strategy/model.py").read_text()
+    listed = [
+        row[0] for row in pages.rows("strategies.md", "# Strategies: how replicas train together")
+    ]
     assert listed == list(types.Strategy)
 
 
-JOBS = sorted(ROOT.glob("examples/*/*.yaml"))
+JOBS = sorted(paths.ROOT.glob("examples/*/*.yaml"))
 
 
 @pytest.mark.parametrize("file", JOBS, ids=lambda file: f"{file.parent.name}/{file.name}")
@@ -78,44 +71,46 @@ def test_every_job_of_an_example_is_a_valid_one(file: pathlib.Path) -> None:
 
 
 def test_the_page_on_model_split_shows_its_examples() -> None:
-    page = (ROOT / "docs/model-split.md").read_text()
+    page = (paths.ROOT / "docs/model-split.md").read_text()
     first = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)[0]
-    assert first == (ROOT / "examples/split-two-models/job.yaml").read_text()
-    shown = rows("model-split.md", "weights, fill the device.")
+    assert first == (paths.ROOT / "examples/split-two-models/job.yaml").read_text()
+    shown = pages.rows("model-split.md", "weights, fill the device.")
     assert {row[0] for row in shown} == {
-        file.name for file in ROOT.glob("examples/split-cnn/*.yaml")
+        file.name for file in paths.ROOT.glob("examples/split-cnn/*.yaml")
     }
     for file, mesh, places, _ in shown:
-        document = yaml.safe_load((ROOT / "examples/split-cnn" / file).read_text())
+        document = yaml.safe_load((paths.ROOT / "examples/split-cnn" / file).read_text())
         job = load.parse_job(document)
         assert yaml.safe_load(mesh) == document["spec"]["mesh"]
         worker = job.spec.tf_replica_specs[types.Role.WORKER]
         given = [worker.replicas, worker.devices or 1]
         assert [int(number) for number in re.findall(r"\d+", places)] == given
-    for folder in ROOT.glob("examples/split-*"):
+    for folder in paths.ROOT.glob("examples/split-*"):
         assert f"`{folder.name}`" in page or f"`examples/{folder.name}`" in page
 
 
 def test_the_page_on_the_planner_shows_its_example() -> None:
-    page = (ROOT / "docs/planner.md").read_text().partition("<!-- auto -->\n")[2]
+    page = (paths.ROOT / "docs/planner.md").read_text().partition("<!-- auto -->\n")[2]
     [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
-    assert block == (ROOT / "examples/split-cnn/auto.yaml").read_text()
+    assert block == (paths.ROOT / "examples/split-cnn/auto.yaml").read_text()
 
 
 def test_the_page_on_model_split_tells_every_axis_and_how_long_stages_wait() -> None:
-    axes = [row[0] for row in rows("model-split.md", "## The mesh")]
+    axes = [row[0] for row in pages.rows("model-split.md", "## The mesh")]
     assert axes == [*job_file.Mesh().axes]
-    for row in rows("model-split.md", "## Microbatches and the schedule"):
+    for row in pages.rows("model-split.md", "## Microbatches and the schedule"):
         microbatches, *shares = (int(cell.removesuffix("%")) for cell in row)
         for stages, share in zip((2, 4, 8), shares, strict=True):
             assert abs(100 * schedule.bubble(stages, microbatches) - share) <= 0.5
-    listed = rows("model-split.md", "The schedule is the order in which a stage works on them:")
+    listed = pages.rows(
+        "model-split.md", "The schedule is the order in which a stage works on them:"
+    )
     order = [row[0].split("`")[0] for row in listed]
     assert order == list(job_file.PipelineSchedule)
 
 
 def test_the_placement_in_the_page_on_model_split_is_one_that_is_reported() -> None:
-    page = (ROOT / "docs/model-split.md").read_text()
+    page = (paths.ROOT / "docs/model-split.md").read_text()
     [block] = re.findall(r"```yaml\n(placement:.*?)```", page, flags=re.DOTALL)
     placement = yaml.safe_load(block)["placement"]
     given = placement["mesh"].pop("schedule")
@@ -126,18 +121,18 @@ def test_the_placement_in_the_page_on_model_split_is_one_that_is_reported() -> N
 
 
 def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
-    listed = [row[0] for row in rows("status.md", "## State")]
+    listed = [row[0] for row in pages.rows("status.md", "## State")]
     assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]
     assert set(listed) == {state.value for state in names.State}
 
 
 def test_every_condition_and_reason_is_listed() -> None:
-    assert [row[0] for row in rows("status.md", "## Conditions")] == list(names.Condition)
-    assert [row[0] for row in rows("status.md", "## Reasons")] == list(names.Reason)
+    assert [row[0] for row in pages.rows("status.md", "## Conditions")] == list(names.Condition)
+    assert [row[0] for row in pages.rows("status.md", "## Reasons")] == list(names.Reason)
 
 
 def test_the_exit_codes_are_those_of_the_contract() -> None:
-    listed = rows("exit-codes.md", "# Exit codes of the trainer")
+    listed = pages.rows("exit-codes.md", "# Exit codes of the trainer")
     expected = [
         [str(code.value), code.name, code.meaning, "yes" if code.retryable else "no"]
         for code in exits.Exit
@@ -146,7 +141,7 @@ def test_the_exit_codes_are_those_of_the_contract() -> None:
 
 
 def test_the_page_on_fit_shows_what_fit_supports() -> None:
-    page = (ROOT / "docs/fit.md").read_text()
+    page = (paths.ROOT / "docs/fit.md").read_text()
     assert support.table(support.ARGUMENTS, "argument") in page
     assert support.table(support.CALLBACKS, "callback") in page
 
@@ -158,7 +153,9 @@ SCOPES = {
 }
 
 
-@pytest.mark.parametrize("row", rows("restarts.md", "## What is restarted"), ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", pages.rows("restarts.md", "## What is restarted"), ids=lambda row: row[0]
+)
 def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     strategy, *cells = row
     roles = {
@@ -185,7 +182,7 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
 
 
 def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
-    listed = rows("restarts.md", "## Why a replica was lost")
+    listed = pages.rows("restarts.md", "## Why a replica was lost")
     assert [row[0] for row in listed] == list(policies.Cause)
     job = builders.a_job(worker=1)
     for name, _, counter, leads_to in listed:
@@ -196,19 +193,21 @@ def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
         fails = policy.judge(job, job.status, loss).outcome is policy.Outcome.FAIL
         assert fails == (leads_to == "the job fails")
         assert cause.bounded == counter.startswith("restarts.failure")
-    actions = [row[0] for row in rows("restarts.md", "## Rules of your own")]
+    actions = [row[0] for row in pages.rows("restarts.md", "## Rules of your own")]
     assert actions == list(policies.Action)
 
 
 def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
     fields = types.RunPolicy.model_json_schema(by_alias=True)["properties"]
-    listed = {row[0].split("`")[0] for row in rows("life.md", "## Deadlines")}
+    listed = {row[0].split("`")[0] for row in pages.rows("life.md", "## Deadlines")}
     assert listed == {name for name in fields if "Seconds" in name}
-    words = {row[0].split("`")[0] for row in rows("life.md", "## The end")}
+    words = {row[0].split("`")[0] for row in pages.rows("life.md", "## The end")}
     assert words == set(types.CleanPodPolicy)
-    targets = [row[0] for row in rows("life.md", "times, each for the end that `when` names:")]
+    targets = [
+        row[0] for row in pages.rows("life.md", "times, each for the end that `when` names:")
+    ]
     assert targets == list(policies.CleanupTarget)
-    reasons = [row[1].split("`")[0] for row in rows("life.md", "## Refused pods")]
+    reasons = [row[1].split("`")[0] for row in pages.rows("life.md", "## Refused pods")]
     assert set(reasons) == {
         names.Reason.QUOTA_EXCEEDED,
         names.Reason.PRIORITY_CLASS_NOT_FOUND,
@@ -221,9 +220,9 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
 
 
 def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
-    listed = [row[0] for row in rows("scheduling.md", "how:")]
+    listed = [row[0] for row in pages.rows("scheduling.md", "how:")]
     assert listed == list(types.GangScheduler)
-    known = {row[0]: row[2] for row in rows("scheduling.md", "in TFJob:")}
+    known = {row[0]: row[2] for row in pages.rows("scheduling.md", "in TFJob:")}
     assert set(known) == set(types.SchedulingPolicy.model_json_schema(by_alias=True)["properties"])
     values = {"minResources": {"cpu": 1}, "queue": "q", "priorityClass": "high"}
     for field, schedulers in known.items():
@@ -241,12 +240,12 @@ def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
 def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
     part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
     assert "| | sync | async | sync, slow worker | async, slow worker |" in part
-    listed = [row[0] for row in rows("compare.md", "## What the figures mean")]
+    listed = [row[0] for row in pages.rows("compare.md", "## What the figures mean")]
     for line in re.findall(r"^\| ([^|*]+?) \|", part, flags=re.MULTILINE):
         assert any(line.startswith(name.removesuffix(" …")) for name in listed), line
     for picture in comparisons.PICTURES:
         file = comparisons.image(example, picture)
-        assert f"]({file.relative_to(ROOT / 'docs')})" in part
+        assert f"]({file.relative_to(paths.ROOT / 'docs')})" in part
         assert 1000 < file.stat().st_size < 200_000
 
 
@@ -256,17 +255,20 @@ def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
     head, _, whole, *others = comparisons.block(page, folder).splitlines()
     assert [one.strip() for one in head.split("|")[2:-1]] == [
         row[0]
-        for row in rows(plans.SPLIT_PAGE.name, "Read the tables for what grows and what shrinks.")
+        for row in pages.rows(
+            plans.SPLIT_PAGE.name, "Read the tables for what grows and what shrinks."
+        )
     ]
     assert whole.startswith("| one device |")
     assert [line.split("`")[1] for line in others] == [one.name for one in split_costs.jobs(folder)]
     assert f"](images/{plans.image(folder).name})" in page
-    assert f"$ .venv/bin/tfparallel run {plans.DRAWN[folder].relative_to(ROOT)}\n" in page
+    assert f"$ .venv/bin/tfparallel run {plans.DRAWN[folder].relative_to(paths.ROOT)}\n" in page
 
 
 def test_every_option_of_compare_is_listed() -> None:
     listed = {
-        row[0] for row in rows("compare.md", "# Sync or async: comparing them with your model")
+        row[0]
+        for row in pages.rows("compare.md", "# Sync or async: comparing them with your model")
     }
     options = {option for one in app.compare.params for option in one.opts if option != "job"}
     assert listed == options
@@ -274,7 +276,8 @@ def test_every_option_of_compare_is_listed() -> None:
 
 def test_every_option_of_plan_is_listed() -> None:
     listed = {
-        row[0] for row in rows("planner.md", "# The planner: which device holds and does what")
+        row[0]
+        for row in pages.rows("planner.md", "# The planner: which device holds and does what")
     }
     assert listed == {
         option for one in app.plan_.params for option in one.opts if option != "module"
@@ -282,11 +285,11 @@ def test_every_option_of_plan_is_listed() -> None:
 
 
 def test_the_lines_of_the_script_by_hand_are_those_that_the_page_tells() -> None:
-    page = " ".join((ROOT / "docs/compare.md").read_text().split())
+    page = " ".join((paths.ROOT / "docs/compare.md").read_text().split())
     for file, sentence in (
         ("examples/tf-config/train.py", r"`examples/tf-config/train.py`, has (\d+) lines"),
         ("examples/digits/model.py", r"the (\d+) of `examples/digits/model.py`"),
     ):
         found = re.search(sentence, page)
         assert found is not None
-        assert int(found[1]) == complexity.lines((ROOT / file).read_text())
+        assert int(found[1]) == complexity.lines((paths.ROOT / file).read_text())

@@ -19,8 +19,8 @@ from tfparallel_trainer.split.planning import (
     assigned,
     blocks,
     choose,
-    costs,
     devices,
+    model_costs,
     predict,
     settings,
     slots,
@@ -54,7 +54,7 @@ def subject_of(
     recorded: graph.Graph, cluster: devices.Cluster, optimizer: Any = None
 ) -> choose.Subject:
     held, fixed = slots.of(optimizer or keras.optimizers.Adam(), recorded.variables)
-    known = costs.of(recorded, held, fixed)
+    known = model_costs.of(recorded, held, fixed)
     return choose.Subject(
         model=recorded,
         costs=known,
@@ -242,8 +242,8 @@ def test_an_open_length_has_to_be_told() -> None:
 
     recorded = recording.record(test_split_graph.bare(build))
     with pytest.raises(errors.BadConfigurationError, match=r"words .* --length"):
-        costs.of(recorded, {})
-    assert costs.of(recorded, {}, length=7).nodes[1].flops > 0
+        model_costs.of(recorded, {})
+    assert model_costs.of(recorded, {}, length=7).nodes[1].flops > 0
 
 
 def test_the_operations_of_known_networks() -> None:
@@ -258,7 +258,7 @@ def test_attention_of_rows_to_themselves_has_operations() -> None:
     given = keras.Input((6, 4))
     alone = keras.layers.Attention()([given, given])
     model = keras.Model(given, keras.layers.Attention()([alone, given]))
-    first, second = (one.flops for one in costs.of(recording.record(model), {}).nodes[-2:])
+    first, second = (one.flops for one in model_costs.of(recording.record(model), {}).nodes[-2:])
     assert first == second == 6 * 6 * (4 * 4 + 5)
 
 

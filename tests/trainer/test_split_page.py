@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.docs import test_docs
+from testing import pages, paths
 from tests.trainer import test_split_users
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import plan
@@ -16,13 +16,13 @@ from tfparallel_trainer.split.model import skeleton, wishes
 from tfparallel_trainer.split.planning import answer
 
 PAGE = "splitting-layers.md"
-EXAMPLE = test_docs.ROOT / "examples/split-cnn"
+EXAMPLE = paths.ROOT / "examples/split-cnn"
 
 
 def test_the_page_names_every_layer_whose_weights_are_divided_and_its_ways() -> None:
     said = {
         (name.strip(" `"), way)
-        for names, way, *_ in test_docs.rows(PAGE, "## Weights over the tensor axis")
+        for names, way, *_ in pages.rows(PAGE, "## Weights over the tensor axis")
         for name in names.split(",")
     }
     known = {
@@ -36,9 +36,9 @@ def test_the_page_names_every_layer_whose_weights_are_divided_and_its_ways() -> 
 
 
 def test_the_page_names_every_optimizer() -> None:
-    text = (test_docs.ROOT / "docs" / PAGE).read_text()
+    text = (paths.ROOT / "docs" / PAGE).read_text()
     assert all(kind.__name__ in text for kind in whole.ELEMENTWISE)
-    assert dict(test_docs.rows(PAGE, "## Optimizers")) == {
+    assert dict(pages.rows(PAGE, "## Optimizers")) == {
         kind.__name__: reason for kind, reason in whole.REASONS.items()
     }
 
@@ -52,7 +52,7 @@ def wished(degrees: Mapping[shape.Axis, int], folder: pathlib.Path = EXAMPLE) ->
 
 
 def test_the_ways_on_the_page_are_those_of_the_example_and_are_granted() -> None:
-    text = (test_docs.ROOT / "docs" / PAGE).read_text()
+    text = (paths.ROOT / "docs" / PAGE).read_text()
     asked = text.split("```python\n", 1)[1].split("```", 1)[0]
     assert asked in (EXAMPLE / "ways.py").read_text()
     ways = wished({shape.Axis.SPATIAL: 2, shape.Axis.TENSOR: 2})
@@ -94,6 +94,6 @@ def test_the_planner_takes_meshes_on_which_wishes_are_granted() -> None:
 
 
 def test_the_rule_on_the_page_is_the_one_that_is_tested() -> None:
-    text = (test_docs.ROOT / "docs" / PAGE).read_text()
+    text = (paths.ROOT / "docs" / PAGE).read_text()
     rule = text.split("```python\n", 2)[2].split("```", 1)[0]
     assert rule in pathlib.Path(str(test_split_users.__file__)).read_text()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from testing import pages
 from testing.operator import builders
-from tests.docs import test_docs
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import build, replicas, scaling
 
@@ -94,7 +94,7 @@ def test_a_budget_and_a_policy_hold_at_once() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    listed = {row[0].replace("`", ""): row[1] for row in test_docs.rows("life.md", "## Edits")}
+    listed = {row[0].replace("`", ""): row[1] for row in pages.rows("life.md", "## Edits")}
     refused = {what for what, when in listed.items() if when == "refused"}
     assert refused == {
         *("strategy", "mesh", "trainer", "network", "hostNetwork"),

@@ -12,8 +12,14 @@ import pytest
 from prometheus_client import parser
 
 from testing import waiting
-from testing.operator import harness, objects, operator_process, outage, wrapped_api
-from tests.operator.engine import test_progress
+from testing.operator import (
+    harness,
+    objects,
+    operator_process,
+    outage,
+    progress_site,
+    wrapped_api,
+)
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import client, credentials, lease, metrics, resources, service
 from tfparallel_operator.local import ports
@@ -71,7 +77,7 @@ async def _report_to(place: harness.Place, port: int, step: int) -> None:
     authorities = (await place.api.get(path))["data"][build.CA_FILE_KEY]
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authorities))
     async with aiohttp.ClientSession(connector=connector) as http:
-        site = test_progress.Site(place, port, http)
+        site = progress_site.Site(place, port, http)
         token = await site.token("digits-chief-0", await site.audience())
 
         async def taken() -> bool:
@@ -91,7 +97,7 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
 
     def given(number: int, seconds: int) -> dict[str, str]:
         progress = {
-            "TFPARALLEL_PROGRESS_HOST": test_progress.HOST,
+            "TFPARALLEL_PROGRESS_HOST": progress_site.HOST,
             "TFPARALLEL_PROGRESS_PORT": str(listening[number]),
         }
         return _given(place, number, seconds, **progress)

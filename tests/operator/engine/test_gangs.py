@@ -1,39 +1,20 @@
 """Gangs without their scheduler, with it installed later, and on the scheduler of Kubernetes."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from testing.cluster import handle
-from testing.operator import harness, objects, places
+from testing.operator import harness, objects, places, volcano
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
 pytestmark = pytest.mark.control_plane
 
-_, VOLCANO, KUBERNETES = resources.POD_GROUPS
+_, _, KUBERNETES = resources.POD_GROUPS
 
 SETTLED_SECONDS = 5.0
 """What a scheduler that would bind a pod takes at most."""
-
-
-def definition() -> dict[str, Any]:
-    """Return a definition of Volcano's PodGroups that takes any fields."""
-    group, version = VOLCANO.api_version.split("/")
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    served = {"name": version, "served": True, "storage": True}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"podgroups.{group}"},
-        "spec": {
-            "group": group,
-            "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
-            "scope": "Namespaced",
-            "versions": [{**served, "schema": {"openAPIV3Schema": schema}}],
-        },
-    }
 
 
 async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_installed(
@@ -41,14 +22,14 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
 ) -> None:
     policy = {"minAvailable": 2, "queue": "research", "minResources": {"cpu": 3}}
     job = objects.job(scheduling={"gang": "Volcano"}, runPolicy={"schedulingPolicy": policy})
-    path = VOLCANO.path(place.namespace, "digits")
+    path = volcano.POD_GROUPS.path(place.namespace, "digits")
     async with place.operator():
         await place.create_job(job)
         refused = await place.until_refused(names.Reason.GANG_SCHEDULER_NOT_INSTALLED)
         message = refused["message"]
-        assert f"does not know PodGroups of {VOLCANO.api_version}: install" in message
+        assert f"does not know PodGroups of {volcano.POD_GROUPS.api_version}: install" in message
         assert await place.pods() == {}
-        place.kubectl("apply", "-f", "-", given=definition())
+        place.kubectl("apply", "-f", "-", given=volcano.definition())
         try:
             await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
             group = await place.api.get(path)
@@ -63,7 +44,7 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
             place.change({"runPolicy": {"suspend": True}})
             await place.until_gone(path)
         finally:
-            place.kubectl("delete", "crd", definition()["metadata"]["name"])
+            place.kubectl("delete", "crd", volcano.definition()["metadata"]["name"])
 
 
 async def test_the_scheduler_of_kubernetes_binds_all_pods_or_none(

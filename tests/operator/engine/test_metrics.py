@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client import parser
 
-from testing import clock, waiting
+from testing import clock, pages, waiting
 from testing.operator import (
     harness,
     memory_api,
@@ -15,7 +15,6 @@ from testing.operator import (
     scripted_server,
     small_world,
 )
-from tests.docs import test_docs
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import children, client, errors, jobs, metrics, queue, resources
 
@@ -216,7 +215,7 @@ def _families(counted: metrics.Metrics) -> dict[str, tuple[str, list[str]]]:
 async def test_the_page_lists_every_metric_with_its_type_and_labels() -> None:
     listed = {
         name: (kind, sorted(labels.replace("`", "").split(", ")) if labels else [])
-        for name, kind, labels, _ in test_docs.rows("metrics.md", "## The operator's own")
+        for name, kind, labels, _ in pages.rows("metrics.md", "## The operator's own")
     }
     assert listed == _families(metrics.Metrics())
 
@@ -228,7 +227,7 @@ async def test_no_label_names_a_job_or_a_pod() -> None:
 
 
 def test_the_page_lists_every_outcome() -> None:
-    listed = [row[0] for row in test_docs.rows("metrics.md", "### Outcomes of a look at a job")]
+    listed = [row[0] for row in pages.rows("metrics.md", "### Outcomes of a look at a job")]
     assert listed == list(metrics.Outcome)
 
 

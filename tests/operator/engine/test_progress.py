@@ -13,14 +13,13 @@ import aiohttp
 import pytest
 
 from testing import clock, waiting
-from testing.operator import harness, memory_api, objects
+from testing.operator import harness, memory_api, objects, progress_site
 from tfparallel_operator.api import names
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import errors, jobs, publisher, queue, resources, tls
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import progress
 
-HOST = "127.0.0.1"
 PLACEMENT = {
     "mesh": {
         "data": 2,
@@ -46,56 +45,12 @@ PLACEMENT = {
         for stage in (0, 1)
     ],
 }
-REPORT = {"step": 40, "totalSteps": 100, "percent": 40, "metrics": {"loss": "0.25"}, "eta": "12s"}
-
-
-@dataclasses.dataclass
-class Site:
-    """A running operator with its endpoint, and a job whose pods exist."""
-
-    place: harness.Place
-    port: int
-    http: aiohttp.ClientSession
-
-    async def token(self, pod: str, audience: str) -> str:
-        """Ask for a token that is bound to a pod, as the kubelet does."""
-        found = (await self.place.pods())[pod]
-        reference = {
-            "kind": "Pod",
-            "apiVersion": "v1",
-            "name": pod,
-            "uid": found["metadata"]["uid"],
-        }
-        request = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"audiences": [audience], "boundObjectRef": reference},
-        }
-        account = harness.SERVICE_ACCOUNTS.path(self.place.namespace, "default")
-        answer = await self.place.api.create(
-            resources.Resource("v1", f"{account.removeprefix('/api/v1/')}/token"), None, request
-        )
-        return str(answer["status"]["token"])
-
-    async def audience(self, job: str = "digits") -> str:
-        return build.progress_audience((await self.place.job(job))["metadata"]["uid"])
-
-    async def send(
-        self, token: str | None, report: Any = None, job: str = "digits"
-    ) -> tuple[int, str]:
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        path = build.progress_path(self.place.namespace, job)
-        url = f"https://{HOST}:{self.port}{path}"
-        body = REPORT if report is None else report
-        async with self.http.post(url, json=body, headers=headers) as answer:
-            content = await answer.json()
-            return answer.status, content.get("error", "")
 
 
 @contextlib.asynccontextmanager
-async def _site(place: harness.Place) -> AsyncIterator[Site]:
+async def _site(place: harness.Place) -> AsyncIterator[progress_site.Site]:
     [port] = ports.allocate(1)
-    async with place.operator(progress_host=HOST, progress_port=port):
+    async with place.operator(progress_host=progress_site.HOST, progress_port=port):
         await place.create_job()
         await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
         path = resources.CONFIG_MAPS.path(place.namespace, "digits-tfparallel")
@@ -103,14 +58,14 @@ async def _site(place: harness.Place) -> AsyncIterator[Site]:
         context = ssl.create_default_context(cadata=authorities)
         connector = aiohttp.TCPConnector(ssl=context)
         async with aiohttp.ClientSession(connector=connector) as http:
-            yield Site(place, port, http)
+            yield progress_site.Site(place, port, http)
 
 
 @pytest.mark.control_plane
 async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Place) -> None:
     async with _site(place) as site:
         token = await site.token("digits-chief-0", await site.audience())
-        report = REPORT | {"placement": PLACEMENT}
+        report = progress_site.REPORT | {"placement": PLACEMENT}
         assert await site.send(token, report) == (202, "")
 
         async def shown() -> bool:
@@ -121,7 +76,7 @@ async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Pl
         found = (await place.status())["progress"]
         arrived = datetime.datetime.fromisoformat(found.pop("lastUpdateTime"))
         assert abs((datetime.datetime.now(datetime.UTC) - arrived).total_seconds()) < 60
-        assert found == {**REPORT, "epoch": 0}
+        assert found == {**progress_site.REPORT, "epoch": 0}
         assert (await place.status())["placement"] == PLACEMENT
         job = await place.job()
         owners = {

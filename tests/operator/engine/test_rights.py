@@ -11,8 +11,7 @@ import yaml
 
 from testing import waiting
 from testing.cluster import console
-from testing.operator import harness, objects, operator_process
-from tests.operator.engine import test_gangs
+from testing.operator import harness, objects, operator_process, volcano
 from tfparallel_operator.engine import resources
 from tfparallel_operator.local import ports
 
@@ -128,8 +127,8 @@ async def test_the_rights_are_enough_for_gangs(
     place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _install(place, tmp_path)
-    place.kubectl("apply", "-f", "-", given=test_gangs.definition())
-    path = test_gangs.VOLCANO.path(place.namespace, "digits")
+    place.kubectl("apply", "-f", "-", given=volcano.definition())
+    path = volcano.POD_GROUPS.path(place.namespace, "digits")
     job = objects.job(scheduling={"gang": "Volcano"}, runPolicy={"scaleCooldownSeconds": 0})
     job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
     try:
@@ -144,5 +143,5 @@ async def test_the_rights_are_enough_for_gangs(
             await place.until_gone(path)
         assert "forbidden" not in caplog.text
     finally:
-        name = test_gangs.definition()["metadata"]["name"]
+        name = volcano.definition()["metadata"]["name"]
         place.kubectl("delete", "crd", name)

@@ -1,18 +1,12 @@
-"""What each node of a graph costs, from shapes alone: operations, bytes moved, bytes kept. Pure.
+"""What nodes, tensors and variables of a graph cost: operations, bytes moved, bytes kept. Pure.
 
 Sizes of tensors are linear in the examples of a microbatch: so much for each, and so much besides.
 """
 
 import dataclasses
-import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-import keras
-
-from tfparallel_trainer import errors
-from tfparallel_trainer.split.model import graph, recording
-from tfparallel_trainer.split.planning import flops, keeping
+from tfparallel_trainer.split.model import graph
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,141 +73,6 @@ class Costs:
     together: frozenset[tuple[int, ...]] = frozenset()
     """Positions of nodes that have to be in one stage, all of a tuple: they change the same
     variables, such as the moving statistics of a layer that is called several times."""
-
-
-def of(
-    model: graph.Graph,
-    slots: Mapping[str, int],
-    fixed_slots: int = 0,
-    length: int | None = None,
-    copies: float = 1.0,
-) -> Costs:
-    """Say what a model costs.
-
-    Args:
-        model: its graph.
-        slots: bytes of optimizer slots of each variable that is trained, by key.
-        fixed_slots: bytes that the optimizer holds besides.
-        length: stands for dimensions that only the data tells.
-        copies: of the gradients while the optimizer updates, as `slots.copies` tells.
-
-    Raises:
-        BadConfigurationError: there are such dimensions, and no length.
-    """
-    shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
-    widths = [graph.itemsize(one.dtype) for one in model.tensors]
-    sizes = [math.prod(shape) * wide for shape, wide in zip(shapes, widths, strict=True)]
-    gradients = _with_gradient(model)
-    ends = {one.tensor for one in model.outputs}
-    kept = set(ends).union(*(keeping.tensors(node) for node in _backward(model, gradients)))
-    measures = _Measures(model, shapes, widths, sizes, gradients)
-    return Costs(
-        nodes=tuple(map(measures.cost, model.nodes)),
-        tensors=tuple(
-            TensorCost(
-                bytes=size,
-                kept=number in kept and number not in model.inputs,
-                has_gradient=number in gradients,
-            )
-            for number, size in enumerate(sizes)
-        ),
-        variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
-        fixed_slots=fixed_slots,
-        copies=copies,
-        together=_together(model),
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Measures:
-    """What the cost of a node follows from."""
-
-    model: graph.Graph
-    shapes: Sequence[tuple[int, ...]]
-    """Of each tensor for one example."""
-    widths: Sequence[int]
-    """Bytes of an element of each."""
-    sizes: Sequence[int]
-    """Bytes of each for one example."""
-    gradients: Container[int]
-    """The tensors that a gradient comes back to."""
-
-    def cost(self, node: graph.Node) -> NodeCost:
-        """That of a node."""
-        taken = [one for one in node.inputs if one not in node.masks.values()]
-        forms = [self.shapes[one] for one in taken]
-        given = [self.shapes[one] for one in node.outputs]
-        moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
-        held = [self.model.variables[key] for key in node.variables]
-        inner = working = 0.0
-        if any(one in self.gradients for one in node.outputs):
-            width = self.widths[node.outputs[0]]
-            inner = keeping.inner(node, forms, given, width)
-            working = width * keeping.working(node, forms, given)
-        ends = {one.tensor for one in self.model.outputs}
-        # The loss keeps as much of an output as the output has.
-        inner += sum(self.sizes[one] for one in node.outputs if one in ends)
-        return NodeCost(
-            flops=flops.of(node, forms, given),
-            tensor_bytes=moved,
-            weight_bytes=sum(map(_bytes, held)),
-            gradient_bytes=0.0
-            if isinstance(node.calls, keras.layers.Embedding)
-            else sum(_bytes(one) for one in held if one.trainable),
-            backward=float(any(one in self.gradients for one in taken))
-            + any(one.trainable for one in held),
-            inner_bytes=inner,
-            working_bytes=moved + working,
-        )
-
-
-def _bytes(variable: Any) -> int:
-    return int(math.prod(variable.shape)) * graph.itemsize(variable.dtype)
-
-
-def _variable(one: Any, slots: int) -> Variable:
-    size = _bytes(one)
-    return Variable(size, size if one.trainable else 0, slots)
-
-
-def _together(model: graph.Graph) -> frozenset[tuple[int, ...]]:
-    readers: dict[str, list[int]] = {key: [] for key in recording.gathered(model)}
-    for place, node in enumerate(model.nodes):
-        for key in readers.keys() & set(node.variables):
-            readers[key].append(place)
-    return frozenset(tuple(one) for one in readers.values() if len(one) > 1)
-
-
-def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ...]:
-    """The shape of a tensor for one example."""
-    inner = model.tensors[number].shape[1:]
-    if None in inner and length is None:
-        raise errors.BadConfigurationError(
-            f"The tensor {_named(model, number)} has the shape {model.tensors[number].shape}, of "
-            "which only the data tells more than the batch: say how long it is with --length."
-        )
-    return tuple(length or 1 if size is None else size for size in inner)
-
-
-def _named(model: graph.Graph, number: int) -> str:
-    if number in model.inputs:
-        return model.input_names[number]
-    return next((one.name for one in model.nodes if number in one.outputs), str(number))
-
-
-def _with_gradient(model: graph.Graph) -> set[int]:
-    """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
-    trained = {key for key, one in model.variables.items() if one.trainable}
-    found: set[int] = set()
-    for node in model.nodes:
-        if any(key in trained for key in node.variables) or found.intersection(node.inputs):
-            found.update(one for one in node.outputs if model.tensors[one].is_real)
-    return found
-
-
-def _backward(model: graph.Graph, gradients: Container[int]) -> Iterator[graph.Node]:
-    """The nodes that have a backward: some trained weight comes in or before them."""
-    return (node for node in model.nodes if any(one in gradients for one in node.outputs))
 
 
 def makers(nodes: Iterable[graph.Node]) -> dict[int, int]:

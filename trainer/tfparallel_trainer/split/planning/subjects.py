@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import assigned, choose, costs, devices, slots, times
+from tfparallel_trainer.split.planning import assigned, choose, devices, model_costs, slots, times
 
 
 def of(
@@ -28,7 +28,7 @@ def of(
         UserCodeError: the optimizer cannot be made from its configuration.
     """
     held, fixed = ({}, 0) if optimizer is None else slots.of(optimizer, model.variables)
-    known = costs.of(model, held, fixed, length, slots.copies(optimizer))
+    known = model_costs.of(model, held, fixed, length, slots.copies(optimizer))
     return choose.Subject(
         model=model,
         costs=known,

@@ -1,0 +1,56 @@
+"""A client of the progress endpoint, with the tokens that the kubelet would bring to pods."""
+
+import dataclasses
+from typing import Any
+
+import aiohttp
+
+from testing.operator import harness
+from tfparallel_operator.core import build
+from tfparallel_operator.engine import resources
+
+HOST = "127.0.0.1"
+REPORT = {"step": 40, "totalSteps": 100, "percent": 40, "metrics": {"loss": "0.25"}, "eta": "12s"}
+
+
+@dataclasses.dataclass
+class Site:
+    """A running operator with its endpoint, and a job whose pods exist."""
+
+    place: harness.Place
+    port: int
+    http: aiohttp.ClientSession
+
+    async def token(self, pod: str, audience: str) -> str:
+        """Ask for a token that is bound to a pod, as the kubelet does."""
+        found = (await self.place.pods())[pod]
+        reference = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "name": pod,
+            "uid": found["metadata"]["uid"],
+        }
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [audience], "boundObjectRef": reference},
+        }
+        account = harness.SERVICE_ACCOUNTS.path(self.place.namespace, "default")
+        answer = await self.place.api.create(
+            resources.Resource("v1", f"{account.removeprefix('/api/v1/')}/token"), None, request
+        )
+        return str(answer["status"]["token"])
+
+    async def audience(self, job: str = "digits") -> str:
+        return build.progress_audience((await self.place.job(job))["metadata"]["uid"])
+
+    async def send(
+        self, token: str | None, report: Any = None, job: str = "digits"
+    ) -> tuple[int, str]:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        path = build.progress_path(self.place.namespace, job)
+        url = f"https://{HOST}:{self.port}{path}"
+        body = REPORT if report is None else report
+        async with self.http.post(url, json=body, headers=headers) as answer:
+            content = await answer.json()
+            return answer.status, content.get("error", "")
