@@ -66,6 +66,12 @@ def _fixtures(item: pytest.Item) -> set[str]:
 
 
 @pytest.fixture(scope="session")
+def cluster_programs() -> None:
+    """For tests that start and end clusters by themselves."""
+    binaries.ensure(binaries.LIGHT)
+
+
+@pytest.fixture(scope="session")
 def light_cluster() -> Iterator[handle.Cluster]:
     """An API server alone: pods stay as they are until a test patches their status."""
     yield from running("LIGHT", settings.Light())

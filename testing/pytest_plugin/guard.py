@@ -97,7 +97,7 @@ def _announce_spawning() -> None:
         sys.audit("multiprocessing.spawn", path)
         return start(path, arguments, descriptors)
 
-    util.spawnv_passfds = announce_and_start
+    setattr(util, start.__name__, announce_and_start)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -36,6 +36,7 @@ FIXTURES = {
     "runs": Tier.PROCESS,
     "apart": Tier.PROCESS,
     "clients": Tier.CLUSTER,
+    "cluster_programs": Tier.CLUSTER,
     "cluster": Tier.CLUSTER,
     "light_cluster": Tier.CLUSTER,
     "older_cluster": Tier.CLUSTER,

@@ -18,7 +18,6 @@ LIMITS = {" %": 1000.0, " x": 100.0, " s": 100.0, "": 100.0}
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.trainer
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",

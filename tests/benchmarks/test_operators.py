@@ -10,7 +10,6 @@ from testing.cluster import handle
 from testing.operator import places
 
 
-@pytest.mark.control_plane
 async def test_jobs_are_run_to_their_end(
     light_cluster: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:
@@ -24,7 +23,6 @@ async def test_jobs_are_run_to_their_end(
     assert [0 < row.value < 10_000 for row in rows] == [True, True]
 
 
-@pytest.mark.control_plane
 async def test_jobs_end_and_begin(
     light_cluster_with_nodes: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:

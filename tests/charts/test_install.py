@@ -8,7 +8,7 @@ import pytest
 from testing.cluster import handle
 from testing.operator import rendering
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(1200)]
 
 ACCOUNT = f"system:serviceaccount:{rendering.NAMESPACE}:tfparallel-operator"
 RELEASE = "tfparallel-operator"

@@ -8,7 +8,7 @@ import pytest
 from testing.e2e import exported, namespaces, operator, volumes
 from tfparallel_operator.api import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 ACCURACY = 0.9
 

@@ -6,7 +6,7 @@ from testing.cluster import console
 from testing.e2e import jobs, namespaces, operator
 from tfparallel_trainer.contract import exits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 
 def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespace) -> None:

@@ -10,7 +10,7 @@ from testing.cluster import handle
 from testing.e2e import volumes
 from testing.images import build, inputs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 USER = 65532
 LOOK = """

@@ -7,7 +7,7 @@ import pytest
 from testing.cluster import handle
 from testing.e2e import jobs, namespaces, operator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 STANDARD = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 DEFAULT_OVERLAY = operator.CHART.parents[1] / "manifests/overlays/default"

@@ -9,7 +9,7 @@ from testing import waiting
 from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 PRINT = "import os; print(os.environ['TF_CONFIG'])"
 PRINT_AND_RESOLVE = """

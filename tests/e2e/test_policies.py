@@ -17,7 +17,7 @@ from testing.cluster import handle
 from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_operator.api import names
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 PORT = names.DEFAULT_PORT
 STRANGER = "stranger"

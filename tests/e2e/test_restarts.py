@@ -9,7 +9,7 @@ import pytest
 from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 SLOW = Path(__file__).parent / "models/slow.py"
 STEPS = 400

@@ -11,7 +11,7 @@ from testing.cluster import console
 from testing.e2e import exported, jobs, namespaces, volumes
 from tfparallel_trainer.contract import environment, exits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.timeout(2400)]
 
 MODEL = Path(__file__).parent / "models/split.py"
 EPOCHS = 8

@@ -11,7 +11,7 @@ import yaml
 from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import environment, exits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 MODELS = Path(__file__).parent / "models"
 STEPS = 400

@@ -17,14 +17,13 @@ import pytest
 from testing.operator import local_jobs as jobs
 from tfparallel_trainer.contract import exits
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs/old-scripts.md").read_text(encoding="utf-8")
 WITH_SERVERS = """
 import keras
 import tensorflow as tf
-
-pytestmark = pytest.mark.usefixtures("processes")
-
 
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):
@@ -79,7 +78,6 @@ def run_job(python: pathlib.Path, file: pathlib.Path, output: pathlib.Path, *cha
     return done.stdout
 
 
-@pytest.mark.trainer
 def test_the_page_says_what_an_unchanged_script_is_told(
     python: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -102,7 +100,6 @@ def test_the_page_says_what_an_unchanged_script_is_told(
     assert "Keras 3 cannot fit under MultiWorkerMirroredStrategy" in failed["message"]
 
 
-@pytest.mark.trainer
 def test_with_servers_there_is_more_to_change(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(WITH_SERVERS)
     command = ["python", "train.py"]
@@ -132,7 +129,6 @@ def test_other_programs_are_left_alone(python: pathlib.Path) -> None:
         assert done.stderr.rstrip().endswith("ValueError: mine")
 
 
-@pytest.mark.trainer
 def test_what_fit_refuses_stands_in_the_status(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(
         "import keras\nimport tfparallel_trainer\n"

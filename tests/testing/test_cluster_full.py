@@ -35,7 +35,6 @@ NODE_FOLDERS = (
 )
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and containers need root"),
 ]
@@ -190,7 +189,7 @@ def test_two_clusters_side_by_side_leave_nothing_behind(
     assert "gpu-node" in cluster.run_kubectl("get", "nodes", "-oname")
 
 
-@pytest.mark.usefixtures("processes")
+@pytest.mark.usefixtures("cluster_programs")
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
 )

@@ -21,7 +21,7 @@ from testing.cluster import (
     state,
 )
 
-pytestmark = pytest.mark.control_plane
+pytestmark = pytest.mark.usefixtures("cluster_programs")
 
 
 def gpu_pod(name: str) -> str:

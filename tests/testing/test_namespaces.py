@@ -8,6 +8,8 @@ from testing import waiting
 from testing.cluster import handle
 from testing.e2e import namespaces
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 WAITING = 'echo "container tensorflow is waiting to start" >&2; exit 1'
 ANSWER = """
 case "$*" in

@@ -14,8 +14,6 @@ from tests.trainer.test_storage import mounted
 from tfparallel_trainer import termination
 from tfparallel_trainer.contract import exits
 
-pytestmark = pytest.mark.trainer
-
 LIMIT_SECONDS = 10.0
 
 

@@ -12,8 +12,6 @@ from tests.trainer.test_equality import largest_difference
 from tests.trainer.test_kills import saved
 from tfparallel_trainer.contract import exits
 
-pytestmark = pytest.mark.trainer
-
 MODEL = """
 import keras, numpy
 WIDTH, COLUMNS, OUTPUTS = 3, 3, 2

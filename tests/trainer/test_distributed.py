@@ -61,7 +61,6 @@ CASES = [  # model, global batch, strategy, processes, devices of each
 ]
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize(("name", "batch", "strategy", "processes", "devices"), CASES)
 def test_weights_equal_one_process(
     name: str, batch: int, strategy: str, processes: int, devices: int, tmp_path: pathlib.Path
@@ -305,7 +304,6 @@ def test_without_a_tpu_the_strategy_is_refused(
     assert time.monotonic() - began < (10 if not env else 60)
 
 
-@pytest.mark.trainer
 def test_two_processes_end_together_and_resume(tmp_path: pathlib.Path) -> None:
     source = write(tmp_path / "source", "slow_stream", MULTI_WORKER)
 

@@ -3,11 +3,7 @@
 import pathlib
 import time
 
-import pytest
-
 from testing.trainer import launch, reference
-
-pytestmark = pytest.mark.trainer
 
 GROWTH = 40
 """Threads that TensorFlow may still start after the first hundred steps."""

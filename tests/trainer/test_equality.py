@@ -11,8 +11,6 @@ import pytest
 from testing.trainer import launch, reference
 from tfparallel_trainer.checkpoint import files
 
-pytestmark = pytest.mark.trainer
-
 STEPS = 20
 TOLERANCE = 1e-10
 

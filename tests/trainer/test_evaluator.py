@@ -41,7 +41,6 @@ def in_line(folder: pathlib.Path, trainer: dict[str, object]) -> dict[str, float
     return found
 
 
-@pytest.mark.trainer
 def test_it_finds_what_training_would_find(tmp_path: pathlib.Path) -> None:
     expected = in_line(tmp_path / "alone", MLP)
     beside = tmp_path / "beside"
@@ -60,7 +59,6 @@ def test_it_finds_what_training_would_find(tmp_path: pathlib.Path) -> None:
     assert "step 12 was evaluated last" in ended[2].output
 
 
-@pytest.mark.trainer
 def test_it_comes_and_goes_while_servers_train(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {
         "steps": 450,
@@ -95,7 +93,6 @@ def test_it_comes_and_goes_while_servers_train(tmp_path: pathlib.Path) -> None:
     assert told["val_accuracy"] == pytest.approx(accuracy, abs=1e-6)
 
 
-@pytest.mark.trainer
 def test_a_checkpoint_that_is_not_whole_is_skipped(tmp_path: pathlib.Path) -> None:
     (one,) = launch.environments(tmp_path, reference.MODELS, MLP)
     evaluator = launch.evaluator_of(one)
@@ -142,7 +139,6 @@ def test_an_evaluator_needs_checkpoints_and_a_job_that_knows_of_it(tmp_path: pat
         preflight.check(settings.read({**again, environment.TF_CONFIG: config}))
 
 
-@pytest.mark.trainer
 def test_an_evaluator_needs_examples(tmp_path: pathlib.Path) -> None:
     trainer = {"module": "slow_stream.py", "steps": 5, "checkpoint": CHECKPOINT}
     (one,) = launch.environments(tmp_path, reference.MODELS, trainer)

@@ -88,7 +88,6 @@ def training_data():
 """
 
 
-@pytest.mark.trainer
 def test_a_run_of_two_starts_from_a_file_and_leaves_both_models(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     first = network()

@@ -110,7 +110,6 @@ def train(
     return ended, dict(files.read(newest, files.read_index(newest)))
 
 
-@pytest.mark.trainer
 def test_training_stops_before_the_checkpoint_is_spoilt(tmp_path: pathlib.Path) -> None:
     ended, saved = train(tmp_path, 0.1, epochs=1)
     assert ended.code == exits.Exit.NON_FINITE, ended
@@ -120,14 +119,12 @@ def test_training_stops_before_the_checkpoint_is_spoilt(tmp_path: pathlib.Path) 
     assert all(np.isfinite(array).all() for array in saved.values())
 
 
-@pytest.mark.trainer
 def test_weights_that_overflow_are_not_saved(tmp_path: pathlib.Path) -> None:
     ended, saved = train(tmp_path, 1e30, steps=50)
     assert ended.code == exits.Exit.NON_FINITE, ended
     assert all(np.isfinite(array).all() for array in saved.values())
 
 
-@pytest.mark.trainer
 def test_training_goes_on_without_the_step(tmp_path: pathlib.Path) -> None:
     ended, saved = train(tmp_path, 0.1, epochs=2, onNonFiniteLoss="Continue")
     assert ended.code == 0, ended

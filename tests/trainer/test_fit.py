@@ -20,7 +20,6 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.fitting import callbacks, support
 
 pytestmark = [
-    pytest.mark.trainer,
     # Keras' own callbacks read variables in a way that NumPy deprecates.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]

@@ -17,7 +17,6 @@ from tests.trainer.test_fit import by_keras
 from tfparallel_trainer.contract import exits
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 

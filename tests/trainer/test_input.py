@@ -153,7 +153,6 @@ def records(folder: pathlib.Path) -> Iterator[dict[str, dict[str, float]]]:
             yield record
 
 
-@pytest.mark.trainer
 def test_a_run_whose_input_is_slow_says_so(tmp_path: pathlib.Path) -> None:
     """The data set of slow_stream sleeps for each example, and a step takes no time."""
     (given_to,) = launch.environments(

@@ -6,13 +6,9 @@ import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import pytest
-
 from testing.trainer import launch, reference
 from tests.trainer.test_equality import largest_difference
 from tfparallel_trainer.contract import environment, exits
-
-pytestmark = pytest.mark.trainer
 
 TRAINER: dict[str, object] = {
     "module": "slow_stream.py",

@@ -16,8 +16,6 @@ from tests.trainer.test_equality import largest_difference
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import environment, exits
 
-pytestmark = pytest.mark.trainer
-
 TRAINER: dict[str, object] = {
     "module": "paced.py",
     "globalBatchSize": 20,

@@ -143,7 +143,6 @@ def test_the_example_of_the_page_is_a_model() -> None:
     assert [weight.shape[0] for weight in model.layers[0].weights] == [250_000] * 4
 
 
-@pytest.mark.trainer
 def test_shards_lie_on_different_servers_and_any_number_resumes(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {
         "module": "sharded.py",

@@ -3,14 +3,10 @@
 import pathlib
 import signal
 
-import pytest
-
 from testing.trainer import launch
 from tests.trainer.test_kills import saved
 from tfparallel_trainer import termination
 from tfparallel_trainer.contract import exits
-
-pytestmark = pytest.mark.trainer
 
 MODEL = """
 import os, sys, time

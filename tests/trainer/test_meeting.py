@@ -93,7 +93,6 @@ def training_data():
 """
 
 
-@pytest.mark.trainer
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("role", "when"), [("worker", "at once"), ("worker", "late"), ("chief", "late")]

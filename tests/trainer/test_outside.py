@@ -177,7 +177,6 @@ def training_data():
 """
 
 
-@pytest.mark.trainer
 def test_an_error_of_the_user_shows_the_users_lines(tmp_path: pathlib.Path) -> None:
     text = "def build_model():\n    return deeper()\ndef deeper():\n    raise KeyError('why')\n"
     ended = run(
@@ -191,7 +190,6 @@ def test_an_error_of_the_user_shows_the_users_lines(tmp_path: pathlib.Path) -> N
     assert ended_with.rstrip().endswith("build_model raised KeyError: 'why'")
 
 
-@pytest.mark.trainer
 def test_the_sentence_of_an_error_is_left_in_a_file(tmp_path: pathlib.Path) -> None:
     failure = tmp_path / "failure"
     environments = launch.environments(
@@ -203,21 +201,18 @@ def test_the_sentence_of_an_error_is_left_in_a_file(tmp_path: pathlib.Path) -> N
     assert failure.read_text().startswith("trainer.module is 'model.py', but")
 
 
-@pytest.mark.trainer
 def test_labels_outside_the_classes_are_the_users_error(tmp_path: pathlib.Path) -> None:
     ended = run(tmp_path, MODEL.replace("LABEL", "9"))
     assert ended.code == exits.Exit.USER_ERROR, ended
     assert "labels within the classes" in ended.errors
 
 
-@pytest.mark.trainer
 def test_a_batch_smaller_than_the_ranks_waits_for_nobody(tmp_path: pathlib.Path) -> None:
     ended = run(tmp_path, MODEL, processes=3, globalBatchSize=2)
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
     assert "trainer.globalBatchSize is 2, less than the 3 ranks" in ended.errors
 
 
-@pytest.mark.trainer
 def test_tensorflow_at_import_is_told(tmp_path: pathlib.Path) -> None:
     text = "import tensorflow as tf\nX = tf.zeros(3)\n" + MODEL
     environments = launch.environments(tmp_path, tmp_path, {"epochs": 1}, processes=2)
@@ -228,7 +223,6 @@ def test_tensorflow_at_import_is_told(tmp_path: pathlib.Path) -> None:
     assert "while it is imported" in ended[0].errors
 
 
-@pytest.mark.trainer
 def test_an_unknown_failure_is_a_bug_of_the_trainer(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,7 +333,6 @@ def test_no_progress_address_sends_nothing() -> None:
 EXAMPLE = launch.REPOSITORY / "examples" / "digits"
 
 
-@pytest.mark.trainer
 def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
     manifest = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
     trainer = manifest["spec"]["trainer"]
@@ -364,7 +357,6 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
     assert list((tmp_path / "output" / "logs" / "tensorboard" / "train").iterdir())
 
 
-@pytest.mark.trainer
 def test_the_example_of_the_documentation_runs(tmp_path: pathlib.Path) -> None:
     page = (launch.REPOSITORY / "docs" / "model-interface.md").read_text()
     (text, *_) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

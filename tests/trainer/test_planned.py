@@ -28,7 +28,6 @@ def perceptron() -> graph.Graph:
     return recording.record(test_split_graph.bare(planned_models.perceptron))
 
 
-@pytest.mark.trainer
 def test_a_run_with_auto_equals_one_process_and_tells_its_choice(tmp_path: pathlib.Path) -> None:
     steps, batch = test_split_run.STEPS, test_split_run.BATCH
     environments = launch.environments(
@@ -69,7 +68,6 @@ def training_data():
 """Weights of 7 GB in a process that may have one."""
 
 
-@pytest.mark.trainer
 def test_a_run_that_fits_nowhere_says_what_is_lacking(tmp_path: pathlib.Path) -> None:
     (tmp_path / "wide.py").write_text(WIDE)
     environments = launch.environments(

@@ -50,7 +50,6 @@ def test_an_update_is_measured_where_there_is_one() -> None:
     assert calibrate.update(keras.optimizers.Adam(), bare) == devices.Update()
 
 
-@pytest.mark.trainer
 def test_links_are_measured_between_processes_and_within_one() -> None:
     found = links.measure()
     for one in (found.inside, found.across):

@@ -24,8 +24,6 @@ from tfparallel_trainer.split.pipeline import partition, schedule
 from tfparallel_trainer.split.planning import choose, devices, settings, subjects
 from tfparallel_trainer.step import replica
 
-pytestmark = pytest.mark.trainer
-
 MODELS: dict[str, tuple[Callable[[], Any], int]] = {
     "dense": (planned_models.perceptron, 64),
     "convolutions": (planned_models.pooled, 256),

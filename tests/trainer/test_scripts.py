@@ -72,7 +72,6 @@ def run(folder: pathlib.Path, script: str, *, servers: bool) -> list[launch.Ende
         return group.wait()
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize(
     ("strategy", "call", "servers", "said"),
     [
@@ -94,7 +93,6 @@ def test_after_start_keras_fit_is_explained_too(
         assert "write 'tfparallel_trainer.fit(model, x, y, verbose=0)' there" in ended[0].errors
 
 
-@pytest.mark.trainer
 def test_what_fit_refuses_at_once_has_its_exit_code(tmp_path: pathlib.Path) -> None:
     script = (
         "import keras, numpy, tfparallel_trainer\n"

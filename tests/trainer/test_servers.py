@@ -27,7 +27,6 @@ def changed(given: dict[str, str], **trainer: object) -> dict[str, str]:
     return {**given, environment.JOB_FILE: str(own)}
 
 
-@pytest.mark.trainer
 def test_it_trains_and_counts_exactly(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {"epochs": 5, "globalBatchSize": 32, "maxStaleness": 1}
     started = launch.with_servers(tmp_path, server_jobs.EXAMPLE, trainer, workers=2, servers=2)
@@ -52,7 +51,6 @@ def test_it_trains_and_counts_exactly(tmp_path: pathlib.Path) -> None:
     assert accuracy == pytest.approx(metrics["val_accuracy"], abs=1e-6)
 
 
-@pytest.mark.trainer
 def test_one_worker_equals_one_process(tmp_path: pathlib.Path) -> None:
     with reference.floatx():
         module = reference.load("mlp")
@@ -77,7 +75,6 @@ def test_one_worker_equals_one_process(tmp_path: pathlib.Path) -> None:
     assert told["staleness_max"] == 0
 
 
-@pytest.mark.trainer
 def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {
         "module": "slow_stream.py",
@@ -125,7 +122,6 @@ def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
     assert sum(told.steps_by_worker.values()) == 30, "those of this attempt"
 
 
-@pytest.mark.trainer
 def test_whoever_is_frozen(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {"steps": MANY, "checkpoint": server_jobs.CHECKPOINT}
     started = launch.with_servers(tmp_path, server_jobs.EXAMPLE, trainer)
@@ -156,7 +152,6 @@ def test_whoever_is_frozen(tmp_path: pathlib.Path) -> None:
             second.wait_for_output(0, "resuming after step")
 
 
-@pytest.mark.trainer
 def test_a_slow_worker_holds_up_nobody(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {"epochs": 6, "globalBatchSize": 16}
     started = launch.with_servers(tmp_path, server_jobs.EXAMPLE, trainer)
@@ -184,7 +179,6 @@ def test_a_slow_worker_holds_up_nobody(tmp_path: pathlib.Path) -> None:
     assert 0 < 2 * steps_by_worker["worker-1"] < steps_by_worker["worker-0"]
 
 
-@pytest.mark.trainer
 def test_workers_are_added_by_a_restart_of_the_chief_alone(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {
         "module": "slow_stream.py",
@@ -219,7 +213,6 @@ def test_workers_are_added_by_a_restart_of_the_chief_alone(tmp_path: pathlib.Pat
     assert len(told.steps_by_worker) == 3
 
 
-@pytest.mark.trainer
 def test_who_is_missing_is_named(tmp_path: pathlib.Path) -> None:
     trainer: dict[str, object] = {"epochs": 1, "startTimeoutSeconds": 3}
     codes = []
@@ -249,7 +242,6 @@ def training_data():
 """
 
 
-@pytest.mark.trainer
 def test_an_error_in_a_step_of_one_of_many_is_the_users(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(MISLABELLED)
     trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 16, "startTimeoutSeconds": 5}

@@ -292,7 +292,6 @@ def test_the_examples_of_the_page_give_examples(block: str, tmp_path: pathlib.Pa
 STEPS, FIRST_STEPS, BATCH, SEED = 17, 7, 8, 5
 
 
-@pytest.mark.trainer
 def test_records_on_two_and_then_three_processes_equal_one(tmp_path: pathlib.Path) -> None:
     """29 records in batches of 8: the last one has 5; the first run ends within epoch 1."""
     folder = tmp_path / "source"
@@ -372,7 +371,6 @@ def test_marks_tell_values_places_and_strings_apart() -> None:
     assert marks.alike([2, np.nan, np.nan])
 
 
-@pytest.mark.trainer
 def test_processes_that_read_other_examples_are_told(tmp_path: pathlib.Path) -> None:
     settings = {"module": "own_order.py", "epochs": 1, "globalBatchSize": 8}
     environments = launch.environments(tmp_path, reference.MODELS, settings, processes=2)

@@ -21,7 +21,6 @@ from tfparallel_trainer.split import callbacks
 from tfparallel_trainer.split.engine import upkeep
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 

@@ -17,7 +17,6 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
 ]
 EXAMPLES = 70

@@ -7,8 +7,6 @@ from benchmarks.scripts import activations, requested
 from testing.trainer import ranks
 from tfparallel_trainer.split.pipeline import schedule
 
-pytestmark = pytest.mark.trainer
-
 STAGES = 3
 ROWS = 4096
 

@@ -8,8 +8,6 @@ import pytest
 from testing.trainer import launch, reference
 from tfparallel_trainer.contract import environment, exits, outputs
 
-pytestmark = pytest.mark.trainer
-
 STEPS = 8
 BATCH = 15
 

@@ -13,7 +13,6 @@ from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import exits, outputs
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
 ]
 

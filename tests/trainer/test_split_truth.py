@@ -78,14 +78,12 @@ def difference(functions: Functions, *arguments: Any) -> float:
 CASES = [case for case in truth.CASES if "Normalization" not in case.model]
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_stages_on_two_places_of_the_data_axis_equal_a_plain_loop(case: truth.Case) -> None:
     functions = case.functions(synchronized=False)
     assert difference(functions, shape.Mesh(data=2, stage=2), 3) <= case.limit
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize(
     ("model", "mesh", "microbatches"),
     [
@@ -115,7 +113,6 @@ def functions_of(build: Any, loss: Any, data: Any, **compiled: Any) -> Functions
     }
 
 
-@pytest.mark.trainer
 def test_layers_split_in_the_three_ways_equal_a_plain_loop() -> None:
     case = next(case for case in truth.CASES if case.name == "CNN, SGD momentum")
     ways = {"conv2d": "rows", "conv2d_1": "filters", "dense": "data"}
@@ -136,7 +133,6 @@ def tied() -> Any:
     return keras.Model(tokens, split_models.LAYERS.Dense(2)(rows * again))
 
 
-@pytest.mark.trainer
 def test_weights_that_stages_share_stay_equal() -> None:
     random = np.random.default_rng(0)
     data = (random.integers(0, 7, (40, 3)), random.normal(size=(40, 3, 2)))
@@ -154,7 +150,6 @@ def test_weights_that_stages_share_stay_equal() -> None:
         assert all(np.array_equal(first, other) for other in others)
 
 
-@pytest.mark.trainer
 def test_each_stage_has_its_own_weights_and_slots_only() -> None:
     case = truth.CASES[1]
     made, _, _ = prepare(case.functions(synchronized=False), shape.Mesh(stage=3), 2)
@@ -167,7 +162,6 @@ def test_each_stage_has_its_own_weights_and_slots_only() -> None:
         assert on == {f"CPU:{own.rank}"}
 
 
-@pytest.mark.trainer
 def test_flags_of_a_rank_without_loss_reach_all() -> None:
     case = truth.CASES[0]
     _, examples, step = prepare(case.functions(synchronized=False), shape.Mesh(stage=2), 2)
@@ -187,7 +181,6 @@ def bounded() -> Any:
     )
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize("mesh", [shape.Mesh(data=2, stage=2), shape.Mesh(stage=2, tensor=2)])
 def test_accumulation_counts_steps_as_keras_does(mesh: shape.Mesh) -> None:
     random = np.random.default_rng(0)

@@ -13,6 +13,8 @@ from testing.trainer import launch
 from tfparallel_trainer import errors, stall
 from tfparallel_trainer.contract import exits
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 class Clock:
     """Time that passes when it is told to."""
@@ -114,7 +116,6 @@ def never_comes():
 """
 
 
-@pytest.mark.trainer
 def test_a_stuck_run_ends(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 20}
@@ -126,7 +127,6 @@ def test_a_stuck_run_ends(tmp_path: pathlib.Path) -> None:
     assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
 
 
-@pytest.mark.trainer
 def test_a_replica_whose_data_never_comes_ends_all(tmp_path: pathlib.Path) -> None:
     # The chief is never stuck itself: it waits for the worker in a sum over replicas.
     worker_only = 'if \'"task": {"type": "worker"\' in os.environ["TF_CONFIG"]: never_comes()'
@@ -161,7 +161,6 @@ def training_data():
 """
 
 
-@pytest.mark.trainer
 def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(ENDLESS)
     trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 20}

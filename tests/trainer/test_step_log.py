@@ -9,7 +9,6 @@ from testing.trainer import launch, reference
 from tfparallel_trainer.contract import environment, outputs
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_chief_logs_each_step_where_that_is_asked_for(
     tmp_path: pathlib.Path, asked: bool

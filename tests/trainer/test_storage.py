@@ -92,7 +92,6 @@ def training_data():
 """
 
 
-@pytest.mark.trainer
 def test_an_output_directory_that_cannot_be_one_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "output").write_text("a file")
@@ -130,7 +129,6 @@ def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield folder
 
 
-@pytest.mark.trainer
 def test_a_full_disk_is_told_and_leaves_a_good_checkpoint(
     tmp_path: pathlib.Path, small_disk: pathlib.Path
 ) -> None:
@@ -162,7 +160,6 @@ def begin(folder: pathlib.Path, **trainer: object) -> launch.Group:
     return launch.Group(folder / "logs", environments)
 
 
-@pytest.mark.trainer
 def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -194,7 +191,6 @@ def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
             group.wait_for_output(0, f"resuming after step {store.step_of(kept[-1])} from")
 
 
-@pytest.mark.trainer
 def test_a_disk_that_others_fill_is_told_when_a_record_is_written(tmp_path: pathlib.Path) -> None:
     with mounted(tmp_path / "output", "size=1m") as folder, begin(tmp_path) as group:
         group.wait_for_output(0, "] step ")

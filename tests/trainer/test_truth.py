@@ -10,7 +10,6 @@ from tfparallel_trainer.mesh import tasks
 SOME = tuple(case for case in truth.CASES if case.model in ("MLP", "two inputs, two outputs"))
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize("case", truth.CASES, ids=lambda case: case.name)
 def test_two_devices_equal_a_plain_loop(case: truth.Case) -> None:
     with truth.precision("float64"):
@@ -19,14 +18,12 @@ def test_two_devices_equal_a_plain_loop(case: truth.Case) -> None:
     assert truth.difference(found, wanted, relative=False) <= case.limit
 
 
-@pytest.mark.trainer
 def test_two_processes_equal_a_plain_loop() -> None:
     cells = truth.measure((truth.Layout(2, 1),), ("float64",), SOME)
     assert len(cells) == len(SOME)
     assert truth.faults(cells) == []
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize(
     ("name", "degrees"),
     [
@@ -45,7 +42,6 @@ def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -
     assert own_losses == pytest.approx(losses, rel=1e-10)
 
 
-@pytest.mark.trainer
 @pytest.mark.timeout(900)
 def test_one_worker_equals_a_plain_loop_and_two_end_with_the_same_losses() -> None:
     some = [case for case in truth_servers.CASES if case.name in ("MLP, Adam", "LSTM, Adam")]

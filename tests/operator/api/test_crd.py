@@ -14,8 +14,6 @@ from tfparallel_operator.api import load, names, schema
 from tfparallel_operator.engine import client, errors, resources
 from tfparallel_trainer.contract import job_file
 
-pytestmark = pytest.mark.control_plane
-
 Change = Callable[[dict[str, Any]], object]
 
 

@@ -17,6 +17,8 @@ from testing import waiting
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.cli import app
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 _TFPARALLEL = (sys.executable, "-m", "tfparallel_operator.cli")
 _SECONDS = 60
 
@@ -253,9 +255,6 @@ def test_version_is_that_of_the_distribution(tmp_path: pathlib.Path) -> None:
 
 _REPORTING = """
 import os, pathlib, time, urllib.request
-
-pytestmark = pytest.mark.usefixtures("processes")
-
 token = pathlib.Path(os.environ["TFPARALLEL_PROGRESS_TOKEN_FILE"]).read_text()
 for step in (40, 100):
     body = b'{"step": %d, "totalSteps": 100, "metrics": {"loss": "0.25"}, "eta": "9s"}' % step

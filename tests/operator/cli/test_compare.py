@@ -52,7 +52,6 @@ def _compare(folder: pathlib.Path, *options: str) -> tuple[Any, "subprocess.Comp
     return json.loads((folder / "out/report.json").read_text()), done
 
 
-@pytest.mark.trainer
 @pytest.mark.timeout(_SECONDS)
 def test_sync_and_async(tmp_path: pathlib.Path) -> None:
     report, done = _compare(tmp_path, "--seeds", "1", "--epochs", "2", "--target", "loss=5")
@@ -68,7 +67,6 @@ def test_sync_and_async(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.trainer
 @pytest.mark.timeout(_SECONDS)
 def test_sync_and_async_and_both_with_a_slow_worker(tmp_path: pathlib.Path) -> None:
     options = ("--seeds", "2", "--slow-worker", "4", "--epochs", "3")
@@ -93,7 +91,6 @@ def test_sync_and_async_and_both_with_a_slow_worker(tmp_path: pathlib.Path) -> N
     assert all(map(len, _cells(report, "until val_accuracy ≥ 0.3")))
 
 
-@pytest.mark.trainer
 def test_an_interrupted_comparison_leaves_no_process(tmp_path: pathlib.Path) -> None:
     mark = jobs.new_mark()
     with subprocess.Popen(

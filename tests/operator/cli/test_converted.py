@@ -12,8 +12,6 @@ from tfparallel_operator.api import load, names
 from tfparallel_operator.cli import app
 from tfparallel_operator.engine import resources
 
-pytestmark = pytest.mark.control_plane
-
 SHAPES = pathlib.Path(__file__).parent / "tfjobs"
 
 CHIEF, MASTER, WORKER, PS, EVALUATOR = "chief", "master", "worker", "ps", "evaluator"

@@ -36,7 +36,6 @@ def assert_alike(picture: str, shown: str) -> None:
         )
 
 
-@pytest.mark.trainer
 def test_the_example_shows_what_the_page_says(tmp_path: pathlib.Path) -> None:
     page = plans.PAGE.read_text(encoding="utf-8")
     assert comparisons.block(page, plans.EXAMPLE) == plans.example(tmp_path)
@@ -49,20 +48,17 @@ def test_the_example_shows_what_the_page_says(tmp_path: pathlib.Path) -> None:
     assert_alike((tmp_path / "plan.svg").read_text(), plans.image("split-deep-cnn").read_text())
 
 
-@pytest.mark.trainer
 @pytest.mark.parametrize("folder", [one for one in plans.DRAWN if one != "split-deep-cnn"])
 def test_the_picture_of_an_example_is_that_of_its_plan(folder: str, tmp_path: pathlib.Path) -> None:
     draw.picture(plans.planned(plans.DRAWN[folder]), tmp_path / "plan.svg")
     assert_alike((tmp_path / "plan.svg").read_text(), plans.image(folder).read_text())
 
 
-@pytest.mark.trainer
 def test_the_page_says_what_the_embedding_lacks_on_one_device() -> None:
     page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
     assert comparisons.block(page, plans.LACKS) == plans.lacks()
 
 
-@pytest.mark.trainer
 def test_what_does_not_fit_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:
     options = ("--memory", "100kB", "--output", str(tmp_path / "out"))
     done = run("--devices", "4", "--mesh", "stage=4", *options)
@@ -72,7 +68,6 @@ def test_what_does_not_fit_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.trainer
 def test_a_module_that_raises_shows_its_own_lines(tmp_path: pathlib.Path) -> None:
     module = tmp_path / "broken.py"
     module.write_text(

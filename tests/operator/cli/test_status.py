@@ -3,12 +3,8 @@
 import subprocess
 import sys
 
-import pytest
-
 from testing.operator import harness
 from tfparallel_operator.engine import resources
-
-pytestmark = pytest.mark.control_plane
 
 STATUS = {
     "state": "Running",

@@ -10,8 +10,6 @@ from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import errors, resources
 
-pytestmark = pytest.mark.control_plane
-
 
 def _pod(name: str = "plain", **spec: Any) -> dict[str, Any]:
     labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}

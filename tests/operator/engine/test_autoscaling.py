@@ -11,7 +11,7 @@ from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900)]
 
 LIMIT_SECONDS = 400.0
 """The autoscaler learns of a new kind within 30 s where the machine is not busy."""

@@ -24,8 +24,6 @@ from tfparallel_operator.core import build
 from tfparallel_operator.engine import client, credentials, lease, metrics, resources, service
 from tfparallel_operator.local import ports
 
-pytestmark = pytest.mark.control_plane
-
 LEASE = "operator"
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 LONG_SECONDS = 600

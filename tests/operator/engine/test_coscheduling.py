@@ -14,7 +14,7 @@ from testing.operator import harness, objects, places
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(1200)]
 
 GROUPS = resources.POD_GROUPS[0]
 

@@ -10,8 +10,6 @@ from testing import waiting
 from testing.operator import crashing, harness
 from tfparallel_operator.engine import client, credentials, metrics, service
 
-pytestmark = pytest.mark.control_plane
-
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 STATUS = tuple(("patch", "/status", number) for number in range(1, 13))
 """The job begins, its pods are seen and three start: twice; it succeeds, and its pods are gone."""

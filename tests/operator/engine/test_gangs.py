@@ -2,14 +2,10 @@
 
 import asyncio
 
-import pytest
-
 from testing.cluster import handle
 from testing.operator import harness, objects, places, volcano
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
-
-pytestmark = pytest.mark.control_plane
 
 _, _, KUBERNETES = resources.POD_GROUPS
 

@@ -60,7 +60,6 @@ def _listens_on(pods: dict[str, dict[str, Any]], job: str) -> list[int]:
     return found
 
 
-@pytest.mark.control_plane
 async def test_jobs_on_their_nodes_network_get_ports_of_their_own(place: harness.Place) -> None:
     async def pods_of(*names: str) -> None:
         async def there() -> bool:

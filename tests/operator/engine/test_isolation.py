@@ -11,8 +11,6 @@ from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.engine import errors, resources
 
-pytestmark = pytest.mark.control_plane
-
 PAGE = pathlib.Path(__file__).parents[3] / "docs/isolation.md"
 
 

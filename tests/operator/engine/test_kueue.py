@@ -16,7 +16,7 @@ from testing.operator import harness, objects, places
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(1200)]
 
 QUEUE = "research"
 NODE = "gpu-node-1"

@@ -13,7 +13,7 @@ import yaml
 from testing.operator import harness
 from tfparallel_operator.engine import resources
 
-pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/large-jobs.md"
 LIMIT_SECONDS = 240.0

@@ -4,14 +4,10 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
-
-pytestmark = pytest.mark.control_plane
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 

@@ -231,7 +231,6 @@ def test_the_page_lists_every_outcome() -> None:
     assert listed == list(metrics.Outcome)
 
 
-@pytest.mark.control_plane
 async def test_the_process_shows_what_happened_on_a_real_server(
     place: harness.Place, tmp_path: pathlib.Path
 ) -> None:

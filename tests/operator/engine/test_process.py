@@ -32,7 +32,6 @@ def _arguments(place: harness.Place) -> dict[str, str]:
     }
 
 
-@pytest.mark.control_plane
 async def test_a_killed_operator_is_replaced_and_the_job_ends_as_if_nothing_had_happened(
     place: harness.Place, tmp_path: pathlib.Path
 ) -> None:
@@ -59,7 +58,6 @@ async def test_a_killed_operator_is_replaced_and_the_job_ends_as_if_nothing_had_
     assert status["restarts"] == {"failure": 1, "disruption": 0}
 
 
-@pytest.mark.control_plane
 async def test_asked_to_end_it_ends_within_seconds_and_with_success(
     place: harness.Place, tmp_path: pathlib.Path
 ) -> None:

@@ -61,7 +61,6 @@ async def _site(place: harness.Place) -> AsyncIterator[progress_site.Site]:
             yield progress_site.Site(place, port, http)
 
 
-@pytest.mark.control_plane
 async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Place) -> None:
     async with _site(place) as site:
         token = await site.token("digits-chief-0", await site.audience())
@@ -89,7 +88,6 @@ async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Pl
         assert not own & set(owners[names.FIELD_MANAGER]["f:status"])
 
 
-@pytest.mark.control_plane
 async def test_reports_that_come_too_fast_are_not_lost_and_the_last_is_written_at_once(
     place: harness.Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +103,6 @@ async def test_reports_that_come_too_fast_are_not_lost_and_the_last_is_written_a
         )
 
 
-@pytest.mark.control_plane
 async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> None:
     async with _site(place) as site:
         await place.create_job(objects.job("other", workers=0))
@@ -137,7 +134,6 @@ async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> N
         assert "progress" not in await place.status()
 
 
-@pytest.mark.control_plane
 async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Place) -> None:
     async with _site(place) as site:
         # A finalizer keeps the pod, as a node that does not answer would.
@@ -166,7 +162,6 @@ async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Pla
         )
 
 
-@pytest.mark.control_plane
 async def test_the_certificates_are_kept_and_only_made_once(place: harness.Place) -> None:
     made = await asyncio.gather(
         *(tls.ensure(place.api, place.namespace, "keys", "operator.svc") for _ in range(3))

@@ -2,12 +2,8 @@
 
 import json
 
-import pytest
-
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
-
-pytestmark = pytest.mark.control_plane
 
 
 async def test_without_kueue_a_job_says_so_and_goes_on_without_the_label(

@@ -2,13 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.engine import client, errors, resources
-
-pytestmark = pytest.mark.control_plane
 
 QUOTAS = resources.Resource("v1", "resourcequotas")
 PRIORITIES = resources.Resource("scheduling.k8s.io/v1", "priorityclasses")

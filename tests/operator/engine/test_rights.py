@@ -15,8 +15,6 @@ from testing.operator import harness, objects, operator_process, volcano
 from tfparallel_operator.engine import resources
 from tfparallel_operator.local import ports
 
-pytestmark = pytest.mark.control_plane
-
 ACCOUNT = "tfparallel-operator"
 SECRET = "tfparallel-operator-tls"
 BASE = pathlib.Path(__file__).parents[3] / "manifests" / "base"

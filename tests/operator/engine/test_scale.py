@@ -7,8 +7,6 @@ import pytest
 from testing.cluster import console
 from testing.operator import harness, objects
 
-pytestmark = pytest.mark.control_plane
-
 
 def _elastic(workers: int = 2) -> harness.Body:
     job = objects.job(workers=workers, runPolicy={"scaleCooldownSeconds": 0})

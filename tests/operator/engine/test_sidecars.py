@@ -7,15 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
-import pytest
 from aiohttp import web
 
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources, tls
-
-pytestmark = pytest.mark.control_plane
 
 WEBHOOKS = resources.Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
 PROXY = {"name": "proxy", "image": "proxy:test"}

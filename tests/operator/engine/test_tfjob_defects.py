@@ -15,8 +15,6 @@ from tfparallel_operator.api import names
 from tfparallel_operator.core import forced
 from tfparallel_operator.engine import resources
 
-pytestmark = pytest.mark.control_plane
-
 
 def _job(policy: dict[str, Any] | None = None, **roles: int) -> harness.Body:
     """Return a job with replicas of these roles: _job(Worker=2)."""

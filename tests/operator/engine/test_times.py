@@ -3,13 +3,9 @@
 import asyncio
 import datetime
 
-import pytest
-
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
-
-pytestmark = pytest.mark.control_plane
 
 
 def _time(text: str) -> datetime.datetime:

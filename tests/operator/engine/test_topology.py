@@ -2,12 +2,8 @@
 
 import collections
 
-import pytest
-
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
-
-pytestmark = pytest.mark.control_plane
 
 
 async def test_pods_that_share_layers_come_to_one_node(place_with_nodes: harness.Place) -> None:

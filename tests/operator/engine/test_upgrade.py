@@ -6,15 +6,11 @@ import pathlib
 import signal
 from collections.abc import AsyncIterator
 
-import pytest
-
 from testing import waiting
 from testing.cluster import handle
 from testing.operator import earlier, harness, objects, operator_process, places
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, credentials, metrics, resources, service
-
-pytestmark = pytest.mark.control_plane
 
 KEPT = ("state", "attempt", "restarts", "ready", "startTime", "attemptTime", "completionTime")
 GANG = ("chief-0", "worker-0", "worker-1")
