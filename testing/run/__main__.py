@@ -1,4 +1,4 @@
-"""Run tests: `python -m testing.run [--tier unit,process] [--changed]`.
+"""Run tests: `python -m testing.run [--tier unit,process] [--changed] [--branches]`.
 
 The unit tier comes first and ends the run when it fails; then the other tiers in two workers; then,
 alone, the tests that judge by the wall clock. At most three failed tests run once more.
@@ -6,11 +6,12 @@ alone, the tests that judge by the wall clock. At most three failed tests run on
 
 import argparse
 import datetime
+import os
 import subprocess
 import sys
 import time
 
-from testing import paths
+from testing import branches, paths
 from testing.pytest_plugin import tiers, times
 from testing.pytest_plugin.tiers import Tier
 from testing.run import long_page, parts, preconditions, verdict
@@ -74,9 +75,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="testing.run", description=__doc__)
     parser.add_argument("--tier", type=tiers.parse, default=tiers.DEFAULT)
     parser.add_argument("--changed", action="store_true")
+    parser.add_argument("--branches", action="store_true", help="measure them, and print them")
     arguments = parser.parse_args()
     for file in times.FOLDER.glob("*.json"):
         file.unlink()
+    if arguments.branches:
+        branches.clear()
+        os.environ.update(branches.variables())
     began = time.monotonic()
     runner = Runner(["--changed"] if arguments.changed else [])
     runner.run(arguments.tier)
@@ -87,6 +92,8 @@ def main() -> int:
         today = datetime.datetime.now(datetime.UTC).date()
         failed = len(result.failed) + len(result.broken)
         long_page.write(long_page.Result(today, commit, result.passed, failed, minutes))
+    if arguments.branches:
+        branches.main()
     print(f"\nThe tests took {minutes:.1f} min.", *result.lines(), sep="\n", flush=True)
     return result.code
 
