@@ -46,9 +46,7 @@ class Run:
 
     def losses(self) -> list[float]:
         """Return the loss of each step; the run needs `step_log=True`."""
-        lines = (self.output / outputs.STEP_LOG).read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        return [one["loss"] for one in records if one["event"] == outputs.StepEvent.STEP]
+        return step_losses(self.folder)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,3 +116,10 @@ class Runs:
         run = self.end(module, folder=folder, **job)
         assert run.codes == [exits.Exit.DONE] * len(run.ended), run.ended
         return run
+
+
+def step_losses(folder: pathlib.Path) -> list[float]:
+    """Return the loss of each step that a run in a folder has logged."""
+    lines = (folder / "output" / outputs.STEP_LOG).read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [one["loss"] for one in records if one["event"] == outputs.StepEvent.STEP]

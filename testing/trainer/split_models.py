@@ -1,10 +1,16 @@
 """Models of every shape that users write, each as a function that builds it."""
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
+
+from tfparallel_trainer import user
+from tfparallel_trainer.split.model import recording, skeleton
+from tfparallel_trainer.step import replica
 
 LAYERS = keras.layers
 
@@ -154,3 +160,31 @@ def inputs_of(model: Any, examples: int, seed: int = 1) -> Any:
 
     is_sequential = isinstance(model, keras.Sequential)
     return keras.tree.map_structure(draw, model.inputs[0] if is_sequential else model.input)
+
+
+SEED = 7
+MARKS = [
+    pytest.mark.usefixtures("float64"),
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
+    # Said of nested models, although their layers do pass masks on.
+    pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning"),
+]
+"""Of tests that compare models in float64."""
+
+
+def eager(build: Callable[[], Any]) -> Any:
+    """The model as one process builds it."""
+    replica.forget_names()
+    keras.utils.set_random_seed(SEED)
+    return build()
+
+
+def bare(build: Callable[[], Any]) -> Any:
+    """The model without its weights."""
+    replica.forget_names()
+    return skeleton.build(user.Module(pathlib.Path("model.py"), {"build_model": build}), SEED)
+
+
+def values(model: Any) -> dict[str, Any]:
+    """What the variables of a model hold, by key."""
+    return {key: np.array(one.value) for key, one in recording.variables(model).items()}

@@ -54,3 +54,16 @@ def prepare(
     places = dict(enumerate(devices.DEVICES[: mesh.size]))
     made = ranks.build(module, bare, divided, places, examples)
     return made, examples, steps.TrainStep(module, made, examples.spec, batch)
+
+
+def prepare_new(
+    functions: dict[str, Callable[..., Any]],
+    mesh: shape.Mesh,
+    microbatches: int,
+    order: schedule.Schedule = ONE,
+    batch: int = truth.BATCH,
+) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
+    """Prepare the same mesh in a generation that no other has."""
+    degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}
+    renewed = shape.Mesh(**degrees, generation=devices.generation())
+    return prepare(functions, renewed, microbatches, order, batch)

@@ -21,6 +21,11 @@ def difference(weights: Sequence[Any], expected: Sequence[Any]) -> float:
     )
 
 
+def run_difference(folder: pathlib.Path, expected: Sequence[Any]) -> float:
+    """Return the largest difference of a weight in a run's newest checkpoint from `expected`."""
+    return difference(of_model(checkpoint(folder / "output")), expected)
+
+
 def checkpoint(output: pathlib.Path, step: int | None = None) -> dict[str, Any]:
     """Read and verify the variables of a checkpoint, the newest by default."""
     folder = output / outputs.CHECKPOINTS

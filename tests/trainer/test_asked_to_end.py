@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from testing.trainer import launch, reference, saves
-from tests.trainer.test_kills import saved
-from tests.trainer.test_storage import mounted
+from testing import disks
+from testing.trainer import launch, reference, saves, weights
 from tfparallel_trainer import termination
 from tfparallel_trainer.contract import exits
 
@@ -77,7 +76,7 @@ def test_where_no_step_ends(tmp_path: pathlib.Path, moment: str) -> None:
     assert worker.code == exits.Exit.PREEMPTED, worker
     assert chief.code in (exits.Exit.PREEMPTED, exits.Exit.PEER_LOST), chief
     if moment == "evaluating":
-        saved(tmp_path, 2)  # the evaluation is of the step that was saved
+        weights.checkpoint(tmp_path / "output", 2)  # the evaluation is of the step that was saved
 
 
 def is_saving(checkpoints: pathlib.Path) -> bool:
@@ -98,14 +97,14 @@ def test_during_a_save(tmp_path: pathlib.Path) -> None:
     trainer["checkpoint"] = {"claim": "c", "everySteps": 1, "keep": 2}
     environments = launch.environments(tmp_path, tmp_path, trainer, strategy="Mirrored")
     # In memory, because how long a disk takes is not the trainer's to say.
-    with mounted(tmp_path / "output", "size=1g") as output:
+    with disks.mounted(tmp_path / "output", "size=1g") as output:
         checkpoints = output / "checkpoints"
         with launch.Group(tmp_path / "logs", environments) as group:
             wait_for(lambda: (checkpoints / "step-0000000002").exists() and is_saving(checkpoints))
             (ended,) = ask(group, [0], until=[0])
         assert ended.code == exits.Exit.PREEMPTED, ended
         stopped = int(ended.errors.rsplit("after step ", 1)[1].split(",")[0])
-        assert len(saved(tmp_path, stopped)) == saves.VARIABLES
+        assert len(weights.checkpoint(tmp_path / "output", stopped)) == saves.VARIABLES
 
 
 def test_asynchronous_replicas(tmp_path: pathlib.Path) -> None:
@@ -127,7 +126,7 @@ def test_asynchronous_replicas(tmp_path: pathlib.Path) -> None:
     assert "which is saved" in ended[0].errors
     stopped = int(ended[0].errors.rsplit("after step ", 1)[1].split(",")[0])
     assert stopped % 1000
-    assert saved(tmp_path, stopped)
+    assert weights.checkpoint(tmp_path / "output", stopped)
 
 
 class Clock:

@@ -1,15 +1,11 @@
 """What users get wrong, in both engines: one sentence and a documented exit code each."""
 
-import contextlib
 import pathlib
-import subprocess
-from collections.abc import Iterator
 
 import pytest
 
-from testing.trainer import launch, reference
-from tests.trainer.test_equality import largest_difference
-from tests.trainer.test_kills import saved
+from testing import disks
+from testing.trainer import launch, reference, weights
 from tfparallel_trainer.contract import exits
 
 MODEL = """
@@ -84,7 +80,9 @@ def test_a_checkpoint_of_another_model_is_left_as_it_is(
 ) -> None:
     first = run(tmp_path, strategy, checkpoint=CHECKPOINT)
     assert first.code == 0, first
-    before = {key: array.tobytes() for key, array in saved(tmp_path, 4).items()}
+    before = {
+        key: array.tobytes() for key, array in weights.checkpoint(tmp_path / "output", 4).items()
+    }
     wider = MODEL.replace("Dense(OUTPUTS)", 'Dense(6, name="new"), keras.layers.Dense(OUTPUTS)')
     ended = run(tmp_path, strategy, wider, checkpoint=CHECKPOINT, epochs=3)
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
@@ -97,26 +95,14 @@ def test_a_checkpoint_of_another_model_is_left_as_it_is(
         "and 1 more",
     ):
         assert part in told, told
-    assert {key: array.tobytes() for key, array in saved(tmp_path, 4).items()} == before
-
-
-@contextlib.contextmanager
-def mounted(folder: pathlib.Path, *command: str) -> Iterator[None]:
-    """Mount something on a folder while the body runs."""
-    folder.mkdir()
-    if subprocess.run(
-        ["mount", *command, str(folder)], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
+    assert {
+        key: array.tobytes() for key, array in weights.checkpoint(tmp_path / "output", 4).items()
+    } == before
 
 
 @STRATEGIES
 def test_a_directory_that_cannot_be_written_to(tmp_path: pathlib.Path, strategy: str) -> None:
-    with mounted(tmp_path / "output", "-t", "tmpfs", "-o", "ro", "tmpfs"):
+    with disks.mounted(tmp_path / "output", "ro"):
         ended = run(tmp_path, strategy, checkpoint=CHECKPOINT)
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
     assert "Read-only file system" in sentence(ended)
@@ -127,9 +113,9 @@ LARGE = MODEL.replace("Dense(OUTPUTS)", "Dense(20_000), keras.layers.Dense(OUTPU
 
 
 def test_a_disk_that_fills_up_under_servers(tmp_path: pathlib.Path) -> None:
-    with mounted(tmp_path / "output", "-t", "tmpfs", "-o", "size=1300k", "tmpfs"):
+    with disks.mounted(tmp_path / "output", "size=1300k"):
         ended = run(tmp_path, "ParameterServer", LARGE, checkpoint=CHECKPOINT, epochs=4)
-        newest = saved(tmp_path, 2)
+        newest = weights.checkpoint(tmp_path / "output", 2)
     assert ended.code == exits.Exit.STORAGE_FAILED, ended
     told = sentence(ended)
     assert "The checkpoint of step 3 cannot be written" in told
@@ -149,4 +135,4 @@ def test_a_replica_without_examples_takes_part(tmp_path: pathlib.Path) -> None:
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended
     assert launch.summary(tmp_path).steps == 4, "two batches: of four examples, and of one"
-    assert largest_difference(tmp_path, expected) <= 1e-10
+    assert weights.run_difference(tmp_path, expected) <= 1e-10

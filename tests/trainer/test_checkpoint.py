@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from testing.trainer import checkpoints
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 
@@ -50,40 +51,18 @@ def test_a_weight_outside_the_layers_is_refused() -> None:
     ]
 
 
-def variables(value: float) -> dict[str, keras.Variable]:
-    return {
-        "model/0/0": keras.Variable(np.full((2, 3), value), dtype="float32"),
-        "model/0/1": keras.Variable(np.full((3,), value), dtype="bfloat16"),
-        "optimizer/0": keras.Variable(int(value), dtype="int64"),
-    }
-
-
-def state(value: float) -> shard.State:
-    return shard.undivided(variables(value))
-
-
-def at(step: int) -> files.Position:
-    return files.Position(step=step, epoch=step // 10, example=step % 10)
-
-
-def opened(
-    folder: pathlib.Path, attempt: int | None = 1, keep: int = 2, job: str = "a"
-) -> store.Store:
-    return store.Store(folder, keep, job, attempt, lambda _: None)
-
-
 def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
-    saved = opened(tmp_path)
-    assert saved.restore(state(0)) is None
+    saved = checkpoints.opened(tmp_path)
+    assert saved.restore(checkpoints.state(0)) is None
     for step in (10, 25, 31):
-        saved.save(state(step), at(step))
+        saved.save(checkpoints.state(step), checkpoints.at(step))
     assert sorted(path.name for path in tmp_path.glob("step-*")) == [
         "step-0000000025",
         "step-0000000031",
     ]
-    found = variables(0)
-    assert saved.restore(shard.undivided(found)) == at(31)
-    for key, expected in variables(31).items():
+    found = checkpoints.variables(0)
+    assert saved.restore(shard.undivided(found)) == checkpoints.at(31)
+    for key, expected in checkpoints.variables(31).items():
         np.testing.assert_array_equal(found[key].value.numpy(), expected.value.numpy())
 
 
@@ -91,73 +70,73 @@ def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) -> None:
     said: list[str] = []
     saved = store.Store(tmp_path, 3, "a", 1, said.append)
-    saved.save(state(1), at(1))
-    saved.save(state(2), at(2))
+    saved.save(checkpoints.state(1), checkpoints.at(1))
+    saved.save(checkpoints.state(2), checkpoints.at(2))
     damaged = tmp_path / "step-0000000002" / name
     content = bytearray(damaged.read_bytes())
     content[3] ^= 0xFF
     damaged.write_bytes(bytes(content))
-    assert saved.restore(state(0)) == at(1)
+    assert saved.restore(checkpoints.state(0)) == checkpoints.at(1)
     assert len(said) == 1
     assert "step-0000000002" in said[0]
-    saved.save(state(2), at(2))  # the same step again replaces it
-    assert saved.restore(state(0)) == at(2)
+    saved.save(checkpoints.state(2), checkpoints.at(2))  # the same step again replaces it
+    assert saved.restore(checkpoints.state(0)) == checkpoints.at(2)
 
 
 def test_an_interrupted_write_leaves_nothing_to_restore(tmp_path: pathlib.Path) -> None:
-    files.write_part(tmp_path / ".writing-000001-99", 0, state(5))
-    saved = opened(tmp_path)
-    assert saved.restore(state(0)) is None
-    saved.save(state(6), at(6))
+    files.write_part(tmp_path / ".writing-000001-99", 0, checkpoints.state(5))
+    saved = checkpoints.opened(tmp_path)
+    assert saved.restore(checkpoints.state(0)) is None
+    saved.save(checkpoints.state(6), checkpoints.at(6))
     assert not list(tmp_path.glob(".writing-*"))
 
 
 def test_an_older_attempt_writes_nothing_more(tmp_path: pathlib.Path) -> None:
-    old = opened(tmp_path, 1)
-    opened(tmp_path, 2)
+    old = checkpoints.opened(tmp_path, 1)
+    checkpoints.opened(tmp_path, 2)
     with pytest.raises(
         errors.PreemptedError, match="attempt 1 of job a, and attempt 2 of job a has"
     ):
-        old.save(state(1), at(1))
+        old.save(checkpoints.state(1), checkpoints.at(1))
     assert not list(tmp_path.glob("step-*"))
     with pytest.raises(errors.PreemptedError):
-        opened(tmp_path, 1)
-    assert opened(tmp_path, None).attempt == 3
+        checkpoints.opened(tmp_path, 1)
+    assert checkpoints.opened(tmp_path, None).attempt == 3
 
 
 def test_a_chief_that_was_replaced_within_its_attempt_writes_nothing_more(
     tmp_path: pathlib.Path,
 ) -> None:
-    old = opened(tmp_path, 3)
-    old.save(state(1), at(1))
-    new = opened(tmp_path, 3)
+    old = checkpoints.opened(tmp_path, 3)
+    old.save(checkpoints.state(1), checkpoints.at(1))
+    new = checkpoints.opened(tmp_path, 3)
     with pytest.raises(errors.PreemptedError, match="a newer process of the same has taken"):
-        old.save(state(2), at(2))
-    assert new.restore(state(0)) == at(1)
-    new.save(state(2), at(2))
+        old.save(checkpoints.state(2), checkpoints.at(2))
+    assert new.restore(checkpoints.state(0)) == checkpoints.at(1)
+    new.save(checkpoints.state(2), checkpoints.at(2))
     assert (old.attempt, new.attempt) == (3, 3)
 
 
 def test_a_job_that_was_made_again_takes_the_folder_from_the_one_before(
     tmp_path: pathlib.Path,
 ) -> None:
-    old = opened(tmp_path, 7, job="old")
-    old.save(state(1), at(1))
-    new = opened(tmp_path, 1, job="new")
-    assert new.restore(state(0)) == at(1)
+    old = checkpoints.opened(tmp_path, 7, job="old")
+    old.save(checkpoints.state(1), checkpoints.at(1))
+    new = checkpoints.opened(tmp_path, 1, job="new")
+    assert new.restore(checkpoints.state(0)) == checkpoints.at(1)
     with pytest.raises(errors.PreemptedError, match="attempt 1 of job new has taken"):
-        old.save(state(2), at(2))
-    new.save(state(3), at(3))
+        old.save(checkpoints.state(2), checkpoints.at(2))
+    new.save(checkpoints.state(3), checkpoints.at(3))
 
 
 def test_another_model_is_refused(tmp_path: pathlib.Path) -> None:
-    saved = opened(tmp_path)
-    saved.save(state(1), at(1))
+    saved = checkpoints.opened(tmp_path)
+    saved.save(checkpoints.state(1), checkpoints.at(1))
     changed = {key: keras.Variable(np.zeros((2, 4))) for key in ("model/0/0", "model/0/1")}
     with pytest.raises(errors.BadConfigurationError) as refused:
-        saved.restore(shard.undivided({**variables(0), **changed}))
+        saved.restore(shard.undivided({**checkpoints.variables(0), **changed}))
     for told in ("model/0/0 (variable", "(2, 3) there", "model/0/1 (", "(3,) there and (2, 4)"):
         assert told in str(refused.value)
-    fewer = {key: one for key, one in variables(0).items() if key != "optimizer/0"}
+    fewer = {key: one for key, one in checkpoints.variables(0).items() if key != "optimizer/0"}
     with pytest.raises(errors.BadConfigurationError, match="of nothing here"):
         saved.restore(shard.undivided(fewer))

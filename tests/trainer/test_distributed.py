@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from testing.trainer import launch, ranks, reference
-from tests.trainer.test_equality import TOLERANCE, largest_difference
+from testing.trainer import launch, ranks, reference, weights
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.data import arrays, feed
@@ -79,9 +78,9 @@ def test_weights_equal_one_process(
             expected, _ = reference.train(reference.load(name), STEPS, batch, 5)
         ended = group.wait()
     assert [one.code for one in ended] == [0] * processes, ended
-    difference = largest_difference(tmp_path, expected)
+    difference = weights.run_difference(tmp_path, expected)
     print(f"{name}, {processes}x{devices}: largest difference of a weight {difference:.1e}")
-    assert difference <= TOLERANCE
+    assert difference <= weights.TOLERANCE
 
 
 RESUMED: dict[str, object] = {
@@ -116,7 +115,7 @@ def test_the_model_evaluates_exports_and_resumes(tmp_path: pathlib.Path) -> None
         (ended,) = group.wait()
     assert ended.code == 0, ended
     assert "resuming after step" in ended.output
-    assert largest_difference(tmp_path, expected) <= TOLERANCE
+    assert weights.run_difference(tmp_path, expected) <= weights.TOLERANCE
     model = keras.models.load_model(tmp_path / "output" / outputs.MODEL, compile=False)
     served = tf.saved_model.load(tmp_path / "output" / outputs.SAVED_MODEL)
     x = module.examples(0)[0][:2]
@@ -332,4 +331,4 @@ def test_two_processes_end_together_and_resume(tmp_path: pathlib.Path) -> None:
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended
     assert "resuming after step" in ended[0].output
-    assert largest_difference(tmp_path, expected) <= TOLERANCE
+    assert weights.run_difference(tmp_path, expected) <= weights.TOLERANCE

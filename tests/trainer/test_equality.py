@@ -5,15 +5,11 @@ import math
 import pathlib
 
 import keras
-import numpy as np
 import pytest
 
-from testing.trainer import launch, reference
-from tfparallel_trainer.checkpoint import files
+from testing.trainer import launch, reference, weights
 
 STEPS = 20
-TOLERANCE = 1e-10
-
 CASES = [  # model, its examples, processes, devices of each, global batch
     pytest.param("mlp", 52, 1, 1, 15, id="mlp-1x1"),
     pytest.param("mlp", 52, 2, 1, 15, id="mlp-2x1"),
@@ -44,23 +40,12 @@ def test_weights_equal_one_process(
             expected, losses = reference.train(reference.load(name), STEPS, batch, 5)
         ended = group.wait()
     assert [one.code for one in ended] == [0] * processes, ended
-    difference = largest_difference(tmp_path, expected)
+    difference = weights.run_difference(tmp_path, expected)
     print(f"{name} {processes}x{devices}: largest difference of a weight {difference:.1e}")
-    assert difference <= TOLERANCE
+    assert difference <= weights.TOLERANCE
     epoch = -(-examples // batch)
     assert told_loss(tmp_path, epoch) == pytest.approx(
         mean_loss(losses[:epoch], batch, examples), rel=1e-9
-    )
-
-
-def largest_difference(folder: pathlib.Path, expected: list[np.ndarray]) -> float:
-    """Between the weights of the newest checkpoint and the expected ones."""
-    newest = sorted((folder / "output" / "checkpoints").glob("step-*"))[-1]
-    saved = dict(files.read(newest, files.read_index(newest)))
-    weights = [array for key, array in saved.items() if key.startswith("model/")]
-    assert [array.shape for array in weights] == [array.shape for array in expected]
-    return max(
-        float(np.abs(one - other).max()) for one, other in zip(weights, expected, strict=True)
     )
 
 
@@ -92,7 +77,7 @@ def test_model_file_is_plain_keras(tmp_path: pathlib.Path) -> None:
     with reference.floatx():
         module = reference.load("mlp")
         model = keras.models.load_model(tmp_path / "output" / "model.keras")
-        assert largest_difference(tmp_path, model.get_weights()) == 0.0
+        assert weights.run_difference(tmp_path, model.get_weights()) == 0.0
         x, y, weight = module.evaluation_data(type("Context", (), {"epoch": 0}))
         found = model.evaluate(
             x, y, sample_weight=weight, batch_size=7, verbose=0, return_dict=True

@@ -7,43 +7,22 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import launch, ranks
+from testing.trainer import launch, normalised, ranks
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.step import finite
 
-BATCH = 6
-
-
-def normalised() -> keras.Model:
-    return keras.Sequential(
-        [keras.Input((3,)), keras.layers.Dense(4), keras.layers.BatchNormalization(), _last()]
-    )
-
-
-def _last() -> keras.layers.Layer:
-    return keras.layers.Dense(1)
-
-
-def compiled(model: keras.Model) -> None:
-    model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"])
-
-
-def examples() -> tuple[Any, Any, None]:
-    random = np.random.default_rng(0)
-    return random.normal(size=(5 * BATCH, 3)), random.normal(size=(5 * BATCH, 1)), None
-
 
 @pytest.mark.usefixtures("float64")
 def test_a_step_that_is_left_out_changes_nothing() -> None:
-    x, y, _ = examples()
+    x, y, _ = normalised.examples()
     broken = x.copy()
-    broken[2 * BATCH + 1] = np.nan
-    made = ranks.module(normalised, compiled)
-    whole, outcomes = ranks.run(made, (broken, y, None), 2, BATCH, leaves_out=True)
+    broken[2 * normalised.BATCH + 1] = np.nan
+    made = ranks.module(normalised.build, normalised.compile_model)
+    whole, outcomes = ranks.run(made, (broken, y, None), 2, normalised.BATCH, leaves_out=True)
     assert [outcome.finite for outcome in outcomes] == [True, True, False, True, True]
-    kept = np.r_[0 : 2 * BATCH, 3 * BATCH : 5 * BATCH]
-    without, _ = ranks.run(made, (x[kept], y[kept], None), 2, BATCH)
+    kept = np.r_[0 : 2 * normalised.BATCH, 3 * normalised.BATCH : 5 * normalised.BATCH]
+    without, _ = ranks.run(made, (x[kept], y[kept], None), 2, normalised.BATCH)
     for one, other in zip(whole, without, strict=True):
         for a, b in zip(one.model.get_weights(), other.model.get_weights(), strict=True):
             np.testing.assert_array_equal(a, b)
@@ -56,8 +35,8 @@ def without_gradient(y: Any, y_pred: Any) -> Any:
 
 
 def test_a_gradient_alone_can_be_at_fault() -> None:
-    made = ranks.module(normalised, lambda model: model.compile("sgd", without_gradient))
-    (first, _), outcomes = ranks.run(made, examples(), 2, 30)
+    made = ranks.module(normalised.build, lambda model: model.compile("sgd", without_gradient))
+    (first, _), outcomes = ranks.run(made, normalised.examples(), 2, 30)
     assert [(outcome.loss, outcome.finite) for outcome in outcomes] == [(0.0, False)]
     assert not finite.Weights(first).finite()
 
@@ -67,10 +46,12 @@ def test_loss_scaling_leaves_a_step_out_on_all_ranks() -> None:
         inner = keras.optimizers.SGD(0.1, global_clipnorm=0.5)
         model.compile(keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**100), "mse")
 
-    x, y, _ = examples()
+    x, y, _ = normalised.examples()
     x[0] = 1e9  # overflows with this scale, on the first rank only
-    made = ranks.module(lambda: keras.Sequential([keras.Input((3,)), _last()]), scaled)
-    replicas, outcomes = ranks.run(made, (x[:BATCH], y[:BATCH], None), 2, BATCH)
+    made = ranks.module(lambda: keras.Sequential([keras.Input((3,)), normalised.last()]), scaled)
+    replicas, outcomes = ranks.run(
+        made, (x[: normalised.BATCH], y[: normalised.BATCH], None), 2, normalised.BATCH
+    )
     assert [outcome.finite for outcome in outcomes] == [True]
     fresh = ranks.build(made, (x, y, None), 2)
     for own, untouched in zip(replicas, fresh, strict=True):

@@ -1,6 +1,5 @@
 """Our fit against Keras' own: the same arguments, the same weights, the same history."""
 
-import functools
 import inspect
 import json
 import pathlib
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfparallel_trainer
-from testing.trainer import launch
+from testing.trainer import keras_fit, launch
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
 from tfparallel_trainer.fitting import callbacks, support
@@ -49,25 +48,10 @@ TOGETHER = (
 )
 """The cases that several processes run."""
 
-Result = tuple[list[Any], dict[str, Any]]
 
-
-@functools.cache
-def by_keras(name: str) -> Result:
-    """What Keras' own fit gives in one process."""
-    case = fitted.CASES[name]
-    model = case.build()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of data that ends within an epoch
-        history = model.fit(**case.data(), shuffle=False, verbose=0, **case.arguments())
-    return model.get_weights(), told(history)
-
-
-def told(history: Any) -> dict[str, Any]:
-    return {"history": history.history, "epoch": history.epoch, "params": history.params}
-
-
-def compare(found: Result, expected: Result, tolerance: float = TOLERANCE) -> None:
+def compare(
+    found: keras_fit.Result, expected: keras_fit.Result, tolerance: float = TOLERANCE
+) -> None:
     for one, other in zip(found[0], expected[0], strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
@@ -82,7 +66,7 @@ def compare(found: Result, expected: Result, tolerance: float = TOLERANCE) -> No
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", fitted.CASES)
 def test_alone_it_gives_what_keras_gives(name: str) -> None:
-    expected = by_keras(name)
+    expected = keras_fit.train(name)
     case = fitted.CASES[name]
     model = case.build()
     with warnings.catch_warnings():
@@ -91,7 +75,7 @@ def test_alone_it_gives_what_keras_gives(name: str) -> None:
         history = tfparallel_trainer.fit(
             model, **case.data(), shuffle=False, verbose=0, **case.arguments()
         )
-    compare((model.get_weights(), told(history)), expected)
+    compare((model.get_weights(), keras_fit.history_of(history)), expected)
     assert history.model is model
     assert model.history is history
 
@@ -117,7 +101,7 @@ def test_two_processes_give_what_keras_gives_in_one(tmp_path: pathlib.Path) -> N
     environments = launch.environments(tmp_path, SCRIPT.parent, {}, processes=2)
     arguments = (str(SCRIPT), str(tmp_path), *TOGETHER)
     with launch.Group(tmp_path / "logs", environments, arguments) as group:
-        expected = {name: by_keras(name) for name in TOGETHER}
+        expected = {name: keras_fit.train(name) for name in TOGETHER}
         ended = group.wait(600)
     assert [one.code for one in ended] == [0, 0], ended
     for name, wanted in expected.items():
@@ -230,5 +214,9 @@ def test_several_devices_give_what_keras_gives_on_one(
         history = tfparallel_trainer.fit(
             model, **case.data(), shuffle=False, verbose=0, **case.arguments()
         )
-        compare((model.get_weights(), told(history)), by_keras(name), case.tolerance)
+        compare(
+            (model.get_weights(), keras_fit.history_of(history)),
+            keras_fit.train(name),
+            case.tolerance,
+        )
         assert history.model is model

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing.trainer import launch
+from testing.trainer import keras_fit, launch
 from testing.trainer.models import fitted
-from tests.trainer.test_fit import by_keras
 from tfparallel_trainer.contract import exits
 
 pytestmark = [
@@ -96,7 +95,7 @@ def test_a_strategy_of_the_script_is_used_and_its_model_gets_the_weights(
     environments = launch.environments(tmp_path, script.parent, {}, processes=2)
     command = (str(script), str(tmp_path))
     with launch.Group(tmp_path / "logs", environments, command) as group:
-        weights, _ = by_keras("EarlyStopping")
+        weights, _ = keras_fit.train("EarlyStopping")
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended
     for task in ("chief", "worker"):
@@ -137,7 +136,7 @@ def test_with_servers_the_chief_alone_goes_on_after_fit(name: str, tmp_path: pat
     assert {one.code for one in ended.values()} == {0}, ended
     assert "after fit" in ended["chief-0"].output
     assert "after fit" not in ended["worker-0"].output + ended["ps-0"].output
-    weights, told = by_keras(name)  # one worker makes the steps of one process
+    weights, told = keras_fit.train(name)  # one worker makes the steps of one process
     with np.load(folder / "chief.npz") as arrays:
         for key, wanted in zip(arrays.files, weights, strict=True):
             assert float(np.abs(arrays[key] - wanted).max()) <= 1e-10

@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from testing.trainer import launch, reference
-from tests.trainer.test_equality import largest_difference
+from testing.trainer import launch, reference, weights
 from tfparallel_trainer.contract import environment, exits
 
 TRAINER: dict[str, object] = {
@@ -59,7 +58,7 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
         ended = group.wait()
         assert [one.code for one in ended] == [0, 0], ended
         assert f"resuming after step {stopped} " in ended[0].output
-    difference = largest_difference(tmp_path, expected)
+    difference = weights.run_difference(tmp_path, expected)
     print(f"killed, terminated and resumed: largest difference of a weight {difference:.1e}")
     assert difference <= 1e-10
     assert launch.summary(tmp_path).steps == steps

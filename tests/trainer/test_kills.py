@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from testing.trainer import launch, reference, saves
-from tests.trainer.test_equality import largest_difference
-from tfparallel_trainer.checkpoint import files
+from testing.trainer import launch, reference, saves, weights
 from tfparallel_trainer.contract import environment, exits
 
 TRAINER: dict[str, object] = {
@@ -22,18 +20,6 @@ TRAINER: dict[str, object] = {
     "seed": 5,
     "checkpoint": {"claim": "c", "everySteps": 7, "keep": 2},
 }
-
-
-def saved(folder: pathlib.Path, step: int) -> dict[str, Any]:
-    """The variables of a checkpoint, checked."""
-    checkpoint = folder / "output" / "checkpoints" / f"step-{step:010}"
-    return dict(files.read(checkpoint, files.read_index(checkpoint)))
-
-
-def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert list(one) == list(other)
-    for key, array in one.items():
-        assert array.tobytes() == other[key].tobytes(), key
 
 
 @pytest.mark.timeout(600)
@@ -71,7 +57,10 @@ def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path: pathlib.Path) -> N
     steps = launch.newest(tmp_path / "killed") + 20
     finish("killed", steps, attempt=4)
     finish("whole", steps)
-    assert_same_bits(saved(tmp_path / "killed", steps), saved(tmp_path / "whole", steps))
+    weights.assert_same_bits(
+        weights.checkpoint(tmp_path / "killed" / "output", steps),
+        weights.checkpoint(tmp_path / "whole" / "output", steps),
+    )
 
 
 MOMENTS = {
@@ -120,7 +109,7 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
         steps = sorted(int(path.name[-10:]) for path in checkpoints.glob("step-*"))
         assert steps == [newest + 1, newest + 2]
         for step in steps:
-            assert len(saved(tmp_path / "killed", step)) == saves.VARIABLES
+            assert len(weights.checkpoint(tmp_path / "killed" / "output", step)) == saves.VARIABLES
         newest += 2
         print(f"killed when {what}: step {newest} is the newest that is whole")
 
@@ -129,7 +118,9 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
     assert f"resuming after step {newest} " in ended.output
     assert not saves.drafts(checkpoints)
     for one, other in zip(
-        saved(tmp_path / "killed", 12).values(), saved(tmp_path / "whole", 12).values(), strict=True
+        weights.checkpoint(tmp_path / "killed" / "output", 12).values(),
+        weights.checkpoint(tmp_path / "whole" / "output", 12).values(),
+        strict=True,
     ):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
 
@@ -163,7 +154,7 @@ def test_it_goes_on_with_other_numbers_and_strategies(tmp_path: pathlib.Path) ->
     finish(32, list(servers.values()))
     train(40, processes=1, devices=2, strategy="Mirrored")
     train(48, processes=2)
-    difference = largest_difference(tmp_path, expected)
+    difference = weights.run_difference(tmp_path, expected)
     print(f"on six meshes one after the other: largest difference of a weight {difference:.1e}")
     assert difference <= 1e-10
     assert_all_is_on_record(tmp_path / "output" / "logs")

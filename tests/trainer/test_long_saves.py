@@ -3,8 +3,7 @@
 import pathlib
 import signal
 
-from testing.trainer import launch
-from tests.trainer.test_kills import saved
+from testing.trainer import launch, weights
 from tfparallel_trainer import termination
 from tfparallel_trainer.contract import exits
 
@@ -51,7 +50,7 @@ def stop(folder: pathlib.Path, every: int, seconds: float, when: str) -> list[la
 def assert_saved(folder: pathlib.Path, ended: list[launch.Ended]) -> None:
     assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 2, ended
     stopped = int(ended[0].errors.rsplit("after step ", 1)[1].split(",")[0])
-    assert saved(folder, stopped)
+    assert weights.checkpoint(folder / "output", stopped)
 
 
 def test_the_last_save_takes_longer_than_peers_need_to_be_missed(tmp_path: pathlib.Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import keras
 import pytest
 
-from testing.trainer import launch, planned_models, reference
-from tests.trainer import test_split_graph, test_split_run
+from testing.trainer import launch, planned_models, reference, runs, split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import environment, exits, job_file
@@ -18,18 +17,18 @@ from tfparallel_trainer.split import placing, planned
 from tfparallel_trainer.split.model import graph, recording
 from tfparallel_trainer.split.planning import devices, room
 
-pytestmark = test_split_graph.pytestmark
+pytestmark = split_models.MARKS
 
 AUTO = job_file.Mesh(auto=True)
 ADAM = keras.optimizers.Adam()
 
 
 def perceptron() -> graph.Graph:
-    return recording.record(test_split_graph.bare(planned_models.perceptron))
+    return recording.record(split_models.bare(planned_models.perceptron))
 
 
 def test_a_run_with_auto_equals_one_process_and_tells_its_choice(tmp_path: pathlib.Path) -> None:
-    steps, batch = test_split_run.STEPS, test_split_run.BATCH
+    steps, batch = 8, 15
     environments = launch.environments(
         tmp_path,
         reference.MODELS,
@@ -44,7 +43,7 @@ def test_a_run_with_auto_equals_one_process_and_tells_its_choice(tmp_path: pathl
             _, losses = reference.train(reference.load("mlp"), steps, batch, 5)
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
-    assert test_split_run.losses_of(tmp_path) == pytest.approx(losses, rel=1e-9)
+    assert runs.step_losses(tmp_path) == pytest.approx(losses, rel=1e-9)
     assert "the planner's choice: Stage" in ended[0].output
     assert "The next best (" in ended[0].output
 

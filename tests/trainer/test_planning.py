@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from testing.trainer import planned_models, split_models
-from tests.trainer import test_split_graph
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import graph, recording
@@ -43,11 +42,11 @@ AT_ONCE = devices.Link(bandwidth=math.inf, latency=0.0)
 @functools.cache
 def skeleton_of(name: str) -> Any:
     """A model of this name without weights; building it takes longer than planning it."""
-    return test_split_graph.bare(planned_models.REAL[name])
+    return split_models.bare(planned_models.REAL[name])
 
 
 def subject(build: Callable[[], Any], cluster: devices.Cluster) -> choose.Subject:
-    return subject_of(recording.record(test_split_graph.bare(build)), cluster)
+    return subject_of(recording.record(split_models.bare(build)), cluster)
 
 
 def subject_of(
@@ -132,8 +131,8 @@ def brute_force(given: choose.Subject, known: tables.Tables, setting: settings.S
 @pytest.mark.parametrize("name", [*split_models.ALL, "decoder", "lstm"])
 def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
     build = {**split_models.ALL, **planned_models.REAL}[name]
-    recorded = recording.record(test_split_graph.bare(build))
-    model = test_split_graph.eager(build)
+    recorded = recording.record(split_models.bare(build))
+    model = split_models.eager(build)
 
     def size(variables: Any) -> int:
         return sum(math.prod(one.shape) * one.value.dtype.size for one in variables)
@@ -240,7 +239,7 @@ def test_an_open_length_has_to_be_told() -> None:
         tokens = keras.Input((None,), dtype="int32", name="words")
         return keras.Model(tokens, keras.layers.LSTM(3)(keras.layers.Embedding(5, 4)(tokens)))
 
-    recorded = recording.record(test_split_graph.bare(build))
+    recorded = recording.record(split_models.bare(build))
     with pytest.raises(errors.BadConfigurationError, match=r"words .* --length"):
         model_costs.of(recorded, {})
     assert model_costs.of(recorded, {}, length=7).nodes[1].flops > 0

@@ -6,7 +6,6 @@ import keras
 import pytest
 
 from testing.trainer import split_models
-from tests.trainer import test_split_graph
 from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.planning import calibrate, devices, links, times
 
@@ -25,7 +24,7 @@ def test_equal_layers_are_measured_once_and_more_work_takes_longer() -> None:
         wide = [keras.layers.Dense(1000) for _ in range(2)]
         return keras.Sequential([keras.Input((1000,)), *wide, keras.layers.Dense(10)])
 
-    model = recording.record(test_split_graph.bare(build))
+    model = recording.record(split_models.bare(build))
     first, second, last = calibrate.measure(model, 64)
     assert first is second
     assert seconds(first.forward, 64) > seconds(last.forward, 64) > 0
@@ -34,19 +33,19 @@ def test_equal_layers_are_measured_once_and_more_work_takes_longer() -> None:
 
 @pytest.mark.parametrize("name", ["masked", "several", "operations"])
 def test_every_kind_of_node_can_be_measured(name: str) -> None:
-    model = recording.record(test_split_graph.bare(split_models.ALL[name]))
+    model = recording.record(split_models.bare(split_models.ALL[name]))
     found = calibrate.measure(model, 4)
     assert len(found) == len(model.nodes)
     assert all(seconds(one.forward, 4) > 0 for one in found)
 
 
 def test_an_update_is_measured_where_there_is_one() -> None:
-    model = recording.record(test_split_graph.bare(split_models.ALL["several"]))
+    model = recording.record(split_models.bare(split_models.ALL["several"]))
     made = calibrate.update(keras.optimizers.Adam(), model)
     assert 1e6 < made.bandwidth < 1e13  # bytes a second
     assert made.weight_seconds >= 0
     nothing = keras.Sequential([keras.Input((3,)), keras.layers.ReLU()])
-    bare = recording.record(test_split_graph.bare(lambda: nothing))
+    bare = recording.record(split_models.bare(lambda: nothing))
     assert calibrate.update(keras.optimizers.Adam(), bare) == devices.Update()
 
 

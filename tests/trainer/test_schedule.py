@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testing.trainer import ranks
-from tests.trainer.test_finite import compiled, examples, normalised
+from testing.trainer import normalised, ranks
 from tfparallel_trainer import engine, progress, reporting, stall, termination, training
 from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file
@@ -42,8 +41,8 @@ def test_steps_and_minutes_stand_beside_each_other(
 
 
 def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
-    data = examples()
-    made = ranks.module(normalised, compiled)
+    data = normalised.examples()
+    made = ranks.module(normalised.build, normalised.compile_model)
     replicas = ranks.build(made, data, 2)
     saved: list[int] = []
     spec = job_file.TrainerSpec.model_validate(

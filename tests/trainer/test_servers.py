@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import launch, reference, server_jobs
-from tests.trainer.test_equality import largest_difference
+from testing.trainer import launch, reference, server_jobs, weights
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.servers import presence
 
@@ -66,7 +65,7 @@ def test_one_worker_equals_one_process(tmp_path: pathlib.Path) -> None:
     with launch.Group(tmp_path / "logs", list(started.values())) as group:
         ended = server_jobs.wait(group)
     assert [one.code for one in ended] == [0] * 4, ended
-    difference = largest_difference(tmp_path, expected)
+    difference = weights.run_difference(tmp_path, expected)
     print(f"one worker, two servers: largest difference of a weight {difference:.1e}")
     assert difference <= 1e-10
     told = launch.summary(tmp_path).metrics

@@ -16,7 +16,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer.test_checkpoint import opened
+from testing.trainer import checkpoints
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files, owner, peers, shard, store, values
 
@@ -239,8 +239,8 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
     ):
         state = shard.State(shares, given_state.wholes)
         with pytest.raises(errors.StorageError, match=said):
-            opened(tmp_path).save(state, at(1))
-    opened(tmp_path).save(given_state, at(1))
+            checkpoints.opened(tmp_path).save(state, at(1))
+    checkpoints.opened(tmp_path).save(given_state, at(1))
     assert [path.name for path in store.checkpoints(tmp_path)] == ["step-0000000001"]
 
 
@@ -257,8 +257,8 @@ def test_variables_of_a_strategy_are_saved_and_restored(tmp_path: pathlib.Path) 
         found = {"kernel": keras.Variable(np.zeros((9, 2))), "count": keras.Variable(0)}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(values, "BLOCK_BYTES", 16)
-        opened(tmp_path).save(shard.undivided(saved), at(1))
-        assert opened(tmp_path).restore(shard.undivided(found)) == at(1)
+        checkpoints.opened(tmp_path).save(shard.undivided(saved), at(1))
+        assert checkpoints.opened(tmp_path).restore(shard.undivided(found)) == at(1)
     for replica in found["kernel"].value.values:
         np.testing.assert_array_equal(replica.numpy(), content((9, 2)))
     assert found["count"].value.numpy() == 3

@@ -13,8 +13,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testing.trainer import launch, reference
-from tests.trainer import test_equality
+from testing.trainer import launch, reference, weights
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.data import feed, marks, nest, order, source
@@ -320,7 +319,7 @@ def test_records_on_two_and_then_three_processes_equal_one(tmp_path: pathlib.Pat
             SEED,
             lambda epoch: noisy_rows(values, epoch),
         )
-    assert test_equality.largest_difference(tmp_path, expected) <= test_equality.TOLERANCE
+    assert weights.run_difference(tmp_path, expected) <= weights.TOLERANCE
 
 
 def write_features(path: pathlib.Path, columns: dict[str, Any]) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from testing.trainer import launch, reference, truth
-from tests.trainer import test_split_truth
+from testing.trainer import launch, reference, split_ranks, truth
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.mesh import shape
@@ -92,7 +91,7 @@ def test_they_lead_to_the_weights_of_one_process(
 
 def divided(given: list[Any]) -> callbacks.Divided:
     functions = truth.CASES[0].functions(synchronized=False)
-    own, _, _ = test_split_truth.prepare(functions, shape.Mesh(stage=2), 2)
+    own, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
     return callbacks.Divided(own, upkeep.Upkeep(own), given)
 
 

@@ -10,9 +10,8 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import launch, reference, truth, truth_split
+from testing.trainer import launch, reference, runs, truth, truth_split
 from testing.trainer import ranks as devices
-from tests.trainer import test_split_run
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 
@@ -164,7 +163,7 @@ def test_dropout_is_that_of_one_process_where_that_is_asked_for(tmp_path: pathli
         again, own_again = train(case, TENSOR)
         (ended,) = group.wait()
     assert ended.code == exits.Exit.DONE, ended
-    assert test_split_run.losses_of(tmp_path) == pytest.approx(losses, rel=1e-10)
+    assert runs.step_losses(tmp_path) == pytest.approx(losses, rel=1e-10)
     assert truth.difference(same, wanted, relative=False) <= case.limit
     assert truth.difference(fast, wanted, relative=False) > 1e-3
     assert truth.difference(again, fast, relative=False) == 0

@@ -1,6 +1,5 @@
 """A graph computes what its model computes, without the model's weights."""
 
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,58 +9,32 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import split_models
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys
-from tfparallel_trainer.split.model import execution, initial, recording, skeleton
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.split.model import execution, initial, recording
 
-pytestmark = [
-    pytest.mark.usefixtures("float64"),
-    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
-    # Said of nested models, although their layers do pass masks on.
-    pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning"),
-]
-
-SEED = 7
-
-
-def eager(build: Callable[[], Any]) -> Any:
-    """The model as one process builds it."""
-    replica.forget_names()
-    keras.utils.set_random_seed(SEED)
-    return build()
-
-
-def bare(build: Callable[[], Any]) -> Any:
-    """The model without its weights."""
-    replica.forget_names()
-    return skeleton.build(user.Module(pathlib.Path("model.py"), {"build_model": build}), SEED)
-
-
-def values(model: Any) -> dict[str, Any]:
-    """What the variables of a model hold, by key."""
-    return {key: np.array(one.value) for key, one in recording.variables(model).items()}
+pytestmark = split_models.MARKS
 
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", split_models.ALL)
 def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, training: bool) -> None:
-    model = eager(split_models.ALL[name])
-    found = recording.record(bare(split_models.ALL[name]))
+    model = split_models.eager(split_models.ALL[name])
+    found = recording.record(split_models.bare(split_models.ALL[name]))
     inputs = split_models.inputs_of(model, 3)
-    mine = execution.run(found, inputs, values(model), training)
+    mine = execution.run(found, inputs, split_models.values(model), training)
     expected = model(inputs, training=training)
     keras.tree.assert_same_structure(mine.outputs, expected)
     for one, other in zip(
         keras.tree.flatten(mine.outputs), keras.tree.flatten(expected), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
-    after = values(model)
+    after = split_models.values(model)
     for key, value in mine.changed.items():
         np.testing.assert_allclose(value, after[key], rtol=0, atol=1e-12)
     changed = {
         key
-        for key, one in values(eager(split_models.ALL[name])).items()
+        for key, one in split_models.values(split_models.eager(split_models.ALL[name])).items()
         if not np.array_equal(one, after[key])
     }
     assert changed == set(mine.changed)
@@ -69,8 +42,8 @@ def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, train
 
 @pytest.mark.parametrize("name", split_models.ALL)
 def test_keys_are_those_of_the_checkpoints_of_the_whole_model(name: str) -> None:
-    whole = keys.of_weights(eager(split_models.ALL[name]))
-    found = recording.record(bare(split_models.ALL[name]))
+    whole = keys.of_weights(split_models.eager(split_models.ALL[name]))
+    found = recording.record(split_models.bare(split_models.ALL[name]))
     weights = {key: one for key, one in found.variables.items() if key in whole}
     assert list(weights) == list(whole)
     assert [one.shape for one in weights.values()] == [one.shape for one in whole.values()]
@@ -79,12 +52,12 @@ def test_keys_are_those_of_the_checkpoints_of_the_whole_model(name: str) -> None
 
 
 def test_inputs_are_taken_by_name_or_in_order() -> None:
-    model = eager(split_models.shared)
+    model = split_models.eager(split_models.shared)
     found = recording.record(model)
     second, first = split_models.inputs_of(model, 3)
     expected = model([second, first])
     for inputs in ([second, first], {"first": first, "second": second}):
-        mine = execution.run(found, inputs, values(model), training=False).outputs
+        mine = execution.run(found, inputs, split_models.values(model), training=False).outputs
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="the input first is not among second"):
         execution.by_number(found, {"second": second})
@@ -94,32 +67,34 @@ def test_inputs_are_taken_by_name_or_in_order() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1, 1)])
 def test_a_last_axis_of_one_may_be_left_out_or_be_there(shape: tuple[int, ...]) -> None:
-    model = eager(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)]))
+    model = split_models.eager(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)]))
     found = recording.record(model)
     x = np.array([1.0, 2.0, 3.0]).reshape(shape)
-    mine = execution.run(found, x, values(model), training=False).outputs
+    mine = execution.run(found, x, split_models.values(model), training=False).outputs
     np.testing.assert_allclose(mine, model(x.reshape(3, 1)), rtol=0, atol=1e-12)
 
 
 def test_losses_that_layers_add_are_given_without_those_of_weights() -> None:
-    model = eager(split_models.own_layers)
+    model = split_models.eager(split_models.own_layers)
     found = recording.record(model)
     inputs = split_models.inputs_of(model, 3)
-    added = execution.run(found, inputs, values(model), training=False).added
+    added = execution.run(found, inputs, split_models.values(model), training=False).added
     model(inputs)
     np.testing.assert_allclose(added, model.losses[:1], rtol=0, atol=1e-12)
     assert len(model.losses) == 2
 
 
 def test_the_mask_of_an_output_is_given() -> None:
-    found = recording.record(bare(split_models.masked))
+    found = recording.record(split_models.bare(split_models.masked))
     tokens = np.array([[3, 0, 1, 0, 0]])
-    mine = execution.run(found, tokens, values(eager(split_models.masked)), training=False)
+    mine = execution.run(
+        found, tokens, split_models.values(split_models.eager(split_models.masked)), training=False
+    )
     np.testing.assert_array_equal(mine.masks["output"], tokens != 0)
 
 
 def test_nested_models_become_their_own_calls() -> None:
-    names = [node.name for node in recording.record(bare(split_models.nested)).nodes]
+    names = [node.name for node in recording.record(split_models.bare(split_models.nested)).nodes]
     assert sum(name.startswith("inner/") for name in names) == 4  # two calls of two nodes each
     assert [name for name in names if name.startswith("tower/")] == [
         "tower/dense_1",
@@ -189,15 +164,16 @@ def by_value() -> Any:
 )
 def test_what_cannot_be_split_is_refused(build: Callable[[], Any], words: str) -> None:
     with pytest.raises(errors.UserCodeError, match=words):
-        recording.record(bare(build))
+        recording.record(split_models.bare(build))
 
 
 @pytest.mark.parametrize("name", split_models.ALL)
 def test_parts_are_those_of_the_whole_model(name: str) -> None:
     whole = {
-        key: np.array(one) for key, one in keys.of_weights(eager(split_models.ALL[name])).items()
+        key: np.array(one)
+        for key, one in keys.of_weights(split_models.eager(split_models.ALL[name])).items()
     }
-    skeleton_weights = keys.of_weights(bare(split_models.ALL[name]))
+    skeleton_weights = keys.of_weights(split_models.bare(split_models.ALL[name]))
     for half in (0, 1):
         parts = {
             key: (slice(half * (one.shape[0] // 2), (half + 1) * (one.shape[0] // 2)),)
@@ -219,7 +195,7 @@ def drawn_one_by_one() -> tuple[int, int]:
     """Bytes that the model keeps without weights, and the most while a part of each is drawn."""
     keras.config.set_dtype_policy("float64")
     before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    weights = keys.of_weights(bare(large))
+    weights = keys.of_weights(split_models.bare(large))
     kept = tf.config.experimental.get_memory_info("CPU:0")["current"] - before
     tf.config.experimental.reset_memory_stats("CPU:0")
     parts = dict(initial.values(weights, dict.fromkeys(weights, (slice(0, 8),))))
@@ -236,7 +212,7 @@ def test_one_whole_variable_is_in_memory_at_a_time(apart: Callable[..., Any]) ->
 def part_run() -> int:
     """Bytes that are kept after the first of eight layers was run."""
     keras.config.set_dtype_policy("float64")
-    made = recording.record(bare(large))
+    made = recording.record(split_models.bare(large))
     first = made.nodes[0]
     held = {key: tf.zeros(made.variables[key].shape, tf.float64) for key in first.variables}
     before: int = tf.config.experimental.get_memory_info("CPU:0")["current"]

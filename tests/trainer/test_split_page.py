@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import pytest
 
 from testing import pages, paths
-from tests.trainer import test_split_users
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
@@ -14,6 +13,7 @@ from tfparallel_trainer.split.layers import assignment, whole
 from tfparallel_trainer.split.layers.rules import attention, convolution, dense, einsum, embedding
 from tfparallel_trainer.split.model import skeleton, wishes
 from tfparallel_trainer.split.planning import answer
+from tfparallel_trainer.step import replica
 
 PAGE = "splitting-layers.md"
 EXAMPLE = paths.ROOT / "examples/split-cnn"
@@ -46,6 +46,7 @@ def test_the_page_names_every_optimizer() -> None:
 def wished(degrees: Mapping[shape.Axis, int], folder: pathlib.Path = EXAMPLE) -> dict[str, str]:
     """The ways of the layers of a module that wishes for some."""
     module = user.load(folder, "ways.py")
+    replica.forget_names()
     model = wishes.recorded(module, skeleton.build(module, 0))
     choices = assignment.assign(model, degrees).choices
     return {choice.node.name: choice.way for choice in choices}
@@ -96,4 +97,4 @@ def test_the_planner_takes_meshes_on_which_wishes_are_granted() -> None:
 def test_the_rule_on_the_page_is_the_one_that_is_tested() -> None:
     text = (paths.ROOT / "docs" / PAGE).read_text()
     rule = text.split("```python\n", 2)[2].split("```", 1)[0]
-    assert rule in pathlib.Path(str(test_split_users.__file__)).read_text()
+    assert rule in (pathlib.Path(__file__).parent / "test_split_users.py").read_text()

@@ -1,12 +1,11 @@
 """A job with a mesh of stages: whole processes, as the operator starts them."""
 
-import json
 import pathlib
 
 import pytest
 
-from testing.trainer import launch, reference
-from tfparallel_trainer.contract import environment, exits, outputs
+from testing.trainer import launch, reference, runs
+from tfparallel_trainer.contract import environment, exits
 
 STEPS = 8
 BATCH = 15
@@ -24,13 +23,6 @@ CASES = [  # model, processes, devices of each, mesh
     ),
     pytest.param("mlp", 4, 1, {"stage": 2, "tensor": 2, "microbatches": 2}, id="mlp-4x1"),
 ]
-
-
-def losses_of(folder: pathlib.Path) -> list[float]:
-    """The loss of each step."""
-    lines = (folder / "output" / outputs.STEP_LOG).read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [one["loss"] for one in records if one["event"] == outputs.StepEvent.STEP]
 
 
 @pytest.mark.parametrize(("name", "processes", "devices", "mesh"), CASES)
@@ -53,7 +45,7 @@ def test_losses_equal_one_process(
             _, losses = reference.train(reference.load(name), STEPS, BATCH, 5)
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.DONE] * processes, ended
-    assert losses_of(tmp_path) == pytest.approx(losses, rel=1e-9)
+    assert runs.step_losses(tmp_path) == pytest.approx(losses, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import split_models
-from tests.trainer import test_split_graph
 from tfparallel_trainer.split.model import execution, graph, recording
 from tfparallel_trainer.split.pipeline import stages
 
-pytestmark = test_split_graph.pytestmark
+pytestmark = split_models.MARKS
 
 
 def loss_of(outputs: Iterable[Any]) -> Any:
@@ -73,9 +72,9 @@ def in_stages(
 @pytest.mark.parametrize("name", split_models.ALL)
 def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
     build = split_models.ALL[name]
-    model = recording.record(test_split_graph.bare(build))
-    inputs = split_models.inputs_of(test_split_graph.eager(build), 3)
-    values = test_split_graph.values(test_split_graph.eager(build))
+    model = recording.record(split_models.bare(build))
+    inputs = split_models.inputs_of(split_models.eager(build), 3)
+    values = split_models.values(split_models.eager(build))
     weights = {key: tf.constant(value) for key, value in values.items()}
     outputs, gradients = whole(model, inputs, weights)
     expected = dict(

@@ -8,36 +8,18 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import ranks as devices
 from testing.trainer import reference, split_models, split_ranks, truth
 from testing.trainer.models import truth as models
-from tests.trainer import test_split_graph
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.engine import ranks, steps
 from tfparallel_trainer.split.pipeline import schedule
 from tfparallel_trainer.step import train
 
-pytestmark = test_split_graph.pytestmark
+pytestmark = split_models.MARKS
 
 STEPS = 12
 ONE = split_ranks.ONE
 Functions = dict[str, Any]
-
-
-def prepare(
-    functions: Functions,
-    mesh: shape.Mesh,
-    microbatches: int,
-    order: schedule.Schedule = ONE,
-    batch: int = truth.BATCH,
-) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
-    """All ranks of a mesh in this process."""
-    mesh = shape.Mesh(
-        **{str(axis): mesh.degree(axis) for axis in shape.Axis}, generation=devices.generation()
-    )
-    return split_ranks.prepare(functions, mesh, microbatches, order, batch)
 
 
 def trained(
@@ -48,7 +30,7 @@ def trained(
     number: int = STEPS,
 ) -> tuple[dict[str, Any], list[train.Outcome]]:
     """The weights after some steps, put together from their parts, and what the steps gave."""
-    made, examples, step = prepare(functions, mesh, microbatches, order)
+    made, examples, step = split_ranks.prepare_new(functions, mesh, microbatches, order)
     outcomes: list[train.Outcome] = []
     for epoch in range(number):
         for batch in examples.epoch(epoch, 0):
@@ -118,7 +100,7 @@ def test_layers_split_in_the_three_ways_equal_a_plain_loop() -> None:
     ways = {"conv2d": "rows", "conv2d_1": "filters", "dense": "data"}
     functions = {**case.functions(synchronized=False), "layer_ways": lambda: ways}
     mesh = shape.Mesh(spatial=2, tensor=2)
-    made, _, _ = prepare(functions, mesh, 1)
+    made, _, _ = split_ranks.prepare_new(functions, mesh, 1)
     chosen = {choice.node.name: choice.way for choice in made.divided.plan.choices}
     assert ways.items() <= chosen.items()
     assert difference(functions, mesh, 1) <= case.limit
@@ -138,7 +120,7 @@ def test_weights_that_stages_share_stay_equal() -> None:
     data = (random.integers(0, 7, (40, 3)), random.normal(size=(40, 3, 2)))
     functions = functions_of(tied, "mse", data, clipvalue=0.5)
     assert difference(functions, shape.Mesh(stage=3), 2) <= 1e-10
-    made, examples, step = prepare(functions, shape.Mesh(stage=3), 2)
+    made, examples, step = split_ranks.prepare_new(functions, shape.Mesh(stage=3), 2)
     step(0, next(iter(examples.epoch(0, 0))), frozenset())
     lent = {key for own in made.members for key, _ in own.stage.borrowed}
     assert lent
@@ -152,7 +134,7 @@ def test_weights_that_stages_share_stay_equal() -> None:
 
 def test_each_stage_has_its_own_weights_and_slots_only() -> None:
     case = truth.CASES[1]
-    made, _, _ = prepare(case.functions(synchronized=False), shape.Mesh(stage=3), 2)
+    made, _, _ = split_ranks.prepare_new(case.functions(synchronized=False), shape.Mesh(stage=3), 2)
     keys = [set(own.weights) for own in made.members]
     assert all(keys)
     assert len(set.union(*keys)) == sum(map(len, keys))
@@ -164,7 +146,9 @@ def test_each_stage_has_its_own_weights_and_slots_only() -> None:
 
 def test_flags_of_a_rank_without_loss_reach_all() -> None:
     case = truth.CASES[0]
-    _, examples, step = prepare(case.functions(synchronized=False), shape.Mesh(stage=2), 2)
+    _, examples, step = split_ranks.prepare_new(
+        case.functions(synchronized=False), shape.Mesh(stage=2), 2
+    )
     batch = next(iter(examples.epoch(0, 0)))
     assert step(0, batch, frozenset({train.Flag.STOP})).flags == {train.Flag.STOP}
     assert step(1, batch, frozenset()).flags == frozenset()
@@ -222,4 +206,4 @@ def test_what_cannot_be_divided_is_refused(build: Any, mesh: shape.Mesh, sentenc
     case = truth.CASES[0]
     functions = {**case.functions(synchronized=False), "build_model": build}
     with pytest.raises(errors.TrainerError, match=sentence):
-        prepare(functions, mesh, 2)
+        split_ranks.prepare_new(functions, mesh, 2)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from testing.trainer import launch
-from tests.trainer.test_checkpoint import at, opened, state
+from testing import disks
+from testing.trainer import checkpoints, launch
 from tfparallel_trainer import errors, export, failures
 from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import exits
@@ -27,25 +27,25 @@ def full(*_: object) -> None:
 def test_a_failed_write_leaves_the_checkpoint_before(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = opened(tmp_path)
-    saved.save(state(1), at(1))
+    saved = checkpoints.opened(tmp_path)
+    saved.save(checkpoints.state(1), checkpoints.at(1))
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(errors.StorageError, match=r"of step 2 cannot .* step-0000000001 is"):
-            saved.save(state(2), at(2))
+            saved.save(checkpoints.state(2), checkpoints.at(2))
     assert not list(tmp_path.glob(".writing-*"))
-    assert saved.restore(state(0)) == at(1)
-    saved.save(state(2), at(2))
-    assert saved.restore(state(0)) == at(2)
+    assert saved.restore(checkpoints.state(0)) == checkpoints.at(1)
+    saved.save(checkpoints.state(2), checkpoints.at(2))
+    assert saved.restore(checkpoints.state(0)) == checkpoints.at(2)
 
 
 def test_a_write_that_reads_back_differently_is_a_failed_one(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = opened(tmp_path)
+    saved = checkpoints.opened(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda descriptor: os.pwrite(descriptor, b"?", 0))
     with pytest.raises(errors.StorageError, match=r"damaged at model/0/0 .* There is none before"):
-        saved.save(state(1), at(1))
+        saved.save(checkpoints.state(1), checkpoints.at(1))
 
 
 @pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
@@ -103,19 +103,6 @@ def test_an_output_directory_that_cannot_be_one_is_refused(tmp_path: pathlib.Pat
     assert "A file cannot be used" in ended.errors
 
 
-@contextlib.contextmanager
-def mounted(folder: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
-    """A file system of its own in memory at a folder."""
-    folder.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 def remount(folder: pathlib.Path, option: str) -> int:
     """Give a mounted file system an option; gives 0 when it has it."""
     command = ["mount", "-o", f"remount,{option}", str(folder)]
@@ -125,7 +112,7 @@ def remount(folder: pathlib.Path, option: str) -> int:
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A file system with room for two checkpoints of the model, of 200 kB each."""
-    with mounted(tmp_path / "output", "size=550k") as folder:
+    with disks.mounted(tmp_path / "output", "size=550k") as folder:
         yield folder
 
 
@@ -164,7 +151,7 @@ def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
     tmp_path: pathlib.Path,
 ) -> None:
     checkpoint = {"claim": "c", "everySteps": 2, "keep": 2}
-    with mounted(tmp_path / "output/checkpoints", "size=2m") as folder:
+    with disks.mounted(tmp_path / "output/checkpoints", "size=2m") as folder:
         with begin(tmp_path, checkpoint=checkpoint) as group:
             group.wait_for_output(0, "] step ")
             deadline = time.monotonic() + 60
@@ -192,7 +179,7 @@ def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
 
 
 def test_a_disk_that_others_fill_is_told_when_a_record_is_written(tmp_path: pathlib.Path) -> None:
-    with mounted(tmp_path / "output", "size=1m") as folder, begin(tmp_path) as group:
+    with disks.mounted(tmp_path / "output", "size=1m") as folder, begin(tmp_path) as group:
         group.wait_for_output(0, "] step ")
         with contextlib.suppress(OSError), (folder / "others").open("wb", 0) as file:
             while True:
