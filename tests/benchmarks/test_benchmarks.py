@@ -8,6 +8,7 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import page, results
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.trainer
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", benchmarks.TRAINING)

@@ -18,11 +18,13 @@ def _generate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.usefixtures("processes")
 def test_check_passes() -> None:
     done = _generate("--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("argument", ["--write", "extra"])
 def test_unknown_arguments_are_refused(argument: str) -> None:
     done = _generate(argument)

@@ -6,6 +6,8 @@ import shlex
 import subprocess
 import sys
 
+import pytest
+
 _PAGE = (pathlib.Path(__file__).parents[2] / "docs/local.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
@@ -25,6 +27,7 @@ def _commands(console: str) -> list[tuple[list[str], list[str]]]:
     return commands
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_job_from_nothing_does_what_the_page_says(tmp_path: pathlib.Path) -> None:
     (tmp_path / "hello.yaml").write_text(_blocks("yaml")[0])
     (tmp_path / "hello.py").write_text(_blocks("python")[0])

@@ -17,12 +17,13 @@ import pytest
 from testing.operator import local_jobs as jobs
 from tfparallel_trainer.contract import exits
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs/old-scripts.md").read_text(encoding="utf-8")
 WITH_SERVERS = """
 import keras
 import tensorflow as tf
-
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):
     tf.distribute.Server(

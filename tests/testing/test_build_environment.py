@@ -83,6 +83,7 @@ def test_dockerfile_takes_the_secrets_that_a_build_gives() -> None:
     assert all("id=pip.conf,target=/etc/pip.conf" in step for step in installing)
 
 
+@pytest.mark.usefixtures("processes")
 def test_failed_program_is_told_with_the_end_of_its_output(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = ["sh", "-c", "echo first; echo the reason >&2; exit 3"]
@@ -91,6 +92,7 @@ def test_failed_program_is_told_with_the_end_of_its_output(tmp_path: Path) -> No
     assert log.read_text(encoding="utf-8") == "first\nthe reason\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_progress_lines_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["sh", "-c", "echo STEP 1; echo noise"]
     console.run(command, tmp_path / "log", shown=lambda line: "STEP" in line)

@@ -189,6 +189,7 @@ def test_two_clusters_side_by_side_leave_nothing_behind(
     assert "gpu-node" in cluster.run_kubectl("get", "nodes", "-oname")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_up_can_be_cleared_away(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "broken"

@@ -11,7 +11,7 @@ import pytest
 
 from testing.cluster import console, fixtures, folders, handle, lifecycle, process, settings, state
 
-pytestmark = pytest.mark.control_plane
+pytestmark = pytest.mark.usefixtures("cluster_programs")
 
 
 def eventually(check: Callable[[], bool], limit: float = 120.0) -> bool:

@@ -2,27 +2,26 @@ import multiprocessing
 import pathlib
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from testing.trainer import logical_devices
-from testing.trainer import runs as trainings
-
-# At import, because a test of another folder may be the first to use TensorFlow.
-logical_devices.divide()
-
-import keras  # noqa: E402
+if TYPE_CHECKING:  # it imports TensorFlow, and the unit tier does without
+    from testing.trainer import runs as trainings
 
 
 @pytest.fixture
-def runs(tmp_path: pathlib.Path) -> trainings.Runs:
+def runs(tmp_path: pathlib.Path) -> "trainings.Runs":
     """Starts trainer processes in a folder of the test's own."""
+    from testing.trainer import runs as trainings
+
     return trainings.Runs(tmp_path)
 
 
 @pytest.fixture
 def float64() -> Iterator[None]:
+    import keras
+
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")

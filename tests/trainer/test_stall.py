@@ -88,6 +88,7 @@ with stall.watching(1.0, sys.exit, sys.stderr):
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_process_that_keeps_pythons_lock_is_shown_and_ended() -> None:
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True)
@@ -114,6 +115,7 @@ def never_comes():
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.trainer
 def test_a_stuck_run_ends(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
@@ -126,6 +128,7 @@ def test_a_stuck_run_ends(tmp_path: pathlib.Path) -> None:
     assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.trainer
 def test_a_replica_whose_data_never_comes_ends_all(tmp_path: pathlib.Path) -> None:
     # The chief is never stuck itself: it waits for the worker in a sum over replicas.
@@ -161,6 +164,7 @@ def training_data():
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.trainer
 def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(ENDLESS)

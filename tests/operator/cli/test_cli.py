@@ -16,6 +16,8 @@ from click import testing
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.cli import app
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 _TFPARALLEL = (sys.executable, "-m", "tfparallel_operator.cli")
 _SECONDS = 60
 

@@ -15,6 +15,9 @@ from click import testing
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.cli import app
 
+pytestmark = pytest.mark.usefixtures("processes")
+
+
 _ROOT = pathlib.Path(__file__).parents[3]
 _DIGITS = str(_ROOT / "examples/digits/job.yaml")
 _COMMAND = (sys.executable, "-m", "tfparallel_operator.cli", "compare", _DIGITS)

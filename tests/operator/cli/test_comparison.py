@@ -206,6 +206,7 @@ def test_the_report_as_text() -> None:
     assert text.cell(few) == "1 (1 of 3 seeds)"
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_pictures_are_small_and_equal_when_they_are_drawn_again(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -11,6 +11,8 @@ from tfparallel_operator.api import load
 from tfparallel_operator.cli.planning import draw, show, written
 from tfparallel_trainer.contract import plan
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def run(*options: str, model: pathlib.Path = plans.MODEL) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(

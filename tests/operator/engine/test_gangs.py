@@ -72,6 +72,7 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
             place.kubectl("delete", "crd", definition()["metadata"]["name"])
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.timeout(900)
 async def test_the_scheduler_of_kubernetes_binds_all_pods_or_none(tmp_path: pathlib.Path) -> None:
     """One node of four GPUs, for gangs of three and of two workers with two GPUs each."""

@@ -13,6 +13,9 @@ from testing.operator import harness, operator_process, scripted_server
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import resources
 
+pytestmark = pytest.mark.usefixtures("processes")
+
+
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 END_SECONDS = 30
 """The grace that the Deployment gives; it takes one or two on a quiet machine."""

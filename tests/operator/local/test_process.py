@@ -9,6 +9,8 @@ import pytest
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.local import process
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 class Started:
     """A process of a test, its lines, and a way to wait for one of them."""

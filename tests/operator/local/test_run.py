@@ -13,6 +13,8 @@ from tfparallel_operator.core import conditions
 from tfparallel_operator.local import run, source
 from tfparallel_trainer.contract import environment
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def _failure(outcome: run.Outcome) -> str:
     failed = conditions.find(outcome.job.status, names.Condition.FAILED)

@@ -10,6 +10,8 @@ import pytest
 
 from tfparallel_operator.local import slowly, traffic
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 _SLOWLY = (sys.executable, "-I", "-S", slowly.__file__)
 
 _BUSY = """

@@ -17,7 +17,7 @@ from tfparallel_operator.api import names
 from tfparallel_operator.local import run, source
 from tfparallel_trainer.contract import environment, outputs
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.trainer, pytest.mark.timeout(900)]
 
 MODEL = paths.POD_MODELS / "split.py"
 EPOCHS = 4
