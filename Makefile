@@ -5,13 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROJECTS := operator/pyproject.toml trainer/pyproject.toml
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PYTEST := $(BIN)/python -m pytest
-# Two workers: many tests wait for a cluster, and leave a core to those that train.
-SHARED_OUT := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+RUN := $(BIN)/python -m testing.run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-trainer test-control-plane test-gangs test-queues test-policies test-e2e \
-	truth compare split-costs benchmarks lint format manifests verify lock images cluster-up cluster-down clean
+.PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed test-times \
+	test-durations truth compare split-costs benchmarks lint format manifests verify lock images cluster-up \
+	cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -22,14 +21,32 @@ demo: $(VENV)/.demo ## Train the main example here: no cluster, no GPU
 	$(BIN)/tfparallel run examples/digits/job.yaml
 
 ##@ Test
-test: $(VENV)/.dev ## Run all tests; starts real clusters (the end-to-end tier needs root)
-	$(PYTEST) $(SHARED_OUT)
+test: $(VENV)/.dev ## Run what CI runs: all but the long tier (real pods need root)
+	$(RUN)
 
-test-unit: $(VENV)/.dev ## Run the tests of the pure core alone: seconds
-	$(PYTEST) tests/operator/core tests/operator/api/test_load.py tests/operator/api/test_schema.py
+test-unit: $(VENV)/.dev ## Run the tests that start nothing: seconds
+	$(RUN) --tier unit
 
-test-trainer: $(VENV)/.dev ## Run the tests that start TensorFlow processes
-	$(PYTEST) -m trainer
+test-process: $(VENV)/.dev ## Run the tests that use TensorFlow or start processes
+	$(RUN) --tier process
+
+test-cluster: $(VENV)/.dev ## Run the tests against a real API server
+	$(RUN) --tier cluster
+
+test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
+	$(RUN) --tier e2e
+
+test-long: $(VENV)/.dev ## Run what CI leaves out and write docs/long-tier.md (root)
+	$(RUN) --tier long
+
+test-changed: $(VENV)/.dev ## Run the tests that what changed since main selects: minutes
+	$(RUN) --changed
+
+test-times: $(VENV)/.dev ## Print the files that cost most in the last run
+	$(BIN)/python -m testing.run.durations
+
+test-durations: $(VENV)/.dev ## Record the last run in testing/durations.json, for the order of the next
+	$(BIN)/python -m testing.run.durations --record
 
 truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes
 	$(BIN)/python -m testing.trainer.truth
@@ -41,21 +58,6 @@ compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/
 
 split-costs: $(VENV)/.dev ## Measure the examples of model split and write their page: some minutes
 	$(BIN)/python -m benchmarks.pages.split_costs
-
-test-control-plane: $(VENV)/.dev ## Run the tests against a real API server
-	$(PYTEST) -m control_plane
-
-test-gangs: $(VENV)/.dev ## Run gangs on the scheduler-plugins' scheduler: builds it for minutes
-	$(PYTEST) tests/operator/engine/test_coscheduling.py
-
-test-queues: $(VENV)/.dev ## Run jobs in queues of Kueue: builds it for minutes
-	$(PYTEST) tests/operator/engine/test_kueue.py
-
-test-policies: $(VENV)/.dev ## Run jobs in a network that enforces policies: builds it for minutes (root)
-	$(PYTEST) tests/e2e/test_policies.py
-
-test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
-	$(PYTEST) -m e2e
 
 benchmarks: $(VENV)/.dev ## Measure trainer and operator and write their pages: an hour
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,4 @@
-"""What the NetworkPolicy of a job does, in a network that enforces it: `make test-policies`.
+"""What the NetworkPolicy of a job does, in a network that enforces it.
 
 Every test looks at connections that are made beside those that are not, from the same pod or to
 the same port, so that nothing passes because nobody listens or because nothing is connected.

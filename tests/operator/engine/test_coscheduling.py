@@ -1,4 +1,4 @@
-"""Gangs on the real scheduler of the scheduler-plugins: `make test-gangs`, its build takes minutes.
+"""Gangs on the real scheduler of the scheduler-plugins, whose build takes minutes.
 
 Two nodes of four GPUs each, which pretend to run pods.
 """

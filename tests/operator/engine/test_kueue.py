@@ -1,4 +1,4 @@
-"""Jobs in queues of the real Kueue: `make test-queues`, its build takes minutes.
+"""Jobs in queues of the real Kueue: its build takes minutes.
 
 Two nodes of four GPUs each, which pretend to run pods; quota for four GPUs, on the nodes of one
 flavor.

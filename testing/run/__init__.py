@@ -1,0 +1,9 @@
+"""The runner behind `make test` and `.ci/run`: tiers in order, failures once more, one verdict.
+
+__main__       the command line
+parts          runs pytest, and reads what it reports
+verdict        counts, flaky tests, the exit code
+preconditions  what a tier needs of this machine
+long_page      writes docs/long-tier.md
+durations      `make test-times`, `make test-durations`
+"""

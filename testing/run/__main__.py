@@ -1,0 +1,117 @@
+"""Run tests: `python -m testing.run [--tier unit,process] [--changed]`.
+
+The unit tier comes first and ends the run when it fails; then the other tiers in two workers; then,
+alone, the tests that judge by the wall clock. At most three failed tests run once more.
+"""
+
+import argparse
+import datetime
+import pathlib
+import subprocess
+import sys
+import time
+
+from testing import paths
+from testing.pytest_plugin import changed, order, tiers, times
+from testing.pytest_plugin.tiers import Tier
+from testing.run import long_page, parts, preconditions, verdict
+
+REPORTS = paths.ROOT / times.FOLDER
+
+
+class Runner:
+    """Runs the parts in order."""
+
+    def __init__(self, options: list[str], root: pathlib.Path = paths.ROOT) -> None:
+        self._options = options
+        self._root = root
+        self._serial: list[str] = []
+        self._retries = 0
+        self.verdict = verdict.Verdict()
+
+    def run(self, selected: frozenset[Tier]) -> None:
+        """Run what is selected as far as this machine can."""
+        if Tier.UNIT in selected:
+            self._run_tiers("unit", [Tier.UNIT])
+            self._retry()
+            if self.verdict.failed or self.verdict.broken:
+                return
+        self.verdict.obstacles = preconditions.obstacles(selected - {Tier.UNIT})
+        missing = {obstacle.tier for obstacle in self.verdict.obstacles}
+        for obstacle in self.verdict.obstacles:
+            print(obstacle, flush=True)
+        possible = selected - {Tier.UNIT} - missing
+        if possible:
+            self._run_tiers("parallel", sorted(possible))
+        if Tier.LONG in possible:
+            self._run_random()
+        if self._serial:
+            self._run("serial", self._serial)
+        self._retry()
+
+    def _run_tiers(self, name: str, selected: list[Tier]) -> None:
+        self._run(name, [parts.select(selected), "--without-serial", *parts.WORKERS])
+
+    def _run_random(self) -> None:
+        """Look for new examples of Hypothesis."""
+        profile = ["-m", "hypothesis", "--hypothesis-profile=random"]
+        tier = parts.select([Tier.UNIT, Tier.PROCESS])
+        self._run("random", [tier, *profile, *parts.WORKERS])
+
+    def _run(self, name: str, arguments: list[str]) -> None:
+        part = parts.run(name, [*arguments, *self._options], self._root)
+        self._serial += part.report.serial
+        self.verdict.add(name, part)
+
+    def _retry(self) -> None:
+        for test in [*self.verdict.to_retry()]:
+            self._retries += 1
+            print(f"\nonce more, alone: {test}", flush=True)
+            if parts.run_alone(self._retries, test, self._root).code == parts.OK:
+                self.verdict.mark_flaky(test)
+
+
+def main() -> int:
+    """Run what the command line selects, and print what came of it."""
+    parser = argparse.ArgumentParser(prog="testing.run", description=__doc__)
+    parser.add_argument("--tier", type=tiers.parse, default=tiers.DEFAULT)
+    parser.add_argument("--changed", action="store_true")
+    arguments = parser.parse_args()
+    selected = arguments.tier
+    if arguments.changed and not _changes_select_pods():
+        selected -= {Tier.E2E}
+    for file in REPORTS.glob("*.json"):
+        file.unlink()
+    began = time.monotonic()
+    runner = Runner(["--changed"] if arguments.changed else [])
+    runner.run(selected)
+    minutes = (time.monotonic() - began) / 60
+    result, commit = runner.verdict, _commit()
+    verdict.record_flaky(REPORTS / "flaky.txt", result.flaky, commit)
+    if Tier.LONG in arguments.tier and not arguments.changed:
+        today = datetime.datetime.now(datetime.UTC).date()
+        failed = len(result.failed) + len(result.broken)
+        long_page.write(long_page.Result(today, commit, result.passed, failed, minutes))
+    print(f"\nThe tests took {minutes:.1f} min.", *result.lines(), sep="\n", flush=True)
+    return result.code
+
+
+def _changes_select_pods() -> bool:
+    """Whether a test with real pods may be selected: else nobody needs to build images."""
+    changes = changed.Changes.since_main(paths.ROOT)
+    files = (paths.ROOT / "tests").glob("**/test_*.py")
+    return any(
+        changes.select_file(file)
+        for file in files
+        if order.scope_of(file.relative_to(paths.ROOT).as_posix()) == order.REAL_PODS
+    )
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
