@@ -8,9 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN := $(BIN)/python -m testing.run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed \
-	test-times test-durations truth compare split-costs benchmarks lint format manifests verify lock \
-	images cluster-up cluster-down clean
+.PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed test-times \
+	test-durations truth compare split-costs benchmarks lint format manifests verify lock images cluster-up \
+	cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -21,13 +21,13 @@ demo: $(VENV)/.demo ## Train the main example here: no cluster, no GPU
 	$(BIN)/tfparallel run examples/digits/job.yaml
 
 ##@ Test
-test: $(VENV)/.dev ## Run what continuous integration runs: all tiers but the long one
+test: $(VENV)/.dev ## Run what CI runs: all but the long tier (real pods need root)
 	$(RUN)
 
-test-unit: $(VENV)/.dev ## Run the tests that start nothing and import no TensorFlow: seconds
+test-unit: $(VENV)/.dev ## Run the tests that start nothing: seconds
 	$(RUN) --tier unit
 
-test-process: $(VENV)/.dev ## Run the tests that start processes or use TensorFlow
+test-process: $(VENV)/.dev ## Run the tests that use TensorFlow or start processes
 	$(RUN) --tier process
 
 test-cluster: $(VENV)/.dev ## Run the tests against a real API server
@@ -36,16 +36,16 @@ test-cluster: $(VENV)/.dev ## Run the tests against a real API server
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 	$(RUN) --tier e2e
 
-test-long: $(VENV)/.dev ## Run every tier, measure branches, and write docs/long-tier.md: hours
+test-long: $(VENV)/.dev ## Run all tiers, print the branches that ran, write docs/long-tier.md (root)
 	$(RUN) --tier unit,process,cluster,e2e,long --branches
 
-test-changed: $(VENV)/.dev ## Run the tests that what changed since main selects
+test-changed: $(VENV)/.dev ## Run the tests that what changed since main selects: minutes
 	$(RUN) --changed
 
-test-times: $(VENV)/.dev ## Print the dearest files of the last run
+test-times: $(VENV)/.dev ## Print the files that cost most in the last run
 	$(BIN)/python -m testing.run.durations
 
-test-durations: $(VENV)/.dev ## Record the seconds of the last run, which the order of files follows
+test-durations: $(VENV)/.dev ## Record the last run in testing/durations.json, for the order of the next
 	$(BIN)/python -m testing.run.durations --record
 
 truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes

@@ -4,7 +4,7 @@ A cluster that already runs under the name in the fixture's environment variable
 running, which saves its start while writing tests:
 
 python -m testing.cluster up --mode full --name mine
-TFPARALLEL_FULL_CLUSTER=mine pytest -m e2e
+TFPARALLEL_FULL_CLUSTER=mine pytest --tier e2e
 """
 
 import contextlib

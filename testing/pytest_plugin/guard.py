@@ -93,11 +93,11 @@ def _announce_spawning() -> None:
     """Let multiprocessing raise an event too: it starts processes below `subprocess`."""
     start = util.spawnv_passfds
 
-    def announce_and_start(path: Any, arguments: Any, descriptors: Any) -> int:
+    def announce_and_start(path: bytes, *arguments: Any) -> int:
         sys.audit("multiprocessing.spawn", path)
-        return start(path, arguments, descriptors)
+        return start(path, *arguments)
 
-    setattr(util, start.__name__, announce_and_start)
+    util.spawnv_passfds = announce_and_start  # type: ignore[assignment]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -35,8 +35,8 @@ FIXTURES = {
     "processes": Tier.PROCESS,
     "runs": Tier.PROCESS,
     "apart": Tier.PROCESS,
-    "clients": Tier.CLUSTER,
     "cluster_programs": Tier.CLUSTER,
+    "clients": Tier.CLUSTER,
     "cluster": Tier.CLUSTER,
     "light_cluster": Tier.CLUSTER,
     "older_cluster": Tier.CLUSTER,
@@ -51,6 +51,7 @@ FIXTURES = {
 """The tiers that fixtures ask for; those that use them ask for the same."""
 
 DEFAULT = frozenset(Tier) - {Tier.LONG}
+ONLY_UNIT = frozenset({Tier.UNIT})
 TIER = pytest.StashKey[Tier]()
 SERIAL = pytest.StashKey[list[str]]()
 """The tests that `--without-serial` left out."""
@@ -131,9 +132,7 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
     """Leave files alone that hold nothing of what is asked for: TensorFlow takes seconds."""
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    if selected_tiers(config) == frozenset({Tier.UNIT}) and graph.reaches_tensorflow(
-        collection_path
-    ):
+    if selected_tiers(config) == ONLY_UNIT and graph.reaches_tensorflow(collection_path):
         return True
     if config.getoption("changed") and not _changes(config).select_file(collection_path):
         return True

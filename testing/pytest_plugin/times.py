@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from testing import paths
 from testing.pytest_plugin import tiers
 
-FOLDER = paths.ROOT / "build/tests"
+FOLDER = "build/tests"
 TICKS = os.sysconf("SC_CLK_TCK")
 CPU = "cpu_seconds"
 TIER = "tier"
@@ -79,9 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config) or config.option.collectonly:
         return
     name = config.getoption("report")
+    folder = config.rootpath / FOLDER
     if config.option.xmlpath is None:
-        config.option.xmlpath = str(FOLDER / f"{name}.xml")
-    config.pluginmanager.register(Recorder(config, FOLDER / f"{name}.json"), "tfparallel-recorder")
+        config.option.xmlpath = str(folder / f"{name}.xml")
+    config.pluginmanager.register(Recorder(config, folder / f"{name}.json"), "tfparallel-recorder")
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -7,23 +7,25 @@ alone, the tests that judge by the wall clock. At most three failed tests run on
 import argparse
 import datetime
 import os
+import pathlib
 import subprocess
 import sys
 import time
 
 from testing import branches, paths
-from testing.pytest_plugin import tiers, times
+from testing.pytest_plugin import changed, order, tiers, times
 from testing.pytest_plugin.tiers import Tier
 from testing.run import long_page, parts, preconditions, verdict
 
-FLAKY = times.FOLDER / "flaky.txt"
+REPORTS = paths.ROOT / times.FOLDER
 
 
 class Runner:
     """Runs the parts in order."""
 
-    def __init__(self, options: list[str]) -> None:
+    def __init__(self, options: list[str], root: pathlib.Path = paths.ROOT) -> None:
         self._options = options
+        self._root = root
         self._serial: list[str] = []
         self._retries = 0
         self.verdict = verdict.Verdict()
@@ -58,7 +60,7 @@ class Runner:
         self._run("random", [tier, *profile, *parts.WORKERS])
 
     def _run(self, name: str, arguments: list[str]) -> None:
-        part = parts.run(name, [*arguments, *self._options])
+        part = parts.run(name, [*arguments, *self._options], self._root)
         self._serial += part.report.serial
         self.verdict.add(name, part)
 
@@ -66,7 +68,7 @@ class Runner:
         for test in [*self.verdict.to_retry()]:
             self._retries += 1
             print(f"\nonce more, alone: {test}", flush=True)
-            if parts.run_alone(self._retries, test).code == parts.OK:
+            if parts.run_alone(self._retries, test, self._root).code == parts.OK:
                 self.verdict.mark_flaky(test)
 
 
@@ -77,17 +79,20 @@ def main() -> int:
     parser.add_argument("--changed", action="store_true")
     parser.add_argument("--branches", action="store_true", help="measure them, and print them")
     arguments = parser.parse_args()
-    for file in times.FOLDER.glob("*.json"):
+    selected = arguments.tier
+    if arguments.changed and not _changes_select_pods():
+        selected -= {Tier.E2E}
+    for file in REPORTS.glob("*.json"):
         file.unlink()
     if arguments.branches:
         branches.clear()
         os.environ.update(branches.variables())
     began = time.monotonic()
     runner = Runner(["--changed"] if arguments.changed else [])
-    runner.run(arguments.tier)
+    runner.run(selected)
     minutes = (time.monotonic() - began) / 60
     result, commit = runner.verdict, _commit()
-    verdict.record_flaky(FLAKY, result.flaky, commit)
+    verdict.record_flaky(REPORTS / "flaky.txt", result.flaky, commit)
     if Tier.LONG in arguments.tier and not arguments.changed:
         today = datetime.datetime.now(datetime.UTC).date()
         failed = len(result.failed) + len(result.broken)
@@ -96,6 +101,17 @@ def main() -> int:
         branches.main()
     print(f"\nThe tests took {minutes:.1f} min.", *result.lines(), sep="\n", flush=True)
     return result.code
+
+
+def _changes_select_pods() -> bool:
+    """Whether a test with real pods may be selected: else nobody needs to build images."""
+    changes = changed.Changes.since_main(paths.ROOT)
+    files = (paths.ROOT / "tests").glob("**/test_*.py")
+    return any(
+        changes.select_file(file)
+        for file in files
+        if order.scope_of(file.relative_to(paths.ROOT).as_posix()) == order.REAL_PODS
+    )
 
 
 def _commit() -> str:

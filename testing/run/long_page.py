@@ -20,18 +20,23 @@ class Result:
     minutes: float
 
 
-def render(result: Result) -> str:
-    """The page."""
-    return f"""# The long tier
+PAGE = """\
+# The long tier
 
-`make test-long` runs what continuous integration leaves out: repeated meshes and seeds, benchmarks,
-random examples of Hypothesis, gangs on the scheduler-plugins' scheduler, queues on Kueue, and
-enforced NetworkPolicies. It writes this page. Run it before a release and when these parts change.
+`make test-long` runs all tiers and what continuous integration leaves out: repeated meshes and
+seeds, benchmarks, random examples of Hypothesis, gangs on the scheduler-plugins' scheduler, queues
+on Kueue, and enforced NetworkPolicies. It prints the branches that ran by package, and writes this
+page. Run it before a release and when these parts change.
 
 | date | commit | passed | failed | minutes |
 |---|---|---|---|---|
-| {result.date} | {result.commit} | {result.passed} | {result.failed} | {result.minutes:.0f} |
 """
+
+
+def render(result: Result) -> str:
+    """Return the page."""
+    row = (result.date, result.commit, result.passed, result.failed, f"{result.minutes:.0f}")
+    return f"{PAGE}| {' | '.join(map(str, row))} |\n"
 
 
 def write(result: Result, file: pathlib.Path = FILE) -> None:

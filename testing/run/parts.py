@@ -2,11 +2,11 @@
 
 import contextlib
 import dataclasses
+import pathlib
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 
-from testing import paths
 from testing.pytest_plugin import times
 from testing.pytest_plugin.tiers import Tier
 
@@ -35,12 +35,12 @@ def select(tiers: Iterable[Tier]) -> str:
     return f"--tier={','.join(tier.title for tier in sorted(tiers))}"
 
 
-def run(name: str, arguments: Sequence[str]) -> Part:
-    """Run pytest; its reports are called `name`."""
+def run(name: str, arguments: Sequence[str], root: pathlib.Path) -> Part:
+    """Run pytest in a repository; its reports are called `name`."""
     command = [sys.executable, "-m", "pytest", f"--report={name}", *arguments]
-    file = times.FOLDER / f"{name}.json"
+    file = root / times.FOLDER / f"{name}.json"
     file.unlink(missing_ok=True)
-    with subprocess.Popen(command, cwd=paths.ROOT) as process:
+    with subprocess.Popen(command, cwd=root) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:
@@ -51,6 +51,6 @@ def run(name: str, arguments: Sequence[str]) -> Part:
     return Part(code, times.read(file) if file.exists() else times.Report({}, [], []))
 
 
-def run_alone(number: int, test: str) -> Part:
+def run_alone(number: int, test: str, root: pathlib.Path) -> Part:
     """Run one test once more in a new process."""
-    return run(f"again-{number}", [test])
+    return run(f"again-{number}", [test], root)

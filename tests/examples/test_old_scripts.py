@@ -24,7 +24,6 @@ PAGE = (ROOT / "docs/old-scripts.md").read_text(encoding="utf-8")
 WITH_SERVERS = """
 import keras
 import tensorflow as tf
-
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):
     tf.distribute.Server(

@@ -21,6 +21,7 @@ from tfparallel_operator.engine import (
 )
 
 
+@pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
 async def test_a_part_that_ends_takes_the_process_with_it() -> None:
     class Ending(memory_api.MemoryApi):
         """Its list ends in an error that no part expects."""

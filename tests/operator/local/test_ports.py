@@ -39,6 +39,7 @@ def test_no_two_runs_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) ->
     assert set(ports.allocate(3)) == theirs
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_port_at_which_somebody_listens_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     others = range(SIX.stop, SIX.stop + 6)
     monkeypatch.setattr(ports, "_RANGE", others)

@@ -1,0 +1,271 @@
+"""The runner, the guard of the unit tier and the reports, on a small project of their own."""
+
+import datetime
+import json
+import multiprocessing
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from testing import paths
+from testing.cluster import binaries
+from testing.pytest_plugin import times
+from testing.pytest_plugin.tiers import Tier
+from testing.run import __main__ as command
+from testing.run import durations, long_page, parts, preconditions, verdict
+
+CONFTEST = """
+pytest_plugins = [f"testing.pytest_plugin.{name}" for name in ("tiers", "guard", "times", "order")]
+"""
+INI = "[pytest]\nmarkers =\n    serial\n    long\n"
+OFFENDERS = """
+import contextlib, multiprocessing, os, socket, subprocess, threading
+import pytest
+
+def test_runs_a_program():
+    subprocess.run(["true"])
+
+def test_hides_what_it_does():
+    with contextlib.suppress(BaseException):
+        subprocess.run(["true"])
+
+def test_forks():
+    if os.fork() == 0:
+        os._exit(0)
+
+def test_spawns():
+    multiprocessing.get_context("spawn").Process(target=print).start()
+
+def test_listens():
+    with socket.socket() as listener:
+        listener.bind(("0.0.0.0", 0))
+
+def test_imports_tensorflow():
+    import tensorflow
+
+def test_listens_on_loopback():
+    with socket.create_server(("127.0.0.1", 0)):
+        pass
+
+def test_may_run_a_program(processes):
+    subprocess.run(["true"], check=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, [paths.ROOT, *sys.path])))
+    (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text(INI, encoding="utf-8")
+    return tmp_path
+
+
+def write(project: pathlib.Path, name: str, text: str) -> None:
+    (project / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_unit_test_that_needs_more_fails_and_is_told_what_to_ask_for(
+    project: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(project, "test_unit.py", OFFENDERS)
+    report = parts.run("guard", [], project).report
+    names = {name.partition("::")[2] for name in report.failed}
+    hidden = {"test_runs_a_program", "test_hides_what_it_does", "test_forks", "test_spawns"}
+    assert names == {*hidden, "test_listens", "test_imports_tensorflow"}
+    assert "test_forks is of the unit tier, but forks" in (shown := capfd.readouterr().out)
+    assert "ask for the fixture `runs`" in shown
+    assert report.tests["test_unit.py::test_may_run_a_program"].tier == "process"
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_failure_that_passes_alone_is_flaky_and_serial_tests_come_last(
+    project: pathlib.Path,
+) -> None:
+    write(
+        project,
+        "test_unit.py",
+        """
+import pathlib, pytest
+LOG = pathlib.Path(__file__).with_name("log")
+
+def test_fails_first():
+    seen, _ = LOG.exists(), LOG.touch()
+    assert seen
+
+def test_passes():
+    pass
+
+@pytest.mark.serial
+def test_by_the_clock():
+    assert LOG.exists()
+""",
+    )
+    runner = command.Runner([], project)
+    runner.run(frozenset({Tier.UNIT}))
+    assert runner.verdict.flaky == ["test_unit.py::test_fails_first"]
+    assert runner.verdict.lines()[-1] == "3 passed, 0 failed"
+    assert runner.verdict.code == verdict.PASSED
+    assert [*times.read(project / "build/tests/serial.json").tests] == [
+        "test_unit.py::test_by_the_clock"
+    ]
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("failing", [1, 4])
+def test_failures_of_the_unit_tier_end_the_run(project: pathlib.Path, failing: int) -> None:
+    tests = "\n".join(f"def test_{number}(): assert False" for number in range(failing))
+    write(project, "test_unit.py", tests)
+    write(project, "test_process.py", "def test_it(processes): pass")
+    runner = command.Runner([], project)
+    runner.run(frozenset({Tier.UNIT, Tier.PROCESS}))
+    assert runner.verdict.lines()[-1] == f"0 passed, {failing} failed"
+    assert runner.verdict.code == verdict.FAILED
+    again = [*(project / "build/tests").glob("again-*.json")]
+    assert len(again) == (1 if failing == 1 else 0)
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_file_that_cannot_be_imported_breaks_the_run(project: pathlib.Path) -> None:
+    write(project, "test_unit.py", "import nothing_of_this_name")
+    runner = command.Runner([], project)
+    runner.run(frozenset({Tier.UNIT}))
+    assert runner.verdict.code == verdict.BROKEN
+    assert runner.verdict.lines()[-1] == "0 passed, 1 failed"
+
+
+@pytest.mark.usefixtures("processes")
+def test_cpu_seconds_of_children_count_while_they_live_and_when_they_have_ended(
+    project: pathlib.Path,
+) -> None:
+    write(
+        project,
+        "test_busy.py",
+        """
+import subprocess, sys
+BUSY = "import time\\nwhile time.process_time() < 0.5: pass\\nprint(1, flush=True)\\ninput()"
+
+def start():
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    process.stdout.readline()
+    return process
+
+def test_ends(processes):
+    start().communicate(b"x")
+
+LEFT = []
+
+def test_lives(processes):
+    LEFT.append(start())
+
+def test_other(processes):
+    LEFT.pop().communicate(b"x")
+""",
+    )
+    tests = parts.run("busy", [], project).report.tests
+    spent = {name.partition("::")[2]: cost.cpu_seconds for name, cost in tests.items()}
+    assert spent["test_ends"] >= 0.4
+    assert spent["test_lives"] >= 0.4
+    assert spent["test_other"] < 0.4
+
+
+@pytest.mark.parametrize(
+    ("failed", "flaky", "retried"),
+    [(["a"], [], 1), (["a", "b", "c"], [], 3), (["a", "b"], ["c", "d"], 0), ([*"abcd"], [], 0)],
+)
+def test_at_most_three_tests_run_once_more(
+    failed: list[str], flaky: list[str], retried: int
+) -> None:
+    assert len(verdict.Verdict(failed=failed, flaky=flaky).to_retry()) == retried
+
+
+def test_a_tier_that_cannot_run_has_an_exit_code_of_its_own() -> None:
+    obstacle = preconditions.Obstacle(Tier.E2E, "containers need root or a Docker engine.")
+    result = verdict.Verdict(passed=3, obstacles=[obstacle])
+    assert result.code == verdict.TIERS_MISSING
+    assert result.lines() == [
+        "The tier e2e cannot run: containers need root or a Docker engine.",
+        "0 skipped",
+        "3 passed, 0 failed",
+    ]
+    result.failed.append("a")
+    assert result.code == verdict.FAILED
+
+
+def test_flaky_tests_are_kept_in_a_list(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "tests/flaky.txt"
+    for test in ("a.py::x", "b.py::y"):
+        verdict.record_flaky(file, [test], "abc")
+    assert file.read_text(encoding="utf-8") == "abc a.py::x\nabc b.py::y\n"
+
+
+def without_rights() -> str | None:
+    os.setuid(65534)
+    return preconditions.lacks_container_rights()
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_without_root_there_are_no_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(without_rights) == "containers need root or a Docker engine."
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_disk_that_is_nearly_full_is_named(tmp_path: pathlib.Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("This machine allows no mounts.")
+    try:
+        reason = preconditions.lacks_space(Tier.UNIT, [tmp_path / "not there yet"])
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert reason == f"{tmp_path}/not there yet has 0.0 GiB free of the 0.2 that it needs."
+
+
+@pytest.mark.usefixtures("processes")
+def test_without_go_and_a_registry_the_cluster_tier_says_so(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFPARALLEL_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    reason = preconditions.lacks_cluster_programs()
+    assert reason == f"Please install Go 1.{binaries.GO_MINOR}: the cluster is built with it."
+
+
+def test_durations_are_of_this_run_or_of_the_one_before() -> None:
+    tests = {
+        "a.py::x": times.Cost("unit", 1.2),
+        "a.py::y": times.Cost("process", 2.9),
+        "a.py::z": times.Cost("long", 99.0),
+    }
+    before = {"a.py": 9, "b.py": 7, "gone.py": 3}
+    report = times.Report(tests, [], [])
+    assert durations.recorded(before, [report], ["a.py", "b.py"]) == {"a.py": 4, "b.py": 7}
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
+    report = times.Report({"a.py::x": times.Cost("unit", 1.0, 2.0, "failed")}, ["s"], ["e.py"])
+    report.write(tmp_path / "report.json")
+    assert times.read(tmp_path / "report.json") == report
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["serial"] == ["s"]
+    assert "unit     a.py\n" in times.render([report], 20)
+
+
+def test_the_page_of_the_long_tier_has_the_last_result(tmp_path: pathlib.Path) -> None:
+    result = long_page.Result(datetime.date(2026, 11, 23), "abc1234", 40, 1, 31.6)
+    long_page.write(result, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert text.endswith("| 2026-11-23 | abc1234 | 40 | 1 | 32 |\n")
+    assert long_page.FILE.read_text(encoding="utf-8").startswith(long_page.PAGE)

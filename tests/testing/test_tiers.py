@@ -1,0 +1,117 @@
+"""The tier of a test, and what a change selects."""
+
+import pathlib
+import subprocess
+
+import pytest
+
+from testing import paths
+from testing.pytest_plugin import changed, graph, guard, order, tiers
+from testing.pytest_plugin.tiers import Tier
+
+TESTS = paths.ROOT / "tests"
+CORE = "operator/tfparallel_operator/core/build.py"
+
+
+def test_a_test_has_the_highest_tier_that_it_asks_for() -> None:
+    assert tiers.tier_of(["tmp_path"]) is Tier.UNIT
+    assert tiers.tier_of([], tensorflow=True) is Tier.PROCESS
+    assert tiers.tier_of(["processes", "light_cluster"]) is Tier.CLUSTER
+    assert tiers.tier_of(["light_cluster", "full_cluster"]) is Tier.E2E
+    assert tiers.tier_of(["full_cluster", "full_cluster_with_policies"]) is Tier.LONG
+    assert tiers.tier_of([], marked_long=True) is Tier.LONG
+
+
+def test_an_unknown_tier_is_named() -> None:
+    assert tiers.parse("unit, e2e") == {Tier.UNIT, Tier.E2E}
+    with pytest.raises(pytest.UsageError, match="slow is none of unit, process, cluster"):
+        tiers.parse("unit,slow")
+
+
+def test_tensorflow_is_reached_by_imports_at_module_level_alone(tmp_path: pathlib.Path) -> None:
+    def reaches(text: str) -> bool:
+        file = tmp_path / f"{abs(hash(text))}.py"
+        file.write_text(text, encoding="utf-8")
+        return graph.reaches_tensorflow(file)
+
+    assert reaches("import tensorflow as tf")
+    assert reaches("try:\n    from keras import layers\nexcept ImportError:\n    pass")
+    assert reaches("from testing.trainer import split_group")
+    assert not reaches("def later():\n    import tensorflow")
+    assert not reaches("import typing\nif typing.TYPE_CHECKING:\n    import tensorflow")
+    assert not reaches("from testing import paths")
+
+
+@pytest.mark.parametrize("name", ["test_contract", "test_split_schedule", "test_split_cuts"])
+def test_pure_tests_of_the_trainer_need_no_tensorflow(name: str) -> None:
+    assert not graph.reaches_tensorflow(TESTS / f"trainer/{name}.py")
+
+
+@pytest.mark.parametrize(
+    ("address", "offends"),
+    [
+        (("127.0.0.1", 0), False),
+        (("::1", 0, 0, 0), False),
+        (("localhost", 0), False),
+        ("/tmp/socket", False),
+        (("0.0.0.0", 0), True),  # noqa: S104 - no test binds to it
+        (("", 0), True),
+        (("192.0.2.1", 80), True),
+    ],
+)
+def test_only_loopback_is_free_to_listen_on(address: object, offends: bool) -> None:
+    assert (guard.find_offence("socket.bind", (None, address)) is not None) == offends
+
+
+def selects(files: set[str], test: str, *, starts: bool) -> bool:
+    return changed.Changes(paths.ROOT, frozenset(files)).select_test(TESTS / test, starts=starts)
+
+
+def test_a_change_of_the_core_selects_what_it_decides_and_little_that_carries_it_out() -> None:
+    assert selects({CORE}, "operator/core/test_build.py", starts=False)
+    assert selects({CORE}, "operator/engine/test_reconcile.py", starts=False)
+    assert selects({CORE}, "operator/engine/test_life.py", starts=True)
+    assert not selects({CORE}, "operator/engine/test_sidecars.py", starts=True)
+    assert not selects({CORE}, "e2e/test_digits.py", starts=True)
+    assert not selects({CORE}, "trainer/test_split_schedule.py", starts=False)
+
+
+def test_a_change_of_the_contract_selects_everything() -> None:
+    change = {"trainer/tfparallel_trainer/contract/exits.py"}
+    assert selects(change, "e2e/test_digits.py", starts=True)
+    assert selects(change, "operator/core/test_indices.py", starts=False)
+
+
+def test_a_change_selects_what_its_processes_run() -> None:
+    engine, trainer = "operator/tfparallel_operator/engine/x.py", "trainer/tfparallel_trainer/x.py"
+    assert selects({engine}, "operator/engine/test_sidecars.py", starts=True)
+    assert not selects({engine}, "trainer/test_kills.py", starts=True)
+    assert selects({trainer}, "trainer/test_kills.py", starts=True)
+    assert not selects({trainer}, "trainer/test_split_schedule.py", starts=False)
+    assert selects({"docs/long-tier-2.md"}, "docs/test_local_page.py", starts=True)
+
+
+@pytest.mark.usefixtures("processes")
+def test_uncommitted_and_new_files_have_changed(tmp_path: pathlib.Path) -> None:
+    def git(*arguments: str) -> None:
+        person = ("-c", "user.name=Test", "-c", "user.email=test@example.test")
+        subprocess.run(["git", *person, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "--initial-branch=main")
+    for name in ("same", "edited", "committed"):
+        (tmp_path / name).write_text("before", encoding="utf-8")
+    git("add", ".")
+    git("commit", "--message=First")
+    git("switch", "--create=branch")
+    (tmp_path / "committed").write_text("after", encoding="utf-8")
+    git("commit", "--all", "--message=Second")
+    (tmp_path / "edited").write_text("after", encoding="utf-8")
+    (tmp_path / "new").touch()
+    assert changed.Changes.since_main(tmp_path).files == {"committed", "edited", "new"}
+
+
+def test_the_longest_file_comes_first_and_real_pods_are_one_scope() -> None:
+    tests = ["a.py::x", "b.py::x", "tests/e2e/test_a.py::x", "tests/e2e/test_b.py::x", "new.py::x"]
+    seconds = {"a.py": 5, "b.py": 70, "tests/e2e/test_a.py": 40, "tests/e2e/test_b.py": 50}
+    places = order.longest_first(tests, seconds)
+    assert sorted(places, key=places.__getitem__) == [order.REAL_PODS, "b.py", "new.py", "a.py"]
