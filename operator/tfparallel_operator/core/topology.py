@@ -25,8 +25,6 @@ def labels(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, str
     if job.spec.mesh is None:
         return {}
     training = _training(job)
-    if replica not in training:
-        return {}
     place = training.index(replica)
     return {label: str(place // pods) for label, pods in _shared(job, len(training))}
 

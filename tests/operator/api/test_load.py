@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import load, types
+from tfparallel_operator.api import job_status, load, names, types
+from tfparallel_trainer.contract import progress
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -376,3 +377,55 @@ def test_a_mesh_needs_the_shipped_trainer() -> None:
     document["spec"] |= {"strategy": "ModelSplit", "mesh": {"data": 4}}
     with pytest.raises(load.SpecError, match="strategy ModelSplit is the shipped trainer's"):
         load.parse_job(document)
+
+
+@pytest.mark.parametrize(
+    ("containers", "devices"),
+    [
+        ([{"name": "proxy", "resources": {"limits": {names.GPU_RESOURCE: 7}}}], 1),
+        ([{"name": "proxy"}, {"name": "tensorflow"}], 1),
+        ([{"name": "tensorflow", "resources": {"limits": {names.GPU_RESOURCE: 2}}}], 2),
+    ],
+)
+def test_devices_are_those_of_the_container_that_trains(
+    containers: list[dict[str, Any]], devices: int
+) -> None:
+    spec = types.ReplicaSpec(template={"spec": {"containers": containers}})
+    assert load.devices_of(spec) == devices
+
+
+def test_the_one_job_of_a_file_is_found_among_other_objects() -> None:
+    text = "kind: ConfigMap\n---\nkind: TFParallelJob\nspec: {}"
+    assert load.find_job(load.parse_documents(text, "job.yaml"), "job.yaml")["spec"] == {}
+
+
+def test_a_template_knows_the_container_that_trains_and_the_others() -> None:
+    containers = [{"name": "proxy"}, {"name": "tensorflow", "image": "i"}]
+    template = {"spec": {"containers": containers, "initContainers": [{"name": "fetch"}]}}
+    spec = load.parse_template(template).spec
+    assert spec.trains.name == "tensorflow"
+    assert spec.others == ["fetch", "proxy"]
+
+
+def test_a_status_shows_a_report_with_its_placement_apart() -> None:
+    placement = {
+        "mesh": {
+            "data": 2,
+            "stage": 1,
+            "spatial": 1,
+            "tensor": 1,
+            "microbatches": 1,
+            "schedule": "GPipe",
+            "auto": False,
+            "cuts": [],
+        },
+        "reasons": [],
+        "stages": [],
+    }
+    report = progress.Report.model_validate({"step": 4, "totalSteps": 10, "placement": placement})
+    shown, placed = job_status.of_report(report, builders.START)
+    assert (shown.step, shown.total_steps, shown.last_update_time) == (4, 10, builders.START)
+    assert placed is not None
+    assert placed.mesh.data == 2
+    plain = report.model_copy(update={"placement": None})
+    assert job_status.of_report(plain, builders.START)[1] is None

@@ -1,5 +1,6 @@
 """The manifests of a job's children."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -236,6 +237,39 @@ def test_the_added_chief_is_like_a_worker_without_devices() -> None:
     assert chief["nodeSelector"] == first["nodeSelector"] == {"a": "b"}
     assert names.GPU_RESOURCE in first["containers"][0]["resources"]["limits"]
     assert names.GPU_RESOURCE not in str(chief)
+
+
+def test_the_trainer_of_a_template_keeps_its_image_command_and_port() -> None:
+    document = builders.manifest(trainer=True, worker=2)
+    port = {"name": names.PORT_NAME, "containerPort": 4000}
+    container = {"name": "tensorflow", "image": "mine", "command": ["train"], "ports": [port]}
+    template = {"spec": {"containers": [{"name": "proxy", "image": "p"}, container]}}
+    document["spec"]["tfReplicaSpecs"]["Worker"]["template"] = template
+    pod = a_pod(load.parse_job(document))
+    proxy, trainer = pod["spec"]["containers"]
+    assert proxy == {"name": "proxy", "image": "p"}
+    assert (trainer["image"], trainer["command"]) == ("mine", ["train"])
+    assert trainer["ports"] == [port]
+    assert trainer["workingDir"] == build.WORKSPACE_DIR
+    assert "securityContext" not in trainer
+    assert "securityContext" not in pod["spec"]
+
+
+def test_the_shared_cluster_of_a_chief_alone_counts_no_workers() -> None:
+    settings = dataclasses.replace(builders.SETTINGS, share_above=0)
+    for roles, workers in (({"chief": 1}, None), ({"chief": 1, "worker": 2}, "2")):
+        job = builders.a_job(trainer=True, **roles)
+        pod = build.pod(job, CHIEF, settings, attempt=1, replica_attempt=0)
+        assert environment(pod).get("TFPARALLEL_WORKERS") == workers
+
+
+def test_without_an_authority_progress_goes_to_the_endpoint_without_one() -> None:
+    settings = dataclasses.replace(builders.SETTINGS, progress_ca=None)
+    job = builders.a_job(trainer=True, chief=1)
+    assert list(build.config(job, settings)["data"]) == [build.JOB_FILE_KEY]
+    variables = environment(build.pod(job, CHIEF, settings, attempt=1, replica_attempt=0))
+    assert variables["TFPARALLEL_PROGRESS_URL"].startswith("https://operator.example/")
+    assert "TFPARALLEL_PROGRESS_CA_FILE" not in variables
 
 
 def test_every_manifest_is_plain_json() -> None:

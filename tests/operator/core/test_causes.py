@@ -344,6 +344,13 @@ def test_a_replica_out_of_memory_asks_for_more_the_next_time() -> None:
     assert world.status.restart_causes == {"OutOfMemory": 3}
 
 
+def test_only_the_memory_that_a_container_asks_for_grows() -> None:
+    policy = policies.OutOfMemory(growth_percent=100, max_memory="8Gi")
+    container = {"resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}
+    memory.grow(container, policy, 1)
+    assert container["resources"] == {"requests": {"cpu": "1"}, "limits": {"memory": "2048Mi"}}
+
+
 def test_without_the_jobs_leave_memory_stays_as_it_is() -> None:
     world = running(worker=1)
     killed = dataclasses.replace(builders.an_exit(137, world.now), reason="OOMKilled")

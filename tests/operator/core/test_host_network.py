@@ -53,6 +53,12 @@ def test_ports_of_others_stay_when_workers_come() -> None:
     assert host_network.port(grown, last) == 10_009
 
 
+def test_a_chief_alone_needs_one_port() -> None:
+    job = host_network.with_ports(a_world(chief=1).job, 9_000)
+    assert job.status.host_ports is not None
+    assert job.status.host_ports.count == 1
+
+
 def test_a_port_that_a_template_names_is_kept() -> None:
     document = builders.manifest(worker=2)
     document["spec"].update(HOST)

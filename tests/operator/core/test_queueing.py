@@ -8,7 +8,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import observation
+from tfparallel_operator.core import observation, workload
 
 ADMITTED = names.Condition.ADMITTED
 QUEUES = dataclasses.replace(builders.SETTINGS, queues=True)
@@ -192,6 +192,21 @@ def test_what_admission_checks_add_comes_to_the_pods() -> None:
             {"key": "spot", "operator": "Exists"},
             {"key": "pool"},
         ]
+
+
+def test_admitted_without_a_flavor_its_pods_run_anywhere() -> None:
+    world = queued()
+    admit(world, flavors=())
+    assert len(world.pods) == 3
+    for pod in pods(world):
+        assert not {"nodeSelector", "tolerations"} & pod["spec"].keys()
+
+
+def test_a_workload_that_waits_gives_back_what_nobody_has_taken() -> None:
+    change = workload.given_back(the_workload(queued()), builders.START)
+    told = {one["type"]: one["reason"] for one in change.fields["status"]["conditions"]}
+    assert told["QuotaReserved"] == "Pending"
+    assert "Requeued" not in told
 
 
 def test_pods_that_kueue_places_itself_wait_for_their_place() -> None:

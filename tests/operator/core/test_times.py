@@ -153,6 +153,16 @@ def test_training_that_makes_no_progress_is_run_again_within_the_budget() -> Non
     assert truth(world, names.Condition.TRAINING_STALLED) == ("False", "JobFinished")
 
 
+def test_a_stall_of_a_replica_that_a_rule_ignores_is_not_ignored() -> None:
+    rules = [{"causes": ["Stall"], "roles": ["Worker"], "action": "Ignore"}]
+    policy = {"stallDeadlineSeconds": 60, "failurePolicy": {"rules": rules}}
+    world = running(worker=2, run_policy=policy, spec={"successPolicy": "AllWorkers"})
+    world.advance(5)
+    report(world, 3)
+    wait(world)
+    assert truth(world, names.Condition.FAILED) == ("True", "FailurePolicy")
+
+
 def test_each_report_moves_the_stall() -> None:
     world = running(worker=1, run_policy={"stallDeadlineSeconds": 60})
     for step in range(1, 5):
