@@ -90,19 +90,19 @@ class Runs:
         environments: Sequence[dict[str, str]],
         arguments: Sequence[str] = launch.TRAINER,
         *,
-        folder: str = ".",
+        logs: str = "logs",
         new: bool = False,
     ) -> launch.Group:
         """Start processes with these environments, as new Pythons if `new`, else forked."""
         start = processes.new if new else processes.forked
-        return launch.Group(self.folder / folder / "logs", list(environments), arguments, start)
+        return launch.Group(self.folder / logs, list(environments), arguments, start)
 
     def start(
         self, module: str, *, folder: str = ".", new: bool = False, **job: Any
     ) -> launch.Group:
         """Start a job's processes; `job` as `environments` takes it."""
         environments = self.environments(module, folder=folder, **job)
-        return self.group(environments, folder=folder, new=new)
+        return self.group(environments, logs=f"{folder}/logs", new=new)
 
     def end(
         self, module: str, *, folder: str = ".", new: bool = False, limit: float = 150.0, **job: Any

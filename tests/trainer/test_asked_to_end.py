@@ -10,6 +10,7 @@ import pytest
 
 from testing import disks
 from testing.trainer import launch, reference, saves, weights
+from testing.trainer import runs as trainings
 from tfparallel_trainer import termination
 from tfparallel_trainer.contract import exits
 
@@ -61,7 +62,7 @@ def evaluation_data():
 
 
 @pytest.mark.parametrize("moment", ["tracing", "evaluating"])
-def test_where_no_step_ends(tmp_path: pathlib.Path, moment: str) -> None:
+def test_where_no_step_ends(tmp_path: pathlib.Path, moment: str, runs: trainings.Runs) -> None:
     text = MODEL.replace("SLOW_TRACE", str(moment == "tracing"))
     (tmp_path / "model.py").write_text(text)
     trainer: dict[str, object] = {
@@ -70,7 +71,7 @@ def test_where_no_step_ends(tmp_path: pathlib.Path, moment: str) -> None:
         "checkpoint": {"claim": "c"},
     }
     environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         group.wait_for_output(1, moment)
         chief, worker = ask(group, [1], until=[0, 1])
     assert worker.code == exits.Exit.PREEMPTED, worker
@@ -91,7 +92,7 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.0005)
 
 
-def test_during_a_save(tmp_path: pathlib.Path) -> None:
+def test_during_a_save(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     (tmp_path / "model.py").write_text(saves.MODEL)
     trainer: dict[str, object] = {"steps": launch.ENDLESS, "globalBatchSize": 4}
     trainer["checkpoint"] = {"claim": "c", "everySteps": 1, "keep": 2}
@@ -99,7 +100,7 @@ def test_during_a_save(tmp_path: pathlib.Path) -> None:
     # In memory, because how long a disk takes is not the trainer's to say.
     with disks.mounted(tmp_path / "output", "size=1g") as output:
         checkpoints = output / "checkpoints"
-        with launch.Group(tmp_path / "logs", environments) as group:
+        with runs.group(environments) as group:
             wait_for(lambda: (checkpoints / "step-0000000002").exists() and is_saving(checkpoints))
             (ended,) = ask(group, [0], until=[0])
         assert ended.code == exits.Exit.PREEMPTED, ended
@@ -107,7 +108,7 @@ def test_during_a_save(tmp_path: pathlib.Path) -> None:
         assert len(weights.checkpoint(tmp_path / "output", stopped)) == saves.VARIABLES
 
 
-def test_asynchronous_replicas(tmp_path: pathlib.Path) -> None:
+def test_asynchronous_replicas(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     checkpoint = {"claim": "c", "everySteps": 1000}
     trainer: dict[str, object] = {
         "module": "slow_stream.py",
@@ -116,7 +117,7 @@ def test_asynchronous_replicas(tmp_path: pathlib.Path) -> None:
         "checkpoint": checkpoint,
     }
     started = launch.with_servers(tmp_path, reference.MODELS, trainer)
-    with launch.Group(tmp_path / "logs", list(started.values())) as group:
+    with runs.group(list(started.values())) as group:
         group.wait_for_output(0, "] step ")
         (worker,) = ask(group, [2], until=[2])
         assert worker.code == exits.Exit.PREEMPTED, worker

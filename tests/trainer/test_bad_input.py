@@ -6,7 +6,10 @@ import pytest
 
 from testing import disks
 from testing.trainer import launch, reference, weights
+from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 MODEL = """
 import keras, numpy
@@ -36,7 +39,7 @@ def run(folder: pathlib.Path, strategy: str, text: str = MODEL, **trainer: objec
         environments = list(started.values())
     else:
         environments = launch.environments(folder, folder, spec, strategy=strategy)
-    with launch.Group(folder / "logs", environments) as group:
+    with trainings.Runs(folder).group(environments) as group:
         group.processes[0].wait(120)
         return group.result(0)
 
@@ -123,7 +126,9 @@ def test_a_disk_that_fills_up_under_servers(tmp_path: pathlib.Path) -> None:
     assert len(newest) == 4 + 2
 
 
-def test_a_replica_without_examples_takes_part(tmp_path: pathlib.Path) -> None:
+def test_a_replica_without_examples_takes_part(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     few = MODEL.replace("ones((8,", "ones((5,")
     double = 'import keras; keras.config.set_floatx("float64")'
     (tmp_path / "model.py").write_text(f"{double}\n{few}")
@@ -131,7 +136,7 @@ def test_a_replica_without_examples_takes_part(tmp_path: pathlib.Path) -> None:
         expected, _ = reference.train(reference.load("model", tmp_path), 4, 4, 0)
     trainer: dict[str, object] = {"epochs": 2, "globalBatchSize": 4, "checkpoint": CHECKPOINT}
     environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended
     assert launch.summary(tmp_path).steps == 4, "two batches: of four examples, and of one"

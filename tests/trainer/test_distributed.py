@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import launch, ranks, reference, weights
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.data import arrays, feed
@@ -62,7 +63,13 @@ CASES = [  # model, global batch, strategy, processes, devices of each
 
 @pytest.mark.parametrize(("name", "batch", "strategy", "processes", "devices"), CASES)
 def test_weights_equal_one_process(
-    name: str, batch: int, strategy: str, processes: int, devices: int, tmp_path: pathlib.Path
+    name: str,
+    batch: int,
+    strategy: str,
+    processes: int,
+    devices: int,
+    tmp_path: pathlib.Path,
+    runs: trainings.Runs,
 ) -> None:
     trainer = {"steps": STEPS, "globalBatchSize": batch, "seed": 5, "checkpoint": {"claim": "c"}}
     started = launch.environments(
@@ -73,7 +80,7 @@ def test_weights_equal_one_process(
         devices=devices,
         strategy="Custom",
     )
-    with launch.Group(tmp_path / "logs", started) as group:
+    with runs.group(started) as group:
         with reference.floatx():
             expected, _ = reference.train(reference.load(name), STEPS, batch, 5)
         ended = group.wait()
@@ -98,13 +105,15 @@ def by_reference(steps: int) -> tuple[Any, list[Any]]:
     return module, expected
 
 
-def test_the_model_evaluates_exports_and_resumes(tmp_path: pathlib.Path) -> None:
+def test_the_model_evaluates_exports_and_resumes(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     source = write(tmp_path / "source", "slow_stream", MIRRORED)
 
     def start(steps: int) -> launch.Group:
         trainer: dict[str, object] = {**RESUMED, "steps": steps, "savedModel": True}
         started = launch.environments(tmp_path, source, trainer, devices=2, strategy="Custom")
-        return launch.Group(tmp_path / "logs", started)
+        return runs.group(started)
 
     with start(launch.ENDLESS) as group:
         group.wait_for_output(0, "  epoch 2  ")
@@ -235,7 +244,7 @@ def test_what_is_no_strategy_is_refused(given: Any) -> None:
         strategies.check_kind(given, module)
 
 
-def test_functions_that_raise_or_join_nobody(tmp_path: pathlib.Path) -> None:
+def test_functions_that_raise_or_join_nobody(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer: dict[str, object] = {"steps": 5, "globalBatchSize": 20, "startTimeoutSeconds": 60}
     raising = "def build_strategy():\n    raise LookupError('no such device')\n"
     cases = [("raises", raising, 1), ("alone", ONE_DEVICE, 2), ("missing", "", 1)]
@@ -245,7 +254,7 @@ def test_functions_that_raise_or_join_nobody(tmp_path: pathlib.Path) -> None:
         started = launch.environments(
             tmp_path / name, source, trainer, processes=processes, strategy="Custom"
         )
-        with launch.Group(tmp_path / name, started) as group:
+        with runs.group(started, logs=name) as group:
             ended += group.wait()
     raised, *joined, missing = ended
     assert [raised.code, missing.code] == [exits.Exit.USER_ERROR] * 2, ended
@@ -259,10 +268,12 @@ def test_functions_that_raise_or_join_nobody(tmp_path: pathlib.Path) -> None:
     assert alone in said[exits.Exit.BAD_CONFIGURATION]
 
 
-def test_a_step_that_is_not_finite_cannot_be_left_out(tmp_path: pathlib.Path) -> None:
+def test_a_step_that_is_not_finite_cannot_be_left_out(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     trainer: dict[str, object] = {"steps": 5, "onNonFiniteLoss": "Continue"}
     (one,) = launch.environments(tmp_path, tmp_path, trainer, strategy="Custom")
-    with launch.Group(tmp_path / "logs", [one]) as group:
+    with runs.group([one]) as group:
         (ended,) = group.wait(30)
     assert ended.code == exits.Exit.BAD_CONFIGURATION
     assert "strategy 'Custom' cannot leave out an update" in ended.errors
@@ -290,20 +301,22 @@ TPU_CASES = [  # the environment, the exit code, what is said
 
 @pytest.mark.parametrize(("env", "code", "said"), TPU_CASES, ids=["nothing", "local", "address"])
 def test_without_a_tpu_the_strategy_is_refused(
-    env: dict[str, str], code: exits.Exit, said: str, tmp_path: pathlib.Path
+    env: dict[str, str], code: exits.Exit, said: str, tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     source = write(tmp_path / "source", "mlp", "")
     trainer: dict[str, object] = {"steps": 5, "startTimeoutSeconds": 2}
     (one,) = launch.environments(tmp_path, source, trainer, strategy="TPU", more=env)
     began = time.monotonic()
-    with launch.Group(tmp_path / "logs", [one]) as group:
+    with runs.group([one]) as group:
         (ended,) = group.wait(90)
     assert ended.code == code, ended
     assert said in ended.errors
     assert time.monotonic() - began < (10 if not env else 60)
 
 
-def test_two_processes_end_together_and_resume(tmp_path: pathlib.Path) -> None:
+def test_two_processes_end_together_and_resume(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     source = write(tmp_path / "source", "slow_stream", MULTI_WORKER)
 
     def start(attempt: int, steps: int = launch.ENDLESS) -> launch.Group:
@@ -312,7 +325,7 @@ def test_two_processes_end_together_and_resume(tmp_path: pathlib.Path) -> None:
         started = launch.environments(
             tmp_path, source, trainer, processes=2, strategy="Custom", more=more
         )
-        return launch.Group(tmp_path / "logs", launch.sharing(tmp_path, started))
+        return runs.group(launch.sharing(tmp_path, started))
 
     with start(1) as group:
         group.wait_for_output(0, "  epoch 2  ")

@@ -4,6 +4,7 @@ import pathlib
 import time
 
 from testing.trainer import launch, reference
+from testing.trainer import runs as trainings
 
 GROWTH = 40
 """Threads that TensorFlow may still start after the first hundred steps."""
@@ -16,10 +17,10 @@ def threads(pid: int) -> int:
     raise AssertionError(f"process {pid} has no threads")
 
 
-def test_steps_leave_no_threads_behind(tmp_path: pathlib.Path) -> None:
+def test_steps_leave_no_threads_behind(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer: dict[str, object] = {"module": "mlp.py", "steps": 800, "globalBatchSize": 8}
     environments = launch.environments(tmp_path, reference.MODELS, trainer, processes=2)
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         group.wait_for_output(0, "  epoch 2  ")
         chief = group.processes[0]
         counts = [threads(chief.pid)]

@@ -8,6 +8,7 @@ import keras
 import pytest
 
 from testing.trainer import launch, reference, weights
+from testing.trainer import runs as trainings
 
 STEPS = 20
 CASES = [  # model, its examples, processes, devices of each, global batch
@@ -23,7 +24,13 @@ CASES = [  # model, its examples, processes, devices of each, global batch
 
 @pytest.mark.parametrize(("name", "examples", "processes", "devices", "batch"), CASES)
 def test_weights_equal_one_process(
-    name: str, examples: int, processes: int, devices: int, batch: int, tmp_path: pathlib.Path
+    name: str,
+    examples: int,
+    processes: int,
+    devices: int,
+    batch: int,
+    tmp_path: pathlib.Path,
+    runs: trainings.Runs,
 ) -> None:
     trainer = {
         "module": f"{name}.py",
@@ -35,7 +42,7 @@ def test_weights_equal_one_process(
     environments = launch.environments(
         tmp_path, reference.MODELS, trainer, processes=processes, devices=devices
     )
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         with reference.floatx():
             expected, losses = reference.train(reference.load(name), STEPS, batch, 5)
         ended = group.wait()
@@ -68,10 +75,10 @@ def mean_loss(losses: list[float], batch: int, examples: int) -> float:
     return math.fsum(a * b for a, b in zip(losses, sizes, strict=True)) / examples
 
 
-def test_model_file_is_plain_keras(tmp_path: pathlib.Path) -> None:
+def test_model_file_is_plain_keras(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer = {"module": "mlp.py", "epochs": 1, "globalBatchSize": 26, "checkpoint": {"claim": "c"}}
     environments = launch.environments(tmp_path, reference.MODELS, trainer, strategy="Mirrored")
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         (ended,) = group.wait()
     assert ended.code == 0, ended
     with reference.floatx():

@@ -11,10 +11,13 @@ import keras
 import pytest
 
 from testing.trainer import launch, reference
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, preflight, settings
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.evaluator import board, results
 from tfparallel_trainer.fitting import surroundings
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 CHECKPOINT: dict[str, object] = {"claim": "c", "everySteps": 5, "keep": 3}
 MLP: dict[str, object] = {
@@ -35,18 +38,18 @@ def events(folder: pathlib.Path, log: str, kind: str) -> list[dict[str, Any]]:
 def in_line(folder: pathlib.Path, trainer: dict[str, object]) -> dict[str, float]:
     """What one process that trains and evaluates finds at the end."""
     started = launch.environments(folder, reference.MODELS, trainer)
-    with launch.Group(folder / "logs", started) as group:
+    with trainings.Runs(folder).group(started) as group:
         assert [one.code for one in group.wait()] == [0], group.result(0)
     found: dict[str, float] = events(folder, outputs.TRAIN_LOG, "evaluation")[-1]["metrics"]
     return found
 
 
-def test_it_finds_what_training_would_find(tmp_path: pathlib.Path) -> None:
+def test_it_finds_what_training_would_find(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     expected = in_line(tmp_path / "alone", MLP)
     beside = tmp_path / "beside"
     started = launch.environments(beside, reference.MODELS, MLP, processes=2)
     started.append(launch.evaluator_of(started[0]))
-    with launch.Group(tmp_path / "logs", started) as group:
+    with runs.group(started) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0, 0], ended
     assert events(beside, outputs.TRAIN_LOG, "evaluation") == []
@@ -59,7 +62,9 @@ def test_it_finds_what_training_would_find(tmp_path: pathlib.Path) -> None:
     assert "step 12 was evaluated last" in ended[2].output
 
 
-def test_it_comes_and_goes_while_servers_train(tmp_path: pathlib.Path) -> None:
+def test_it_comes_and_goes_while_servers_train(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     trainer: dict[str, object] = {
         "steps": 450,
         "globalBatchSize": 16,
@@ -68,20 +73,20 @@ def test_it_comes_and_goes_while_servers_train(tmp_path: pathlib.Path) -> None:
     source = launch.REPOSITORY / "examples" / "digits-servers"
     started = launch.with_servers(tmp_path, source, trainer, workers=1)
     evaluator = launch.evaluator_of(started["chief-0"])
-    with launch.Group(tmp_path / "first", [evaluator]) as first:
+    with runs.group([evaluator], logs="first") as first:
         first.wait_for_output(0, "evaluates the checkpoints")
         first.processes[0].send_signal(signal.SIGTERM)
         asked = time.monotonic()
         assert first.wait()[0].code == exits.Exit.PREEMPTED
         assert time.monotonic() - asked < 10
     with (
-        launch.Group(tmp_path / "second", [evaluator]) as second,
-        launch.Group(tmp_path / "training", list(started.values())) as training,
+        runs.group([evaluator], logs="second") as second,
+        runs.group(list(started.values()), logs="training") as training,
     ):
         second.wait_for_output(0, "  evaluation  ")
         second.processes[0].send_signal(signal.SIGKILL)
         second.wait()
-        with launch.Group(tmp_path / "third", [evaluator]) as third:
+        with runs.group([evaluator], logs="third") as third:
             assert [one.code for one in training.wait()] == [0] * 3, training.result(0)
             (ended,) = third.wait()
     assert ended.code == 0, ended
@@ -93,12 +98,14 @@ def test_it_comes_and_goes_while_servers_train(tmp_path: pathlib.Path) -> None:
     assert told["val_accuracy"] == pytest.approx(accuracy, abs=1e-6)
 
 
-def test_a_checkpoint_that_is_not_whole_is_skipped(tmp_path: pathlib.Path) -> None:
+def test_a_checkpoint_that_is_not_whole_is_skipped(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     (one,) = launch.environments(tmp_path, reference.MODELS, MLP)
     evaluator = launch.evaluator_of(one)
     given = settings.read(evaluator)
     board.Board(given).post(12, {"loss": 0.5})  # so that training does not wait for it
-    with launch.Group(tmp_path / "training", [one]) as group:
+    with runs.group([one], logs="training") as group:
         assert [ended.code for ended in group.wait()] == [0], group.result(0)
     told = launch.summary(tmp_path)
     assert told.metrics["val_loss"] == 0.5
@@ -109,7 +116,7 @@ def test_a_checkpoint_that_is_not_whole_is_skipped(tmp_path: pathlib.Path) -> No
     shutil.copytree(folder / "step-0000000010", folder / "step-0000000011")
     (folder / "step-0000000011" / "index.json").unlink()
     (folder / ".writing-000001-1").mkdir()
-    with launch.Group(tmp_path / "evaluator", [evaluator]) as group:
+    with runs.group([evaluator], logs="evaluator") as group:
         (ended,) = group.wait()
     assert ended.code == 0, ended
     assert ended.output.count("skipping a checkpoint") == 2
@@ -139,10 +146,10 @@ def test_an_evaluator_needs_checkpoints_and_a_job_that_knows_of_it(tmp_path: pat
         preflight.check(settings.read({**again, environment.TF_CONFIG: config}))
 
 
-def test_an_evaluator_needs_examples(tmp_path: pathlib.Path) -> None:
+def test_an_evaluator_needs_examples(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer = {"module": "slow_stream.py", "steps": 5, "checkpoint": CHECKPOINT}
     (one,) = launch.environments(tmp_path, reference.MODELS, trainer)
-    with launch.Group(tmp_path / "logs", [one, launch.evaluator_of(one)]) as group:
+    with runs.group([one, launch.evaluator_of(one)]) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.USER_ERROR] * 2, ended
     assert all("has no evaluation_data, and the job has an evaluator" in e.errors for e in ended)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import launch
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, export, warm
 from tfparallel_trainer.contract import outputs
 
@@ -88,7 +89,9 @@ def training_data():
 """
 
 
-def test_a_run_of_two_starts_from_a_file_and_leaves_both_models(tmp_path: pathlib.Path) -> None:
+def test_a_run_of_two_starts_from_a_file_and_leaves_both_models(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     first = network()
     first.save(tmp_path / "first.keras")
@@ -99,7 +102,7 @@ def test_a_run_of_two_starts_from_a_file_and_leaves_both_models(tmp_path: pathli
         "savedModel": True,
     }
     environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         ended = group.wait(90)
     assert [one.code for one in ended] == [0, 0], ended
     assert "starting with the weights of first.keras" in ended[0].output

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from testing.trainer import launch, normalised, ranks
+from testing.trainer import runs as trainings
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.step import finite
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 @pytest.mark.usefixtures("float64")
@@ -85,7 +88,7 @@ def train(
         **trainer,
     }
     environments = launch.environments(folder, folder, spec, devices=2, strategy="Mirrored")
-    with launch.Group(folder / "logs", environments) as group:
+    with trainings.Runs(folder).group(environments) as group:
         (ended,) = group.wait(90)
     newest = sorted((folder / "output" / "checkpoints").glob("step-*"))[-1]
     return ended, dict(files.read(newest, files.read_index(newest)))

@@ -14,6 +14,7 @@ import pytest
 
 import tfparallel_trainer
 from testing.trainer import keras_fit, launch
+from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
 from tfparallel_trainer.fitting import callbacks, support
@@ -97,10 +98,12 @@ def test_a_loss_is_scaled_as_by_keras_and_again_when_training_goes_on() -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("float64")
-def test_two_processes_give_what_keras_gives_in_one(tmp_path: pathlib.Path) -> None:
+def test_two_processes_give_what_keras_gives_in_one(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     environments = launch.environments(tmp_path, SCRIPT.parent, {}, processes=2)
     arguments = (str(SCRIPT), str(tmp_path), *TOGETHER)
-    with launch.Group(tmp_path / "logs", environments, arguments) as group:
+    with runs.group(environments, arguments) as group:
         expected = {name: keras_fit.train(name) for name in TOGETHER}
         ended = group.wait(600)
     assert [one.code for one in ended] == [0, 0], ended

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from testing.trainer import keras_fit, launch
+from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
 from tfparallel_trainer.contract import exits
 
 pytestmark = [
+    pytest.mark.usefixtures("runs"),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
@@ -38,11 +40,13 @@ def trained(epochs: int) -> list[Any]:
 
 
 @pytest.mark.usefixtures("float64")
-def test_a_script_that_is_asked_to_end_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:
+def test_a_script_that_is_asked_to_end_goes_on_where_it_was(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     def start(attempt: str, epochs: int) -> launch.Group:
         environments = launch.environments(tmp_path / attempt, SCRIPT.parent, {}, processes=2)
         given = arguments(tmp_path, epochs=epochs)
-        return launch.Group(tmp_path / "logs", environments, given)
+        return runs.group(environments, given)
 
     with start("first", launch.ENDLESS) as group:
         group.wait_for_output(0, "Epoch 4/")
@@ -69,10 +73,15 @@ def test_a_script_that_is_asked_to_end_goes_on_where_it_was(tmp_path: pathlib.Pa
     ],
 )
 def test_what_goes_wrong_is_said_in_a_sentence_and_an_exit_code(
-    wrong: str, processes: int, code: exits.Exit, said: str, tmp_path: pathlib.Path
+    wrong: str,
+    processes: int,
+    code: exits.Exit,
+    said: str,
+    tmp_path: pathlib.Path,
+    runs: trainings.Runs,
 ) -> None:
     environments = launch.environments(tmp_path, SCRIPT.parent, {}, processes=processes)
-    with launch.Group(tmp_path / "logs", environments, arguments(tmp_path, wrong)) as group:
+    with runs.group(environments, arguments(tmp_path, wrong)) as group:
         ended = group.wait()
     assert {one.code for one in ended} <= {code, exits.Exit.PEER_LOST}, ended
     assert ended[0].code == code
@@ -90,11 +99,12 @@ def test_the_operator_imports_no_tensorflow_with_the_package() -> None:
 @pytest.mark.usefixtures("float64")
 def test_a_strategy_of_the_script_is_used_and_its_model_gets_the_weights(
     tmp_path: pathlib.Path,
+    runs: trainings.Runs,
 ) -> None:
     script = SCRIPT.with_name("fit_strategy.py")
     environments = launch.environments(tmp_path, script.parent, {}, processes=2)
     command = (str(script), str(tmp_path))
-    with launch.Group(tmp_path / "logs", environments, command) as group:
+    with runs.group(environments, command) as group:
         weights, _ = keras_fit.train("EarlyStopping")
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended
@@ -104,10 +114,10 @@ def test_a_strategy_of_the_script_is_used_and_its_model_gets_the_weights(
                 assert float(np.abs(arrays[key] - wanted).max()) <= 1e-10
 
 
-def test_a_module_may_bring_callbacks(tmp_path: pathlib.Path) -> None:
+def test_a_module_may_bring_callbacks(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer = {"module": "observed.py", "epochs": 9, "globalBatchSize": 15}
     environments = launch.environments(tmp_path, SCRIPT.parent, trainer, processes=2)
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended
     assert launch.summary(tmp_path).epochs == 3  # the first was the best
@@ -124,7 +134,7 @@ def servers(
     script = SCRIPT.with_name("fit_servers.py")
     environments = launch.with_servers(folder, script.parent, {}, workers=1, servers=1)
     command = (str(script), str(folder), kind, name)
-    with launch.Group(folder / "logs", list(environments.values()), command) as group:
+    with trainings.Runs(folder).group(list(environments.values()), command) as group:
         ended = group.wait()
     return dict(zip(environments, ended, strict=True)), folder
 
@@ -151,10 +161,12 @@ def test_with_servers_a_model_that_is_built_already_is_refused(tmp_path: pathlib
     assert "give fit a function that builds the model" in ended["chief-0"].errors
 
 
-def test_callbacks_hold_with_several_workers_that_do_not_wait(tmp_path: pathlib.Path) -> None:
+def test_callbacks_hold_with_several_workers_that_do_not_wait(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     script = SCRIPT.with_name("fit_watched.py")
     started = list(launch.with_servers(tmp_path, script.parent, {}, workers=2).values())
-    with launch.Group(tmp_path / "logs", started, (str(script), str(tmp_path))) as group:
+    with runs.group(started, (str(script), str(tmp_path))) as group:
         ended = group.wait()
     assert {one.code for one in ended} == {0}, ended
     told = json.loads((tmp_path / "told.json").read_text())

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.trainer import launch, reference
+from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.data import ahead, feed, waiting
 
@@ -153,14 +154,14 @@ def records(folder: pathlib.Path) -> Iterator[dict[str, dict[str, float]]]:
             yield record
 
 
-def test_a_run_whose_input_is_slow_says_so(tmp_path: pathlib.Path) -> None:
+def test_a_run_whose_input_is_slow_says_so(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     """The data set of slow_stream sleeps for each example, and a step takes no time."""
     (given_to,) = launch.environments(
         tmp_path,
         reference.MODELS,
         {"module": "slow_stream.py", "epochs": 10, "globalBatchSize": 20},
     )
-    with launch.Group(tmp_path, [given_to]) as group:
+    with runs.group([given_to], logs=".") as group:
         (ended,) = group.wait()
     assert ended.code == exits.Exit.DONE.value, ended.errors
     assert 1 <= ended.output.count("warning: input keeps the devices waiting for ") <= 10

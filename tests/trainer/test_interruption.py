@@ -6,8 +6,13 @@ import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import pytest
+
 from testing.trainer import launch, reference, weights
+from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import environment, exits
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 TRAINER: dict[str, object] = {
     "module": "slow_stream.py",
@@ -26,7 +31,7 @@ def start(
 ) -> launch.Group:
     more = {**more, environment.ATTEMPT: str(attempt)}
     environments = launch.environments(folder, reference.MODELS, trainer, processes=2, more=more)
-    return launch.Group(folder / "logs", environments)
+    return trainings.Runs(folder).group(environments)
 
 
 def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> None:
@@ -87,33 +92,35 @@ def test_frozen_peer_is_lost(tmp_path: pathlib.Path) -> None:
         print(f"a frozen chief was noticed after {time.monotonic() - stopped:.1f} s")
 
 
-def test_missing_peer_is_named(tmp_path: pathlib.Path) -> None:
+def test_missing_peer_is_named(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     environments = launch.environments(
         tmp_path, reference.MODELS, {**TRAINER, "startTimeoutSeconds": 6}, processes=2
     )
-    with launch.Group(tmp_path / "logs", environments[:1]) as group:
+    with runs.group(environments[:1]) as group:
         (ended,) = group.wait()
     assert ended.code == exits.Exit.START_TIMEOUT, ended
     assert "waited 6 s (startTimeoutSeconds) for worker-0 (127.0.0.1:" in ended.errors
 
 
-def test_terminated_while_waiting_for_peers(tmp_path: pathlib.Path) -> None:
+def test_terminated_while_waiting_for_peers(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     environments = launch.environments(tmp_path, reference.MODELS, TRAINER, processes=2)
-    with launch.Group(tmp_path / "logs", environments[1:]) as group:
+    with runs.group(environments[1:]) as group:
         group.wait_for_output(0, "waiting for chief-0")
         group.processes[0].send_signal(signal.SIGTERM)
         (ended,) = group.wait()
     assert ended.code == exits.Exit.PREEMPTED, ended
 
 
-def test_replicas_with_different_modules_are_refused(tmp_path: pathlib.Path) -> None:
+def test_replicas_with_different_modules_are_refused(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     text = (reference.MODELS / "slow_stream.py").read_text()
     (other / "slow_stream.py").write_text(text + "\n# changed\n")
     environments = launch.environments(tmp_path, reference.MODELS, TRAINER, processes=2)
     environments[1][environment.SOURCE_DIR] = str(other)
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.BAD_CONFIGURATION] * 2, ended
     assert "differ in the content of slow_stream.py" in ended[0].errors

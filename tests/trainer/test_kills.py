@@ -12,6 +12,7 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from testing.trainer import launch, reference, saves, weights
+from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import environment, exits
 
 TRAINER: dict[str, object] = {
@@ -23,7 +24,9 @@ TRAINER: dict[str, object] = {
 
 
 @pytest.mark.timeout(600)
-def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path: pathlib.Path) -> None:
+def test_killed_anywhere_it_ends_with_the_same_bits(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     def start(name: str, steps: int, attempt: int = 1) -> launch.Group:
         more = {environment.ATTEMPT: str(attempt)}
         folder = tmp_path / name
@@ -31,7 +34,7 @@ def test_killed_anywhere_it_ends_with_the_same_bits(tmp_path: pathlib.Path) -> N
         environments = launch.environments(
             folder, reference.MODELS, trainer, processes=2, more=more
         )
-        return launch.Group(folder / "logs", environments)
+        return trainings.Runs(folder).group(environments)
 
     def finish(name: str, steps: int, attempt: int = 1) -> None:
         with start(name, steps, attempt) as group:
@@ -79,7 +82,9 @@ LEFT = (
 
 
 @pytest.mark.timeout(400)
-def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.Path) -> None:
+def test_killed_during_a_save_it_goes_on_from_the_one_before(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     (tmp_path / "model.py").write_text(saves.MODEL)
     checkpoint = {"claim": "c", "everySteps": 1, "keep": 2}
     trainer: dict[str, object] = {"steps": 12, "globalBatchSize": 4, "checkpoint": checkpoint}
@@ -89,7 +94,7 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
         environments = launch.environments(
             folder, tmp_path, trainer, strategy="Mirrored", more=more
         )
-        with launch.Group(folder / "logs", environments) as group:
+        with trainings.Runs(folder).group(environments) as group:
             return group.wait()[0]
 
     assert train("whole", {}).code == 0
@@ -126,7 +131,9 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
 
 
 @pytest.mark.timeout(400)
-def test_it_goes_on_with_other_numbers_and_strategies(tmp_path: pathlib.Path) -> None:
+def test_it_goes_on_with_other_numbers_and_strategies(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     with reference.floatx():
         expected, _ = reference.train(reference.load("mlp"), 48, 20, 3)
 
@@ -140,7 +147,7 @@ def test_it_goes_on_with_other_numbers_and_strategies(tmp_path: pathlib.Path) ->
         finish(steps, environments)
 
     def finish(steps: int, environments: list[dict[str, str]]) -> None:
-        with launch.Group(tmp_path / "logs", environments) as group:
+        with runs.group(environments) as group:
             assert group.processes[0].wait(120) == 0, group.result(0)
             ended = group.wait(20)
         assert [one.code for one in ended] == [0] * len(ended), ended

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import launch, reference, server_jobs
+from testing.trainer import runs as trainings
 from tfparallel_trainer import layers
 from tfparallel_trainer.contract import outputs
 
@@ -143,7 +144,9 @@ def test_the_example_of_the_page_is_a_model() -> None:
     assert [weight.shape[0] for weight in model.layers[0].weights] == [250_000] * 4
 
 
-def test_shards_lie_on_different_servers_and_any_number_resumes(tmp_path: pathlib.Path) -> None:
+def test_shards_lie_on_different_servers_and_any_number_resumes(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     trainer: dict[str, object] = {
         "module": "sharded.py",
         "steps": 6,
@@ -152,7 +155,7 @@ def test_shards_lie_on_different_servers_and_any_number_resumes(tmp_path: pathli
         "checkpoint": server_jobs.CHECKPOINT,
     }
     first = launch.with_servers(tmp_path, reference.MODELS, trainer, workers=1, servers=2)
-    with launch.Group(tmp_path / "logs", list(first.values())) as group:
+    with runs.group(list(first.values())) as group:
         ended = server_jobs.wait(group)
     assert [one.code for one in ended] == [0] * 4, ended
     for number in range(4):
@@ -162,7 +165,7 @@ def test_shards_lie_on_different_servers_and_any_number_resumes(tmp_path: pathli
     second = launch.with_servers(
         tmp_path, reference.MODELS, {**trainer, "steps": 12}, workers=1, servers=1
     )
-    with launch.Group(tmp_path / "logs", list(second.values())) as group:
+    with runs.group(list(second.values())) as group:
         ended = server_jobs.wait(group)
     assert "resuming after step 6" in ended[0].output
     with reference.floatx():

@@ -3,9 +3,14 @@
 import pathlib
 import signal
 
+import pytest
+
 from testing.trainer import launch, weights
+from testing.trainer import runs as trainings
 from tfparallel_trainer import termination
 from tfparallel_trainer.contract import exits
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 MODEL = """
 import os, sys, time
@@ -40,7 +45,7 @@ def stop(folder: pathlib.Path, every: int, seconds: float, when: str) -> list[la
     }
     more = {"SAVE_SECONDS": str(seconds)}
     environments = launch.environments(folder, folder, trainer, processes=2, more=more)
-    with launch.Group(folder / "logs", environments) as group:
+    with trainings.Runs(folder).group(environments) as group:
         group.wait_for_output(0, when)
         for process in group.processes:
             process.send_signal(signal.SIGTERM)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from testing.trainer import launch
+from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
@@ -98,7 +99,7 @@ def training_data():
     ("role", "when"), [("worker", "at once"), ("worker", "late"), ("chief", "late")]
 )
 def test_who_ends_right_after_the_meeting_leaves_nobody_waiting(
-    role: str, when: str, tmp_path: pathlib.Path
+    role: str, when: str, tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     started = launch.environments(
@@ -118,7 +119,7 @@ def test_who_ends_right_after_the_meeting_leaves_nobody_waiting(
     names = ["chief", "worker"]
     leaves, stays = names.index(role), 1 - names.index(role)
     started[stays][environment.FAILURE_FILE] = str(words)
-    with launch.Group(tmp_path / "logs", started) as group:
+    with runs.group(started) as group:
         assert group.processes[leaves].wait(240) == exits.Exit.USER_ERROR, group.result(leaves)
         began = time.monotonic()
         code = group.processes[stays].wait(60)

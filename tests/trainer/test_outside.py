@@ -14,10 +14,13 @@ import pytest
 import yaml
 
 from testing.trainer import launch, reference
+from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
 from tfparallel_trainer import __main__, errors, preflight, progress, settings, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 JOB = {"name": "j", "strategy": "Mirrored", "trainer": {"epochs": 1}}
 
@@ -161,7 +164,7 @@ def run(tmp_path: pathlib.Path, text: str, processes: int = 1, **trainer: object
     (source / "model.py").write_text(text)
     spec = {"epochs": 1, **trainer}
     environments = launch.environments(tmp_path, source, spec, processes=processes)
-    with launch.Group(tmp_path / "logs", environments[:1]) as group:
+    with trainings.Runs(tmp_path).group(environments[:1]) as group:
         (ended,) = group.wait()
     return ended
 
@@ -190,12 +193,14 @@ def test_an_error_of_the_user_shows_the_users_lines(tmp_path: pathlib.Path) -> N
     assert ended_with.rstrip().endswith("build_model raised KeyError: 'why'")
 
 
-def test_the_sentence_of_an_error_is_left_in_a_file(tmp_path: pathlib.Path) -> None:
+def test_the_sentence_of_an_error_is_left_in_a_file(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     failure = tmp_path / "failure"
     environments = launch.environments(
         tmp_path, tmp_path, {"epochs": 1}, more={environment.FAILURE_FILE: str(failure)}
     )
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         (ended,) = group.wait()
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
     assert failure.read_text().startswith("trainer.module is 'model.py', but")
@@ -213,11 +218,11 @@ def test_a_batch_smaller_than_the_ranks_waits_for_nobody(tmp_path: pathlib.Path)
     assert "trainer.globalBatchSize is 2, less than the 3 ranks" in ended.errors
 
 
-def test_tensorflow_at_import_is_told(tmp_path: pathlib.Path) -> None:
+def test_tensorflow_at_import_is_told(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     text = "import tensorflow as tf\nX = tf.zeros(3)\n" + MODEL
     environments = launch.environments(tmp_path, tmp_path, {"epochs": 1}, processes=2)
     (tmp_path / "model.py").write_text(text)
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.USER_ERROR] * 2, ended
     assert "while it is imported" in ended[0].errors
@@ -333,7 +338,7 @@ def test_no_progress_address_sends_nothing() -> None:
 EXAMPLE = launch.REPOSITORY / "examples" / "digits"
 
 
-def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
+def test_the_digits_example_learns(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     manifest = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
     trainer = manifest["spec"]["trainer"]
     assert job_file.TrainerSpec.model_validate(trainer).module == "model.py"
@@ -344,7 +349,7 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path) -> None:
         environments = launch.environments(
             tmp_path, EXAMPLE, trainer, processes=count, more={environment.PROGRESS_URL: url}
         )
-        with launch.Group(tmp_path / "logs", environments) as group:
+        with runs.group(environments) as group:
             ended = group.wait()
         assert [one.code for one in ended] == [0] * count, ended
         steps = [body["step"] for _, body in server.got]

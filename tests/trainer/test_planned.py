@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import pytest
 
-from testing.trainer import launch, planned_models, reference, runs, split_models
+from testing.trainer import launch, planned_models, reference, split_models
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import environment, exits, job_file
@@ -27,7 +28,9 @@ def perceptron() -> graph.Graph:
     return recording.record(split_models.bare(planned_models.perceptron))
 
 
-def test_a_run_with_auto_equals_one_process_and_tells_its_choice(tmp_path: pathlib.Path) -> None:
+def test_a_run_with_auto_equals_one_process_and_tells_its_choice(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     steps, batch = 8, 15
     environments = launch.environments(
         tmp_path,
@@ -38,12 +41,12 @@ def test_a_run_with_auto_equals_one_process_and_tells_its_choice(tmp_path: pathl
         mesh={"auto": True},
         more={environment.STEP_LOG: "1"},
     )
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         with reference.floatx():
             _, losses = reference.train(reference.load("mlp"), steps, batch, 5)
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
-    assert runs.step_losses(tmp_path) == pytest.approx(losses, rel=1e-9)
+    assert trainings.step_losses(tmp_path) == pytest.approx(losses, rel=1e-9)
     assert "the planner's choice: Stage" in ended[0].output
     assert "The next best (" in ended[0].output
 
@@ -67,7 +70,9 @@ def training_data():
 """Weights of 7 GB in a process that may have one."""
 
 
-def test_a_run_that_fits_nowhere_says_what_is_lacking(tmp_path: pathlib.Path) -> None:
+def test_a_run_that_fits_nowhere_says_what_is_lacking(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     (tmp_path / "wide.py").write_text(WIDE)
     environments = launch.environments(
         tmp_path,
@@ -77,7 +82,7 @@ def test_a_run_that_fits_nowhere_says_what_is_lacking(tmp_path: pathlib.Path) ->
         strategy="ModelSplit",
         mesh={"auto": True},
     )
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         (ended,) = group.wait()
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
     told = ended.output + ended.errors

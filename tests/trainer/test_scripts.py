@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from testing.trainer import launch
+from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.scripts import explanation
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def caught(call: Any) -> BaseException:
@@ -68,7 +71,7 @@ def run(folder: pathlib.Path, script: str, *, servers: bool) -> list[launch.Ende
     started = launch.environments(folder, folder, {}, processes=2)
     if servers:
         started = [launch.with_servers(folder, folder, {})["chief-0"]]
-    with launch.Group(folder / "logs", started, (str(folder / "train.py"),)) as group:
+    with trainings.Runs(folder).group(started, (str(folder / "train.py"),)) as group:
         return group.wait()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from testing.trainer import launch, reference, server_jobs, weights
+from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.servers import presence
 
@@ -26,10 +27,10 @@ def changed(given: dict[str, str], **trainer: object) -> dict[str, str]:
     return {**given, environment.JOB_FILE: str(own)}
 
 
-def test_it_trains_and_counts_exactly(tmp_path: pathlib.Path) -> None:
+def test_it_trains_and_counts_exactly(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer: dict[str, object] = {"epochs": 5, "globalBatchSize": 32, "maxStaleness": 1}
     started = launch.with_servers(tmp_path, server_jobs.EXAMPLE, trainer, workers=2, servers=2)
-    with launch.Group(tmp_path / "logs", list(started.values())) as group:
+    with runs.group(list(started.values())) as group:
         ended = server_jobs.wait(group)
     assert [one.code for one in ended] == [0] * 5, ended
     assert "2 workers and 2 servers" in ended[0].output
@@ -50,7 +51,7 @@ def test_it_trains_and_counts_exactly(tmp_path: pathlib.Path) -> None:
     assert accuracy == pytest.approx(metrics["val_accuracy"], abs=1e-6)
 
 
-def test_one_worker_equals_one_process(tmp_path: pathlib.Path) -> None:
+def test_one_worker_equals_one_process(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     with reference.floatx():
         module = reference.load("mlp")
         expected, losses = reference.train(module, 12, 20, 3)
@@ -62,7 +63,7 @@ def test_one_worker_equals_one_process(tmp_path: pathlib.Path) -> None:
         "checkpoint": server_jobs.CHECKPOINT,
     }
     started = launch.with_servers(tmp_path, reference.MODELS, trainer, workers=1, servers=2)
-    with launch.Group(tmp_path / "logs", list(started.values())) as group:
+    with runs.group(list(started.values())) as group:
         ended = server_jobs.wait(group)
     assert [one.code for one in ended] == [0] * 4, ended
     difference = weights.run_difference(tmp_path, expected)
@@ -74,7 +75,7 @@ def test_one_worker_equals_one_process(tmp_path: pathlib.Path) -> None:
     assert told["staleness_max"] == 0
 
 
-def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
+def test_whoever_is_lost(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer: dict[str, object] = {
         "module": "slow_stream.py",
         "steps": MANY,
@@ -84,7 +85,7 @@ def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
     started = launch.with_servers(tmp_path, reference.MODELS, trainer)
 
     def start(*names: str) -> launch.Group:
-        return launch.Group(tmp_path / "logs", [started[name] for name in names])
+        return runs.group([started[name] for name in names])
 
     with start("chief-0", "ps-0") as first, start("worker-0") as steady:
         with start("worker-1") as lost:
@@ -121,11 +122,11 @@ def test_whoever_is_lost(tmp_path: pathlib.Path) -> None:
     assert sum(told.steps_by_worker.values()) == 30, "those of this attempt"
 
 
-def test_whoever_is_frozen(tmp_path: pathlib.Path) -> None:
+def test_whoever_is_frozen(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer: dict[str, object] = {"steps": MANY, "checkpoint": server_jobs.CHECKPOINT}
     started = launch.with_servers(tmp_path, server_jobs.EXAMPLE, trainer)
     environments = [started[name] for name in ("chief-0", "ps-0", "worker-0", "worker-1")]
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         chief, server, _, worker = group.processes
         # Before each kind of operation has been used, TensorFlow waits for all workers.
         group.wait_for_output(0, "  epoch 2  ")
@@ -145,20 +146,20 @@ def test_whoever_is_frozen(tmp_path: pathlib.Path) -> None:
         print(f"a frozen server ended the chief after {time.monotonic() - frozen:.1f} s")
         assert time.monotonic() - frozen < presence.SILENCE_SECONDS + 10
         assert "ps-0" in group.result(0).errors
-        with launch.Group(tmp_path / "second", [started["chief-0"]]) as second:
+        with runs.group([started["chief-0"]], logs="second") as second:
             second.wait_for_output(0, "waiting for ps-0")
             server.send_signal(signal.SIGCONT)
             second.wait_for_output(0, "resuming after step")
 
 
-def test_a_slow_worker_holds_up_nobody(tmp_path: pathlib.Path) -> None:
+def test_a_slow_worker_holds_up_nobody(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer: dict[str, object] = {"epochs": 6, "globalBatchSize": 16}
     started = launch.with_servers(tmp_path, server_jobs.EXAMPLE, trainer)
     slow, *others = (started[name] for name in ("worker-1", "chief-0", "worker-0", "ps-0"))
     summary = tmp_path / "output" / outputs.SUMMARY
     with (
-        launch.Group(tmp_path / "slow", [slow]) as one,
-        launch.Group(tmp_path / "logs", others) as group,
+        runs.group([slow], logs="slow") as one,
+        runs.group(others) as group,
     ):
         group.wait_for_output(0, "] step ")
         (worker,) = one.processes
@@ -178,7 +179,9 @@ def test_a_slow_worker_holds_up_nobody(tmp_path: pathlib.Path) -> None:
     assert 0 < 2 * steps_by_worker["worker-1"] < steps_by_worker["worker-0"]
 
 
-def test_workers_are_added_by_a_restart_of_the_chief_alone(tmp_path: pathlib.Path) -> None:
+def test_workers_are_added_by_a_restart_of_the_chief_alone(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     trainer: dict[str, object] = {
         "module": "slow_stream.py",
         "steps": MANY,
@@ -188,8 +191,8 @@ def test_workers_are_added_by_a_restart_of_the_chief_alone(tmp_path: pathlib.Pat
     more = launch.with_servers(tmp_path, reference.MODELS, trainer, workers=3)
     fewer = {name: server_jobs.without(more[name], "worker", 2) for name in more}
     old = [fewer[name] for name in ("worker-0", "worker-1", "ps-0")]
-    with launch.Group(tmp_path / "others", old) as others:
-        with launch.Group(tmp_path / "first", [fewer["chief-0"]]) as first:
+    with runs.group(old, logs="others") as others:
+        with runs.group([fewer["chief-0"]], logs="first") as first:
             first.wait_for_output(0, "2 workers and 1 servers")
             first.wait_for_output(0, "] step ")
             server_jobs.until(lambda: server_jobs.newest_checkpoint(tmp_path) > 0, "a checkpoint")
@@ -197,8 +200,8 @@ def test_workers_are_added_by_a_restart_of_the_chief_alone(tmp_path: pathlib.Pat
             assert first.wait()[0].code == exits.Exit.PREEMPTED
         last = server_jobs.newest_checkpoint(tmp_path) + 60
         with (
-            launch.Group(tmp_path / "new", [more["worker-2"]]) as new,
-            launch.Group(tmp_path / "second", [changed(more["chief-0"], steps=last)]) as second,
+            runs.group([more["worker-2"]], logs="new") as new,
+            runs.group([changed(more["chief-0"], steps=last)], logs="second") as second,
         ):
             ended = [*server_jobs.wait(second), *new.wait(20), *others.wait(20)]
     assert [one.code for one in ended] == [0] * 5, ended
@@ -212,12 +215,12 @@ def test_workers_are_added_by_a_restart_of_the_chief_alone(tmp_path: pathlib.Pat
     assert len(told.steps_by_worker) == 3
 
 
-def test_who_is_missing_is_named(tmp_path: pathlib.Path) -> None:
+def test_who_is_missing_is_named(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer: dict[str, object] = {"epochs": 1, "startTimeoutSeconds": 3}
     codes = []
     for name, missing in (("chief-0", "worker-0"), ("ps-0", "chief-0")):
         started = launch.with_servers(tmp_path / name, server_jobs.EXAMPLE, trainer)
-        with launch.Group(tmp_path / name, [started[name]]) as group:
+        with runs.group([started[name]], logs=name) as group:
             (ended,) = group.wait()
         assert f"waited 3 s (startTimeoutSeconds) for {missing}" in ended.errors
         codes.append(ended.code)
@@ -241,15 +244,17 @@ def training_data():
 """
 
 
-def test_an_error_in_a_step_of_one_of_many_is_the_users(tmp_path: pathlib.Path) -> None:
+def test_an_error_in_a_step_of_one_of_many_is_the_users(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     (tmp_path / "model.py").write_text(MISLABELLED)
     trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 16, "startTimeoutSeconds": 5}
     started = launch.with_servers(tmp_path, tmp_path, trainer)
     # The limit of the others is for a chief that has gone, not for one that has yet to start.
     patient = changed(started.pop("chief-0"), startTimeoutSeconds=600)
-    with launch.Group(tmp_path / "chief", [patient]) as chief:
+    with runs.group([patient], logs="chief") as chief:
         chief.wait_for_output(0, "waiting for ")
-        with launch.Group(tmp_path / "logs", list(started.values())) as others:
+        with runs.group(list(started.values())) as others:
             (failed,) = chief.wait()
             ended = others.wait()
     assert failed.code == exits.Exit.USER_ERROR, failed

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.trainer import launch, reference, weights
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.data import feed, marks, nest, order, source
@@ -291,7 +292,9 @@ def test_the_examples_of_the_page_give_examples(block: str, tmp_path: pathlib.Pa
 STEPS, FIRST_STEPS, BATCH, SEED = 17, 7, 8, 5
 
 
-def test_records_on_two_and_then_three_processes_equal_one(tmp_path: pathlib.Path) -> None:
+def test_records_on_two_and_then_three_processes_equal_one(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     """29 records in batches of 8: the last one has 5; the first run ends within epoch 1."""
     folder = tmp_path / "source"
     folder.mkdir()
@@ -308,7 +311,7 @@ def test_records_on_two_and_then_three_processes_equal_one(tmp_path: pathlib.Pat
             "checkpoint": {"claim": "c"},
         }
         environments = launch.environments(tmp_path, folder, settings, processes=processes)
-        with launch.Group(tmp_path / "logs", environments) as group:
+        with runs.group(environments) as group:
             ended = group.wait()
         assert [one.code for one in ended] == [exits.Exit.DONE.value] * processes, ended
     with reference.floatx():
@@ -370,10 +373,12 @@ def test_marks_tell_values_places_and_strings_apart() -> None:
     assert marks.alike([2, np.nan, np.nan])
 
 
-def test_processes_that_read_other_examples_are_told(tmp_path: pathlib.Path) -> None:
+def test_processes_that_read_other_examples_are_told(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     settings = {"module": "own_order.py", "epochs": 1, "globalBatchSize": 8}
     environments = launch.environments(tmp_path, reference.MODELS, settings, processes=2)
-    with launch.Group(tmp_path, environments) as group:
+    with runs.group(environments, logs=".") as group:
         ended = group.wait()
     for one in ended:
         assert one.code == exits.Exit.USER_ERROR.value, one

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import launch, reference, split_ranks, truth
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.mesh import shape
@@ -55,7 +56,7 @@ def by_keras(folder: pathlib.Path) -> tuple[list[Any], dict[str, list[float]]]:
 
 @pytest.mark.parametrize(("processes", "devices"), [(1, 2), (2, 1)], ids=["1x2", "2x1"])
 def test_they_lead_to_the_weights_of_one_process(
-    processes: int, devices: int, tmp_path: pathlib.Path
+    processes: int, devices: int, tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     trainer = {
         "module": "split_observed.py",
@@ -72,7 +73,7 @@ def test_they_lead_to_the_weights_of_one_process(
         strategy="ModelSplit",
         mesh={"stage": 2, "microbatches": 3},
     )
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         with reference.floatx():
             weights, history = by_keras(tmp_path / "keras")
         ended = group.wait()

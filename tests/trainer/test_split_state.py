@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from testing.trainer import launch, reference, saves
+from testing.trainer import runs as trainings
 from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import exits, outputs
 
 pytestmark = [
+    pytest.mark.usefixtures("runs"),
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
 ]
 
@@ -65,7 +67,7 @@ def run(folder: pathlib.Path, module: str, steps: int, link: Link) -> list[launc
         strategy=strategy,
         mesh=mesh,
     )
-    with launch.Group(folder / "logs", environments) as group:
+    with trainings.Runs(folder).group(environments) as group:
         return group.wait(LIMIT)
 
 
@@ -104,7 +106,9 @@ NEVER: Mapping[str, str] = MappingProxyType({})
 
 
 @pytest.mark.timeout(1200)
-def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.Path) -> None:
+def test_killed_during_a_save_it_goes_on_from_the_one_before(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     (tmp_path / "model.py").write_text(saves.MODEL)
 
     trainer: dict[str, object] = {
@@ -119,7 +123,7 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(tmp_path: pathlib.P
             folder, tmp_path, trainer, processes=2, strategy="ModelSplit", mesh=STAGES_OF_TWO
         )
         environments[victim].update(ends)
-        with launch.Group(folder / "logs", environments) as group:
+        with trainings.Runs(folder).group(environments) as group:
             return group.wait(LIMIT)
 
     checkpoints = tmp_path / "killed/output/checkpoints"

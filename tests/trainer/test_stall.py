@@ -10,6 +10,7 @@ import types
 import pytest
 
 from testing.trainer import launch
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, stall
 from tfparallel_trainer.contract import exits
 
@@ -116,25 +117,27 @@ def never_comes():
 """
 
 
-def test_a_stuck_run_ends(tmp_path: pathlib.Path) -> None:
+def test_a_stuck_run_ends(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 20}
     environments = launch.environments(tmp_path, tmp_path, trainer, devices=2, strategy="Mirrored")
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         (ended,) = group.wait()
     assert ended.code == exits.Exit.STALLED, ended
     assert "in never_comes" in ended.errors
     assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
 
 
-def test_a_replica_whose_data_never_comes_ends_all(tmp_path: pathlib.Path) -> None:
+def test_a_replica_whose_data_never_comes_ends_all(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     # The chief is never stuck itself: it waits for the worker in a sum over replicas.
     worker_only = 'if \'"task": {"type": "worker"\' in os.environ["TF_CONFIG"]: never_comes()'
     text = "import os\n" + MODEL.replace("        never_comes()", f"        {worker_only}")
     (tmp_path / "model.py").write_text(text)
     trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 6}
     environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         chief, worker = group.wait()
     assert {chief.code, worker.code} <= {exits.Exit.STALLED, exits.Exit.PEER_LOST}
     assert exits.Exit.STALLED in (chief.code, worker.code)
@@ -161,11 +164,13 @@ def training_data():
 """
 
 
-def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(tmp_path: pathlib.Path) -> None:
+def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     (tmp_path / "model.py").write_text(ENDLESS)
     trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 20}
     started = launch.with_servers(tmp_path, tmp_path, trainer, workers=1)
-    with launch.Group(tmp_path / "logs", list(started.values())) as group:
+    with runs.group(list(started.values())) as group:
         assert group.processes[0].wait(150) == exits.Exit.STALLED, group.result(0)
         ended = group.result(0)
     assert "(trainer.stepTimeoutSeconds) since step " in ended.errors

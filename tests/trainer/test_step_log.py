@@ -6,12 +6,13 @@ import pathlib
 import pytest
 
 from testing.trainer import launch, reference
+from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import environment, outputs
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_chief_logs_each_step_where_that_is_asked_for(
-    tmp_path: pathlib.Path, asked: bool
+    tmp_path: pathlib.Path, asked: bool, runs: trainings.Runs
 ) -> None:
     given = launch.environments(
         tmp_path,
@@ -19,7 +20,7 @@ def test_the_chief_logs_each_step_where_that_is_asked_for(
         {"module": "mlp.py", "epochs": 2, "globalBatchSize": 20},
         more={environment.STEP_LOG: "1"} if asked else {},
     )
-    with launch.Group(tmp_path / "logs", given) as group:
+    with runs.group(given) as group:
         [ended] = group.wait()
     assert ended.code == 0, ended.errors
     log = tmp_path / "output" / outputs.STEP_LOG

@@ -15,9 +15,12 @@ import tensorflow as tf
 
 from testing import disks
 from testing.trainer import checkpoints, launch
+from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, export, failures
 from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import exits
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def full(*_: object) -> None:
@@ -92,12 +95,14 @@ def training_data():
 """
 
 
-def test_an_output_directory_that_cannot_be_one_is_refused(tmp_path: pathlib.Path) -> None:
+def test_an_output_directory_that_cannot_be_one_is_refused(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "output").write_text("a file")
     trainer: dict[str, object] = {"steps": 1, "checkpoint": {"claim": "c"}}
     environments = launch.environments(tmp_path, tmp_path, trainer, strategy="Mirrored")
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         (ended,) = group.wait(90)
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
     assert "A file cannot be used" in ended.errors
@@ -117,7 +122,7 @@ def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def test_a_full_disk_is_told_and_leaves_a_good_checkpoint(
-    tmp_path: pathlib.Path, small_disk: pathlib.Path
+    tmp_path: pathlib.Path, small_disk: pathlib.Path, runs: trainings.Runs
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     trainer = {
@@ -126,7 +131,7 @@ def test_a_full_disk_is_told_and_leaves_a_good_checkpoint(
         "checkpoint": {"claim": "c", "everySteps": 1, "keep": 5},
     }
     environments = launch.environments(tmp_path, tmp_path, trainer, strategy="Mirrored")
-    with launch.Group(tmp_path / "logs", environments) as group:
+    with runs.group(environments) as group:
         (ended,) = group.wait(90)
     assert ended.code == exits.Exit.STORAGE_FAILED, ended
     assert "The checkpoint of step 3 cannot be written" in ended.errors
@@ -144,7 +149,7 @@ def begin(folder: pathlib.Path, **trainer: object) -> launch.Group:
     (folder / "model.py").write_text(paced.replace("import keras", "import time, keras"))
     spec = {"steps": 100_000, "globalBatchSize": 64, **trainer}
     environments = launch.environments(folder, folder, spec, strategy="Mirrored")
-    return launch.Group(folder / "logs", environments)
+    return trainings.Runs(folder).group(environments)
 
 
 def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
