@@ -254,7 +254,7 @@ def test_functions_that_raise_or_join_nobody(tmp_path: pathlib.Path, runs: train
         started = launch.environments(
             tmp_path / name, source, trainer, processes=processes, strategy="Custom"
         )
-        with runs.group(started, logs=name) as group:
+        with runs.group(started, logs=name, new=True) as group:
             ended += group.wait()
     raised, *joined, missing = ended
     assert [raised.code, missing.code] == [exits.Exit.USER_ERROR] * 2, ended

@@ -49,7 +49,7 @@ def test_it_finds_what_training_would_find(tmp_path: pathlib.Path, runs: trainin
     beside = tmp_path / "beside"
     started = launch.environments(beside, reference.MODELS, MLP, processes=2)
     started.append(launch.evaluator_of(started[0]))
-    with runs.group(started) as group:
+    with runs.group(started, new=True) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0, 0], ended
     assert events(beside, outputs.TRAIN_LOG, "evaluation") == []

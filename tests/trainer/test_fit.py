@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tfparallel_trainer
+from testing import paths
 from testing.trainer import keras_fit, launch
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
@@ -25,7 +26,7 @@ pytestmark = [
 ]
 
 TOLERANCE = 1e-10
-SCRIPT = pathlib.Path(__file__).parent / "models" / "fit_script.py"
+SCRIPT = paths.TRAINER_MODELS / "fit_script.py"
 TOGETHER = (
     "class_weight",
     "sample_weight",
@@ -103,7 +104,7 @@ def test_two_processes_give_what_keras_gives_in_one(
 ) -> None:
     environments = launch.environments(tmp_path, SCRIPT.parent, {}, processes=2)
     arguments = (str(SCRIPT), str(tmp_path), *TOGETHER)
-    with runs.group(environments, arguments) as group:
+    with runs.group(environments, arguments, new=True) as group:
         expected = {name: keras_fit.train(name) for name in TOGETHER}
         ended = group.wait(600)
     assert [one.code for one in ended] == [0, 0], ended

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing import paths
 from testing.trainer import keras_fit, launch
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
@@ -21,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
-SCRIPT = pathlib.Path(__file__).parent / "models" / "fit_long.py"
+SCRIPT = paths.TRAINER_MODELS / "fit_long.py"
 EPOCH_STEPS = 4
 """Of the 52 examples."""
 

@@ -28,10 +28,12 @@ def start(
     attempt: int,
     trainer: dict[str, object],
     more: Mapping[str, str] = MappingProxyType({}),
+    *,
+    new: bool = False,
 ) -> launch.Group:
     more = {**more, environment.ATTEMPT: str(attempt)}
     environments = launch.environments(folder, reference.MODELS, trainer, processes=2, more=more)
-    return trainings.Runs(folder).group(environments)
+    return trainings.Runs(folder).group(environments, new=new)
 
 
 def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> None:
@@ -43,7 +45,7 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
         assert time.monotonic() - killed < 10
         assert "A peer was lost" in group.result(0).errors
 
-    with start(tmp_path, 2, TRAINER) as group:
+    with start(tmp_path, 2, TRAINER, new=True) as group:
         group.wait_for_output(0, "] step ")
         group.processes[1].send_signal(signal.SIGTERM)
         asked = time.monotonic()
@@ -74,7 +76,7 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
     assert kept == [f"step-{step:010}" for step in (before, steps)]
 
     # Python tells of every module that it imports.
-    with start(tmp_path, 4, trainer, {"PYTHONPROFILEIMPORTTIME": "1"}) as group:
+    with start(tmp_path, 4, trainer, {"PYTHONPROFILEIMPORTTIME": "1"}, new=True) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended
     for one in ended:

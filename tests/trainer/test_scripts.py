@@ -71,7 +71,7 @@ def run(folder: pathlib.Path, script: str, *, servers: bool) -> list[launch.Ende
     started = launch.environments(folder, folder, {}, processes=2)
     if servers:
         started = [launch.with_servers(folder, folder, {})["chief-0"]]
-    with trainings.Runs(folder).group(started, (str(folder / "train.py"),)) as group:
+    with trainings.Runs(folder).group(started, (str(folder / "train.py"),), new=True) as group:
         return group.wait()
 
 

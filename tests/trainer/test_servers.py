@@ -30,7 +30,7 @@ def changed(given: dict[str, str], **trainer: object) -> dict[str, str]:
 def test_it_trains_and_counts_exactly(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     trainer: dict[str, object] = {"epochs": 5, "globalBatchSize": 32, "maxStaleness": 1}
     started = launch.with_servers(tmp_path, server_jobs.EXAMPLE, trainer, workers=2, servers=2)
-    with runs.group(list(started.values())) as group:
+    with runs.group(list(started.values()), new=True) as group:
         ended = server_jobs.wait(group)
     assert [one.code for one in ended] == [0] * 5, ended
     assert "2 workers and 2 servers" in ended[0].output
