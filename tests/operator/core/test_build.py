@@ -257,8 +257,11 @@ def test_the_trainer_of_a_template_keeps_its_image_command_and_port() -> None:
 
 def test_the_shared_cluster_of_a_chief_alone_counts_no_workers() -> None:
     settings = dataclasses.replace(builders.SETTINGS, share_above=0)
-    roles: dict[str, Any]
-    for roles, workers in [({"chief": 1}, None), ({"chief": 1, "worker": 2}, "2")]:
+    cases: list[tuple[dict[str, Any], str | None]] = [
+        ({"chief": 1}, None),
+        ({"chief": 1, "worker": 2}, "2"),
+    ]
+    for roles, workers in cases:
         job = builders.a_job(trainer=True, **roles)
         pod = build.pod(job, CHIEF, settings, attempt=1, replica_attempt=0)
         assert environment(pod).get("TFPARALLEL_WORKERS") == workers
