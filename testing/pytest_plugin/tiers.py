@@ -33,6 +33,7 @@ class Tier(enum.IntEnum):
 
 FIXTURES = {
     "processes": Tier.PROCESS,
+    "long_computation": Tier.PROCESS,
     "runs": Tier.PROCESS,
     "apart": Tier.PROCESS,
     "cluster_programs": Tier.CLUSTER,
@@ -55,6 +56,11 @@ ONLY_UNIT = frozenset({Tier.UNIT})
 TIER = pytest.StashKey[Tier]()
 SERIAL = pytest.StashKey[list[str]]()
 """The tests that `--without-serial` left out."""
+
+
+@pytest.fixture(scope="session")
+def long_computation() -> None:
+    """Keeps tests that compute for many seconds out of the unit tier: theirs is `process`."""
 
 
 @pytest.fixture(scope="session")

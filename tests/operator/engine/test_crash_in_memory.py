@@ -10,6 +10,8 @@ from testing.operator import crashing, memory_api, objects, scenarios, small_eng
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, lease, resources, timers
 
+pytestmark = pytest.mark.usefixtures("long_computation")
+
 GANG = "a gang that fails once, loses a pod once and then succeeds"
 
 PAUSES, PAUSE_SECONDS = 14, 2.0
