@@ -1,8 +1,11 @@
 """Ports that several runs on one machine draw."""
 
+import functools
+import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -17,11 +20,21 @@ input()
 """
 
 
-# Beside the range that other tests draw from at the same time.
+# Below the range that other tests draw from at the same time.
 SIX = range(14_000, 14_006)
 
+pytestmark = pytest.mark.usefixtures("processes", "book")
 
-@pytest.mark.usefixtures("processes")
+
+@pytest.fixture
+def book(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of the test's own: another run of the tests on this machine draws the same ports."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(ports, "_book", functools.cache(ports._book.__wrapped__))
+    monkeypatch.setattr(ports, "_given", set())
+
+
 def test_no_two_runs_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_RANGE", SIX)
     arguments = (sys.executable, "-c", _DRAW, str(SIX.start), str(SIX.stop))
@@ -39,7 +52,6 @@ def test_no_two_runs_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) ->
     assert set(ports.allocate(3)) == theirs
 
 
-@pytest.mark.usefixtures("processes")
 def test_a_port_at_which_somebody_listens_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     others = range(SIX.stop, SIX.stop + 6)
     monkeypatch.setattr(ports, "_RANGE", others)
