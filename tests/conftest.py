@@ -16,9 +16,11 @@ pytest_plugins = [
 # that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples in every run and no limits of time, on any machine. The long tier looks for new
-# ones with the profile `random`.
+# The same few examples in every run and no limits of time, on any machine. The long tier looks for
+# many new ones with the profile `random`. A test that says how many it takes costs more for each.
+CI = hypothesis.settings(hypothesis.settings.get_profile("ci"), max_examples=40)
+hypothesis.settings.register_profile("ci", CI)
 hypothesis.settings.load_profile("ci")
 hypothesis.settings.register_profile(
-    "random", hypothesis.settings.get_profile("ci"), derandomize=False, database=None
+    "random", CI, derandomize=False, database=None, max_examples=1000
 )

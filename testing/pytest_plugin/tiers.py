@@ -145,9 +145,12 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
     return None
 
 
-def pytest_pycollect_makemodule(module_path: pathlib.Path) -> None:
-    """Divide the CPU before a module can use TensorFlow."""
-    if graph.reaches_tensorflow(module_path):
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Divide the CPU before a module can use TensorFlow.
+
+    Pytest makes a collector of every file of a folder, but imports only the files that it runs.
+    """
+    if isinstance(collector, pytest.Module) and graph.reaches_tensorflow(collector.path):
         _divide_cpu()
 
 

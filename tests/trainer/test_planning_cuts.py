@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,8 +26,6 @@ from tfparallel_trainer.split.planning import (
 )
 
 seconds = st.floats(0.0, 10.0)
-slow = hypothesis.settings(deadline=None, max_examples=50)
-"""Many matrices for one example."""
 
 
 @st.composite
@@ -57,7 +54,6 @@ def brute_force(rows: list[cuts.Matrix], loads: list[cuts.Matrix]) -> float:
     )
 
 
-@slow
 @given(stages())
 def test_no_other_cut_is_better(given_stages: tuple[list[cuts.Matrix], list[cuts.Matrix]]) -> None:
     rows, loads = given_stages
@@ -69,7 +65,6 @@ def test_no_other_cut_is_better(given_stages: tuple[list[cuts.Matrix], list[cuts
         assert cuts.step(best, rows, loads) == pytest.approx(least, rel=1e-9, abs=1e-9)
 
 
-@slow
 @given(stages(), st.data(), st.sampled_from([1.0, 1.05, 1.5]))
 def test_no_cut_that_is_fast_enough_is_more_even(
     given_stages: tuple[list[cuts.Matrix], list[cuts.Matrix]], data: st.DataObject, share: float
@@ -123,7 +118,6 @@ def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float,
     assert ("divides the weights less evenly" in " ".join(made.reasons)) == is_faster
 
 
-@slow
 @given(planned_graphs.branched())
 def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> None:
     model = planned_graphs.of(before, {})
@@ -144,7 +138,6 @@ def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> N
     assert (some[0], some[-1]) == (0, (1 << len(before)) - 1)
 
 
-@slow
 @given(planned_graphs.branched(12), st.integers(1, 12))
 def test_blocks_hold_each_node_once_and_can_run_in_order(
     before: list[list[int]], most: int
@@ -164,7 +157,6 @@ def test_blocks_hold_each_node_once_and_can_run_in_order(
         assert len(made) == min(most, len(before))
 
 
-@slow
 @given(planned_graphs.branched(7), st.data())
 def test_stages_have_work_and_all_of_what_belongs_together(
     before: list[list[int]], data: st.DataObject
@@ -217,7 +209,6 @@ def setting_of(draw: Callable[..., Any], count: int) -> settings.Setting:
     )
 
 
-@slow
 @given(st.data())
 def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     """What the tables say of stages is what adding up their nodes says."""
@@ -257,7 +248,6 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     assert cuts.step(path, rows, loads) == pytest.approx(least, rel=1e-6)
 
 
-@slow
 @given(planned_graphs.branched(7), st.data())
 def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
     before: list[list[int]], data: st.DataObject

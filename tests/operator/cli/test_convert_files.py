@@ -165,7 +165,6 @@ def tfjobs(draw: strategies.DrawFn) -> jobs.Document:
     return document
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(document=tfjobs(), indent=strategies.sampled_from([2, 4]), flow=strategies.data())
 def test_the_text_says_what_was_converted(
     document: jobs.Document, indent: int, flow: strategies.DataObject

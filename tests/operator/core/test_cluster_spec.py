@@ -175,3 +175,14 @@ def test_thousands_of_replicas_fit_one_environment_variable() -> None:
     made = builders.a_job(worker=2500)
     text = cluster_spec.tf_config(made, replicas.Replica(types.Role.WORKER, 0))
     assert len("TF_CONFIG=") + len(text) < 131_071
+
+
+def test_a_variable_may_be_as_long_as_linux_takes_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = builders.a_job(worker=3)
+    last = replicas.Replica(types.Role.WORKER, 2)
+    length = len(f"TF_CONFIG={cluster_spec.tf_config(job, last)}")
+    for longest, excess in ((length, 0), (length - 1, 1)):
+        monkeypatch.setattr(cluster_spec, "LONGEST_VARIABLE", longest)
+        assert cluster_spec.excess(job) == excess

@@ -24,6 +24,30 @@ def test_a_permanent_exit_of_the_trainer_fails_the_job_with_replica_code_and_rea
     assert set(world.pods) == {"job-worker-0"}
 
 
+def test_the_counts_of_failures_outlast_the_pods() -> None:
+    world = builders.a_world(chief=1, worker=2, run_policy={"cleanPodPolicy": "All"})
+    world.run()
+    world.exit("job-worker-1", 65)
+    world.advance(1)
+    world.exit("job-worker-0", 65)
+    world.settle()
+    assert world.pods == {}
+    counts = world.status.replicas["Worker"]
+    assert (counts.failed, counts.pending) == (2, 0)
+    assert counts.last_exit is not None
+    assert counts.last_exit.replica == "job-worker-0", "the latest, not the last by name"
+
+
+def test_a_pod_that_is_deleted_terminates_until_it_has_ended() -> None:
+    world = builders.a_world(chief=1, worker=2)
+    world.run()
+    world.settle()
+    world.update("job-worker-0", deleting=True)
+    world.update("job-worker-1", deleting=True)
+    world.exit("job-worker-1", 0)
+    assert world.decide().status.replicas["Worker"].terminating == 1
+
+
 def test_a_lost_peer_restarts_the_gang_when_all_old_pods_are_gone() -> None:
     world = builders.a_world(trainer=True, chief=1, worker=1)
     world.run()
@@ -136,6 +160,8 @@ def test_a_command_of_ones_own_may_say_that_it_would_fail_again(code: int, attem
     [
         ("Never", 137, 1),
         ("ExitCode", 1, 1),
+        ("ExitCode", 127, 1),
+        ("ExitCode", 128, 2),
         ("ExitCode", 137, 2),
         ("OnFailure", 1, 2),
         ("Always", 1, 2),
@@ -173,6 +199,17 @@ def test_with_parameter_servers_only_what_has_to_is_restarted(lost: str, again: 
     assert {name for name, pod in world.pods.items() if pod.uid != before[name]} == again
     assert world.status.attempt == 1
     assert world.status.restarts.failure == (0 if "evaluator" in lost else 1)
+
+
+def test_each_run_of_a_replica_alone_is_an_attempt_of_its_own() -> None:
+    world = builders.a_world(chief=1, worker=2, ps=1)
+    for count in (1, 2, 3):
+        world.run()
+        world.settle()
+        world.exit("job-worker-1", 137)
+        world.settle()
+        assert world.status.replica_attempts == {"worker-1": count}
+        assert world.pods["job-worker-1"].replica_attempt == count
 
 
 def test_the_added_chief_leads_like_a_given_one() -> None:

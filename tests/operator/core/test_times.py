@@ -123,6 +123,18 @@ def test_training_goes_on_while_one_of_the_asynchronous_workers_waits() -> None:
     assert world.status.state is names.State.RUNNING
 
 
+def test_asynchronous_training_does_not_run_without_its_server() -> None:
+    policy = {"pendingDeadlineSeconds": 60}
+    world = builders.World(builders.a_job(chief=1, worker=2, ps=1, run_policy=policy))
+    world.settle()
+    world.run("job-chief-0", "job-worker-0", "job-worker-1")
+    world.settle()
+    assert world.status.state is names.State.PENDING
+    world.advance(60)
+    world.settle()
+    assert truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
+
+
 def test_the_wait_is_counted_anew_in_each_attempt() -> None:
     world = running(worker=2, run_policy={"pendingDeadlineSeconds": 60})
     world.advance(3600)

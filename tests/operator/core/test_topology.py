@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.operator import builders
@@ -124,7 +124,6 @@ def test_an_affinity_of_the_template_goes_before() -> None:
     devices=st.integers(1, 4),
     chief=st.booleans(),
 )
-@settings(deadline=None)
 def test_pods_of_one_label_have_just_the_ranks_of_one_group(
     axes: list[int], devices: int, chief: bool
 ) -> None:
