@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfparallel_trainer
-from testing import paths
+from testing import paths, repeats
 from testing.trainer import keras_fit, launch
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
@@ -207,7 +207,7 @@ def test_what_is_no_compiled_model_is_said_in_a_sentence() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", repeats.some([2, 3], [2]))
 def test_several_devices_give_what_keras_gives_on_one(
     devices: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from testing import repeats
 from testing.trainer import launch, reference, server_jobs
 from testing.trainer import runs as trainings
 from tfparallel_trainer import layers
@@ -49,7 +50,7 @@ def models(
     return own, other, ids
 
 
-@pytest.mark.parametrize("shards", [1, 2, 4, ROWS, None])
+@pytest.mark.parametrize("shards", repeats.some([1, 2, 4, ROWS, None], [1, 4, None]))
 @pytest.mark.parametrize("mask_zero", [False, True])
 def test_it_equals_the_embedding_of_keras(shards: int | None, mask_zero: bool) -> None:
     with reference.floatx():

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+from testing import repeats
 from testing.trainer import planned_models, split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
@@ -63,7 +64,11 @@ def subject_of(
     )
 
 
-@pytest.mark.parametrize("name", planned_models.REAL)
+ORDINARY = ("MobileNetV2", "decoder", "lstm")
+"""Of the models as people train them."""
+
+
+@pytest.mark.parametrize("name", repeats.some(planned_models.REAL, ORDINARY))
 def test_planning_repeats_to_the_byte(name: str) -> None:
     model = skeleton_of(name)
     cluster = devices.Cluster(processes=4)
@@ -92,7 +97,7 @@ def part(model: graph.Graph, most: int) -> graph.Graph:
     return dataclasses.replace(model, nodes=nodes, outputs=(last,))
 
 
-@pytest.mark.parametrize("name", planned_models.REAL)
+@pytest.mark.parametrize("name", repeats.some(planned_models.REAL, ORDINARY))
 def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     cluster = devices.Cluster(processes=2)
     recorded = part(recording.record(skeleton_of(name)), BLOCKS)
@@ -128,7 +133,12 @@ def brute_force(given: choose.Subject, known: tables.Tables, setting: settings.S
     return best
 
 
-@pytest.mark.parametrize("name", [*split_models.ALL, "decoder", "lstm"])
+@pytest.mark.parametrize(
+    "name",
+    repeats.some(
+        [*split_models.ALL, "decoder", "lstm"], ["shared", "several", "own_layers", "lstm"]
+    ),
+)
 def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
     build = {**split_models.ALL, **planned_models.REAL}[name]
     recorded = recording.record(split_models.bare(build))

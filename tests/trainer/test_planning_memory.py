@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from testing import repeats
 from testing.trainer import planned_models, ranks
 from tfparallel_trainer.data import arrays, feed
 from tfparallel_trainer.mesh import shape
@@ -81,7 +82,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     return planned, statistics.median(found)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", repeats.some(MODELS, ["dense", "convolutions", "lstm"]))
 def test_a_step_takes_what_is_planned(name: str, apart: Callable[..., Any]) -> None:
     planned, measured = apart(peaks, name, "Adam")
     assert planned == pytest.approx(measured, rel=0.2)

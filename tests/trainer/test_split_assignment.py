@@ -9,6 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing import repeats
 from testing.trainer import split_group, split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
@@ -75,7 +76,10 @@ def test_resharding_keeps_the_tensor_and_its_gradient(
     assert found == {total} if degrees[SPATIAL] == 1 else max(found) <= total
 
 
-@pytest.mark.parametrize("degrees", [{TENSOR: 3}, {SPATIAL: 2, TENSOR: 2}], ids=str)
+BOTH = {SPATIAL: 2, TENSOR: 2}
+
+
+@pytest.mark.parametrize("degrees", repeats.some([{TENSOR: 3}, BOTH], [{TENSOR: 3}]), ids=str)
 @pytest.mark.parametrize("name", [name for name in split_models.ALL if name != "mixed"])
 def test_every_model_runs_split_as_unsplit(name: str, degrees: dict[shape.Axis, int]) -> None:
     split_group.compare(split_models.ALL[name], degrees, training=True, counted=False)

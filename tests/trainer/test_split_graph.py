@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys
@@ -16,7 +17,7 @@ from tfparallel_trainer.split.model import execution, initial, recording
 pytestmark = split_models.MARKS
 
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("training", repeats.some([False, True], [True]))
 @pytest.mark.parametrize("name", split_models.ALL)
 def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, training: bool) -> None:
     model = split_models.eager(split_models.ALL[name])
@@ -40,7 +41,7 @@ def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, train
     assert changed == set(mine.changed)
 
 
-@pytest.mark.parametrize("name", split_models.ALL)
+@pytest.mark.parametrize("name", repeats.some(split_models.ALL, ("shared", "nested", "own_layers")))
 def test_keys_are_those_of_the_checkpoints_of_the_whole_model(name: str) -> None:
     whole = keys.of_weights(split_models.eager(split_models.ALL[name]))
     found = recording.record(split_models.bare(split_models.ALL[name]))
@@ -167,7 +168,7 @@ def test_what_cannot_be_split_is_refused(build: Callable[[], Any], words: str) -
         recording.record(split_models.bare(build))
 
 
-@pytest.mark.parametrize("name", split_models.ALL)
+@pytest.mark.parametrize("name", repeats.some(split_models.ALL, ("shared", "nested", "own_layers")))
 def test_parts_are_those_of_the_whole_model(name: str) -> None:
     whole = {
         key: np.array(one)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer.split.model import execution, graph, recording
 from tfparallel_trainer.split.pipeline import stages
@@ -69,7 +70,12 @@ def in_stages(
     return outputs, gradients
 
 
-@pytest.mark.parametrize("name", split_models.ALL)
+@pytest.mark.parametrize(
+    "name",
+    repeats.some(
+        split_models.ALL, ("skips", "shared", "nested", "several", "masked", "own_layers")
+    ),
+)
 def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
     build = split_models.ALL[name]
     model = recording.record(split_models.bare(build))

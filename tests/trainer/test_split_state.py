@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from testing import repeats
 from testing.trainer import launch, reference, saves
 from testing.trainer import runs as trainings
 from tfparallel_trainer.checkpoint import files, store
@@ -72,7 +73,7 @@ def run(folder: pathlib.Path, module: str, steps: int, link: Link) -> list[launc
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", repeats.some(CHAINS, ["mlp"]))
 def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, tmp_path: pathlib.Path) -> None:
     chain = CHAINS[name]
     for number, link in enumerate(chain, 1):
