@@ -186,7 +186,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
 
 # An example takes milliseconds, and most orders of events are rare: more of them than of others.
 JobMachine.TestCase.settings = hypothesis.settings(
-    max_examples=4 * hypothesis.settings.default.max_examples,
+    max_examples=4 * hypothesis.settings().max_examples,
     stateful_step_count=40,
 )
 TestAnyOrder = JobMachine.TestCase
