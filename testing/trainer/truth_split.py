@@ -197,6 +197,7 @@ def curves(generations: Iterator[int]) -> dict[int, tuple[list[float], list[floa
 
 def train(output: pathlib.Path, floatx: str) -> None:
     """Train everything in one type, and write what was found."""
+    logical_devices.divide()
     cells: Cells = {}
     generations = itertools.count()
     with truth.precision(floatx):
