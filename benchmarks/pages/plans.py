@@ -82,11 +82,13 @@ def question(file: pathlib.Path) -> plan.Question:
 def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
     """The plan of a job, or of its model on one device; loads TensorFlow."""
     from tfparallel_trainer.split.planning import answer
+    from tfparallel_trainer.step import replica
 
     asked = question(file)
     if whole:
         given = {"processes": 1, "devices": 1, "mesh": {}, "microbatches": 1}
         asked = asked.model_copy(update=given)
+    replica.forget_names()  # a process may have built models before
     with _alone(file.parent):
         return answer.answer(asked)
 
