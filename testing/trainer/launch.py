@@ -66,6 +66,13 @@ class Group:
             process.wait(max(0.1, deadline - time.monotonic()))
         return [self.result(number) for number in range(len(self.processes))]
 
+    def finish(self, limit: float = _LIMIT_SECONDS) -> list[Ended]:
+        """Wait until all have ended well; the chief first, because the others may wait for it."""
+        assert self.processes[0].wait(limit) == 0, self.result(0)
+        ended = self.wait(limit)
+        assert all(process.code == 0 for process in ended), ended
+        return ended
+
     def result(self, number: int) -> Ended:
         """What a process that has ended wrote."""
         out, err = self._files[number]
@@ -185,9 +192,9 @@ def summary(folder: pathlib.Path) -> outputs.Summary:
 
 
 def newest(folder: pathlib.Path) -> int:
-    """The step that the newest checkpoint of a run was saved after."""
-    checkpoints = (folder / "output" / "checkpoints").glob("step-*")
-    return max(int(path.name.removeprefix("step-")) for path in checkpoints)
+    """The step that the newest checkpoint of a run was saved after; 0 before the first."""
+    checkpoints = (folder / "output" / outputs.CHECKPOINTS).glob("step-*")
+    return max((int(path.name.removeprefix("step-")) for path in checkpoints), default=0)
 
 
 def _base() -> dict[str, str]:

@@ -15,6 +15,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -112,6 +113,12 @@ class _Forked:
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
+
+
+def cpu_seconds(process: Process) -> float:
+    """Return the CPU time that a running process has used, threads included."""
+    clock = (~process.pid << 3) | 2  # as clock_getcpuclockid(3) makes it
+    return time.clock_gettime(clock)
 
 
 @functools.cache

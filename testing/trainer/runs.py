@@ -1,14 +1,21 @@
 """Trainings as processes of this machine: the fixture `runs`."""
 
+import contextlib
 import dataclasses
+import io
 import json
+import os
 import pathlib
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 from testing import paths
 from testing.trainer import launch, processes, weights
+from tfparallel_trainer import __main__ as trainer_entry
 from tfparallel_trainer.contract import environment, exits, outputs
 
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -25,6 +32,11 @@ class Run:
     def codes(self) -> list[int | None]:
         """The exit codes, the chief's first."""
         return [process.code for process in self.ended]
+
+    @property
+    def chief(self) -> launch.Ended:
+        """How its chief ended."""
+        return self.ended[0]
 
     @property
     def output(self) -> pathlib.Path:
@@ -57,7 +69,7 @@ class Runs:
 
     def environments(
         self,
-        module: str,
+        module: str = "model.py",
         *,
         folder: str = ".",
         source: pathlib.Path = paths.TRAINER_MODELS,
@@ -117,9 +129,55 @@ class Runs:
         assert run.codes == [exits.Exit.DONE] * len(run.ended), run.ended
         return run
 
+    def server_environments(
+        self,
+        module: str = "model.py",
+        *,
+        folder: str = ".",
+        source: pathlib.Path = paths.TRAINER_MODELS,
+        workers: int = 2,
+        servers: int = 1,
+        **trainer: object,
+    ) -> dict[str, dict[str, str]]:
+        """Return the environments of a job with parameter servers by name, the chief's first."""
+        return launch.with_servers(
+            self.folder / folder,
+            source,
+            {"module": module, **trainer},
+            workers=workers,
+            servers=servers,
+        )
+
+    def finish_servers(
+        self, module: str = "model.py", *, folder: str = ".", new: bool = False, **job: Any
+    ) -> Run:
+        """Run a job with parameter servers to success; `job` as `server_environments` takes it."""
+        environments = self.server_environments(module, folder=folder, **job)
+        with self.group(list(environments.values()), logs=f"{folder}/logs", new=new) as group:
+            return Run(self.folder / folder, group.finish())
+
 
 def step_losses(folder: pathlib.Path) -> list[float]:
     """Return the loss of each step that a run in a folder has logged."""
     lines = (folder / "output" / outputs.STEP_LOG).read_text().splitlines()
     records = [json.loads(line) for line in lines]
     return [one["loss"] for one in records if one["event"] == outputs.StepEvent.STEP]
+
+
+def attempt(variables: Mapping[str, str]) -> launch.Ended:
+    """Make an attempt in this process, which has to be refused before TensorFlow starts."""
+    output, errors = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with (
+            mock.patch.dict(os.environ, variables),
+            mock.patch.object(sys, "path", [*sys.path]),
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(errors),
+        ):
+            code = trainer_entry.attempt(os.environ, 0.0)
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return launch.Ended(code, output.getvalue(), errors.getvalue())

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from testing.trainer import launch, reference, server_jobs, weights
 from testing.trainer import runs as trainings
+from testing.trainer import weights
 
 STEPS = 4
 JOB: dict[str, Any] = {
@@ -36,13 +36,8 @@ def test_forked_and_new_processes_give_the_same_bits(
 
 
 def test_forked_and_new_servers_give_the_same_bits(runs: trainings.Runs) -> None:
-    checkpoints = []
-    for is_new in (False, True):
-        folder = runs.folder / str(is_new)
-        job = {"module": "mlp.py", **JOB}
-        environments = launch.with_servers(folder, reference.MODELS, job, workers=1)
-        logs = f"{is_new}/logs"
-        with runs.group(list(environments.values()), logs=logs, new=is_new) as group:
-            server_jobs.wait(group)
-        checkpoints.append(weights.checkpoint(folder / "output", STEPS))
-    weights.assert_same_bits(*checkpoints)
+    forked, new = (
+        runs.finish_servers("mlp.py", folder=str(is_new), new=is_new, workers=1, **JOB)
+        for is_new in (False, True)
+    )
+    weights.assert_same_bits(forked.checkpoint(STEPS), new.checkpoint(STEPS))

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from testing import clock
 from testing.trainer import launch, server_jobs
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors, preflight, settings, user
@@ -19,48 +21,49 @@ from tfparallel_trainer.servers import asynchronous, control, ledger, presence, 
 from tfparallel_trainer.step import replica, train
 
 
-def given(folder: pathlib.Path, cluster: dict[str, object], role: str = "chief") -> None:
-    (one,) = launch.environments(
+def check(folder: pathlib.Path, cluster: dict[str, object], role: str = "chief") -> None:
+    (variables,) = launch.environments(
         folder, server_jobs.EXAMPLE, {"epochs": 1}, strategy="ParameterServer"
     )
     config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
-    preflight.check(settings.read({**os.environ, **one, "TF_CONFIG": config}))
+    preflight.check(settings.read({**os.environ, **variables, "TF_CONFIG": config}))
 
 
 def test_clusters_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
-    given(tmp_path, {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]})
-    given(tmp_path, {"chief": ["a:1"], "worker": {"0": "b:1"}, "ps": ["c:1"]}, "worker")
-    given(tmp_path, {"chief": ["a:1"], "ps": ["c:1"]}, "ps")
+    check(tmp_path, {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]})
+    check(tmp_path, {"chief": ["a:1"], "worker": {"0": "b:1"}, "ps": ["c:1"]}, "worker")
+    check(tmp_path, {"chief": ["a:1"], "ps": ["c:1"]}, "ps")
     with pytest.raises(errors.BadConfigurationError, match=r"no ps \(holds the weights\)"):
-        given(tmp_path, {"chief": ["a:1"], "worker": ["b:1"]})
+        check(tmp_path, {"chief": ["a:1"], "worker": ["b:1"]})
     with pytest.raises(errors.BadConfigurationError, match="no chief, which gives out the work"):
-        given(tmp_path, {"worker": ["b:1"], "ps": ["c:1"]}, "worker")
+        check(tmp_path, {"worker": ["b:1"], "ps": ["c:1"]}, "worker")
 
 
 def test_bound_and_servers_need_the_strategy(tmp_path: pathlib.Path) -> None:
-    (one,) = launch.environments(tmp_path, server_jobs.EXAMPLE, {"epochs": 1, "maxStaleness": 2})
+    trainer: dict[str, object] = {"epochs": 1, "maxStaleness": 2}
+    (variables,) = launch.environments(tmp_path, server_jobs.EXAMPLE, trainer)
     with pytest.raises(errors.BadConfigurationError, match=r"trainer\.maxStaleness is given"):
-        preflight.check(settings.read(one))
-    (one,) = launch.environments(tmp_path, server_jobs.EXAMPLE, {"epochs": 1})
+        preflight.check(settings.read(variables))
+    (variables,) = launch.environments(tmp_path, server_jobs.EXAMPLE, {"epochs": 1})
     cluster = {"chief": ["a:1"], "ps": ["c:1"]}
-    one["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    variables["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
     with pytest.raises(errors.BadConfigurationError, match="role ps, which strategy"):
-        preflight.check(settings.read(one))
+        preflight.check(settings.read(variables))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"use_ema": True}, "use_ema=True"),
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps=2"),
     ],
 )
 def test_optimizers_that_would_lose_updates_are_refused(
-    arguments: dict[str, object], said: str
+    arguments: dict[str, object], message: str
 ) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1, **arguments), "mse")
-    with pytest.raises(errors.UserCodeError, match=said):
+    with pytest.raises(errors.UserCodeError, match=message):
         steps.check(model)
 
 
@@ -87,9 +90,9 @@ def test_a_batch_changes_no_variable() -> None:
 
     @tf.function(autograph=False)
     def run(step: tf.Tensor) -> Any:
-        found = train.of_batch(own, part, step)
-        values = [value for _, value in found.apart.statistics]
-        return found.loss, found.gradients, found.apart.contributions, values
+        outcome = train.of_batch(own, part, step)
+        values = [value for _, value in outcome.apart.statistics]
+        return outcome.loss, outcome.gradients, outcome.apart.contributions, values
 
     first, again, other = (run(tf.constant(step, tf.int64)) for step in (4, 4, 5))
     after = [variable.numpy() for variable in model.variables]
@@ -121,10 +124,10 @@ class LostTwice:
 
 def test_results_that_are_lost_with_a_worker_are_waited_for() -> None:
     assert ledger.fetch(LostTwice()) == 7
-    own = LostTwice(tf.errors.InvalidArgumentError(None, None, "a label of 9"))
+    failed = LostTwice(tf.errors.InvalidArgumentError(None, None, "a label of 9"))
     with pytest.raises(tf.errors.InvalidArgumentError, match="a label of 9"):
-        ledger.fetch(own)
-    assert own.looks == 2
+        ledger.fetch(failed)
+    assert failed.looks == 2
 
 
 class Coordinator:
@@ -150,31 +153,31 @@ def test_the_first_error_is_told_and_not_that_others_were_cancelled(cancelled_fi
     results = [LostTwice(others), LostTwice(users), LostTwice(others)]
     if not cancelled_first:
         results.reverse()
-    given: ledger.Ledger[int] = ledger.Ledger(Coordinator(results[:2], users), 2, list)
+    work: ledger.Ledger[int] = ledger.Ledger(Coordinator(results[:2], users), 2, list)
     for label in range(2):
-        given.send(label, None, ())
+        work.send(label, None, ())
     with pytest.raises(tf.errors.InvalidArgumentError, match="a label of 9"):
-        while given:
-            given.take()
+        while work:
+            work.take()
 
 
 def test_what_a_step_gives_is_read_from_its_vector() -> None:
-    found = steps.Result.of(np.array([12.0, 1.0, 3.0, 0.5, 0.2, 0.3, 7.0, 8.0]), terms=2)
-    assert (found.worker, found.applied, found.staleness, found.loss) == (12, True, 3, 0.5)
-    assert found.terms == [0.2, 0.3]
-    assert found.contributions.tolist() == [7.0, 8.0]
+    result = steps.Result.of(np.array([12.0, 1.0, 3.0, 0.5, 0.2, 0.3, 7.0, 8.0]), terms=2)
+    assert (result.worker, result.applied, result.staleness, result.loss) == (12, True, 3, 0.5)
+    assert result.terms == [0.2, 0.3]
+    assert result.contributions.tolist() == [7.0, 8.0]
 
 
 def test_staleness_is_told() -> None:
-    found = asynchronous.Staleness()
+    total = asynchronous.Staleness()
     for staleness, applied in ((0, True), (3, True), (5, False), (0, True)):
-        found.add(staleness, applied)
-    assert found.values(bounded=True) == {
+        total.add(staleness, applied)
+    assert total.values(bounded=True) == {
         "staleness_mean": 1.0,
         "staleness_max": 3.0,
         "dropped": 1.0,
     }
-    assert "dropped" not in found.values(bounded=False)
+    assert "dropped" not in total.values(bounded=False)
 
 
 def test_the_chief_answers_until_all_have_heard() -> None:
@@ -192,15 +195,44 @@ def test_the_chief_answers_until_all_have_heard() -> None:
     assert control.ask(chief, "worker-0", "a") is None
 
 
-def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None:
-    given = ports.allocate(2)
-    chief, worker = (
+def chief_and_worker() -> Sequence[tasks.Task]:
+    return [
         tasks.Task(role, 0, f"127.0.0.1:{port}")
-        for role, port in zip(("chief", "worker"), given, strict=True)
-    )
-    said: list[str] = []
+        for role, port in zip(("chief", "worker"), ports.allocate(2), strict=True)
+    ]
+
+
+def test_a_worker_that_does_not_ask_for_half_a_minute_is_hung(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time_of_test = clock.Clock()
+    for module in (control, presence):
+        monkeypatch.setattr(module, "time", time_of_test)
+    chief, worker = chief_and_worker()
+    lines: list[str] = []
+    with control.Control(chief) as answers, cluster.listen(worker):
+        workers = presence.Workers([worker], answers, lines.append)
+        control.ask(chief, worker.name, "a")
+        time_of_test.advance(30)
+        workers.look()
+        assert lines == []
+        assert not workers.missing
+        time_of_test.advance(1)
+        workers.look()
+        assert f"worker-0 has not asked for 30 s ({worker.address})" in lines.pop()
+        assert workers.missing
+        assert workers.frozen() == [31]
+        control.ask(chief, worker.name, "a")
+        workers.look()
+    assert lines == ["worker-0 asks again"]
+    assert not workers.missing
+
+
+def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None:
+    chief, worker = chief_and_worker()
+    lines: list[str] = []
     with control.Control(chief) as answers:
-        workers = presence.Workers([worker], answers, said.append)
+        workers = presence.Workers([worker], answers, lines.append)
 
         def look(life: str) -> None:
             control.ask(chief, worker.name, life)
@@ -209,14 +241,14 @@ def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None
         with cluster.listen(worker):
             for life in ("a", "a", "b", "b"):
                 look(life)
-            assert said == ["worker-0 is back"]
+            assert lines == ["worker-0 is back"]
             workers.made(0)
-            assert said.pop() == "worker-0 makes steps again"
+            assert lines.pop() == "worker-0 makes steps again"
         workers.look()
         with cluster.listen(worker):
             look("c")
             look("c")
-    assert said == [
+    assert lines == [
         "worker-0 is back",
         f"worker-0 is gone ({worker.address}); it may come back there",
         "worker-0 is back",
