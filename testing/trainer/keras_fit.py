@@ -1,8 +1,11 @@
 """What Keras' own `fit` gives for the cases of tfparallel_trainer.fit."""
 
 import functools
+import pathlib
 import warnings
 from typing import Any
+
+import numpy as np
 
 from testing.trainer.models import fitted
 
@@ -23,3 +26,9 @@ def train(name: str) -> Result:
 def history_of(history: Any) -> dict[str, Any]:
     """The history of a fit, as values."""
     return {"history": history.history, "epoch": history.epoch, "params": history.params}
+
+
+def saved_weights(path: pathlib.Path) -> list[Any]:
+    """The weights that a script has saved by `numpy.savez`."""
+    with np.load(path) as arrays:
+        return [arrays[key] for key in arrays.files]

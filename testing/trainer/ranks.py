@@ -32,30 +32,36 @@ def generation() -> int:
     return next(_used)
 
 
-def build(made: user.Module, examples: Any, ranks: int) -> list[replica.Replica]:
+def build(module: user.Module, examples: Any, ranks: int) -> list[replica.Replica]:
     """Equal replicas, one on each device."""
+    replicas = build_apart(module, examples, ranks)
+    state.share(replicas, [0])
+    return replicas
+
+
+def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.Replica]:
+    """Replicas that have not shared their weights yet."""
     mesh = shape.Mesh(data=ranks, generation=generation())
     sample = keras.tree.map_structure(lambda part: None if part is None else part[:1], examples)
-    found = []
+    replicas = []
     for rank in range(ranks):
         replica.forget_names()
-        found.append(replica.build(made, mesh, rank, DEVICES[rank], 1, sample))
-    state.share(found, [0])
-    return found
+        replicas.append(replica.build(module, mesh, rank, DEVICES[rank], 1, sample))
+    return replicas
 
 
-def feed_of(examples: Any, ranks: int, batch: int) -> arrays.ArrayFeed:
-    """The examples (x, y, sample_weight) in their own order."""
+def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArrayFeed:
+    """The examples (x, y, sample_weight), in their own order if there is no seed."""
     division = feed.Division(batch_size=batch, ranks=ranks, own=tuple(range(ranks)))
-    return arrays.ArrayFeed(examples, division, None)
+    return arrays.ArrayFeed(examples, division, seed)
 
 
 def run(
-    made: user.Module, examples: Any, ranks: int, batch: int, **options: bool
+    module: user.Module, examples: Any, ranks: int, batch: int, **options: bool
 ) -> tuple[list[replica.Replica], list[train.Outcome]]:
     """Train over the examples once; gives the replicas and what the steps gave."""
-    replicas = build(made, examples, ranks)
-    given = feed_of(examples, ranks, batch)
-    step = train.TrainStep(made, replicas, given.spec, **options)
-    outcomes = [step(number, part, frozenset()) for number, part in enumerate(given.epoch(0, 0))]
+    replicas = build(module, examples, ranks)
+    batches = feed_of(examples, ranks, batch)
+    step = train.TrainStep(module, replicas, batches.spec, **options)
+    outcomes = [step(number, part, frozenset()) for number, part in enumerate(batches.epoch(0, 0))]
     return replicas, outcomes

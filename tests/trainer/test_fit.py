@@ -14,7 +14,7 @@ import pytest
 
 import tfparallel_trainer
 from testing import paths, repeats
-from testing.trainer import keras_fit, launch
+from testing.trainer import keras_fit, weights
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
-TOLERANCE = 1e-10
 SCRIPT = paths.TRAINER_MODELS / "fit_script.py"
 TOGETHER = (
     "class_weight",
@@ -52,17 +51,17 @@ TOGETHER = (
 
 
 def compare(
-    found: keras_fit.Result, expected: keras_fit.Result, tolerance: float = TOLERANCE
+    result: keras_fit.Result, expected: keras_fit.Result, tolerance: float = weights.TOLERANCE
 ) -> None:
-    for one, other in zip(found[0], expected[0], strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
-    told, wanted = found[1], expected[1]
-    assert told["epoch"] == wanted["epoch"]
-    assert told["params"] == wanted["params"]
-    assert list(told["history"]) == list(wanted["history"])
-    for key, values in wanted["history"].items():
-        assert told["history"][key] == pytest.approx(values, abs=tolerance, nan_ok=True), key
+    for array, other in zip(result[0], expected[0], strict=True):
+        assert array.dtype == other.dtype
+        np.testing.assert_allclose(array, other, rtol=0, atol=tolerance)
+    fit, other_fit = result[1], expected[1]
+    assert fit["epoch"] == other_fit["epoch"]
+    assert fit["params"] == other_fit["params"]
+    assert list(fit["history"]) == list(other_fit["history"])
+    for key, values in other_fit["history"].items():
+        assert fit["history"][key] == pytest.approx(values, abs=tolerance, nan_ok=True), key
 
 
 @pytest.mark.usefixtures("float64")
@@ -102,18 +101,15 @@ def test_a_loss_is_scaled_as_by_keras_and_again_when_training_goes_on() -> None:
 def test_two_processes_give_what_keras_gives_in_one(
     tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
-    environments = launch.environments(tmp_path, SCRIPT.parent, {}, processes=2)
     arguments = (str(SCRIPT), str(tmp_path), *TOGETHER)
-    with runs.group(environments, arguments, new=True) as group:
+    with runs.group(runs.environments(processes=2), arguments) as group:
         expected = {name: keras_fit.train(name) for name in TOGETHER}
-        ended = group.wait(600)
-    assert [one.code for one in ended] == [0, 0], ended
-    for name, wanted in expected.items():
+        group.finish(600)
+    for name, result in expected.items():
         for task in ("chief-0", "worker-0"):
-            with np.load(tmp_path / f"{name}-{task}.npz") as arrays:
-                weights = [arrays[key] for key in arrays.files]
-            found = json.loads((tmp_path / f"{name}-{task}.json").read_text())
-            compare((weights, found), wanted, fitted.CASES[name].tolerance)
+            saved = keras_fit.saved_weights(tmp_path / f"{name}-{task}.npz")
+            history = json.loads((tmp_path / f"{name}-{task}.json").read_text())
+            compare((saved, history), result, fitted.CASES[name].tolerance)
 
 
 def refused(rows: Sequence[support.Row]) -> set[str]:

@@ -1,6 +1,5 @@
 """Which errors are taken for those of Keras' fit under a strategy of several processes."""
 
-import pathlib
 from typing import Any
 
 import keras
@@ -11,8 +10,6 @@ from testing.trainer import launch
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.scripts import explanation
-
-pytestmark = pytest.mark.usefixtures("runs")
 
 
 def caught(call: Any) -> BaseException:
@@ -65,13 +62,16 @@ print("each trained alone")
 FIT = "fit(x, y, verbose=0)"
 
 
-def run(folder: pathlib.Path, script: str, *, servers: bool) -> list[launch.Ended]:
+def run(
+    runs: trainings.Runs, text: str, *, servers: bool = False, new: bool = False
+) -> list[launch.Ended]:
     """Run a script in two processes; with servers only the chief, which ends before it looks."""
-    (folder / "train.py").write_text(script)
-    started = launch.environments(folder, folder, {}, processes=2)
+    path = runs.folder / "train.py"
+    path.write_text(text)
+    environments = runs.environments(processes=2)
     if servers:
-        started = [launch.with_servers(folder, folder, {})["chief-0"]]
-    with trainings.Runs(folder).group(started, (str(folder / "train.py"),), new=True) as group:
+        environments = [runs.server_environments()["chief-0"]]
+    with runs.group(environments, (str(path),), new=new) as group:
         return group.wait()
 
 
@@ -85,9 +85,10 @@ def run(folder: pathlib.Path, script: str, *, servers: bool) -> list[launch.Ende
     ],
 )
 def test_after_start_keras_fit_is_explained_too(
-    strategy: str, call: str, servers: bool, said: str, tmp_path: pathlib.Path
+    strategy: str, call: str, servers: bool, said: str, runs: trainings.Runs
 ) -> None:
-    ended = run(tmp_path, SCRIPT.format(strategy=strategy, call=call), servers=servers)
+    text = SCRIPT.format(strategy=strategy, call=call)
+    ended = run(runs, text, servers=servers, new=strategy == "get_strategy" and not servers)
     assert {one.code for one in ended} == {exits.Exit.USER_ERROR}, ended
     for name, one in zip(("chief-0", "worker-0"), ended, strict=not servers):
         assert f"[{name}] error: Keras 3 cannot {said}" in one.errors
@@ -96,14 +97,14 @@ def test_after_start_keras_fit_is_explained_too(
         assert "write 'tfparallel_trainer.fit(model, x, y, verbose=0)' there" in ended[0].errors
 
 
-def test_what_fit_refuses_at_once_has_its_exit_code(tmp_path: pathlib.Path) -> None:
+def test_what_fit_refuses_at_once_has_its_exit_code(runs: trainings.Runs) -> None:
     script = (
         "import keras, numpy, tfparallel_trainer\n"
         "swap = keras.callbacks.SwapEMAWeights()\n"
         "data = numpy.ones((8, 2)), numpy.ones((8, 1))\n"
         "tfparallel_trainer.fit(lambda: 1 / 0, *data, callbacks=[swap])\n"
     )
-    (ended,) = run(tmp_path, script, servers=True)
+    (ended,) = run(runs, script, servers=True)
     assert ended.code == exits.Exit.USER_ERROR, ended
     said = "The callback SwapEMAWeights cannot be honoured with ParameterServer: servers refuse"
     assert f"[chief-0] error: {said}" in ended.errors

@@ -16,8 +16,8 @@ EPOCHS, EXAMPLES, BATCH = 9, 96, 8
 folder = pathlib.Path(sys.argv[1])
 
 
-class Told(keras.callbacks.Callback):
-    """Writes down what it is told, and lets the learning rate fall within an epoch."""
+class Recorder(keras.callbacks.Callback):
+    """Records its calls, and lets the learning rate fall within an epoch."""
 
     def __init__(self):
         super().__init__()
@@ -33,8 +33,8 @@ class Told(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         # The checkpoint of this epoch is there, and holds the weights that the servers have now.
-        found = keras.models.load_model(folder / f"epoch-{epoch + 1}.keras")
-        pairs = zip(found.get_weights(), self.model.get_weights(), strict=True)
+        checkpoint = keras.models.load_model(folder / f"epoch-{epoch + 1}.keras")
+        pairs = zip(checkpoint.get_weights(), self.model.get_weights(), strict=True)
         self.saved.append(max(float(np.abs(one - other).max()) for one, other in pairs))
 
 
@@ -47,7 +47,7 @@ def build():
 
 x = np.random.default_rng(1).normal(size=(EXAMPLES, 6)).astype("float32")
 y = np.argmax(x[:, :3], 1)
-told = Told()
+recorder = Recorder()
 history = tfparallel_trainer.fit(
     build,
     x,
@@ -56,19 +56,19 @@ history = tfparallel_trainer.fit(
     EPOCHS,
     callbacks=[
         keras.callbacks.ModelCheckpoint(folder / "epoch-{epoch}.keras"),
-        told,
+        recorder,
         # The wrong direction: the first epoch stays the best.
         keras.callbacks.EarlyStopping("loss", patience=2, mode="max", restore_best_weights=True),
     ],
 )
 best = keras.models.load_model(folder / "epoch-1.keras")
 pairs = zip(best.get_weights(), history.model.get_weights(), strict=True)
-found = {
+results = {
     "epochs": history.epoch,
     "history": history.history,
-    "batches": told.batches,
-    "rates": told.rates,
-    "saved": told.saved,
+    "batches": recorder.batches,
+    "rates": recorder.rates,
+    "saved": recorder.saved,
     "restored": max(float(np.abs(one - other).max()) for one, other in pairs),
 }
-(folder / "told.json").write_text(json.dumps(found))
+(folder / "results.json").write_text(json.dumps(results))

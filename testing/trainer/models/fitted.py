@@ -240,6 +240,18 @@ CASES = {
             callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
         )(),
     ),
+    "several_callbacks": Case(
+        lambda: classifier(keras.optimizers.SGD(3.0)),
+        lambda: {"x": Parts()},
+        lambda: {
+            "epochs": 9,
+            "validation_data": validation(),
+            "callbacks": [
+                keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+                keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True),
+            ],
+        },
+    ),
     "ReduceLROnPlateau": Case(
         lambda: classifier(keras.optimizers.SGD(2.0)),
         numbers,
