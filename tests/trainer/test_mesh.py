@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import threading
 
 import pytest
 from hypothesis import given
@@ -132,3 +133,31 @@ def test_everybody_is_watched(count: int) -> None:
             seen[peer.name] = seen.get(peer.name, 0) + 1
     assert sorted(seen) == sorted(f"worker-{number}" for number in range(count))
     assert seen["worker-0"] == count - 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "losses"),
+    [
+        pytest.param([False, True, False, True, False], 0, id="busy for a moment"),
+        pytest.param([False, True, False, True, True], 1, id="gone"),
+    ],
+)
+def test_a_peer_is_lost_when_it_refuses_twice_in_a_row(
+    answers: list[bool], losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_answered = threading.Event()
+
+    def refuse(peer: tasks.Task) -> bool:
+        if answers:
+            return answers.pop(0)
+        has_answered.set()
+        return False
+
+    monkeypatch.setattr(watch, "refuses", refuse)
+    monkeypatch.setattr(watch, "_INTERVAL_SECONDS", 0.001)
+    lost: list[str] = []
+    with watch.these(
+        [tasks.Task("worker", 0, "127.0.0.1:9")], lambda error: lost.append(str(error))
+    ):
+        assert has_answered.wait(30)
+    assert lost == ["A peer was lost: worker-0 no longer listens at 127.0.0.1:9."] * losses
