@@ -4,10 +4,10 @@ Two processes start a cluster and add numbers up, few and many. A sum over two i
 after the other, each with half of the bytes.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,10 +19,11 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import collectives, meeting, shape, tasks
+from tfparallel_trainer.mesh import cluster, collectives, meeting, shape, tasks
 from tfparallel_trainer.mesh import devices as machine
 from tfparallel_trainer.split.planning import devices
 
+_HOST = "127.0.0.1"
 _PROCESSES = 2
 _DEVICES = 2
 """Of each process."""
@@ -54,48 +55,45 @@ def measure() -> Measured:
         StartTimeoutError: they do not find each other.
         TrainerError: they fail.
     """
-    addresses = [f"127.0.0.1:{port}" for port in _ports(_PROCESSES)]
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(cluster.reserved_port(_HOST)) for _ in range(_PROCESSES)]
+        output = _run([f"{_HOST}:{port}" for port in ports])
+    links = json.loads(output.splitlines()[-1])
+    return Measured(*(devices.Link(**links[name]) for name in ("inside", "across")))
+
+
+def _run(addresses: Sequence[str]) -> bytes:
+    """Run the processes; returns what the first one prints."""
     cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryFile() as said:
-        running = [
+    with tempfile.TemporaryFile() as stderr:
+        processes = [
             subprocess.Popen(
                 (sys.executable, "-m", __name__, str(cores[place % len(cores)])),
                 env={**os.environ, **_surroundings(addresses, place)},
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=stderr,
             )
-            for place in range(_PROCESSES)
+            for place in range(len(addresses))
         ]
         try:
-            told = [one.communicate(timeout=_LIMIT_SECONDS)[0] for one in running]
+            outputs = [one.communicate(timeout=_LIMIT_SECONDS)[0] for one in processes]
         except subprocess.TimeoutExpired as error:
             raise errors.StartTimeoutError(
                 f"Two processes of this machine did not measure their links in {error.timeout:g} "
                 "s: see whether other work leaves them time, or plan without --calibrate."
             ) from error
         finally:
-            for one in running:
-                one.kill()
-                one.wait()
-        if any(one.returncode for one in running):
-            said.seek(0)
-            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            for process in processes:
+                process.kill()
+                process.wait()
+        if any(process.returncode for process in processes):
+            stderr.seek(0)
+            reason = stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
             raise errors.TrainerError(
-                f"The links between processes of this machine cannot be measured ({last}): plan "
+                f"The links between processes of this machine cannot be measured ({reason}): plan "
                 "without --calibrate."
             )
-    found = json.loads(told[0].splitlines()[-1])
-    return Measured(*(devices.Link(**found[name]) for name in ("inside", "across")))
-
-
-def _ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
+    return outputs[0]
 
 
 def _surroundings(addresses: Sequence[str], place: int) -> Mapping[str, str]:
