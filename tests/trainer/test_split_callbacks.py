@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from testing.trainer import launch, reference, split_ranks, truth
+from testing.trainer import cases, launch, reference, split_ranks
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import exits, outputs
@@ -91,7 +91,7 @@ def test_they_lead_to_the_weights_of_one_process(
 
 
 def divided(given: list[Any]) -> callbacks.Divided:
-    functions = truth.CASES[0].functions(synchronized=False)
+    functions = cases.CASES[0].functions(synchronized=False)
     own, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
     return callbacks.Divided(own, upkeep.Upkeep(own), given)
 

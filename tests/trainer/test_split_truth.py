@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from testing import repeats
-from testing.trainer import reference, split_models, split_ranks, truth
+from testing.trainer import cases, reference, split_models, split_ranks
 from testing.trainer.models import truth as models
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
@@ -51,21 +51,21 @@ def trained(
 def difference(functions: Functions, *arguments: Any) -> float:
     """The largest difference of a weight from that of a plain loop over whole batches."""
     weights, losses = reference.train(
-        types.SimpleNamespace(**functions), STEPS, truth.BATCH, truth.SEED
+        types.SimpleNamespace(**functions), STEPS, cases.BATCH, cases.SEED
     )
     found, outcomes = trained(functions, *arguments)
     assert [one.loss for one in outcomes] == pytest.approx(losses, rel=1e-10)
-    return truth.difference(list(found.values()), weights, relative=False)
+    return cases.difference(list(found.values()), weights, relative=False)
 
 
-CASES = [case for case in truth.CASES if "Normalization" not in case.model]
+CASES = [case for case in cases.CASES if "Normalization" not in case.model]
 
 
 ORDINARY = [case for case in CASES if case.name.endswith("Adam")]
 
 
 @pytest.mark.parametrize("case", repeats.some(CASES, ORDINARY), ids=lambda case: case.name)
-def test_stages_on_two_places_of_the_data_axis_equal_a_plain_loop(case: truth.Case) -> None:
+def test_stages_on_two_places_of_the_data_axis_equal_a_plain_loop(case: cases.Case) -> None:
     functions = case.functions(synchronized=False)
     assert difference(functions, shape.Mesh(data=2, stage=2), 3) <= case.limit
 
@@ -84,7 +84,7 @@ def test_stages_on_two_places_of_the_data_axis_equal_a_plain_loop(case: truth.Ca
     ],
 )
 def test_other_meshes_equal_a_plain_loop(model: str, mesh: shape.Mesh, microbatches: int) -> None:
-    case = next(case for case in truth.CASES if case.name == model)
+    case = next(case for case in cases.CASES if case.name == model)
     functions = case.functions(synchronized=False)
     assert difference(functions, mesh, microbatches, schedule.gpipe) <= case.limit
 
@@ -100,7 +100,7 @@ def functions_of(build: Any, loss: Any, data: Any, **compiled: Any) -> Functions
 
 
 def test_layers_split_in_the_three_ways_equal_a_plain_loop() -> None:
-    case = next(case for case in truth.CASES if case.name == "CNN, SGD momentum")
+    case = next(case for case in cases.CASES if case.name == "CNN, SGD momentum")
     ways = {"conv2d": "rows", "conv2d_1": "filters", "dense": "data"}
     functions = {**case.functions(synchronized=False), "layer_ways": lambda: ways}
     mesh = shape.Mesh(spatial=2, tensor=2)
@@ -137,7 +137,7 @@ def test_weights_that_stages_share_stay_equal() -> None:
 
 
 def test_each_stage_has_its_own_weights_and_slots_only() -> None:
-    case = truth.CASES[1]
+    case = cases.CASES[1]
     made, _, _ = split_ranks.prepare_new(case.functions(synchronized=False), shape.Mesh(stage=3), 2)
     keys = [set(own.weights) for own in made.members]
     assert all(keys)
@@ -149,7 +149,7 @@ def test_each_stage_has_its_own_weights_and_slots_only() -> None:
 
 
 def test_flags_of_a_rank_without_loss_reach_all() -> None:
-    case = truth.CASES[0]
+    case = cases.CASES[0]
     _, examples, step = split_ranks.prepare_new(
         case.functions(synchronized=False), shape.Mesh(stage=2), 2
     )
@@ -207,7 +207,7 @@ class Chosen(keras.Model):
     ],
 )
 def test_what_cannot_be_divided_is_refused(build: Any, mesh: shape.Mesh, sentence: str) -> None:
-    case = truth.CASES[0]
+    case = cases.CASES[0]
     functions = {**case.functions(synchronized=False), "build_model": build}
     with pytest.raises(errors.TrainerError, match=sentence):
         split_ranks.prepare_new(functions, mesh, 2)

@@ -1,10 +1,9 @@
-"""The table of numerical truth for asynchronous training with parameter servers.
+"""Models that are trained asynchronously with parameter servers, and compared with one process.
 
 With one worker, training equals a plain Keras loop. With more, each run differs; so the losses that
 runs end with are compared, over seeds, with those of one process with the same seeds.
 
-`python -m testing.trainer.truth_servers` trains everything and writes its part of docs/truth.md.
-`python -m testing.trainer.truth_servers member OUTPUT FLOATX SEEDS CASE…` is one process of it.
+`python -m testing.trainer.cases_servers OUTPUT FLOATX SEEDS CASE…` is one process of a training.
 """
 
 import argparse
@@ -13,9 +12,7 @@ import functools
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +21,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from testing.trainer import launch, reference, truth
+from testing.trainer import cases, reference
+from testing.trainer import runs as trainings
 from testing.trainer.models import truth as models
 from tfparallel_operator.local import ports
 from tfparallel_trainer import user
@@ -35,9 +33,7 @@ from tfparallel_trainer.servers import asynchronous, control, ledger, presence, 
 from tfparallel_trainer.step import replica
 
 WORKERS = 2
-SEEDS = tuple(range(truth.SEED, truth.SEED + 5))
-HEADING = "## Asynchronous training"
-COMMAND = "python -m testing.trainer.truth_servers"
+SEEDS = tuple(range(cases.SEED, cases.SEED + 5))
 DEVIATIONS = 3.0
 """How many standard deviations of one process's losses the mean of the workers' may be away,"""
 
@@ -51,7 +47,7 @@ _LIMIT_SECONDS = 1800.0
 _THREADS = 8
 
 
-def _possible(case: truth.Case) -> truth.Case:
+def _possible(case: cases.Case) -> cases.Case:
     """The case without what is refused here."""
     made = case.make_optimizer
     kept = {name: value for name, value in made.keywords.items() if name not in _REFUSED}
@@ -63,7 +59,7 @@ def _possible(case: truth.Case) -> truth.Case:
     )
 
 
-CASES = tuple(map(_possible, truth.CASES))
+CASES = tuple(map(_possible, cases.CASES))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,12 +94,12 @@ Outcomes = dict[str, Outcome]
 """By the names of the cases."""
 
 
-def module_of(case: truth.Case) -> Any:
+def module_of(case: cases.Case) -> Any:
     """What a user's module would be."""
     return types.SimpleNamespace(**case.functions(synchronized=False))
 
 
-def final_loss(case: truth.Case, weights: Sequence[Any]) -> float:
+def final_loss(case: cases.Case, weights: Sequence[Any]) -> float:
     """The loss over all examples with given weights."""
     module = module_of(case)
     model = module.build_model()
@@ -122,7 +118,7 @@ class Cluster:
     workers: presence.Workers
 
 
-def trained(case: truth.Case, members: Cluster, seeds: Sequence[int]) -> list[Trained]:
+def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trained]:
     """Train a case on the workers, once for each seed; it is built and traced only once."""
     made = user.Module(pathlib.Path(__file__), case.functions(synchronized=False))
     feeds = {seed: _feed(made, seed) for seed in seeds}
@@ -149,9 +145,9 @@ def trained(case: truth.Case, members: Cluster, seeds: Sequence[int]) -> list[Tr
         count.assign(0)
         engine.staleness = asynchronous.Staleness()
         number = 0
-        for epoch in range(truth.STEPS):
+        for epoch in range(cases.STEPS):
             for batch in given.epoch(epoch, 0):
-                if number < truth.STEPS:
+                if number < cases.STEPS:
                     engine.give(number, batch, frozenset())
                     number += 1
         engine.settle()
@@ -167,51 +163,53 @@ def _feed(made: user.Module, seed: int) -> feed.Feed:
             seed=seed,
             source_dir=pathlib.Path(),
             output_dir=pathlib.Path(),
-            division=feed.Division(batch_size=truth.BATCH, ranks=1, own=(0,)),
+            division=feed.Division(batch_size=cases.BATCH, ranks=1, own=(0,)),
             endless_allowed=True,
         ),
     )
 
 
-def together(
-    workers: int, floatx: str, cases: Sequence[truth.Case], seeds: Sequence[int]
+def train_together(
+    runs: trainings.Runs,
+    workers: int,
+    floatx: str,
+    chosen: Sequence[cases.Case],
+    seeds: Sequence[int],
+    *,
+    new: bool,
 ) -> list[list[Trained]]:
-    """Train cases in processes of their own; gives for each what each seed led to."""
+    """Train cases in processes of their own; returns for each what each seed led to."""
     names = [("chief", 0), *(("worker", index) for index in range(workers)), ("ps", 0)]
     members: dict[str, list[str]] = {}
     for (role, _), port in zip(names, ports.allocate(len(names)), strict=True):
-        members.setdefault(role, []).append(f"127.0.0.1:{port}")
-    with tempfile.TemporaryDirectory() as folder:
-        output = pathlib.Path(folder) / "trained.npz"
-        numbers = [str(CASES.index(case)) for case in cases]
-        command = [sys.executable, "-m", "testing.trainer.truth_servers", "member"]
-        arguments = [str(output), floatx, ",".join(map(str, seeds)), *numbers]
-        running = [
-            subprocess.Popen(
-                [*command, *arguments],
-                cwd=launch.REPOSITORY,
-                env=truth.environment_of(members, role, index),
-            )
-            for role, index in names
+        members.setdefault(role, []).append(f"{ports.HOST}:{port}")
+    output = runs.folder / f"{workers}-{floatx}.npz"
+    numbers = [str(CASES.index(case)) for case in chosen]
+    environments = [
+        {environment.TF_CONFIG: cases.tf_config(members, role, index)} for role, index in names
+    ]
+    command = (
+        "-m",
+        "testing.trainer.cases_servers",
+        str(output),
+        floatx,
+        ",".join(map(str, seeds)),
+    )
+    with runs.group(environments, (*command, *numbers), logs=output.stem, new=new) as group:
+        group.processes[0].wait(_LIMIT_SECONDS)
+        chief = group.result(0)
+    if chief.code:
+        raise RuntimeError(f"The chief of {workers} workers ended so: {chief}")
+    with np.load(output) as arrays:
+        return [
+            [_read(arrays, f"{number}/{place}/") for place in range(len(seeds))]
+            for number in numbers
         ]
-        try:
-            code = running[0].wait(_LIMIT_SECONDS)
-        finally:
-            for process in running:
-                process.kill()
-                process.wait()
-        if code:
-            raise RuntimeError(f"the chief of {workers} workers ended with {code}")
-        with np.load(output) as saved:
-            return [
-                [_saved(saved, f"{number}/{place}/") for place in range(len(seeds))]
-                for number in numbers
-            ]
 
 
-def _saved(saved: Any, prefix: str) -> Trained:
-    weights = [saved[key] for key in saved.files if key.startswith(f"{prefix}w")]
-    return Trained(weights, float(saved[f"{prefix}staleness"]))
+def _read(arrays: Any, prefix: str) -> Trained:
+    weights = [arrays[key] for key in arrays.files if key.startswith(f"{prefix}w")]
+    return Trained(weights, float(arrays[f"{prefix}staleness"]))
 
 
 def work(output: pathlib.Path, floatx: str, seeds: Sequence[int], numbers: Sequence[int]) -> None:
@@ -229,9 +227,9 @@ def work(output: pathlib.Path, floatx: str, seeds: Sequence[int], numbers: Seque
         cluster.reach(given, given.peers, 120, print)
         members = _connect(addresses, presence.Workers(given.of("worker"), answers, print))
         arrays: dict[str, Any] = {}
-        with truth.precision(floatx):
+        with cases.precision(floatx):
             for number in numbers:
-                for place, one in enumerate(trained(CASES[number], members, seeds)):
+                for place, one in enumerate(train(CASES[number], members, seeds)):
                     prefix = f"{number}/{place}/"
                     arrays |= {f"{prefix}w{key:03}": array for key, array in enumerate(one.weights)}
                     arrays[f"{prefix}staleness"] = np.asarray(one.staleness)
@@ -252,88 +250,42 @@ def _connect(addresses: dict[str, list[str]], workers: presence.Workers) -> Clus
     return Cluster(strategy, tf.distribute.coordinator.ClusterCoordinator(strategy), workers)
 
 
-def measure(cases: Sequence[truth.Case], floatxs: Sequence[str], seeds: Sequence[int]) -> Outcomes:
-    """Train everything."""
-    differences: dict[str, dict[str, float]] = {case.name: {} for case in cases}
+def measure(
+    runs: trainings.Runs,
+    chosen: Sequence[cases.Case],
+    floatxs: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    new: bool = False,
+) -> Outcomes:
+    """Train everything, in new Pythons if `new`, else in forked ones."""
+    differences: dict[str, dict[str, float]] = {case.name: {} for case in chosen}
     for floatx in floatxs:
-        for case, [one] in zip(cases, together(1, floatx, cases, seeds[:1]), strict=True):
-            with truth.precision(floatx):
-                wanted, _ = reference.train(module_of(case), truth.STEPS, truth.BATCH, seeds[0])
-            differences[case.name][floatx] = truth.difference(
+        single = train_together(runs, 1, floatx, chosen, seeds[:1], new=new)
+        for case, [one] in zip(chosen, single, strict=True):
+            with cases.precision(floatx):
+                wanted, _ = reference.train(module_of(case), cases.STEPS, cases.BATCH, seeds[0])
+            differences[case.name][floatx] = cases.difference(
                 one.weights, wanted, relative=floatx == "float32"
             )
     outcomes = {}
-    for case, found in zip(cases, together(WORKERS, "float64", cases, seeds), strict=True):
-        with truth.precision("float64"):
+    several = train_together(runs, WORKERS, "float64", chosen, seeds, new=new)
+    for case, results in zip(chosen, several, strict=True):
+        with cases.precision("float64"):
             alone = [
                 final_loss(
-                    case, reference.train(module_of(case), truth.STEPS, truth.BATCH, seed)[0]
+                    case, reference.train(module_of(case), cases.STEPS, cases.BATCH, seed)[0]
                 )
-                for seed in seeds
+                for seed in SEEDS
             ]
-            losses = [final_loss(case, one.weights) for one in found]
+            losses = [final_loss(case, one.weights) for one in results]
         outcomes[case.name] = Outcome(
             differences[case.name],
             (statistics.fmean(alone), statistics.stdev(alone)),
             (statistics.fmean(losses), statistics.stdev(losses)),
-            statistics.fmean(one.staleness for one in found),
+            statistics.fmean(one.staleness for one in results),
         )
     return outcomes
-
-
-def section(outcomes: Outcomes) -> str:
-    """Its part of the page."""
-    head = f"one worker | loss of one process | of {WORKERS} workers | staleness"
-    lines = [
-        HEADING,
-        "",
-        f"Generated by `{COMMAND}`. With one worker and one server, the weights are",
-        "compared as above, with the same limits. With more workers each run differs, so what is",
-        f"compared is the loss over all examples after {truth.STEPS} updates: of one process in a "
-        "plain Keras",
-        f"loop, and of {WORKERS} workers and a server that take the same batches, each over "
-        f"{len(SEEDS)} seeds. The mean",
-        f"of the workers' losses has to be within {DEVIATIONS:g} standard deviations of one "
-        "process's, or within",
-        f"{100 * SHARE:g} % of it. Each cell is mean ± standard deviation; staleness is",
-        "the mean over all updates. Optimizers do without what servers refuse (EMA, accumulation);",
-        "BatchNormalization normalises by the worker's batch.",
-        "",
-        f"| model | optimizer | with | {head} |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for case in CASES:
-        one = outcomes[case.name]
-        exact = " / ".join(f"{one.difference[floatx]:.0e}" for floatx in truth.LIMITS)
-        alone, workers = (
-            f"{mean:.4f} ± {deviation:.4f}" for mean, deviation in (one.alone, one.together)
-        )
-        lines.append(
-            f"| {case.model} | {case.optimizer} | {case.also} | {exact} | {alone} | {workers} "
-            f"| {one.staleness:.2f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def parsed(text: str) -> Outcomes:
-    """What a page's part says."""
-    outcomes = {}
-    for case in CASES:
-        start = f"| {case.model} | {case.optimizer} | {case.also} |"
-        [row] = [line for line in text.splitlines() if line.startswith(start)]
-        exact, alone, workers, staleness = row.removeprefix(start).strip(" |").split(" | ")
-        outcomes[case.name] = Outcome(
-            dict(zip(truth.LIMITS, map(float, exact.split(" / ")), strict=True)),
-            _pair(alone),
-            _pair(workers),
-            float(staleness),
-        )
-    return outcomes
-
-
-def _pair(text: str) -> tuple[float, float]:
-    mean, deviation = map(float, text.split(" ± "))
-    return mean, deviation
 
 
 def faults(outcomes: Outcomes) -> list[str]:
@@ -344,7 +296,7 @@ def faults(outcomes: Outcomes) -> list[str]:
         if one is None:
             continue
         for floatx, value in one.difference.items():
-            limit = case.limit if floatx == "float64" else truth.LIMITS[floatx]
+            limit = case.limit if floatx == "float64" else cases.LIMITS[floatx]
             if not value <= limit:
                 found.append(f"{case.name} with one worker in {floatx} differs by {value:.1e}")
         if not one.alike:
@@ -352,24 +304,17 @@ def faults(outcomes: Outcomes) -> list[str]:
     return found
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the part of the page, or be a member of a cluster."""
-    parser = argparse.ArgumentParser(description="Train asynchronously and write docs/truth.md.")
-    modes = parser.add_subparsers(dest="mode")
-    member = modes.add_parser("member", help="be one process of a training")
-    member.add_argument("output", type=pathlib.Path)
-    member.add_argument("floatx")
-    member.add_argument("seeds")
-    member.add_argument("cases", type=int, nargs="+")
-    given = parser.parse_args(arguments)
-    if given.mode == "member":
-        work(
-            given.output, given.floatx, [int(seed) for seed in given.seeds.split(",")], given.cases
-        )
-    outcomes = measure(CASES, tuple(truth.LIMITS), SEEDS)
-    truth.write(HEADING, section(outcomes))
-    return truth.ended(faults(outcomes))
+def main(arguments: Sequence[str]) -> None:
+    """Be one process of a training."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("floatx")
+    parser.add_argument("seeds")
+    parser.add_argument("cases", type=int, nargs="+")
+    options = parser.parse_args(arguments)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    work(options.output, options.floatx, seeds, options.cases)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
