@@ -207,7 +207,7 @@ def _gradients(
     return loss, tape.gradient(loss, held)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=settings().max_examples // 10, deadline=None)
 @given(
     size=st.integers(10, 20),  # with the largest stride, a row for each rank is left
     count=st.integers(2, 4),
