@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,11 +9,10 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import cases, cases_split, launch, reference
-from testing.trainer import ranks as devices
+from testing.trainer import cases, cases_split, ranks, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.contract import environment
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
@@ -38,7 +36,7 @@ def case_of(
 
 
 def train(case: cases.Case, layout: cases_split.Layout, **options: bool) -> Result:
-    return cases_split.train(case, layout, devices.generation(), STEPS, **options)
+    return cases_split.train(case, layout, ranks.generation(), STEPS, **options)
 
 
 def compare(case: cases.Case, layout: cases_split.Layout, **options: bool) -> None:
@@ -114,7 +112,7 @@ def test_what_overflows_halves_the_scale_and_changes_nothing() -> None:
     case = case_of(wide, classes, NUMBERS, functools.partial(scaled, 2.0**30))
     with mixed("mixed_float16"):
         wanted, _ = cases_split.train_plainly(case, BOTH, 0)
-        made, examples, step = cases_split.prepare(case, BOTH, devices.generation())
+        made, examples, step = cases_split.prepare(case, BOTH, ranks.generation())
         for number, batch in zip(range(3), examples.epoch(0, 0), strict=False):
             step(number, batch, frozenset())
     assert cases.difference(cases_split.whole(made), wanted, relative=False) == 0
@@ -144,29 +142,26 @@ class Written(cases.Case):
         return dict(vars(reference.load(self.model)))
 
 
-def test_dropout_is_that_of_one_process_where_that_is_asked_for(
-    tmp_path: pathlib.Path, runs: trainings.Runs
-) -> None:
+def test_dropout_is_that_of_one_process_where_that_is_asked_for(runs: trainings.Runs) -> None:
     case = Written("dropping", "", "", lambda _: None, None, lambda: None, functools.partial(dict))
-    trainer = {"module": "dropping.py", "steps": STEPS, "seed": cases.SEED}
-    [given] = launch.environments(
-        tmp_path,
-        reference.MODELS,
-        {**trainer, "globalBatchSize": cases_split.BATCH},
+    run = runs.finish(
+        "dropping.py",
+        steps=STEPS,
+        seed=cases.SEED,
+        globalBatchSize=cases_split.BATCH,
         devices=2,
         strategy="ModelSplit",
         mesh={**TENSOR.degrees, "microbatches": TENSOR.microbatches},
-        more={environment.STEP_LOG: "1", environment.SAME_DROPOUT: "1"},
+        step_log=True,
+        variables={environment.SAME_DROPOUT: "1"},
     )
-    with runs.group([given]) as group, cases.precision("float64"):
+    with cases.precision("float64"):
         wanted, losses = train(case, ALONE)
         _, plain = cases_split.train_plainly(case, ALONE, STEPS)
         same, _ = train(case, BOTH, same_dropout=True)
         fast, own = train(case, TENSOR)
         again, own_again = train(case, TENSOR)
-        (ended,) = group.wait()
-    assert ended.code == exits.Exit.DONE, ended
-    assert trainings.step_losses(tmp_path) == pytest.approx(losses, rel=1e-10)
+    assert run.losses() == pytest.approx(losses, rel=1e-10)
     assert cases.difference(same, wanted, relative=False) <= case.limit
     assert cases.difference(fast, wanted, relative=False) > 1e-3
     assert cases.difference(again, fast, relative=False) == 0
@@ -271,7 +266,7 @@ def test_normalisation_where_some_places_have_too_few_examples_for_all_microbatc
         assert [len(one) for one in cases_split.microbatches(had)] == [6, 4, 4]
         wanted, losses = cases_split.train_plainly(case, had, STEPS, sees_microbatches=True)
         found, own = train(case, asked)
-        _, _, step = cases_split.prepare(case, asked, devices.generation())
+        _, _, step = cases_split.prepare(case, asked, ranks.generation())
     assert cases.difference(found, wanted, relative=False) <= cases.NORMALISED_LIMIT
     assert own == pytest.approx(losses, rel=1e-10)
     step.check(4)
