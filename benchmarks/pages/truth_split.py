@@ -70,18 +70,18 @@ def residual(layers: int) -> cases.Case:
 
 def curves(generations: Iterator[int]) -> dict[int, LossPair]:
     """For each depth the losses in one process, and those on a mesh, step by step."""
-    found: dict[int, LossPair] = {}
+    losses: dict[int, LossPair] = {}
     with cases.precision("float64"):
         for layers, layout in CURVES.items():
             case = residual(layers)
             _, plain = cases_split.train_plainly(case, layout)
             _, split = cases_split.train(case, layout, next(generations))
-            found[layers] = plain, split
-    return found
+            losses[layers] = plain, split
+    return losses
 
 
 def train(output: pathlib.Path, floatx: str) -> None:
-    """Train everything in one type, and write what was found."""
+    """Train everything in one type, and write cells and losses."""
     logical_devices.divide()
     cells: cases.Cells = {}
     generations = itertools.count()
@@ -89,11 +89,11 @@ def train(output: pathlib.Path, floatx: str) -> None:
         for case in cases_split.CASES:
             cells |= cells_of(case, floatx, generations)
     losses = curves(generations) if floatx == "float64" else {}
-    found = {
+    results = {
         "cells": [[*key, value] for key, value in cells.items()],
         "losses": [[layers, *both] for layers, both in losses.items()],
     }
-    output.write_text(json.dumps(found), encoding="utf-8")
+    output.write_text(json.dumps(results), encoding="utf-8")
 
 
 def measure() -> tuple[cases.Cells, dict[int, LossPair]]:
@@ -121,9 +121,9 @@ def measure() -> tuple[cases.Cells, dict[int, LossPair]]:
         if any(codes):
             raise RuntimeError(f"the processes ended with {codes}")
         for output in outputs:
-            found = json.loads(output.read_text(encoding="utf-8"))
-            cells |= {(case, layout, kind): value for case, layout, kind, value in found["cells"]}
-            losses |= {layers: (plain, split) for layers, plain, split in found["losses"]}
+            results = json.loads(output.read_text(encoding="utf-8"))
+            cells |= {(case, layout, kind): value for case, layout, kind, value in results["cells"]}
+            losses |= {layers: (plain, split) for layers, plain, split in results["losses"]}
     return cells, losses
 
 

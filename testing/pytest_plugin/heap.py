@@ -13,6 +13,7 @@ def pytest_collection_finish() -> None:
     _spare()
 
 
+@pytest.hookimpl(trylast=True)  # after the fixtures of a file have ended
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is not None and nextitem.path != item.path:
         _spare()

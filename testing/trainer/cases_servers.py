@@ -49,13 +49,13 @@ _THREADS = 8
 
 def _possible(case: cases.Case) -> cases.Case:
     """The case without what is refused here."""
-    made = case.make_optimizer
-    kept = {name: value for name, value in made.keywords.items() if name not in _REFUSED}
+    optimizer = case.make_optimizer
+    options = {name: value for name, value in optimizer.keywords.items() if name not in _REFUSED}
     also = {"no dropout; EMA": "no dropout", "accumulation over 2 steps": ""}
     return dataclasses.replace(
         case,
         also=also.get(case.also, case.also).replace("synchronized ", ""),
-        make_optimizer=functools.partial(made.func, *made.args, **kept),
+        make_optimizer=functools.partial(optimizer.func, *optimizer.args, **options),
     )
 
 
@@ -120,45 +120,45 @@ class Cluster:
 
 def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trained]:
     """Train a case on the workers, once for each seed; it is built and traced only once."""
-    made = user.Module(pathlib.Path(__file__), case.functions(synchronized=False))
-    feeds = {seed: _feed(made, seed) for seed in seeds}
-    some = feeds[seeds[0]]
+    module = user.Module(pathlib.Path(__file__), case.functions(synchronized=False))
+    feeds = {seed: _feed(module, seed) for seed in seeds}
+    first = feeds[seeds[0]]
     with members.strategy.scope():
-        own = replica.build(made, shape.Mesh(), 0, "", seeds[0], some.sample())
+        chief_replica = replica.build(module, shape.Mesh(), 0, "", seeds[0], first.sample())
         count = tf.Variable(0, dtype=tf.int64, trainable=False)
     engine = asynchronous.Asynchronous(
         ledger.Ledger(members.coordinator, _THREADS, members.workers.frozen),
         members.workers,
-        own,
-        steps.Steps(members.strategy, made, own, count, None),
-        some,
+        chief_replica,
+        steps.Steps(members.strategy, module, chief_replica, count, None),
+        first,
         None,
         bounded=False,
     )
-    slots = [(variable, variable.numpy()) for variable in own.optimizer.variables]
-    found = []
-    for seed, given in feeds.items():
+    slots = [(variable, variable.numpy()) for variable in chief_replica.optimizer.variables]
+    results = []
+    for seed, examples in feeds.items():
         keras.utils.set_random_seed(seed)
-        own.model.set_weights(case.build(False).get_weights())
+        chief_replica.model.set_weights(case.build(False).get_weights())
         for variable, value in slots:
             variable.assign(value)
         count.assign(0)
         engine.staleness = asynchronous.Staleness()
         number = 0
         for epoch in range(cases.STEPS):
-            for batch in given.epoch(epoch, 0):
+            for batch in examples.epoch(epoch, 0):
                 if number < cases.STEPS:
                     engine.give(number, batch, frozenset())
                     number += 1
         engine.settle()
         staleness = engine.staleness.values(bounded=False)["staleness_mean"]
-        found.append(Trained(own.model.get_weights(), staleness))
-    return found
+        results.append(Trained(chief_replica.model.get_weights(), staleness))
+    return results
 
 
-def _feed(made: user.Module, seed: int) -> feed.Feed:
+def _feed(module: user.Module, seed: int) -> feed.Feed:
     return source.training(
-        made,
+        module,
         source.Request(
             seed=seed,
             source_dir=pathlib.Path(),
@@ -214,18 +214,18 @@ def _read(arrays: Any, prefix: str) -> Trained:
 
 def work(output: pathlib.Path, floatx: str, seeds: Sequence[int], numbers: Sequence[int]) -> None:
     """Be one process: the chief trains and writes; the others serve until they are killed."""
-    given = tasks.parse(os.environ[environment.TF_CONFIG])
+    processes = tasks.parse(os.environ[environment.TF_CONFIG])
     devices.prepare(1, alone=False)
-    addresses = {role: list(found) for role, found in given.addresses().items()}
-    task = given.task
+    addresses = {role: list(hosts) for role, hosts in processes.addresses().items()}
+    task = processes.task
     if task.role != "chief":
         peers = tf.train.ClusterSpec(
-            {role: found for role, found in addresses.items() if role != "chief"}
+            {role: hosts for role, hosts in addresses.items() if role != "chief"}
         )
         tf.distribute.Server(peers, job_name=task.role, task_index=task.index).join()
     with control.Control(task) as answers:
-        cluster.reach(given, given.peers, 120, print)
-        members = _connect(addresses, presence.Workers(given.of("worker"), answers, print))
+        cluster.reach(processes, processes.peers, 120, print)
+        members = _connect(addresses, presence.Workers(processes.of("worker"), answers, print))
         arrays: dict[str, Any] = {}
         with cases.precision(floatx):
             for number in numbers:
@@ -290,7 +290,7 @@ def measure(
 
 def faults(outcomes: Outcomes) -> list[str]:
     """Rows beyond their limits."""
-    found = []
+    sentences = []
     for case in CASES:
         one = outcomes.get(case.name)
         if one is None:
@@ -298,10 +298,12 @@ def faults(outcomes: Outcomes) -> list[str]:
         for floatx, value in one.difference.items():
             limit = case.limit if floatx == "float64" else cases.LIMITS[floatx]
             if not value <= limit:
-                found.append(f"{case.name} with one worker in {floatx} differs by {value:.1e}")
+                sentences.append(f"{case.name} with one worker in {floatx} differs by {value:.1e}")
         if not one.alike:
-            found.append(f"{case.name}: {one.together} with {WORKERS} workers, {one.alone} alone")
-    return found
+            sentences.append(
+                f"{case.name}: {one.together} with {WORKERS} workers, {one.alone} alone"
+            )
+    return sentences
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -107,20 +107,20 @@ def _surroundings(addresses: Sequence[str], place: int) -> Mapping[str, str]:
 def _main() -> None:
     """One of the two processes; gets the core that it runs on."""
     os.sched_setaffinity(0, {int(sys.argv[1])})
-    given = tasks.parse(os.environ[environment.TF_CONFIG])
+    processes = tasks.parse(os.environ[environment.TF_CONFIG])
     machine.prepare(_DEVICES, alone=False)
-    met = meeting.meet(given, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr))
-    held = meeting.join(given, met)
+    connections = meeting.meet(processes, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr))
+    strategy = meeting.join(processes, connections)
     mesh = shape.Mesh(data=_PROCESSES, tensor=_DEVICES)
-    names = machine.names(given, _DEVICES)
-    first = given.me * _DEVICES
+    names = machine.names(processes, _DEVICES)
+    first = processes.me * _DEVICES
     both = dict(enumerate(names, first))
-    found = {
+    links = {
         "inside": _link(mesh, shape.Axis.TENSOR, both),
         "across": _link(mesh, shape.Axis.DATA, {first: names[0]}),
     }
-    print(json.dumps({name: dataclasses.asdict(link) for name, link in found.items()}))
-    del held  # the processes are one cluster as long as it lives
+    print(json.dumps({name: dataclasses.asdict(link) for name, link in links.items()}))
+    del strategy  # the processes are one cluster as long as it lives
 
 
 def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> devices.Link:
@@ -147,15 +147,15 @@ def _sum_seconds(
     """Seconds of one sum."""
 
     def turns() -> Any:
-        found = []
+        sums = []
         for name, end in ends:
             with tf.device(name):
                 end.begin(collectives.Program.TRAIN, variant)
                 row = tf.ones((size,), tf.float32)
                 for _ in range(_TURNS):
                     row = end.sum(row)
-                found.append(row[0])
-        return found
+                sums.append(row[0])
+        return sums
 
     traced = tf.function(turns, autograph=False)
     seconds = []
