@@ -49,9 +49,9 @@ test-durations: $(VENV)/.dev ## Record the last run in testing/durations.json, f
 	$(BIN)/python -m testing.run.durations --record
 
 truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes
-	$(BIN)/python -m testing.trainer.truth
-	$(BIN)/python -m testing.trainer.truth_servers
-	$(BIN)/python -m testing.trainer.truth_split
+	$(BIN)/python -m benchmarks.pages.truth
+	$(BIN)/python -m benchmarks.pages.truth_servers
+	$(BIN)/python -m benchmarks.pages.truth_split
 
 compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
 	$(BIN)/python -m benchmarks.pages.comparisons

@@ -10,6 +10,7 @@ pytest_plugins = [
     "testing.pytest_plugin.guard",
     "testing.pytest_plugin.times",
     "testing.pytest_plugin.order",
+    "testing.pytest_plugin.heap",
 ]
 
 # A shell starts what runs in its background with SIGINT ignored, and so would we all the programs

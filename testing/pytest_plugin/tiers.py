@@ -35,7 +35,7 @@ FIXTURES = {
     "processes": Tier.PROCESS,
     "long_computation": Tier.PROCESS,
     "runs": Tier.PROCESS,
-    "apart": Tier.PROCESS,
+    "isolated": Tier.PROCESS,
     "cluster_programs": Tier.CLUSTER,
     "clients": Tier.CLUSTER,
     "cluster": Tier.CLUSTER,

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from multiprocessing import connection
+from typing import Protocol, TypeVar
 
 from testing import paths
 
@@ -64,6 +65,7 @@ class Process(Protocol):
 
 
 Start = Callable[[Command], Process]
+T = TypeVar("T")
 
 
 def new(command: Command) -> Process:
@@ -84,6 +86,31 @@ def forked(command: Command) -> Process:
     process = _context().Process(target=_run, args=(command,))
     process.start()
     return _Forked(process)
+
+
+def call(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function of a module in a forked process, which has run nothing else.
+
+    Raises:
+        RuntimeError: it ended without an answer; what it wrote says why.
+    """
+    receiver, sender = _context().Pipe(duplex=False)
+    process = _context().Process(target=_answer, args=(sender, function, *arguments), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        answer: T = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"{function.__name__} ended with {process.exitcode}.") from None
+    process.join()
+    return answer
+
+
+def _answer(
+    sender: connection.Connection, function: Callable[..., object], *arguments: object
+) -> None:
+    sender.send(function(*arguments))
 
 
 class _Forked:

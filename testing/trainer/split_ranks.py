@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from testing.trainer import cases
 from testing.trainer import ranks as devices
-from testing.trainer import truth
 from tfparallel_trainer import user
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.mesh import shape
@@ -23,7 +23,7 @@ def prepare(
     mesh: shape.Mesh,
     microbatches: int,
     order: schedule.Schedule = ONE,
-    batch: int = truth.BATCH,
+    batch: int = cases.BATCH,
     *,
     same_dropout: bool = False,
 ) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
@@ -40,7 +40,7 @@ def prepare(
     module = user.Module(pathlib.Path(__file__), functions)
     own = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))
     request = source.Request(
-        seed=truth.SEED,
+        seed=cases.SEED,
         source_dir=pathlib.Path(),
         output_dir=pathlib.Path(),
         division=feed.Division(batch_size=batch, ranks=mesh.data, own=own),
@@ -48,7 +48,7 @@ def prepare(
     )
     examples = source.training(module, request)
     replica.forget_names()
-    bare = skeleton.build(module, truth.SEED)
+    bare = skeleton.build(module, cases.SEED)
     divided = partition.divide(wishes.recorded(module, bare), mesh, microbatches, order)
     divided = dataclasses.replace(divided, same_dropout=same_dropout)
     places = dict(enumerate(devices.DEVICES[: mesh.size]))
@@ -61,7 +61,7 @@ def prepare_new(
     mesh: shape.Mesh,
     microbatches: int,
     order: schedule.Schedule = ONE,
-    batch: int = truth.BATCH,
+    batch: int = cases.BATCH,
 ) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
     """Prepare the same mesh in a generation that no other has."""
     degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}

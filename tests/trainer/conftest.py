@@ -1,7 +1,5 @@
-import multiprocessing
 import pathlib
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,11 +29,12 @@ def float64() -> Iterator[None]:
 
 
 @pytest.fixture
-def apart() -> Iterator[Callable[..., Any]]:
+def isolated() -> Callable[..., Any]:
     """Calls a function of a test module, by its arguments, in a process that has run nothing else.
 
     TensorFlow counts the chunks that its allocator gives out, and one can be twice as large as what
     was asked for where earlier tests have left holes of such a size.
     """
-    with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        yield lambda function, *arguments: pool.submit(function, *arguments).result()
+    from testing.trainer import processes
+
+    return processes.call

@@ -9,11 +9,11 @@ from typing import Any
 import keras
 import pytest
 
-from testing.trainer import launch, planned_models, reference, split_models
+from testing.trainer import planned_models, reference, split_models
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import peers
-from tfparallel_trainer.contract import environment, exits, job_file
+from tfparallel_trainer.contract import exits, job_file
 from tfparallel_trainer.split import placing, planned
 from tfparallel_trainer.split.model import graph, recording
 from tfparallel_trainer.split.planning import devices, room
@@ -28,27 +28,24 @@ def perceptron() -> graph.Graph:
     return recording.record(split_models.bare(planned_models.perceptron))
 
 
-def test_a_run_with_auto_equals_one_process_and_tells_its_choice(
-    tmp_path: pathlib.Path, runs: trainings.Runs
-) -> None:
-    steps, batch = 8, 15
-    environments = launch.environments(
-        tmp_path,
-        reference.MODELS,
-        {"module": "mlp.py", "steps": steps, "globalBatchSize": batch, "seed": 5},
+def test_a_run_with_auto_equals_one_process_and_tells_its_choice(runs: trainings.Runs) -> None:
+    steps, batch, seed = 8, 15, 5
+    run = runs.finish(
+        "mlp.py",
+        steps=steps,
+        globalBatchSize=batch,
+        seed=seed,
         processes=2,
         strategy="ModelSplit",
         mesh={"auto": True},
-        more={environment.STEP_LOG: "1"},
+        step_log=True,
     )
-    with runs.group(environments) as group:
-        with reference.floatx():
-            _, losses = reference.train(reference.load("mlp"), steps, batch, 5)
-        ended = group.wait()
-    assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
-    assert trainings.step_losses(tmp_path) == pytest.approx(losses, rel=1e-9)
-    assert "the planner's choice: Stage" in ended[0].output
-    assert "The next best (" in ended[0].output
+    with reference.floatx():
+        _, losses = reference.train(reference.load("mlp"), steps, batch, seed)
+    assert run.losses() == pytest.approx(losses, rel=1e-9)
+    chief = run.ended[0]
+    assert "the planner's choice: Stage" in chief.output
+    assert "The next best (" in chief.output
 
 
 WIDE = """
@@ -74,20 +71,20 @@ def test_a_run_that_fits_nowhere_says_what_is_lacking(
     tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     (tmp_path / "wide.py").write_text(WIDE)
-    environments = launch.environments(
-        tmp_path,
-        tmp_path,
-        {"module": "wide.py", "steps": 1, "globalBatchSize": 16},
+    run = runs.end(
+        "wide.py",
+        source=tmp_path,
+        steps=1,
+        globalBatchSize=16,
         devices=2,
         strategy="ModelSplit",
         mesh={"auto": True},
     )
-    with runs.group(environments) as group:
-        (ended,) = group.wait()
-    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
-    told = ended.output + ended.errors
-    assert "The model does not fit 2 devices" in told
-    assert "GiB too much: parameters" in told
+    [process] = run.ended
+    assert process.code == exits.Exit.BAD_CONFIGURATION, process
+    message = process.output + process.errors
+    assert "The model does not fit 2 devices" in message
+    assert "GiB too much: parameters" in message
 
 
 def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:

@@ -1,12 +1,18 @@
 """Nodes are measured where they run."""
 
-from typing import Any
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import keras
 import pytest
 
 from testing import repeats
 from testing.trainer import split_models
+from tfparallel_trainer.contract import environment
+from tfparallel_trainer.mesh import cluster, tasks
 from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.planning import calibrate, devices, links, times
 
@@ -20,11 +26,15 @@ def seconds(line: times.Line, examples: int) -> float:
     return line.fixed + line.each * examples
 
 
-def test_equal_layers_are_measured_once_and_more_work_takes_longer() -> None:
+def test_equal_layers_are_measured_once_and_more_work_takes_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def build() -> Any:
         wide = [keras.layers.Dense(1000) for _ in range(2)]
         return keras.Sequential([keras.Input((1000,)), *wide, keras.layers.Dense(10)])
 
+    # Other work on the machine takes time, but no CPU time of this process.
+    monkeypatch.setattr(time, "perf_counter", time.process_time)
     model = recording.record(split_models.bare(build))
     first, second, last = calibrate.measure(model, 64)
     assert first is second
@@ -50,8 +60,25 @@ def test_an_update_is_measured_where_there_is_one() -> None:
     assert calibrate.update(keras.optimizers.Adam(), bare) == devices.Update()
 
 
+class StoppedError(Exception):
+    """Raised where a process would start."""
+
+
+def test_nobody_else_gets_the_ports_of_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: object, *, env: Mapping[str, str], **__: object) -> NoReturn:
+        for task in tasks.parse(env[environment.TF_CONFIG]).tasks:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(cluster.endpoint(task))
+            cluster.listen(task).close()
+        raise StoppedError
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(StoppedError):
+        links.measure()
+
+
 def test_links_are_measured_between_processes_and_within_one() -> None:
-    found = links.measure()
-    for one in (found.inside, found.across):
-        assert one.latency > 0
-        assert one.bandwidth > 1e6
+    measured = links.measure()
+    for link in (measured.inside, measured.across):
+        assert link.latency > 0
+        assert link.bandwidth > 1e6

@@ -83,16 +83,16 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("name", repeats.some(MODELS, ["dense", "convolutions", "lstm"]))
-def test_a_step_takes_what_is_planned(name: str, apart: Callable[..., Any]) -> None:
-    planned, measured = apart(peaks, name, "Adam")
+def test_a_step_takes_what_is_planned(name: str, isolated: Callable[..., Any]) -> None:
+    planned, measured = isolated(peaks, name, "Adam")
     assert planned == pytest.approx(measured, rel=0.2)
 
 
 # TensorFlow counts what its allocator sets aside, up to twice of what is asked for: for Adafactor
 # 1.29 times of the plan in one run, and less than 1.2 times in the next.
 @pytest.mark.parametrize("name", repeats.some(["SGD", "Adafactor"], ["SGD"]))
-def test_an_update_takes_what_is_planned(name: str, apart: Callable[..., Any]) -> None:
-    planned, measured = apart(peaks, "dense", name)
+def test_an_update_takes_what_is_planned(name: str, isolated: Callable[..., Any]) -> None:
+    planned, measured = isolated(peaks, "dense", name)
     assert planned == pytest.approx(measured, rel=0.2)
 
 

@@ -40,7 +40,7 @@ def lay(data: st.DataObject, dims: tuple[int, ...], degrees: dict[shape.Axis, in
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 4, deadline=None)
 @given(
     degrees=st.sampled_from([{SPATIAL: 1, TENSOR: 3}, {SPATIAL: 2, TENSOR: 2}]),
     rank=st.integers(2, 4),

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from testing.trainer import launch, reference, split_ranks, truth
+from testing.trainer import cases, reference, split_ranks, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import callbacks
 from tfparallel_trainer.split.engine import upkeep
@@ -58,40 +57,31 @@ def by_keras(folder: pathlib.Path) -> tuple[list[Any], dict[str, list[float]]]:
 def test_they_lead_to_the_weights_of_one_process(
     processes: int, devices: int, tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
-    trainer = {
-        "module": "split_observed.py",
-        "epochs": EPOCHS,
-        "globalBatchSize": BATCH,
-        "seed": SEED,
-    }
-    environments = launch.environments(
-        tmp_path,
-        reference.MODELS,
-        trainer,
+    run = runs.finish(
+        "split_observed.py",
+        epochs=EPOCHS,
+        globalBatchSize=BATCH,
+        seed=SEED,
         processes=processes,
         devices=devices,
         strategy="ModelSplit",
         mesh={"stage": 2, "microbatches": 3},
     )
-    with runs.group(environments) as group:
-        with reference.floatx():
-            weights, history = by_keras(tmp_path / "keras")
-        ended = group.wait()
-    assert [one.code for one in ended] == [exits.Exit.DONE] * processes, ended
-    made = keras.saving.load_model(tmp_path / "output" / outputs.MODEL).get_weights()
-    for one, other in zip(made, weights, strict=True):
-        assert float(np.abs(one - other).max()) <= 1e-10
-    with (tmp_path / "output" / "log.csv").open() as file:
+    with reference.floatx():
+        expected, history = by_keras(tmp_path / "keras")
+    model = keras.saving.load_model(run.output / outputs.MODEL)
+    assert weights.difference(model.get_weights(), expected) <= weights.TOLERANCE
+    with (run.output / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(history["loss"]) == 5  # of 9: it was stopped in the fifth
     for name in ("loss", "accuracy", "val_loss", "learning_rate", "twice"):
         assert [float(row[name]) for row in rows] == pytest.approx(history[name], abs=1e-10)
     assert len(set(history["learning_rate"])) == 5
-    assert list((tmp_path / "output" / "board" / "train").iterdir())
+    assert list((run.output / "board" / "train").iterdir())
 
 
 def divided(given: list[Any]) -> callbacks.Divided:
-    functions = truth.CASES[0].functions(synchronized=False)
+    functions = cases.CASES[0].functions(synchronized=False)
     own, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
     return callbacks.Divided(own, upkeep.Upkeep(own), given)
 

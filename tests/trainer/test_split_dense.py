@@ -14,7 +14,8 @@ pytestmark = [
     pytest.mark.usefixtures("float64"),
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
 ]
-few = settings(max_examples=12, deadline=None)
+# Each example is traced: of each layer few in the ordinary run, many new ones in the long tier.
+few = settings(max_examples=settings().max_examples // 5, deadline=None)
 TENSOR = shape.Axis.TENSOR
 
 

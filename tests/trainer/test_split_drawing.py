@@ -71,5 +71,5 @@ def part_drawn() -> int:
     return int(peak)
 
 
-def test_a_large_variable_is_never_in_memory_as_a_whole(apart: Callable[..., Any]) -> None:
-    assert apart(part_drawn) < BYTES // 4
+def test_a_large_variable_is_never_in_memory_as_a_whole(isolated: Callable[..., Any]) -> None:
+    assert isolated(part_drawn) < BYTES // 4

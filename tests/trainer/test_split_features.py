@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,11 +9,10 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import launch, reference, truth, truth_split
-from testing.trainer import ranks as devices
+from testing.trainer import cases, cases_split, ranks, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.contract import environment
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
@@ -22,9 +20,9 @@ pytestmark = [
 EXAMPLES = 70
 STEPS = 8
 LAYERS = keras.layers
-TENSOR = truth_split.Layout({"tensor": 2}, 2)
-BOTH = truth_split.Layout({"stage": 2, "tensor": 2}, 2)
-ALONE = truth_split.Layout({}, 2)
+TENSOR = cases_split.Layout({"tensor": 2}, 2)
+BOTH = cases_split.Layout({"stage": 2, "tensor": 2}, 2)
+ALONE = cases_split.Layout({}, 2)
 
 Result = tuple[list[Any], list[float]]
 """Weights, and the loss of each step."""
@@ -32,27 +30,27 @@ Result = tuple[list[Any], list[float]]
 
 def case_of(
     build: Callable[[], Any], loss: Any, data: Any, optimizer: Any, **arguments: Any
-) -> truth.Case:
+) -> cases.Case:
     made = functools.partial(optimizer, **arguments)
-    return truth.Case("", "", "", lambda _: build(), loss, lambda: data, made)
+    return cases.Case("", "", "", lambda _: build(), loss, lambda: data, made)
 
 
-def train(case: truth.Case, layout: truth_split.Layout, **options: bool) -> Result:
-    return truth_split.trained(case, layout, devices.generation(), STEPS, **options)
+def train(case: cases.Case, layout: cases_split.Layout, **options: bool) -> Result:
+    return cases_split.train(case, layout, ranks.generation(), STEPS, **options)
 
 
-def compare(case: truth.Case, layout: truth_split.Layout, **options: bool) -> None:
+def compare(case: cases.Case, layout: cases_split.Layout, **options: bool) -> None:
     """See that a mesh gives the weights and the losses of a plain loop."""
-    with truth.precision("float64"):
-        wanted, losses = truth_split.expected(case, layout, STEPS, **options)
+    with cases.precision("float64"):
+        wanted, losses = cases_split.train_plainly(case, layout, STEPS, **options)
         found, own = train(case, layout)
-    assert truth.difference(found, wanted, relative=False) <= case.limit
+    assert cases.difference(found, wanted, relative=False) <= case.limit
     assert own == pytest.approx(losses, rel=1e-10)
 
 
 @contextlib.contextmanager
 def mixed(policy: str) -> Iterator[None]:
-    with truth.precision("float32"):
+    with cases.precision("float32"):
         keras.config.set_dtype_policy(policy)
         yield
 
@@ -100,12 +98,12 @@ def test_half_precision_trains_as_one_process_does(
 ) -> None:
     case = case_of(wide, classes, NUMBERS, optimizer)
     with mixed(policy):
-        wanted, losses = truth_split.expected(case, BOTH, STEPS)
+        wanted, losses = cases_split.train_plainly(case, BOTH, STEPS)
         found, own = train(case, BOTH)
-    with truth.precision("float32"):
-        exact, _ = truth_split.expected(case, BOTH, STEPS)
-    assert truth.difference(found, wanted, relative=True) <= tolerance
-    assert truth.difference(wanted, exact, relative=True) > 1e-5  # so it was half precision
+    with cases.precision("float32"):
+        exact, _ = cases_split.train_plainly(case, BOTH, STEPS)
+    assert cases.difference(found, wanted, relative=True) <= tolerance
+    assert cases.difference(wanted, exact, relative=True) > 1e-5  # so it was half precision
     assert own == pytest.approx(losses, rel=tolerance)
     assert losses[-1] < losses[0]
 
@@ -113,11 +111,11 @@ def test_half_precision_trains_as_one_process_does(
 def test_what_overflows_halves_the_scale_and_changes_nothing() -> None:
     case = case_of(wide, classes, NUMBERS, functools.partial(scaled, 2.0**30))
     with mixed("mixed_float16"):
-        wanted, _ = truth_split.expected(case, BOTH, 0)
-        made, examples, step = truth_split.prepared(case, BOTH, devices.generation())
+        wanted, _ = cases_split.train_plainly(case, BOTH, 0)
+        made, examples, step = cases_split.prepare(case, BOTH, ranks.generation())
         for number, batch in zip(range(3), examples.epoch(0, 0), strict=False):
             step(number, batch, frozenset())
-    assert truth.difference(truth_split.whole(made), wanted, relative=False) == 0
+    assert cases.difference(cases_split.whole(made), wanted, relative=False) == 0
     scales = [float(own.optimizer.given.dynamic_scale) for own in made.members]
     assert scales == [2.0**27] * 4
 
@@ -137,39 +135,36 @@ def test_an_embedding_that_is_the_head_too() -> None:
     compare(case_of(tied, classes, data, optimizer), BOTH)
 
 
-class Written(truth.Case):
+class Written(cases.Case):
     """A user's module."""
 
     def functions(self, *, synchronized: bool) -> dict[str, Any]:
         return dict(vars(reference.load(self.model)))
 
 
-def test_dropout_is_that_of_one_process_where_that_is_asked_for(
-    tmp_path: pathlib.Path, runs: trainings.Runs
-) -> None:
+def test_dropout_is_that_of_one_process_where_that_is_asked_for(runs: trainings.Runs) -> None:
     case = Written("dropping", "", "", lambda _: None, None, lambda: None, functools.partial(dict))
-    trainer = {"module": "dropping.py", "steps": STEPS, "seed": truth.SEED}
-    [given] = launch.environments(
-        tmp_path,
-        reference.MODELS,
-        {**trainer, "globalBatchSize": truth_split.BATCH},
+    run = runs.finish(
+        "dropping.py",
+        steps=STEPS,
+        seed=cases.SEED,
+        globalBatchSize=cases_split.BATCH,
         devices=2,
         strategy="ModelSplit",
         mesh={**TENSOR.degrees, "microbatches": TENSOR.microbatches},
-        more={environment.STEP_LOG: "1", environment.SAME_DROPOUT: "1"},
+        step_log=True,
+        variables={environment.SAME_DROPOUT: "1"},
     )
-    with runs.group([given]) as group, truth.precision("float64"):
+    with cases.precision("float64"):
         wanted, losses = train(case, ALONE)
-        _, plain = truth_split.expected(case, ALONE, STEPS)
+        _, plain = cases_split.train_plainly(case, ALONE, STEPS)
         same, _ = train(case, BOTH, same_dropout=True)
         fast, own = train(case, TENSOR)
         again, own_again = train(case, TENSOR)
-        (ended,) = group.wait()
-    assert ended.code == exits.Exit.DONE, ended
-    assert trainings.step_losses(tmp_path) == pytest.approx(losses, rel=1e-10)
-    assert truth.difference(same, wanted, relative=False) <= case.limit
-    assert truth.difference(fast, wanted, relative=False) > 1e-3
-    assert truth.difference(again, fast, relative=False) == 0
+    assert run.losses() == pytest.approx(losses, rel=1e-10)
+    assert cases.difference(same, wanted, relative=False) <= case.limit
+    assert cases.difference(fast, wanted, relative=False) > 1e-3
+    assert cases.difference(again, fast, relative=False) == 0
     assert own_again == own
     assert plain != pytest.approx(losses, rel=1e-3)  # Keras draws other masks
 
@@ -189,7 +184,7 @@ def test_regularisers_of_weights_and_of_outputs() -> None:
     compare(case, BOTH, sees_microbatches=True)
 
 
-class Weighted(truth.Case):
+class Weighted(cases.Case):
     """Outputs whose losses count differently."""
 
     def functions(self, *, synchronized: bool) -> dict[str, Any]:
@@ -239,15 +234,15 @@ def test_the_loss_of_what_is_nearly_certain(units: int, activation: str, loss: s
     optimizer = functools.partial(keras.optimizers.SGD, 0.01)
     case = case_of(lambda: certain(units, activation), loss, (random(6), y), optimizer)
     compare(case, BOTH)
-    with truth.precision("float64"):
-        _, losses = truth_split.expected(case, BOTH, 1)
+    with cases.precision("float64"):
+        _, losses = cases_split.train_plainly(case, BOTH, 1)
     assert losses[0] > -np.log(1e-7) / 2
 
 
 def test_normalisation_of_parts_of_unequal_size() -> None:
-    case = next(case for case in truth.CASES if case.name == f"{truth_split.NORMALISED}, Adam")
-    layout = truth_split.Layout({"data": 3, "stage": 2}, 2)
-    assert [len(one) for one in truth_split.microbatches(layout)] == [8, 6]
+    case = next(case for case in cases.CASES if case.name == f"{cases_split.NORMALISED}, Adam")
+    layout = cases_split.Layout({"data": 3, "stage": 2}, 2)
+    assert [len(one) for one in cases_split.microbatches(layout)] == [8, 6]
     compare(case, layout)
 
 
@@ -265,14 +260,14 @@ def normalised(synchronized: bool) -> Any:
 def test_normalisation_where_some_places_have_too_few_examples_for_all_microbatches() -> None:
     adam = functools.partial(keras.optimizers.Adam, 0.01)
     data = (random(6), integers(3))
-    case = truth.Case("", "", "", normalised, "sparse_categorical_crossentropy", lambda: data, adam)
-    with truth.precision("float64"):
-        asked, had = truth_split.Layout({"data": 4}, 4), truth_split.Layout({"data": 4}, 3)
-        assert [len(one) for one in truth_split.microbatches(had)] == [6, 4, 4]
-        wanted, losses = truth_split.expected(case, had, STEPS, sees_microbatches=True)
+    case = cases.Case("", "", "", normalised, "sparse_categorical_crossentropy", lambda: data, adam)
+    with cases.precision("float64"):
+        asked, had = cases_split.Layout({"data": 4}, 4), cases_split.Layout({"data": 4}, 3)
+        assert [len(one) for one in cases_split.microbatches(had)] == [6, 4, 4]
+        wanted, losses = cases_split.train_plainly(case, had, STEPS, sees_microbatches=True)
         found, own = train(case, asked)
-        _, _, step = truth_split.prepared(case, asked, devices.generation())
-    assert truth.difference(found, wanted, relative=False) <= truth.NORMALISED_LIMIT
+        _, _, step = cases_split.prepare(case, asked, ranks.generation())
+    assert cases.difference(found, wanted, relative=False) <= cases.NORMALISED_LIMIT
     assert own == pytest.approx(losses, rel=1e-10)
     step.check(4)
     with pytest.raises(errors.UserCodeError, match="A batch has 3 examples, fewer than the 4"):

@@ -204,8 +204,8 @@ def drawn_one_by_one() -> tuple[int, int]:
     return kept, tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
 
 
-def test_one_whole_variable_is_in_memory_at_a_time(apart: Callable[..., Any]) -> None:
-    kept, peak = apart(drawn_one_by_one)
+def test_one_whole_variable_is_in_memory_at_a_time(isolated: Callable[..., Any]) -> None:
+    kept, peak = isolated(drawn_one_by_one)
     assert kept < 1 << 18
     assert peak < 4 * 512 * 512 * 8  # drawing one takes three times its size
 
@@ -222,5 +222,5 @@ def part_run() -> int:
     return after - before
 
 
-def test_running_a_part_gives_no_values_to_the_rest(apart: Callable[..., Any]) -> None:
-    assert apart(part_run) < 1 << 20
+def test_running_a_part_gives_no_values_to_the_rest(isolated: Callable[..., Any]) -> None:
+    assert isolated(part_run) < 1 << 20

@@ -20,8 +20,9 @@ pytestmark = [
     pytest.mark.usefixtures("float64"),
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
 ]
+# Each example is traced: of each layer few in the ordinary run, many new ones in the long tier.
 few = settings(
-    max_examples=6,
+    max_examples=settings().max_examples // 10,
     phases=[Phase.explicit, Phase.generate],
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

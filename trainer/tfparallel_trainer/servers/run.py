@@ -1,7 +1,6 @@
 """One asynchronous run as the chief sees it: find the others, train, leave the results."""
 
 import contextlib
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -105,11 +104,8 @@ def _train(
 def _connect(given: tasks.Cluster) -> Any:
     """Connect to all others; the chief's own server takes any port that is free."""
     host, _, _ = given.task.address.rpartition(":")
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    addresses = {**given.addresses(), given.task.role: [f"{host}:{port}"]}
-    with cluster.limited():
+    with cluster.reserved_port("") as port, cluster.limited():
+        addresses = {**given.addresses(), given.task.role: [f"{host}:{port}"]}
         strategy: object = tf.distribute.ParameterServerStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(addresses),

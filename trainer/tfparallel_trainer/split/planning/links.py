@@ -4,10 +4,10 @@ Two processes start a cluster and add numbers up, few and many. A sum over two i
 after the other, each with half of the bytes.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,10 +19,11 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import collectives, meeting, shape, tasks
+from tfparallel_trainer.mesh import cluster, collectives, meeting, shape, tasks
 from tfparallel_trainer.mesh import devices as machine
 from tfparallel_trainer.split.planning import devices
 
+_HOST = "127.0.0.1"
 _PROCESSES = 2
 _DEVICES = 2
 """Of each process."""
@@ -54,48 +55,45 @@ def measure() -> Measured:
         StartTimeoutError: they do not find each other.
         TrainerError: they fail.
     """
-    addresses = [f"127.0.0.1:{port}" for port in _ports(_PROCESSES)]
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(cluster.reserved_port(_HOST)) for _ in range(_PROCESSES)]
+        output = _run([f"{_HOST}:{port}" for port in ports])
+    links = json.loads(output.splitlines()[-1])
+    return Measured(*(devices.Link(**links[name]) for name in ("inside", "across")))
+
+
+def _run(addresses: Sequence[str]) -> bytes:
+    """Run the processes; returns what the first one prints."""
     cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryFile() as said:
-        running = [
+    with tempfile.TemporaryFile() as stderr:
+        processes = [
             subprocess.Popen(
                 (sys.executable, "-m", __name__, str(cores[place % len(cores)])),
                 env={**os.environ, **_surroundings(addresses, place)},
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=stderr,
             )
-            for place in range(_PROCESSES)
+            for place in range(len(addresses))
         ]
         try:
-            told = [one.communicate(timeout=_LIMIT_SECONDS)[0] for one in running]
+            outputs = [one.communicate(timeout=_LIMIT_SECONDS)[0] for one in processes]
         except subprocess.TimeoutExpired as error:
             raise errors.StartTimeoutError(
                 f"Two processes of this machine did not measure their links in {error.timeout:g} "
                 "s: see whether other work leaves them time, or plan without --calibrate."
             ) from error
         finally:
-            for one in running:
-                one.kill()
-                one.wait()
-        if any(one.returncode for one in running):
-            said.seek(0)
-            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            for process in processes:
+                process.kill()
+                process.wait()
+        if any(process.returncode for process in processes):
+            stderr.seek(0)
+            reason = stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
             raise errors.TrainerError(
-                f"The links between processes of this machine cannot be measured ({last}): plan "
+                f"The links between processes of this machine cannot be measured ({reason}): plan "
                 "without --calibrate."
             )
-    found = json.loads(told[0].splitlines()[-1])
-    return Measured(*(devices.Link(**found[name]) for name in ("inside", "across")))
-
-
-def _ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
+    return outputs[0]
 
 
 def _surroundings(addresses: Sequence[str], place: int) -> Mapping[str, str]:
@@ -109,20 +107,20 @@ def _surroundings(addresses: Sequence[str], place: int) -> Mapping[str, str]:
 def _main() -> None:
     """One of the two processes; gets the core that it runs on."""
     os.sched_setaffinity(0, {int(sys.argv[1])})
-    given = tasks.parse(os.environ[environment.TF_CONFIG])
+    processes = tasks.parse(os.environ[environment.TF_CONFIG])
     machine.prepare(_DEVICES, alone=False)
-    met = meeting.meet(given, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr))
-    held = meeting.join(given, met)
+    connections = meeting.meet(processes, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr))
+    strategy = meeting.join(processes, connections)
     mesh = shape.Mesh(data=_PROCESSES, tensor=_DEVICES)
-    names = machine.names(given, _DEVICES)
-    first = given.me * _DEVICES
+    names = machine.names(processes, _DEVICES)
+    first = processes.me * _DEVICES
     both = dict(enumerate(names, first))
-    found = {
+    links = {
         "inside": _link(mesh, shape.Axis.TENSOR, both),
         "across": _link(mesh, shape.Axis.DATA, {first: names[0]}),
     }
-    print(json.dumps({name: dataclasses.asdict(link) for name, link in found.items()}))
-    del held  # the processes are one cluster as long as it lives
+    print(json.dumps({name: dataclasses.asdict(link) for name, link in links.items()}))
+    del strategy  # the processes are one cluster as long as it lives
 
 
 def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> devices.Link:
@@ -149,15 +147,15 @@ def _sum_seconds(
     """Seconds of one sum."""
 
     def turns() -> Any:
-        found = []
+        sums = []
         for name, end in ends:
             with tf.device(name):
                 end.begin(collectives.Program.TRAIN, variant)
                 row = tf.ones((size,), tf.float32)
                 for _ in range(_TURNS):
                     row = end.sum(row)
-                found.append(row[0])
-        return found
+                sums.append(row[0])
+        return sums
 
     traced = tf.function(turns, autograph=False)
     seconds = []

@@ -1,0 +1,252 @@
+"""The table of numerical truth for models that are split; see `truth` for the other tables.
+
+`python -m benchmarks.pages.truth_split` trains everything and writes its part of docs/truth.md.
+`python -m benchmarks.pages.truth_split train OUTPUT FLOATX` trains everything in one type.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+
+import keras
+
+from benchmarks.pages import truth
+from testing import paths
+from testing.trainer import cases, cases_split, logical_devices
+from testing.trainer.models import truth as models
+
+HEADING = "## Split models"
+LOSSES_HEADING = "## Losses of deep split models"
+COMMAND = "python -m benchmarks.pages.truth_split"
+
+CURVES = {
+    12: cases_split.Layout({"data": 2, "stage": 2, "tensor": 2}, 2),
+    40: cases_split.Layout({"stage": 4}, 4),
+}
+"""Dense layers of a network, and the mesh that it is trained on to compare its losses."""
+CURVE_STEPS = (1, 5, 10, 15, 20, 25, 30)
+
+
+LossPair = tuple[list[float], list[float]]
+"""Losses in one process, and those on a mesh, step by step."""
+
+
+def cells_of(case: cases.Case, floatx: str, generations: Iterator[int]) -> cases.Cells:
+    """Train a case on all meshes."""
+    cells: cases.Cells = {}
+    plain, _ = cases_split.train_plainly(case, cases_split.Layout({}))
+    for layout in cases_split.LAYOUTS:
+        if cases_split.applies(case, layout):
+            expected = plain
+            if case.model == cases_split.NORMALISED:
+                expected, _ = cases_split.train_plainly(case, layout)
+            weights, _ = cases_split.train(case, layout, next(generations))
+            value = cases.difference(weights, expected, relative=floatx == "float32")
+            cells[case.name, str(layout), floatx] = value
+            print(f"{case.name} on {layout} in {floatx}: {value:.0e}", flush=True)
+    return cells
+
+
+def residual(layers: int) -> cases.Case:
+    """A deep network on real data."""
+    return cases.Case(
+        model=f"{layers} layers",
+        also="",
+        optimizer="Adam",
+        build=functools.partial(models.residual, layers),
+        loss=models.CLASSES,
+        data=models.digits,
+        make_optimizer=functools.partial(keras.optimizers.Adam, 0.003),
+    )
+
+
+def curves(generations: Iterator[int]) -> dict[int, LossPair]:
+    """For each depth the losses in one process, and those on a mesh, step by step."""
+    losses: dict[int, LossPair] = {}
+    with cases.precision("float64"):
+        for layers, layout in CURVES.items():
+            case = residual(layers)
+            _, plain = cases_split.train_plainly(case, layout)
+            _, split = cases_split.train(case, layout, next(generations))
+            losses[layers] = plain, split
+    return losses
+
+
+def train(output: pathlib.Path, floatx: str) -> None:
+    """Train everything in one type, and write cells and losses."""
+    logical_devices.divide()
+    cells: cases.Cells = {}
+    generations = itertools.count()
+    with cases.precision(floatx):
+        for case in cases_split.CASES:
+            cells |= cells_of(case, floatx, generations)
+    losses = curves(generations) if floatx == "float64" else {}
+    results = {
+        "cells": [[*key, value] for key, value in cells.items()],
+        "losses": [[layers, *both] for layers, both in losses.items()],
+    }
+    output.write_text(json.dumps(results), encoding="utf-8")
+
+
+def measure() -> tuple[cases.Cells, dict[int, LossPair]]:
+    """Train everything, each type in a process of its own; gives cells and losses."""
+    cells: cases.Cells = {}
+    losses: dict[int, LossPair] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [pathlib.Path(folder) / floatx for floatx in cases.LIMITS]
+        running = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.pages.truth_split",
+                    "train",
+                    output,
+                    output.name,
+                ],
+                cwd=paths.ROOT,
+                env={**os.environ, logical_devices.VARIABLE: str(devices_needed())},
+            )
+            for output in outputs
+        ]
+        codes = [process.wait() for process in running]
+        if any(codes):
+            raise RuntimeError(f"the processes ended with {codes}")
+        for output in outputs:
+            results = json.loads(output.read_text(encoding="utf-8"))
+            cells |= {(case, layout, kind): value for case, layout, kind, value in results["cells"]}
+            losses |= {layers: (plain, split) for layers, plain, split in results["losses"]}
+    return cells, losses
+
+
+def devices_needed() -> int:
+    """How many virtual devices a process has to have."""
+    return max(layout.mesh(0).size for layout in cases_split.LAYOUTS)
+
+
+def section(cells: cases.Cells) -> str:
+    """Its part of the page."""
+    lines = [
+        HEADING,
+        "",
+        f"Generated by `{COMMAND}`. Each row compares a model on a",
+        f"mesh, after {cases_split.STEPS} steps of {cases_split.BATCH} examples, with a plain "
+        "Keras loop in one process",
+        "over the same batches. float64 decides, as above; float32, where it stands behind it,",
+        "shows rounding. Ranks are devices of one process. With stages there are 2 microbatches;",
+        "BatchNormalization sees one of them at a time, so there the plain loop takes the same",
+        "ones. `spatial` divides models with images.",
+        "",
+        "| model | mesh | SGD momentum | Adam |",
+        "|---|---|---|---|",
+    ]
+    for model in dict.fromkeys(case.model for case in cases_split.CASES):
+        both = [case for case in cases_split.CASES if case.model == model]
+        for layout in cases_split.LAYOUTS:
+            if cases_split.applies(both[0], layout):
+                pairs = [
+                    " / ".join(
+                        f"{cells[case.name, str(layout), floatx]:.0e}"
+                        for floatx in cases.LIMITS
+                        if (case.name, str(layout), floatx) in cells
+                    )
+                    for case in both
+                ]
+                lines.append(f"| {model} | {layout} | {' | '.join(pairs)} |")
+    return "\n".join(lines) + "\n"
+
+
+def section_of_losses(losses: Mapping[int, LossPair]) -> str:
+    """The part of the page that compares losses."""
+    ends = " and ".join(f"{layers} layers on {CURVES[layers]}" for layers in losses)
+    worst = max(
+        abs(one - other) for both in losses.values() for one, other in zip(*both, strict=True)
+    )
+    head = " | ".join(f"{layers} layers, one process | split" for layers in losses)
+    lines = [
+        LOSSES_HEADING,
+        "",
+        f"Generated by `{COMMAND}`. Residual networks of dense layers on images of digits, with",
+        f"Adam, float64 and batches of {cases_split.BATCH}: {ends}. Losses of single",
+        f"steps; over all {cases_split.STEPS} steps they differ by at most {worst:.0e}.",
+        "",
+        f"| step | {head} |",
+        "|---" * (1 + 2 * len(losses)) + "|",
+    ]
+    for step in CURVE_STEPS:
+        shown = [f"{one[step - 1]:.6f}" for both in losses.values() for one in both]
+        lines.append(f"| {step} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def parse(text: str) -> cases.Cells:
+    """Read the cells of the part.
+
+    Raises:
+        ValueError: a row is missing, or has too few or too many cells.
+    """
+    cells: cases.Cells = {}
+    for case in cases_split.CASES:
+        for layout in cases_split.LAYOUTS:
+            if cases_split.applies(case, layout):
+                row = truth.find_row(text, f"| {case.model} | {layout} |")
+                pairs = re.findall(r"(\S+) / (\S+)", row)
+                optimizers = [one.optimizer for one in cases.CASES if one.model == case.model]
+                pair = dict(zip(optimizers, pairs, strict=True))[case.optimizer]
+                for floatx, value in zip(cases.LIMITS, pair, strict=True):
+                    cells[case.name, str(layout), floatx] = float(value)
+    return cells
+
+
+def parse_losses(text: str) -> dict[int, list[float]]:
+    """Read the losses of each step: for each depth of one process, and split.
+
+    Raises:
+        ValueError: a row is missing, or has too few or too many cells.
+    """
+    losses = {}
+    for step in CURVE_STEPS:
+        row = truth.find_row(text, f"| {step} |").strip(" |").split(" | ")
+        if len(row) != 2 * len(CURVES):
+            raise ValueError(f"Step {step} has {len(row)} losses, not {2 * len(CURVES)}.")
+        losses[step] = [float(cell) for cell in row]
+    return losses
+
+
+def loss_faults(losses: Mapping[int, Sequence[float]]) -> list[str]:
+    """Steps whose losses are not those of one process, to the digits of the page."""
+    return [
+        f"step {step} has the losses {row}, split and not"
+        for step, row in losses.items()
+        if row[::2] != row[1::2]
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page, or train in one type."""
+    parser = argparse.ArgumentParser(description="Train everything that is split.")
+    modes = parser.add_subparsers(dest="mode")
+    one = modes.add_parser("train", help="train everything in one type")
+    one.add_argument("output", type=pathlib.Path)
+    one.add_argument("floatx", choices=tuple(cases.LIMITS))
+    options = parser.parse_args(arguments)
+    if options.mode == "train":
+        train(options.output, options.floatx)
+        return 0
+    cells, losses = measure()
+    truth.write(HEADING, section(cells))
+    written = section_of_losses(losses)
+    truth.write(LOSSES_HEADING, written)
+    return truth.conclude(cases.faults(cells) + loss_faults(parse_losses(written)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
