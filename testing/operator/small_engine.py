@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import datetime
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 from testing.operator import memory_api
 from tfparallel_operator.core import build, gang
@@ -47,6 +48,7 @@ class SmallEngine:
         store: memory_api.MemoryApi,
         clock: Clock,
         may_write: Callable[[], None] = apply.always,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._api = api
         self._store = store
@@ -57,14 +59,17 @@ class SmallEngine:
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed)
         self.sweeper = watch.Sweeper(api, self.jobs, ())
-        settings = build.Settings(
-            trainer_image="trainer:test", gangs=gang.Installation(), queues=True
+        installation = build.Settings(
+            trainer_image="trainer:test",
+            gangs=gang.Installation(),
+            queues=True,
+            **(settings or {}),
         )
         reconciler = reconcile.Reconciler(
             api,
             self.jobs,
             self.children,
-            settings,
+            installation,
             "test",
             self.timers,
             clock,

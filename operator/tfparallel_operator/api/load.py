@@ -1,12 +1,13 @@
 """From what a person wrote to a checked job, or to sentences that say what to change."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pydantic
 import yaml
 
-from tfparallel_operator.api import names, pods, rules, schema, types
+from tfparallel_operator.api import job_status, names, pods, rules, schema, types
 from tfparallel_trainer.contract import environment, job_file
 
 
@@ -16,6 +17,10 @@ class SpecError(ValueError):
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+class StatusError(SpecError):
+    """The status of a job cannot be read; nothing is decided on a part of it."""
 
 
 def parse_documents(text: str, source: str) -> list[Mapping[str, Any]]:
@@ -66,7 +71,41 @@ def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     try:
         return types.TFParallelJob.model_validate(document)
     except pydantic.ValidationError as error:
-        raise SpecError(*map(_sentence, error.errors())) from error
+        faults = error.errors()
+        of_status = [fault for fault in faults if fault["loc"][:1] == ("status",)]
+        if of_status:
+            raise StatusError(*map(_sentence, of_status)) from error
+        raise SpecError(*map(_sentence, faults)) from error
+
+
+def read_accepted_job(document: Mapping[str, Any]) -> types.TFParallelJob:
+    """Return a job whose spec some version of the operator has accepted.
+
+    Fields that this version does not know are left out, and no rule is looked at: the job runs.
+
+    Raises:
+        SpecError: a field has a type that this version cannot use.
+    """
+    document = copy.deepcopy(dict(document))
+    try:
+        types.TFParallelJob.model_validate(document)
+    except pydantic.ValidationError as error:
+        for fault in error.errors():
+            if fault["type"] == "extra_forbidden":
+                _remove(document, fault["loc"])
+    return read_job(document)
+
+
+def read_status(document: Mapping[str, Any]) -> job_status.JobStatus:
+    """Return the status of an object whose spec may be wrong.
+
+    Raises:
+        StatusError: with one sentence for each field of a wrong type.
+    """
+    try:
+        return job_status.JobStatus.model_validate(document.get("status") or {})
+    except pydantic.ValidationError as error:
+        raise StatusError(*(_sentence(fault, "status") for fault in error.errors())) from error
 
 
 def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
@@ -146,6 +185,14 @@ def devices_of(spec: types.ReplicaSpec) -> int:
             count = str(given or parts.get(environment.CPU_DEVICES, ""))
             return int(count) if count.isdecimal() else 1
     return 1
+
+
+def _remove(document: Any, place: Sequence[int | str]) -> None:
+    """Remove a field, in place."""
+    *outer, last = place
+    for part in outer:
+        document = document[part]
+    del document[last]
 
 
 _REMEDIES = {

@@ -117,9 +117,11 @@ def reattributed(status: job_status.JobStatus, sight: view.View) -> job_status.J
     causes[status.last_cause] = causes.get(status.last_cause, 1) - 1
     disruption = policies.Cause.DISRUPTION.value
     causes[disruption] = causes.get(disruption, 0) + 1
-    counts = job_status.Restarts(
-        failure=status.restarts.failure - 1, disruption=status.restarts.disruption + 1
-    )
+    moved = {
+        "failure": status.restarts.failure - 1,
+        "disruption": status.restarts.disruption + 1,
+    }
+    counts = status.restarts.model_copy(update=moved)
     return status.model_copy(
         update={
             "restarts": counts,

@@ -154,7 +154,7 @@ class Applier:
             path = resource.path(body["metadata"]["namespace"], change.name, change.subresource)
             condition = {"uid": change.uid, "resourceVersion": change.version}
             known = {key: value for key, value in condition.items() if value is not None}
-            fields = {**change.fields, "metadata": known}
+            fields = {**change.fields, "metadata": {**change.fields.get("metadata", {}), **known}}
             self._may_write()
             self._children.learn(resource, await self._api.patch(path, fields))
 

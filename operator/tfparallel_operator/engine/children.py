@@ -16,13 +16,12 @@ class Children:
         self, api: client.Client, namespaces: tuple[str, ...], changed: informer.Changed
     ) -> None:
         self.pods = informer.Informer(api, resources.PODS, namespaces, observe.pod, changed)
-        self._services, self._configs, self._policies = (
+        self._services, self._policies = (
             informer.Informer(api, resource, namespaces, _exists, changed)
-            for resource in (
-                resources.SERVICES,
-                resources.CONFIG_MAPS,
-                resources.NETWORK_POLICIES,
-            )
+            for resource in (resources.SERVICES, resources.NETWORK_POLICIES)
+        )
+        self._configs = informer.Informer(
+            api, resources.CONFIG_MAPS, namespaces, observe.config, changed
         )
         self._groups = tuple(
             informer.Informer(api, resource, namespaces, _group(resource), changed, optional=True)
@@ -38,10 +37,12 @@ class Children:
 
     def of(self, uid: str) -> observation.Children:
         """Return everything that a job owns, as last seen."""
+        configs = self._configs.of(uid)
         return observation.Children(
             pods=self.pods.of(uid),
             has_service=bool(self._services.of(uid)),
-            has_config=bool(self._configs.of(uid)),
+            has_config=bool(configs),
+            config=next(iter(configs), None),
             has_policy=bool(self._policies.of(uid)),
             groups=tuple(group for found in self._groups for group in found.of(uid)),
             workloads=self._workloads.of(uid),

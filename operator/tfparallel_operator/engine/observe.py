@@ -102,6 +102,15 @@ def group(api_version: str, item: Raw) -> observation.Group | None:
     )
 
 
+def config(item: Raw) -> observation.Config | None:
+    """Return what decisions need of a ConfigMap; None for one that is being deleted."""
+    if deleting(item):
+        return None
+    metadata = item["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return observation.Config(metadata["uid"], annotations.get(names.ANNOTATION_CONTENT, ""))
+
+
 def _container(status: Raw) -> Raw:
     """Return the state of the container tensorflow, empty before the kubelet has written it."""
     for given in status.get("containerStatuses") or ():
