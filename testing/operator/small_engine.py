@@ -57,7 +57,7 @@ class SmallEngine:
         self.timers = timers.Timers(self.queue.add, clock)
         self.metrics = metrics.Metrics()
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
-        self.children = children.Children(api, (), self._changed)
+        self.children = children.Children(api, (), self._changed, clock)
         self.sweeper = watch.Sweeper(api, self.jobs, ())
         installation = build.Settings(
             trainer_image="trainer:test",

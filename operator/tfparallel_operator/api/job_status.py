@@ -159,7 +159,7 @@ class JobStatus(_Observed):
     """Restarts by cause: Disruption, Infrastructure, OutOfMemory, RetryableExit, PermanentExit,
     Stall, PendingTooLong."""
     last_cause: str = ""
-    """The cause of the latest restart."""
+    """The cause of the restart that the attempt began with; empty when it began otherwise."""
     start_time: datetime.datetime | None = None
     """When the job started, or was resumed."""
     completion_time: datetime.datetime | None = None

@@ -52,6 +52,7 @@ def _count_role(
             "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
             "completed": indices.format_ranges(completed),
             "seen": indices.format_ranges(seen),
+            "ignored": indices.format_ranges(m.index for m in members if m in sight.ignored),
             "reason": "" if ended else _waiting(pods),
             "last_exit": _last_exit(pods) or before.last_exit,
         }

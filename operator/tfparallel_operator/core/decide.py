@@ -183,6 +183,8 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
     generation = case.job.metadata.generation
     if conditions.finished(status) and not _corrected(status, generation):
         return _ended(case, status)
+    if _has_succeeded(case, status):
+        return training.train(case, status, ())
     if refusal is not None and refusal.final:
         return case.end(status, names.Condition.FAILED, refusal.reason, refusal.message)
     problem = gang.problem(case.job, case.settings.gangs)
@@ -198,8 +200,6 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
             message = _TOO_LONG.format(excess)
             return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
     if queueing.queued(case.job, case.children, case.settings) and not queueing.admitted(case):
-        if _has_succeeded(case, status):
-            return training.train(case, status, ())
         return queueing.wait(case, status, begun=_begun(status))
     if host_network.lacks_ports(case.job):
         return _portless(case, status)
@@ -261,7 +261,7 @@ def _rests(status: job_status.JobStatus) -> bool:
 
 
 def _has_succeeded(case: situation.Case, status: job_status.JobStatus) -> bool:
-    """Whether a job was done before its queue took its place away."""
+    """Whether a job was done before it was suspended, refused a pod, or lost its place."""
     done = status.attempt and not _rests(status)
     return bool(done) and completion.success(case.job, case.sight(status)) is not None
 

@@ -108,9 +108,14 @@ def reattributed(status: job_status.JobStatus, sight: view.View) -> job_status.J
     """Return the status with the latest restart counted as a disruption, if that shows by now.
 
     When a node dies its peers exit in seconds, and the cluster says so a minute later: then one of
-    the attempt's old pods turns out to have been taken.
+    the attempt's old pods turns out to have been taken. The evaluator is nobody's peer.
     """
-    taken = any(pod.disrupted and pod.attempt == status.attempt - 1 for pod in sight.stale)
+    taken = any(
+        pod.disrupted
+        and pod.attempt == status.attempt - 1
+        and pod.replica.role is not types.Role.EVALUATOR
+        for pod in sight.stale
+    )
     if not taken or status.last_cause not in _BOUNDED:
         return status
     causes = dict(status.restart_causes)

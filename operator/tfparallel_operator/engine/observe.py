@@ -42,6 +42,14 @@ def owner(item: Raw) -> Owner | None:
     return None
 
 
+def tfjob(item: Raw) -> str | None:
+    """Return the name of the TFJob of Kubeflow that controls an object; None when none does."""
+    for reference in item["metadata"].get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") == "TFJob":
+            return str(reference["name"])
+    return None
+
+
 def deleting(item: Raw) -> bool:
     """Whether an object has a deletion timestamp."""
     return bool(item["metadata"].get("deletionTimestamp"))
