@@ -65,6 +65,9 @@ LABEL_POD_SET = "kueue.x-k8s.io/podset"
 ANNOTATION_WORKLOAD = "kueue.x-k8s.io/workload"
 """Kueue's annotation of a pod: the Workload that it was admitted with."""
 
+ANNOTATION_RESOURCES = f"{GROUP}/resources"
+"""Our annotation of a Workload: a hash of the resources that its pods ask for."""
+
 OF_WORKLOADS = "kueue.x-k8s.io/workloadpriorityclass"
 """Kueue's word for where a Workload's priority comes from: a WorkloadPriorityClass."""
 

@@ -230,6 +230,13 @@ def pod(
     return made
 
 
+def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:
+    """Add the GPUs that `devices` is short for, in place."""
+    if spec.devices is not None:
+        limits = resources.setdefault("limits", {})
+        limits.setdefault(names.GPU_RESOURCE, str(spec.devices))
+
+
 def pod_group(job: types.TFParallelJob, manifest: decision.Manifest) -> decision.Manifest:
     """Return the manifest of a job's PodGroup with the labels and the owner of a child."""
     return {**manifest, "metadata": metadata(job, manifest["metadata"]["name"])}
@@ -308,8 +315,7 @@ def _fill_container(
     if not any(given.get("name") == names.PORT_NAME for given in ports):
         ports.append({"name": names.PORT_NAME, "containerPort": port})
     if spec.devices is not None:
-        limits = container.setdefault("resources", {}).setdefault("limits", {})
-        limits.setdefault(names.GPU_RESOURCE, str(spec.devices))
+        request_devices(container.setdefault("resources", {}), spec)
     containers.set_env(container, environment.JOB_UID, job.metadata.uid)
     containers.set_env(container, environment.ATTEMPT, str(attempt))
     words = container.get("terminationMessagePath", FAILURE_FILE)

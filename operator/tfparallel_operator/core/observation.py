@@ -107,6 +107,8 @@ class Workload:
     """Its WorkloadPriorityClass; empty when it has none."""
     counts: Mapping[str, int]
     """Pods by pod set."""
+    resources: str = ""
+    """Hash of the resources that its pods ask for; empty: an older release has not written it."""
     active: bool = True
     """False: somebody has stopped it."""
     deleting: bool = False

@@ -190,6 +190,7 @@ def workload(item: Raw) -> observation.Workload:
         queue=spec.get("queueName", ""),
         priority_class=spec.get("priorityClassName", "") if of_classes else "",
         counts={one.get("name", ""): one.get("count", 1) for one in spec.get("podSets") or ()},
+        resources=(metadata.get("annotations") or {}).get(names.ANNOTATION_RESOURCES, ""),
         active=spec.get("active", True),
         deleting=deleting(item),
         conditions=tuple(status.get("conditions") or ()),
