@@ -7,7 +7,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from tfparallel_operator.api import job_status, names, pods, rules, schema, types
+from tfparallel_operator.api import job_status, names, pods, rules, schema, structure, types
 from tfparallel_trainer.contract import environment, job_file
 
 
@@ -114,6 +114,9 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     Raises:
         SpecError: with one sentence for each field that is wrong.
     """
+    wrong = list(structure.mismatches(schema.job_schema(), document))
+    if wrong:
+        raise SpecError(*wrong)
     job = read_job(document)
     for role, spec in job.spec.tf_replica_specs.items():
         if spec.template is not None:
@@ -126,6 +129,30 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     if job.spec.mesh is not None:
         _check_mesh(job.spec, job.spec.mesh)
     return job
+
+
+def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
+    """Check a job that a person wrote, its metadata included, which the API server has for itself.
+
+    Raises:
+        SpecError: with one sentence for each field that is wrong.
+    """
+    metadata = document.get("metadata")
+    if isinstance(metadata, Mapping):
+        unknown = [f"metadata.{key}" for key in metadata if key not in _METADATA]
+        if unknown:
+            raise SpecError(*(f"{field}: {_REMEDIES['extra_forbidden']}" for field in unknown))
+    return parse_job(document)
+
+
+_METADATA = frozenset(
+    {
+        *("name", "generateName", "namespace", "labels", "annotations", "finalizers"),
+        *("ownerReferences", "managedFields", "uid", "resourceVersion", "generation", "selfLink"),
+        *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+    }
+)
+"""Fields of the metadata of any object."""
 
 
 def parse_template(template: Mapping[str, Any], field: str = "template") -> pods.Template:

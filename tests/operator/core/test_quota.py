@@ -1,6 +1,7 @@
 """A job in a queue asks for the quota that its pods use, also after an edit."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ _LIMITS = {"limits": {"nvidia.com/gpu": "8"}}
 GPUS = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "resources": _LIMITS}]}}
 
 
-def admitted(**job: object) -> builders.World:
+def admitted(**job: Any) -> builders.World:
     world = test_queueing.queued(trainer=True, **job)
     test_queueing.admit(world)
     world.run()
