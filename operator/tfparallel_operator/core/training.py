@@ -198,7 +198,8 @@ def _creations(
     paused = status.attempt_time is not None and status.attempt_time > case.now
     if paused or any(pod.attempt != status.attempt for pod in sight.stale):
         return tuple(manifests)
-    taken = {pod.replica for pod in sight.stale}
+    # What has vanished waits for the answer to its loss, while that of another one settles.
+    taken = {*(pod.replica for pod in sight.stale), *sight.vanished}
     known = cluster_spec.peers(case.job) if sight.missing else None
     pods = [
         build.pod(

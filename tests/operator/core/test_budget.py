@@ -106,3 +106,17 @@ def scale(world: builders.World, count: int) -> None:
     }
     spec = world.job.spec.model_copy(update={"tf_replica_specs": specs})
     world.job = world.job.model_copy(update={"spec": spec})
+
+
+def test_a_vanished_evaluator_waits_while_another_loss_settles() -> None:
+    world = running(worker=2, evaluator=1)
+    world.exit("job-worker-1", 75)
+    del world.pods["job-evaluator-0"]
+    before = list(world.created)
+    world.step()
+    world.step()
+    assert world.created == before
+    world.advance(20)
+    world.settle()
+    attempts = [attempt for name, attempt, _ in world.created if name == "job-evaluator-0"]
+    assert attempts == [1, 2]

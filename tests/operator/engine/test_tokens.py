@@ -12,6 +12,7 @@ from aiohttp import test_utils
 from testing.operator import objects, small_world
 from tfparallel_operator.engine import (
     client,
+    credentials,
     errors,
     progress,
     publisher,
@@ -136,7 +137,7 @@ async def test_the_lease_has_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch
             """Nothing is open."""
 
     monkeypatch.setattr(service, "Operator", Recorded)
-    monkeypatch.setattr(service.credentials, "find", lambda _: Access())
+    monkeypatch.setattr(credentials, "find", lambda _: Access())
     wanted = operator_settings.Settings(
         trainer_image="i", namespace="ns", instance="a", lease="lease"
     )
