@@ -194,17 +194,23 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
         return _suspended(case, status)
     if refusal is not None:
         return training.refused(case, status, refusal)
-    if not cluster_spec.is_shared(case.job, case.settings.share_above):
-        excess = cluster_spec.excess(case.job)
-        if excess:
-            message = _TOO_LONG.format(excess)
-            return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
+    message = too_long(case.job, case.settings)
+    if message is not None:
+        return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
     if queueing.queued(case.job, case.children, case.settings) and not queueing.admitted(case):
         return queueing.wait(case, status, begun=_begun(status))
     if host_network.lacks_ports(case.job):
         return _portless(case, status)
     status, events = _started(case, status)
     return training.train(case, status, events)
+
+
+def too_long(job: types.TFParallelJob, settings: build.Settings) -> str | None:
+    """Say why no pod of a job could start: its TF_CONFIG is too long; None: it fits."""
+    if cluster_spec.is_shared(job, settings.share_above):
+        return None
+    excess = cluster_spec.excess(job)
+    return _TOO_LONG.format(excess) if excess else None
 
 
 def _described(case: situation.Case) -> job_status.JobStatus:

@@ -141,6 +141,9 @@ class Reconciler:
             job = self._specs.newest(body)
             if host_network.lacks_ports(job):
                 port = self._ports(job)
+            too_long = decide.too_long(job, self._settings) if job.status.attempt else None
+            if too_long is not None:
+                raise load.SpecError(too_long)
         except load.StatusError:
             raise
         except load.SpecError as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testing.operator import objects, small_world
+from testing.operator import harness, objects, small_world
 from tfparallel_operator.api import names
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import host_ports, jobs, queue, resources
@@ -285,3 +285,56 @@ async def test_ports_are_set_aside_for_workers_that_may_come(world: small_world.
         [invalid] = [one for one in status["conditions"] if one["type"] == "SpecInvalid"]
         assert "maxReplicas" in invalid["message"]
         assert status["state"] == "Running"
+
+
+async def test_more_workers_than_a_pod_can_know_end_no_job(world: small_world.World) -> None:
+    job = objects.job()
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 5000
+    async with world.running(job):
+        await world.start_pods()
+        await edit(world, tfReplicaSpecs={"Worker": {"replicas": 5000}})
+        await world.engine.settle(seconds=100)
+        await world.let_go()
+        assert "TF_CONFIG" in condition(world, "SpecInvalid")["message"]
+        assert (world.status["state"], world.status["workers"]) == ("Running", 2)
+        assert len(pods(world)) == 3
+
+
+@pytest.mark.control_plane
+async def test_kubectl_scale_to_a_number_that_fits_no_mesh_orphans_nothing(
+    place: harness.Place,
+) -> None:
+    resource_limits = {"limits": {names.GPU_RESOURCE: "2"}}
+    template = objects.template()
+    template["spec"]["containers"][0]["resources"] = resource_limits
+    worker = {"replicas": 2, "maxReplicas": 4, "template": template}
+    job = objects.job(strategy="ModelSplit", mesh={"data": -1, "tensor": 4}, trainer={"epochs": 1})
+    job["spec"]["tfReplicaSpecs"] = {"Worker": worker}
+    job["spec"]["runPolicy"] = {"scaleCooldownSeconds": 0}
+    both = ("digits-worker-0", "digits-worker-1")
+    async with place.operator():
+        await place.create_job(job)
+        await place.until_pods(*both)
+        await place.run_all()
+        await place.until_state("Running")
+        place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+
+        async def invalid() -> bool:
+            found = (await place.status())["conditions"]
+            return any(one["type"] == "SpecInvalid" and one["status"] == "True" for one in found)
+
+        await harness.until("the scaled spec is invalid", invalid)
+        assert (await place.status())["state"] == "Running"
+    async with place.operator():
+        await place.end("digits-worker-1", 137)
+        await place.until_pods(*both, attempt=2)
+        await place.run_all()
+        await place.until_state("Running")
+        place.kubectl("scale", "tfpj", "digits", "--replicas=2")
+
+        async def corrected() -> bool:
+            found = (await place.status())["conditions"]
+            return any(one["type"] == "SpecInvalid" and one["status"] == "False" for one in found)
+
+        await harness.until("the spec is valid again", corrected)
+        await place.until_pods(*both, attempt=2)
