@@ -270,7 +270,7 @@ def a_world(**job: object) -> World:
     return world
 
 
-def state_of(world: World) -> names.State | None:
+def state_of(world: World) -> str | None:
     """What the job's state is by now."""
     return world.status.state
 

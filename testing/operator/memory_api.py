@@ -141,6 +141,9 @@ class MemoryApi(client.Client):
             raise errors.Conflict("the object has been modified", status=409)
         fields = {key: value for key, value in change.items() if key != "metadata"}
         merge(item, fields)
+        annotations = change.get("metadata", {}).get("annotations", {})
+        if annotations:
+            merge(item["metadata"].setdefault("annotations", {}), annotations)
         if "spec" in fields:
             item["metadata"]["generation"] += 1
         self._record(_resource(path), "MODIFIED", item, f"patch {path}")

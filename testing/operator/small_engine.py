@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 from testing import clock, waiting
 from testing.operator import memory_api
@@ -31,6 +32,7 @@ class SmallEngine:
         store: memory_api.MemoryApi,
         time: clock.Clock,
         may_write: Callable[[], None] = apply.always,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._api = api
         self._store = store
@@ -39,16 +41,19 @@ class SmallEngine:
         self.timers = timers.Timers(self.queue.add, time.utc)
         self.metrics = metrics.Metrics()
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
-        self.children = children.Children(api, (), self._changed)
+        self.children = children.Children(api, (), self._changed, time.utc)
         self.sweeper = watch.Sweeper(api, self.jobs, ())
-        settings = build.Settings(
-            trainer_image="trainer:test", gangs=gang.Installation(), queues=True
+        installation = build.Settings(
+            trainer_image="trainer:test",
+            gangs=gang.Installation(),
+            queues=True,
+            **(settings or {}),
         )
         reconciler = reconcile.Reconciler(
             api,
             self.jobs,
             self.children,
-            settings,
+            installation,
             "test",
             self.timers,
             time.utc,

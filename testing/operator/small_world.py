@@ -15,12 +15,16 @@ class World:
     def __init__(self, api: memory_api.MemoryApi | None = None) -> None:
         self.api = api or memory_api.MemoryApi()
         self.clock = clock.Clock()
+        self.settings: dict[str, Any] = {}
+        """What the installation decides, beside the defaults of tests."""
         self.engine: small_engine.SmallEngine
 
     @contextlib.asynccontextmanager
     async def running(self, job: dict[str, Any] | None = None) -> AsyncIterator[None]:
         """Run an engine; a job is created once it watches, for then it sees all of its life."""
-        self.engine = small_engine.SmallEngine(self.api, self.api, self.clock)
+        self.engine = small_engine.SmallEngine(
+            self.api, self.api, self.clock, settings=self.settings
+        )
         async with self.engine.running():
             if job is not None:
                 await self.api.create(resources.JOBS, "default", job)

@@ -9,11 +9,21 @@ import pydantic
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import base, job_file, progress
 
+_TEXT = pydantic.WithJsonSchema({"type": "string", "maxLength": 316})
+"""The schema of a word that another version of the operator may add to: any text."""
+
+_EITHER = pydantic.Field(union_mode="left_to_right")
+_ConditionType = Annotated[names.Condition | str, _TEXT, _EITHER]
+_State = Annotated[names.State | str, _TEXT, _EITHER]
+
 
 class _Observed(base.Model):
-    """Fields that a newer operator has written are let through: they do not make a job invalid."""
+    """An older operator keeps the fields that a newer one has written.
 
-    model_config = pydantic.ConfigDict(extra="ignore")
+    A status is never refused for what it has in addition, and a decision writes it back.
+    """
+
+    model_config = pydantic.ConfigDict(extra="allow")
 
 
 class Truth(enum.StrEnum):
@@ -27,7 +37,8 @@ class Truth(enum.StrEnum):
 class Condition(_Observed):
     """One condition, as the Kubernetes API conventions define it."""
 
-    type: names.Condition
+    type: _ConditionType
+    """One of those in docs/status.md."""
     status: Truth
     reason: Annotated[str, pydantic.Field(max_length=1024)]
     """One CamelCase word; docs/status.md lists them."""
@@ -122,7 +133,7 @@ class HostPorts(_Observed):
 class JobStatus(_Observed):
     """The observed state of a job."""
 
-    state: names.State | None = None
+    state: _State | None = None
     """One word for people, derived from the conditions."""
     conditions: Annotated[
         tuple[Condition, ...],
@@ -148,7 +159,7 @@ class JobStatus(_Observed):
     """Restarts by cause: Disruption, Infrastructure, OutOfMemory, RetryableExit, PermanentExit,
     Stall, PendingTooLong."""
     last_cause: str = ""
-    """The cause of the latest restart."""
+    """The cause of the restart that the attempt began with; empty when it began otherwise."""
     start_time: datetime.datetime | None = None
     """When the job started, or was resumed."""
     completion_time: datetime.datetime | None = None

@@ -1,12 +1,13 @@
 """From what a person wrote to a checked job, or to sentences that say what to change."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pydantic
 import yaml
 
-from tfparallel_operator.api import names, pods, rules, schema, types
+from tfparallel_operator.api import job_status, names, pods, rules, schema, structure, types
 from tfparallel_trainer.contract import environment, job_file
 
 
@@ -16,6 +17,10 @@ class SpecError(ValueError):
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+class StatusError(SpecError):
+    """The status of a job cannot be read; nothing is decided on a part of it."""
 
 
 def parse_documents(text: str, source: str) -> list[Mapping[str, Any]]:
@@ -66,7 +71,41 @@ def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     try:
         return types.TFParallelJob.model_validate(document)
     except pydantic.ValidationError as error:
-        raise SpecError(*map(_sentence, error.errors())) from error
+        faults = error.errors()
+        of_status = [fault for fault in faults if fault["loc"][:1] == ("status",)]
+        if of_status:
+            raise StatusError(*map(_sentence, of_status)) from error
+        raise SpecError(*map(_sentence, faults)) from error
+
+
+def read_accepted_job(document: Mapping[str, Any]) -> types.TFParallelJob:
+    """Return a job whose spec some version of the operator has accepted.
+
+    Fields that this version does not know are left out, and no rule is looked at: the job runs.
+
+    Raises:
+        SpecError: a field has a type that this version cannot use.
+    """
+    document = copy.deepcopy(dict(document))
+    try:
+        types.TFParallelJob.model_validate(document)
+    except pydantic.ValidationError as error:
+        for fault in error.errors():
+            if fault["type"] == "extra_forbidden":
+                _remove(document, fault["loc"])
+    return read_job(document)
+
+
+def read_status(document: Mapping[str, Any]) -> job_status.JobStatus:
+    """Return the status of an object whose spec may be wrong.
+
+    Raises:
+        StatusError: with one sentence for each field of a wrong type.
+    """
+    try:
+        return job_status.JobStatus.model_validate(document.get("status") or {})
+    except pydantic.ValidationError as error:
+        raise StatusError(*(_sentence(fault, "status") for fault in error.errors())) from error
 
 
 def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
@@ -75,6 +114,9 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     Raises:
         SpecError: with one sentence for each field that is wrong.
     """
+    wrong = list(structure.mismatches(schema.job_schema(), document))
+    if wrong:
+        raise SpecError(*wrong)
     job = read_job(document)
     for role, spec in job.spec.tf_replica_specs.items():
         if spec.template is not None:
@@ -87,6 +129,30 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     if job.spec.mesh is not None:
         _check_mesh(job.spec, job.spec.mesh)
     return job
+
+
+def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
+    """Check a job that a person wrote, its metadata included, which the API server has for itself.
+
+    Raises:
+        SpecError: with one sentence for each field that is wrong.
+    """
+    metadata = document.get("metadata")
+    if isinstance(metadata, Mapping):
+        unknown = [f"metadata.{key}" for key in metadata if key not in _METADATA]
+        if unknown:
+            raise SpecError(*(f"{field}: {_REMEDIES['extra_forbidden']}" for field in unknown))
+    return parse_job(document)
+
+
+_METADATA = frozenset(
+    {
+        *("name", "generateName", "namespace", "labels", "annotations", "finalizers"),
+        *("ownerReferences", "managedFields", "uid", "resourceVersion", "generation", "selfLink"),
+        *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+    }
+)
+"""Fields of the metadata of any object."""
 
 
 def parse_template(template: Mapping[str, Any], field: str = "template") -> pods.Template:
@@ -146,6 +212,14 @@ def devices_of(spec: types.ReplicaSpec) -> int:
             count = str(given or parts.get(environment.CPU_DEVICES, ""))
             return int(count) if count.isdecimal() else 1
     return 1
+
+
+def _remove(document: Any, place: Sequence[int | str]) -> None:
+    """Remove a field, in place."""
+    *outer, last = place
+    for part in outer:
+        document = document[part]
+    del document[last]
 
 
 _REMEDIES = {

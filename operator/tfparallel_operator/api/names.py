@@ -65,6 +65,9 @@ LABEL_POD_SET = "kueue.x-k8s.io/podset"
 ANNOTATION_WORKLOAD = "kueue.x-k8s.io/workload"
 """Kueue's annotation of a pod: the Workload that it was admitted with."""
 
+ANNOTATION_RESOURCES = f"{GROUP}/resources"
+"""Our annotation of a Workload: a hash of the resources that its pods ask for."""
+
 OF_WORKLOADS = "kueue.x-k8s.io/workloadpriorityclass"
 """Kueue's word for where a Workload's priority comes from: a WorkloadPriorityClass."""
 
@@ -73,6 +76,9 @@ OF_PODS = "scheduling.k8s.io/priorityclass"
 
 TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 """Kueue's scheduling gate: taken off once Kueue has written the pod's place into it."""
+
+ANNOTATION_CONTENT = f"{GROUP}/content"
+"""Fingerprint of what a job's ConfigMap was made from: one that differs is written again."""
 
 CONTROLLER = f"{GROUP}/operator"
 """This operator, as runPolicy.managedBy and Events name it."""
@@ -88,6 +94,8 @@ class Condition(enum.StrEnum):
 
     RESUMABLE = "Resumable"
     """False: a restart begins at step 0."""
+    SPEC_INVALID = "SpecInvalid"
+    """The newest spec cannot be used: the job goes on with the last one that could."""
     SUSPENDED = "Suspended"
     ADMITTED = "Admitted"
     """Only of jobs in a queue: whether Kueue lets the job run."""
@@ -142,6 +150,7 @@ class Reason(enum.StrEnum):
     REPLICAS_SCALED = "ReplicasScaled"
     JOB_FINISHED = "JobFinished"
     INVALID_SPEC = "InvalidSpec"
+    SPEC_CORRECTED = "SpecCorrected"
     INVALID_TEMPLATE = "InvalidTemplate"
     NAME_CONFLICT = "NameConflict"
     CHECKPOINT_CONFIGURED = "CheckpointConfigured"

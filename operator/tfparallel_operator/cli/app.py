@@ -258,7 +258,7 @@ def validate(files: Sequence[pathlib.Path]) -> None:
     for file in files:
         try:
             documents = load.parse_documents(source.read_text(file), str(file))
-            load.parse_job(load.find_job(documents, str(file)))
+            load.parse_manifest(load.find_job(documents, str(file)))
         except load.SpecError as error:
             problems += error.problems
         else:

@@ -71,7 +71,7 @@ def _facts(status: job_status.JobStatus) -> Iterator[tuple[str, str]]:
         yield "progress", display.sentence(status.progress)
     for condition in status.conditions:
         if condition.status is job_status.Truth.TRUE:
-            yield condition.type.value.lower(), f"{condition.reason}: {condition.message}"
+            yield condition.type.lower(), f"{condition.reason}: {condition.message}"
 
 
 def _replicas(status: job_status.JobStatus) -> rich_table.Table:

@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import datetime
+import hashlib
+import json
 from typing import Any
 
 from tfparallel_operator.api import names, types
@@ -15,6 +17,7 @@ from tfparallel_operator.core import (
     gpus,
     host_network,
     memory,
+    observation,
     replicas,
     topology,
 )
@@ -23,12 +26,16 @@ from tfparallel_trainer.contract import environment, job_file
 JOB_FILE_KEY = "job.json"
 CLUSTER_FILE_KEY = "cluster.json"
 CA_FILE_KEY = "ca.crt"
+SPEC_KEY = "spec.json"
 CONFIG_DIR = "/etc/tfparallel/job"
 TOKEN_DIR = "/etc/tfparallel/token"  # noqa: S105 (a path, not a secret)
 TOKEN_FILE = "token"  # noqa: S105
 WORKSPACE_DIR = "/workspace"
 SOURCE_DIR = f"{WORKSPACE_DIR}/source"
 OUTPUT_DIR = "/output"
+LARGEST_CONFIG = 1_000_000
+"""Bytes of data in a ConfigMap, which the API server bounds by 1 MiB: beyond it the record of the
+spec is left out."""
 FAILURE_FILE = "/dev/termination-log"
 """Where the kubelet looks for what a container says of its end, unless the template says where."""
 TRAINER_COMMAND = ("python", "-m", "tfparallel_trainer")
@@ -79,7 +86,12 @@ def progress_audience(uid: str) -> str:
 
 def config_name(job: types.TFParallelJob) -> str:
     """Return the name of the job's ConfigMap."""
-    return f"{job.metadata.name}-tfparallel"
+    return config_name_of(job.metadata.name)
+
+
+def config_name_of(job_name: str) -> str:
+    """Return the name of the ConfigMap of the job of a name."""
+    return f"{job_name}-tfparallel"
 
 
 def service(job: types.TFParallelJob) -> decision.Manifest:
@@ -98,9 +110,14 @@ def service(job: types.TFParallelJob) -> decision.Manifest:
 
 
 def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
-    """Build the ConfigMap: the trainer's job file, the cluster of a large job, and the progress
-    endpoint's certificates."""
-    data = {}
+    """Build the ConfigMap: the trainer's job file, the cluster of a large job, the progress
+    endpoint's certificates, and the spec as a record.
+
+    The record is what the job goes on with when its spec is made invalid. It is here because the
+    ConfigMap belongs to the job, outlives the operator, and has room: a spec within the status or
+    an annotation would double what `kubectl get -o yaml` shows and every watch carries.
+    """
+    data = {SPEC_KEY: _record(job)}
     if job.spec.trainer is not None:
         content = job_file.JobFile(
             name=job.metadata.name,
@@ -114,12 +131,44 @@ def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
         data[CLUSTER_FILE_KEY] = cluster_spec.shared(job)
     if settings.progress_ca is not None:
         data[CA_FILE_KEY] = settings.progress_ca
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(job, config_name(job)),
-        "data": data,
+    if sum(map(len, data.values())) > LARGEST_CONFIG:
+        del data[SPEC_KEY]
+    own = metadata(job, config_name(job))
+    own["annotations"] = {names.ANNOTATION_CONTENT: fingerprint(job, settings)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": own, "data": data}
+
+
+def fingerprint(job: types.TFParallelJob, settings: Settings) -> str:
+    """Return what the content of the ConfigMap depends on, in short.
+
+    The generation stands for all of the spec, so that no look at a job builds the content.
+    """
+    ports = job.status.host_ports
+    sources = (settings.share_above, settings.progress_ca, ports and ports.first)
+    digest = hashlib.sha256(repr(sources).encode()).hexdigest()[:12]
+    return f"{job.metadata.generation}-{digest}"
+
+
+def config_change(
+    job: types.TFParallelJob, settings: Settings, config_map: observation.Config | None
+) -> tuple[decision.Change, ...]:
+    """Write the ConfigMap again when what it was made from has changed."""
+    if config_map is None or config_map.fingerprint == fingerprint(job, settings):
+        return ()
+    manifest = config(job, settings)
+    keys = (JOB_FILE_KEY, CLUSTER_FILE_KEY, CA_FILE_KEY, SPEC_KEY)
+    fields = {
+        "metadata": {"annotations": manifest["metadata"]["annotations"]},
+        "data": {key: manifest["data"].get(key) for key in keys},
     }
+    name = config_name(job)
+    return (decision.Change(decision.CONFIG_MAP, name, config_map.uid, fields),)
+
+
+def _record(job: types.TFParallelJob) -> str:
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    record = {"generation": job.metadata.generation, "spec": spec}
+    return json.dumps(record, separators=(",", ":"))
 
 
 def pod(
@@ -179,6 +228,13 @@ def pod(
     made = {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": pod_spec}
     gang.join(made, job, settings.gangs, attempt, replica_attempt)
     return made
+
+
+def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:
+    """Add the GPUs that `devices` is short for, in place."""
+    if spec.devices is not None:
+        limits = resources.setdefault("limits", {})
+        limits.setdefault(names.GPU_RESOURCE, str(spec.devices))
 
 
 def pod_group(job: types.TFParallelJob, manifest: decision.Manifest) -> decision.Manifest:
@@ -259,8 +315,7 @@ def _fill_container(
     if not any(given.get("name") == names.PORT_NAME for given in ports):
         ports.append({"name": names.PORT_NAME, "containerPort": port})
     if spec.devices is not None:
-        limits = container.setdefault("resources", {}).setdefault("limits", {})
-        limits.setdefault(names.GPU_RESOURCE, str(spec.devices))
+        request_devices(container.setdefault("resources", {}), spec)
     containers.set_env(container, environment.JOB_UID, job.metadata.uid)
     containers.set_env(container, environment.ATTEMPT, str(attempt))
     words = container.get("terminationMessagePath", FAILURE_FILE)

@@ -8,7 +8,7 @@ from tfparallel_operator.api import job_status, names
 
 def find(status: job_status.JobStatus, kind: names.Condition) -> job_status.Condition | None:
     """Return a condition, or None when it was never set."""
-    return next((condition for condition in status.conditions if condition.type is kind), None)
+    return next((condition for condition in status.conditions if condition.type == kind), None)
 
 
 def holds(status: job_status.JobStatus, kind: names.Condition) -> bool:
@@ -50,23 +50,26 @@ def set_condition(
         last_transition_time=now if before is None or moved else before.last_transition_time,
         observed_generation=generation,
     )
-    others = (other for other in status.conditions if other.type is not kind)
+    others = (other for other in status.conditions if other.type != kind)
     return with_conditions(status, (*others, condition))
 
 
 def with_conditions(
     status: job_status.JobStatus, conditions: Iterable[job_status.Condition]
 ) -> job_status.JobStatus:
-    """Return the status with these conditions in a fixed order, and the state they make."""
-    order = list(names.Condition)
-    ordered = tuple(sorted(conditions, key=lambda condition: order.index(condition.type)))
+    """Return the status with these conditions in a fixed order, and the state they make.
+
+    Types that only another version of the operator knows follow in the order that they have.
+    """
+    order = {kind.value: place for place, kind in enumerate(names.Condition)}
+    ordered = tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
     changed = status.model_copy(update={"conditions": ordered})
     return changed.model_copy(update={"state": state(changed)})
 
 
 def without(status: job_status.JobStatus, kind: names.Condition) -> job_status.JobStatus:
     """Return the status as if a condition had never been set."""
-    return with_conditions(status, (other for other in status.conditions if other.type is not kind))
+    return with_conditions(status, (other for other in status.conditions if other.type != kind))
 
 
 def state(status: job_status.JobStatus) -> names.State:

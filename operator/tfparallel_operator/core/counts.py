@@ -24,7 +24,7 @@ def count(
     When the job has ended, replicas whose pods are gone wait for nothing any more, failures stay
     on record, and so does how many were ready.
     """
-    by_role = {}
+    by_role = dict(status.replicas)
     for role in dict.fromkeys(replica.role for replica in sight.wanted):
         before = status.replicas.get(role.value) or job_status.ReplicaStatus()
         by_role[role.value] = _count_role(role, sight, before, ended=ended)
@@ -42,19 +42,20 @@ def _count_role(
     completed = [member.index for member in members if member in sight.completed]
     seen = [m.index for m in members if m in sight.current or m in sight.seen]
     failed = phases.count(observation.Phase.FAILED)
-    return job_status.ReplicaStatus(
-        desired=len(members),
-        pending=phases.count(observation.Phase.PENDING),
-        running=phases.count(observation.Phase.RUNNING),
-        succeeded=len(completed),
-        failed=max(failed, before.failed) if ended else failed,
-        terminating=sum(pod.deleting and not pod.phase.ended for pod in pods),
-        completed=indices.format_ranges(completed),
-        seen=indices.format_ranges(seen),
-        ignored=before.ignored,
-        memory_growths=before.memory_growths,
-        reason="" if ended else _waiting(pods),
-        last_exit=_last_exit(pods) or before.last_exit,
+    return before.model_copy(
+        update={
+            "desired": len(members),
+            "pending": phases.count(observation.Phase.PENDING),
+            "running": phases.count(observation.Phase.RUNNING),
+            "succeeded": len(completed),
+            "failed": max(failed, before.failed) if ended else failed,
+            "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
+            "completed": indices.format_ranges(completed),
+            "seen": indices.format_ranges(seen),
+            "ignored": indices.format_ranges(m.index for m in members if m in sight.ignored),
+            "reason": "" if ended else _waiting(pods),
+            "last_exit": _last_exit(pods) or before.last_exit,
+        }
     )
 
 

@@ -5,8 +5,6 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-import pydantic
-
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import (
     build,
@@ -27,6 +25,7 @@ from tfparallel_operator.core import (
     scaling,
     situation,
     training,
+    workload,
 )
 
 _NEVER_RAN = (
@@ -52,6 +51,7 @@ def decide(
     now: datetime.datetime,
     settings: build.Settings,
     refusal: observation.Refusal | None = None,
+    problem: observation.Problem | None = None,
 ) -> decision.Decision:
     """Say what to write for a job, given all that is known.
 
@@ -61,36 +61,56 @@ def decide(
         now: the time, with time zone; whole seconds.
         settings: what the installation decides for every job.
         refusal: a create that the API server has refused since the last decision.
+        problem: why the newest spec cannot be used; then the job has the last one that could.
     """
     if job.spec.run_policy.managed_by not in (None, names.CONTROLLER):
         return decision.Decision(job.status)
     if host_network.lacks_ports(job) and children.host_port is not None:
         job = host_network.with_ports(job, children.host_port)
+    status, news = _judged(job.status, problem, now, job.metadata.generation)
+    job = job.model_copy(update={"status": status})
     wanted = scaling.workers(job)
     in_force = scaling.in_force(job, children.pods)
     made = _decide(situation.Case(in_force, children, now, settings, wanted), refusal)
     overdue = forced.deletions(children.pods, now)
     return dataclasses.replace(
         made,
+        events=(*news, *made.events),
         deletions=(*made.deletions, *overdue.deletions),
+        changes=(*build.config_change(job, settings, children.config), *made.changes),
         wake_at=deadlines.earliest(made.wake_at, overdue.look_again_at),
     )
 
 
 def reject(
-    body: Mapping[str, Any], error: load.SpecError, now: datetime.datetime
+    body: Mapping[str, Any],
+    error: load.SpecError,
+    now: datetime.datetime,
+    children: observation.Children | None = None,
 ) -> decision.Decision:
-    """Say what to write for an object that is no valid job: why, and nothing more.
+    """Say what to write for an object that never was a valid job: why, and nothing more.
 
     The next generation of its spec is looked at anew.
+
+    Raises:
+        load.StatusError: its status cannot be read.
     """
     generation = int(body.get("metadata", {}).get("generation", 0))
-    try:
-        status = job_status.JobStatus.model_validate(body.get("status") or {})
-    except pydantic.ValidationError:
-        status = job_status.JobStatus()
+    status = load.read_status(body)
     if conditions.finished(status) and not _corrected(status, generation):
         return decision.Decision(status)
+    status = conditions.without(status, names.Condition.SUSPENDED)
+    for kind in situation.PASSING:
+        if conditions.holds(status, kind):
+            status = conditions.set_condition(
+                status,
+                kind,
+                true=False,
+                reason=names.Reason.JOB_FINISHED,
+                message="the spec is invalid",
+                now=now,
+                generation=generation,
+            )
     status = conditions.set_condition(
         status,
         names.Condition.FAILED,
@@ -101,7 +121,61 @@ def reject(
         generation=generation,
     ).model_copy(update={"observed_generation": generation, "completion_time": now})
     event = decision.Event(decision.EventType.WARNING, names.Reason.INVALID_SPEC, str(error))
-    return decision.Decision(status, events=(event,))
+    workloads = () if children is None else children.workloads
+    removals = tuple(workload.deletion(one) for one in workloads if not one.deleting)
+    return decision.Decision(status, events=(event,), deletions=removals)
+
+
+def hold(
+    status: job_status.JobStatus, problem: observation.Problem, now: datetime.datetime
+) -> decision.Decision:
+    """Leave a job as it is whose spec cannot be used, and of which no other is on record."""
+    status, news = _judged(status, problem, now, None)
+    return decision.Decision(status, events=news)
+
+
+def _judged(
+    status: job_status.JobStatus,
+    problem: observation.Problem | None,
+    now: datetime.datetime,
+    in_force: int | None,
+) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+    """Say in a condition whether the newest spec can be used, where it could not be.
+
+    Args:
+        status: the job's status so far.
+        problem: why the newest spec cannot be used, if so.
+        now: the time.
+        in_force: the generation that the job has; None: no spec that can be used is known.
+    """
+    kind = names.Condition.SPEC_INVALID
+    before = conditions.find(status, kind)
+    if problem is None:
+        if not conditions.holds(status, kind):
+            return status, ()
+        reason, message = names.Reason.SPEC_CORRECTED, "the spec is valid and in force"
+    elif in_force is None:
+        reason = names.Reason.INVALID_SPEC
+        message = (
+            f"{problem.message}; correct the spec: the operator leaves the job alone until then,"
+            " because no valid one is on record"
+        )
+    else:
+        reason = names.Reason.INVALID_SPEC
+        message = f"{problem.message}; the job goes on with generation {in_force} of its spec"
+    changed = conditions.set_condition(
+        status,
+        kind,
+        true=problem is not None,
+        reason=reason,
+        message=message,
+        now=now,
+        generation=(in_force or 0) if problem is None else problem.generation,
+    )
+    if before is not None and conditions.find(changed, kind) == before:
+        return status, ()
+    event_type = decision.EventType.NORMAL if problem is None else decision.EventType.WARNING
+    return changed, (decision.Event(event_type, reason, message),)
 
 
 def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decision.Decision:
@@ -109,6 +183,8 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
     generation = case.job.metadata.generation
     if conditions.finished(status) and not _corrected(status, generation):
         return _ended(case, status)
+    if _has_succeeded(case, status):
+        return training.train(case, status, ())
     if refusal is not None and refusal.final:
         return case.end(status, names.Condition.FAILED, refusal.reason, refusal.message)
     problem = gang.problem(case.job, case.settings.gangs)
@@ -118,19 +194,23 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
         return _suspended(case, status)
     if refusal is not None:
         return training.refused(case, status, refusal)
-    if not cluster_spec.is_shared(case.job, case.settings.share_above):
-        excess = cluster_spec.excess(case.job)
-        if excess:
-            message = _TOO_LONG.format(excess)
-            return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
+    message = too_long(case.job, case.settings)
+    if message is not None:
+        return case.end(status, names.Condition.FAILED, names.Reason.INVALID_SPEC, message)
     if queueing.queued(case.job, case.children, case.settings) and not queueing.admitted(case):
-        if _has_succeeded(case, status):
-            return training.train(case, status, ())
         return queueing.wait(case, status, begun=_begun(status))
     if host_network.lacks_ports(case.job):
         return _portless(case, status)
     status, events = _started(case, status)
     return training.train(case, status, events)
+
+
+def too_long(job: types.TFParallelJob, settings: build.Settings) -> str | None:
+    """Say why no pod of a job could start: its TF_CONFIG is too long; None: it fits."""
+    if cluster_spec.is_shared(job, settings.share_above):
+        return None
+    excess = cluster_spec.excess(job)
+    return _TOO_LONG.format(excess) if excess else None
 
 
 def _described(case: situation.Case) -> job_status.JobStatus:
@@ -187,7 +267,7 @@ def _rests(status: job_status.JobStatus) -> bool:
 
 
 def _has_succeeded(case: situation.Case, status: job_status.JobStatus) -> bool:
-    """Whether a job was done before its queue took its place away."""
+    """Whether a job was done before it was suspended, refused a pod, or lost its place."""
     done = status.attempt and not _rests(status)
     return bool(done) and completion.success(case.job, case.sight(status)) is not None
 

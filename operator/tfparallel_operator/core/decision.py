@@ -32,6 +32,7 @@ ObjectType = tuple[str, str]
 """The apiVersion and kind of an object."""
 
 POD: ObjectType = ("v1", "Pod")
+CONFIG_MAP: ObjectType = ("v1", "ConfigMap")
 WORKLOAD: ObjectType = ("kueue.x-k8s.io/v1beta1", "Workload")
 
 

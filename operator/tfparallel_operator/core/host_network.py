@@ -25,8 +25,9 @@ def needed(job: types.TFParallelJob) -> int:
 
 
 def lacks_ports(job: types.TFParallelJob) -> bool:
-    """Whether ports have yet to be set aside for a job."""
-    return job.spec.host_network and job.status.host_ports is None
+    """Whether ports, or more of them, have yet to be set aside for a job."""
+    ports = job.status.host_ports
+    return job.spec.host_network and (ports is None or ports.count < needed(job))
 
 
 def with_ports(job: types.TFParallelJob, first: int) -> types.TFParallelJob:

@@ -107,6 +107,8 @@ class Workload:
     """Its WorkloadPriorityClass; empty when it has none."""
     counts: Mapping[str, int]
     """Pods by pod set."""
+    resources: str = ""
+    """Hash of the resources that its pods ask for; empty: an older release has not written it."""
     active: bool = True
     """False: somebody has stopped it."""
     deleting: bool = False
@@ -121,12 +123,23 @@ class Workload:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Config:
+    """The ConfigMap of the job."""
+
+    uid: str
+    fingerprint: str
+    """Of what its content was made from."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Children:
     """Everything that a job owns, as last observed."""
 
     pods: tuple[Pod, ...] = ()
     has_service: bool = False
     has_config: bool = False
+    config: Config | None = None
+    """The ConfigMap, where its content may be written again."""
     has_policy: bool = False
     """Whether there is a NetworkPolicy."""
     host_port: int | None = None
@@ -135,6 +148,14 @@ class Children:
     workloads: tuple[Workload, ...] = ()
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
     """The ResourceFlavors that an admitted Workload names."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """Why the newest spec of a job cannot be used."""
+
+    message: str
+    generation: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -33,13 +33,15 @@ class Replica:
 
 def expand(job: types.TFParallelJob) -> tuple[Replica, ...]:
     """List all replicas of a job, the leading ones first."""
-    specs = by_role(job)
     return tuple(
-        Replica(role, index)
-        for role in _ORDER
-        if role in specs
-        for index in range(specs[role].replicas)
+        Replica(role, index) for role, count in counts(job).items() for index in range(count)
     )
+
+
+def counts(job: types.TFParallelJob) -> dict[types.Role, int]:
+    """Count the replicas by role, the leading roles first."""
+    specs = by_role(job)
+    return {role: specs[role].replicas for role in _ORDER if role in specs}
 
 
 def by_role(job: types.TFParallelJob) -> Mapping[types.Role, types.ReplicaSpec]:
@@ -65,8 +67,8 @@ def strategy(job: types.TFParallelJob) -> types.Strategy:
         return job.spec.strategy
     if types.Role.PS in job.spec.tf_replica_specs:
         return types.Strategy.PARAMETER_SERVER
-    training = [replica for replica in expand(job) if replica.role is not types.Role.EVALUATOR]
-    if len(training) > 1 or elastic(job):
+    training = sum(n for role, n in counts(job).items() if role is not types.Role.EVALUATOR)
+    if training > 1 or elastic(job):
         return types.Strategy.MULTI_WORKER_MIRRORED
     return types.Strategy.MIRRORED
 

@@ -108,18 +108,25 @@ def reattributed(status: job_status.JobStatus, sight: view.View) -> job_status.J
     """Return the status with the latest restart counted as a disruption, if that shows by now.
 
     When a node dies its peers exit in seconds, and the cluster says so a minute later: then one of
-    the attempt's old pods turns out to have been taken.
+    the attempt's old pods turns out to have been taken. The evaluator is nobody's peer.
     """
-    taken = any(pod.disrupted and pod.attempt == status.attempt - 1 for pod in sight.stale)
+    taken = any(
+        pod.disrupted
+        and pod.attempt == status.attempt - 1
+        and pod.replica.role is not types.Role.EVALUATOR
+        for pod in sight.stale
+    )
     if not taken or status.last_cause not in _BOUNDED:
         return status
     causes = dict(status.restart_causes)
     causes[status.last_cause] = causes.get(status.last_cause, 1) - 1
     disruption = policies.Cause.DISRUPTION.value
     causes[disruption] = causes.get(disruption, 0) + 1
-    counts = job_status.Restarts(
-        failure=status.restarts.failure - 1, disruption=status.restarts.disruption + 1
-    )
+    moved = {
+        "failure": status.restarts.failure - 1,
+        "disruption": status.restarts.disruption + 1,
+    }
+    counts = status.restarts.model_copy(update=moved)
     return status.model_copy(
         update={
             "restarts": counts,

@@ -65,7 +65,9 @@ def scaled(
     chief alone runs again: it fixes the number of workers when it starts.
     """
     if replicas.is_gang(job):
-        return restarts.next_attempt(status, now).model_copy(update={"workers": wanted})
+        # No loss has led to this attempt: none turns out to be a disruption by its old pods.
+        changes = {"workers": wanted, "last_cause": ""}
+        return restarts.next_attempt(status, now).model_copy(update=changes)
     again = {replicas.coordinator(job)}
     again |= {replicas.Replica(_WORKER, index) for index in range(wanted, workers(job) or 0)}
     attempts = dict(status.replica_attempts)

@@ -14,7 +14,7 @@ from tfparallel_operator.core import (
     view,
 )
 
-_PASSING = (
+PASSING = (
     names.Condition.ADMITTED,
     names.Condition.RUNNING,
     names.Condition.RESTARTING,
@@ -43,7 +43,7 @@ class Case:
         self, status: job_status.JobStatus, reason: str, message: str
     ) -> job_status.JobStatus:
         """Return the status of a job that does nothing any more."""
-        for kind in _PASSING:
+        for kind in PASSING:
             if conditions.holds(status, kind):
                 status = self.condition(status, kind, False, reason, message)
         return status

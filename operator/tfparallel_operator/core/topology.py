@@ -22,11 +22,13 @@ _WEIGHTS = {names.LABEL_MESH_GROUP: 100, names.LABEL_MESH_PIPELINE: 30, names.LA
 
 def labels(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, str]:
     """Return the labels of a pod that say with which others it shares a part of the mesh."""
-    if job.spec.mesh is None:
+    if job.spec.mesh is None or replica.role is types.Role.EVALUATOR:
         return {}
-    training = _training(job)
-    place = training.index(replica)
-    return {label: str(place // pods) for label, pods in _shared(job, len(training))}
+    counts = _counts(job)
+    roles = list(counts)
+    before = roles[: roles.index(replica.role)]
+    place = sum(counts[role] for role in before) + replica.index
+    return {label: str(place // pods) for label, pods in _shared(job, sum(counts.values()))}
 
 
 def affinity(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, Any] | None:
@@ -38,8 +40,7 @@ def affinity(job: types.TFParallelJob, replica: replicas.Replica) -> dict[str, A
     keys = _keys(job)
     if not keys:
         return None
-    training = _training(job)
-    if replica not in training or len(training) == 1:
+    if replica.role is types.Role.EVALUATOR or sum(_counts(job).values()) == 1:
         return None
     wanted = {names.LABEL_JOB: job.metadata.name}
     terms = [
@@ -64,9 +65,11 @@ def _keys(job: types.TFParallelJob) -> tuple[str, ...]:
     return () if job.spec.mesh is None else DEFAULT_KEYS
 
 
-def _training(job: types.TFParallelJob) -> list[replicas.Replica]:
-    """The replicas that compute together, in the order of TF_CONFIG, which is that of the ranks."""
-    return [one for one in replicas.expand(job) if one.role is not types.Role.EVALUATOR]
+def _counts(job: types.TFParallelJob) -> dict[types.Role, int]:
+    """Count the replicas that compute together, in the order of TF_CONFIG, which is that of the
+    ranks."""
+    counts = replicas.counts(job)
+    return {role: count for role, count in counts.items() if role is not types.Role.EVALUATOR}
 
 
 def _shared(job: types.TFParallelJob, pods: int) -> Iterator[tuple[str, int]]:

@@ -2,7 +2,7 @@
 
 import datetime
 
-from tfparallel_operator.api import job_status, names, policies
+from tfparallel_operator.api import job_status, names, policies, types
 from tfparallel_operator.core import (
     build,
     cluster_spec,
@@ -190,7 +190,7 @@ def _creations(
     if not case.children.has_service:
         manifests.append(build.service(case.job))
     if not case.children.has_config:
-        manifests.append(build.config(case.job, case.settings))
+        manifests.append(build.config(_asked_for(case), case.settings))
     if isolation.isolated(case.job) and not case.children.has_policy:
         manifests.append(isolation.policy(case.job))
     if group.manifest is not None:
@@ -198,7 +198,8 @@ def _creations(
     paused = status.attempt_time is not None and status.attempt_time > case.now
     if paused or any(pod.attempt != status.attempt for pod in sight.stale):
         return tuple(manifests)
-    taken = {pod.replica for pod in sight.stale}
+    # What has vanished waits for the answer to its loss, while that of another one settles.
+    taken = {*(pod.replica for pod in sight.stale), *sight.vanished}
     known = cluster_spec.peers(case.job) if sight.missing else None
     pods = [
         build.pod(
@@ -215,6 +216,13 @@ def _creations(
     ]
     queueing.place(case, pods)
     return (*manifests, *pods)
+
+
+def _asked_for(case: situation.Case) -> types.TFParallelJob:
+    """Return the job as its spec has it, where other workers than those are in force."""
+    if case.wanted_workers is None:
+        return case.job
+    return scaling.with_workers(case.job, case.wanted_workers)
 
 
 def refused(

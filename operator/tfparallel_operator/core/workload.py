@@ -6,12 +6,15 @@ are ended and then, by them, the reservation is given back; `PodsReady` while it
 `Finished` at the end.
 """
 
+import copy
 import datetime
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import build, decision, observation, replicas
+from tfparallel_operator.core import build, decision, memory, observation, replicas
 
 Condition = Mapping[str, Any]
 """One condition of a Workload as JSON."""
@@ -47,6 +50,8 @@ def fits(job: types.TFParallelJob, found: observation.Workload) -> bool:
     While it holds quota its queue and its priority stay what they were.
     """
     if found.deleting or holds(found, "Finished") or found.counts != _counts(job):
+        return False
+    if found.resources not in ("", _resources(job)):
         return False
     labels = job.metadata.labels
     return holds(found, "QuotaReserved") or (
@@ -84,6 +89,7 @@ def manifest(job: types.TFParallelJob, settings: build.Settings) -> decision.Man
     """Build the Workload of a job; the number of its priority is filled in when it is created."""
     metadata = build.metadata(job, name(job))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
+    metadata["annotations"] = {names.ANNOTATION_RESOURCES: _resources(job)}
     pod_sets = [_pod_set(job, role, settings) for role in replicas.by_role(job)]
     spec = {"queueName": job.metadata.labels[names.LABEL_QUEUE], "podSets": pod_sets}
     given = job.metadata.labels.get(names.LABEL_WORKLOAD_PRIORITY)
@@ -178,11 +184,58 @@ def _counts(job: types.TFParallelJob) -> dict[str, int]:
     return {role.label: spec.replicas for role, spec in replicas.by_role(job).items()}
 
 
+def _resources(job: types.TFParallelJob) -> str:
+    """Return a hash of the resources that each pod of each role asks for.
+
+    Kueue and webhooks may fill in what a Workload leaves out, so what it shows is not compared.
+    """
+    asked = {}
+    for role, spec in replicas.by_role(job).items():
+        pod_spec = (spec.template or {}).get("spec") or {}
+        asked[role.label] = [
+            [one.get("name"), _asked(job, role, one)]
+            for kind in ("initContainers", "containers")
+            for one in (*(pod_spec.get(kind) or ()), *_unwritten(kind, pod_spec))
+        ]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _unwritten(kind: str, pod_spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the container that trains, where the template leaves it out."""
+    containers = pod_spec.get(kind) or ()
+    if kind != "containers" or any(one.get("name") == names.CONTAINER for one in containers):
+        return []
+    return [{"name": names.CONTAINER}]
+
+
+def _asked(job: types.TFParallelJob, role: types.Role, container: Mapping[str, Any]) -> Any:
+    """Return the requests and limits of a container as its pods have them."""
+    resources = copy.deepcopy(container.get("resources") or {})
+    if container.get("name") == names.CONTAINER:
+        build.request_devices(resources, replicas.by_role(job)[role])
+        growths, policy = _growths(job, role), job.spec.run_policy.out_of_memory
+        if growths and policy is not None:
+            memory.grow({"resources": resources}, policy, growths)
+    return resources
+
+
+def _growths(job: types.TFParallelJob, role: types.Role) -> int:
+    counts = job.status.replicas.get(role.value)
+    return 0 if counts is None else counts.memory_growths
+
+
 def _pod_set(
     job: types.TFParallelJob, role: types.Role, settings: build.Settings
 ) -> dict[str, Any]:
     """Return how many pods of which kind a role has: what decides about place and quota."""
-    pod = build.pod(job, replicas.Replica(role, 0), settings, attempt=1, replica_attempt=0)
+    pod = build.pod(
+        job,
+        replicas.Replica(role, 0),
+        settings,
+        attempt=1,
+        replica_attempt=0,
+        memory_growths=_growths(job, role),
+    )
     spec = {key: value for key, value in pod["spec"].items() if key not in _POD_FIELDS}
     for kind in ("initContainers", "containers"):
         if kind in spec:

@@ -154,7 +154,7 @@ class Applier:
             path = resource.path(body["metadata"]["namespace"], change.name, change.subresource)
             condition = {"uid": change.uid, "resourceVersion": change.version}
             known = {key: value for key, value in condition.items() if value is not None}
-            fields = {**change.fields, "metadata": known}
+            fields = {**change.fields, "metadata": {**change.fields.get("metadata", {}), **known}}
             self._may_write()
             self._children.learn(resource, await self._api.patch(path, fields))
 
@@ -204,7 +204,13 @@ class Applier:
         metadata = manifest["metadata"]
         name, kind = metadata["name"], manifest["kind"]
         found = await self._api.get(resource.path(metadata["namespace"], name))
+        if observe.deleting(found):
+            raise Blocked(f"{kind} {name} is being deleted")
         job, owner = metadata["ownerReferences"][0], observe.owner(found)
+        if observe.tfjob(found) == job["name"]:
+            message = f"{kind} {name} belongs to the TFJob of this name: delete the TFJob"
+            refusal = observation.Refusal(names.Reason.NAME_CONFLICT, message, final=False)
+            raise Postponed(refusal, None)
         if owner is None or owner.name != job["name"]:
             message = (
                 f"{kind} {name} exists and does not belong to this job: delete it, or give the "
@@ -213,7 +219,7 @@ class Applier:
             raise NotWanted(observation.Refusal(names.Reason.NAME_CONFLICT, message))
         if owner.uid != job["uid"]:
             raise Blocked(f"{kind} {name} of an earlier job of this name is not gone yet")
-        if observe.deleting(found) or not _same_attempt(found, manifest):
+        if not _same_attempt(found, manifest):
             raise Blocked(f"{kind} {name} of an earlier attempt is not gone yet")
         return found
 

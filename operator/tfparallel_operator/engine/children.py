@@ -1,28 +1,34 @@
 """What is known of the children of all jobs: an informer for each kind."""
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.core import observation
-from tfparallel_operator.engine import client, informer, observe, resources
+from tfparallel_operator.engine import client, informer, observe, resources, timers
 
 
 class Children:
     """Pods, PodGroups, Workloads, and the mere existence of the rest, by their job's uid."""
 
     def __init__(
-        self, api: client.Client, namespaces: tuple[str, ...], changed: informer.Changed
+        self,
+        api: client.Client,
+        namespaces: tuple[str, ...],
+        changed: informer.Changed,
+        clock: timers.Clock = timers.utc_now,
     ) -> None:
-        self.pods = informer.Informer(api, resources.PODS, namespaces, observe.pod, changed)
-        self._services, self._configs, self._policies = (
+        self.pods = informer.Informer(
+            api, resources.PODS, namespaces, functools.partial(_pod, clock), changed
+        )
+        self._services, self._policies = (
             informer.Informer(api, resource, namespaces, _exists, changed)
-            for resource in (
-                resources.SERVICES,
-                resources.CONFIG_MAPS,
-                resources.NETWORK_POLICIES,
-            )
+            for resource in (resources.SERVICES, resources.NETWORK_POLICIES)
+        )
+        self._configs = informer.Informer(
+            api, resources.CONFIG_MAPS, namespaces, observe.config, changed
         )
         self._groups = tuple(
             informer.Informer(api, resource, namespaces, _group(resource), changed, optional=True)
@@ -38,10 +44,12 @@ class Children:
 
     def of(self, uid: str) -> observation.Children:
         """Return everything that a job owns, as last seen."""
+        configs = self._configs.of(uid)
         return observation.Children(
             pods=self.pods.of(uid),
             has_service=bool(self._services.of(uid)),
-            has_config=bool(self._configs.of(uid)),
+            has_config=bool(configs),
+            config=next(iter(configs), None),
             has_policy=bool(self._policies.of(uid)),
             groups=tuple(group for found in self._groups for group in found.of(uid)),
             workloads=self._workloads.of(uid),
@@ -87,6 +95,17 @@ class Children:
             for resource, found in self._by_resource.items()
             if not found.optional
         }
+
+
+def _pod(clock: timers.Clock, item: Mapping[str, Any]) -> observation.Pod | None:
+    """A node's clock may be ahead: nothing has ended later than it was seen."""
+    pod = observe.pod(item)
+    if pod is None or pod.exit is None or pod.exit.finished_at is None:
+        return pod
+    now = clock()
+    if pod.exit.finished_at <= now:
+        return pod
+    return dataclasses.replace(pod, exit=dataclasses.replace(pod.exit, finished_at=now))
 
 
 def _group(resource: resources.Resource) -> informer.Slim[observation.Group]:

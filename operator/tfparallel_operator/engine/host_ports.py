@@ -20,7 +20,7 @@ class HostPorts:
         taken = self._taken()
         self._promised = {held: taken[held] for held in self._promised if held in taken}
         if uid in taken:
-            return taken[uid].start
+            return self._extended(uid, count, taken)
         first = host_network.FIRST_PORT
         for held in sorted(taken.values(), key=lambda ports: ports.start):
             if first + count <= held.start:
@@ -31,6 +31,18 @@ class HostPorts:
         self._promised[uid] = range(first, first + count)
         return first
 
+    def _extended(self, uid: str, count: int, taken: dict[str, range]) -> int | None:
+        """Return the first port of a job that has some, with those that follow up to a count."""
+        first = taken[uid].start
+        wider = range(first, max(taken[uid].stop, first + count))
+        others = (ports for held, ports in taken.items() if held != uid)
+        if wider.stop > host_network.END_PORT or any(
+            ports.start < wider.stop and wider.start < ports.stop for ports in others
+        ):
+            return None
+        self._promised[uid] = wider
+        return first
+
     def _taken(self) -> dict[str, range]:
         """Return the ports of every job that has not ended, by its uid."""
         found = {}
@@ -39,8 +51,9 @@ class HostPorts:
             ports = status.get("hostPorts")
             if status.get("state") in _ENDED:
                 continue
-            if ports is not None:
+            promised = self._promised.get(uid)
+            if ports is not None and (promised is None or len(promised) < ports["count"]):
                 found[uid] = range(ports["first"], ports["first"] + ports["count"])
-            elif uid in self._promised:
-                found[uid] = self._promised[uid]
+            elif promised is not None:
+                found[uid] = promised
         return found

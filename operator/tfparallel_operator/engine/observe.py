@@ -42,6 +42,14 @@ def owner(item: Raw) -> Owner | None:
     return None
 
 
+def tfjob(item: Raw) -> str | None:
+    """Return the name of the TFJob of Kubeflow that controls an object; None when none does."""
+    for reference in item["metadata"].get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") == "TFJob":
+            return str(reference["name"])
+    return None
+
+
 def deleting(item: Raw) -> bool:
     """Whether an object has a deletion timestamp."""
     return bool(item["metadata"].get("deletionTimestamp"))
@@ -100,6 +108,15 @@ def group(api_version: str, item: Raw) -> observation.Group | None:
         uid=metadata["uid"],
         spec=item.get("spec") or {},
     )
+
+
+def config(item: Raw) -> observation.Config | None:
+    """Return what decisions need of a ConfigMap; None for one that is being deleted."""
+    if deleting(item):
+        return None
+    metadata = item["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return observation.Config(metadata["uid"], annotations.get(names.ANNOTATION_CONTENT, ""))
 
 
 def _container(status: Raw) -> Raw:
@@ -173,6 +190,7 @@ def workload(item: Raw) -> observation.Workload:
         queue=spec.get("queueName", ""),
         priority_class=spec.get("priorityClassName", "") if of_classes else "",
         counts={one.get("name", ""): one.get("count", 1) for one in spec.get("podSets") or ()},
+        resources=(metadata.get("annotations") or {}).get(names.ANNOTATION_RESOURCES, ""),
         active=spec.get("active", True),
         deleting=deleting(item),
         conditions=tuple(status.get("conditions") or ()),

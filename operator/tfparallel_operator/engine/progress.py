@@ -20,6 +20,11 @@ from tfparallel_trainer.contract import progress
 
 _SCHEME = "Bearer "
 
+_INVALID = (
+    f"the token is not valid for audience {build.progress_audience('UID')}, where UID is the job's,"
+    " or belongs to no pod"
+)
+
 
 def _untold(*_: object) -> None:
     """Tell nobody."""
@@ -65,21 +70,30 @@ class Endpoint:
         given = request.headers.get("Authorization", "")
         if not given.startswith(_SCHEME):
             raise _Refusal(401, "send the pod's projected token as Authorization: Bearer")
+        token = given.removeprefix(_SCHEME)
         body = self.known.get(key)
         if body is None:
+            # Only who holds the token of some job learns which there are.
+            if not await self._holds_any(token):
+                raise _Refusal(401, _INVALID)
             raise _Refusal(404, f"there is no job {key.name!r} in namespace {key.namespace!r}")
         uid = body["metadata"]["uid"]
-        await self._check(given.removeprefix(_SCHEME), body)
+        await self._check(token, body)
         report = _parse(await request.read())
         now = self.clock().replace(microsecond=0)
         self.writer.submit(publisher.Report(key, uid, report, now))
+
+    async def _holds_any(self, token: str) -> bool:
+        for audience in tokens.audiences(token)[:1]:
+            return await self.holders.pod_uid(token, audience) is not None
+        return False
 
     async def _check(self, token: str, body: jobs.Body) -> None:
         uid, name = body["metadata"]["uid"], body["metadata"]["name"]
         audience = build.progress_audience(uid)
         pod_uid = await self.holders.pod_uid(token, audience)
         if pod_uid is None:
-            raise _Refusal(401, f"the token is not valid for audience {audience}, or in no pod")
+            raise _Refusal(401, _INVALID)
         pod = _find(self.found.of(uid), pod_uid)
         if pod is None:
             raise _Refusal(403, f"the token's pod does not belong to job {name!r}")

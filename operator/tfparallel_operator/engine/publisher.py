@@ -84,10 +84,13 @@ class Publisher:
             self._jobs.answered(
                 await self._api.apply(path, manifest(report), names.PROGRESS_FIELD_MANAGER)
             )
-        except errors.NotFound:
-            return
+        except (errors.NotFound, errors.Conflict):
+            return  # The job is gone, or another one has its name by now.
         except errors.ApiError as error:
             self._latest.setdefault(report.uid, report)
+            # The pause may be over already: the answer took longer.
+            self._resting.add(report.uid)
+            self._timers.after(report.uid, self._interval)
             with logs.about(namespace=report.key.namespace, job=report.key.name):
                 _LOG.warning("progress not written: %s; again in %.0f s", error, self._interval)
 
@@ -101,7 +104,7 @@ def manifest(report: Report) -> client.Object:
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
-        "metadata": {"name": report.key.name},
+        "metadata": {"name": report.key.name, "uid": report.uid},
         "status": status,
     }
 

@@ -24,6 +24,7 @@ from tfparallel_operator.engine import (
     queue,
     recorder,
     resources,
+    specs,
     timers,
 )
 
@@ -63,8 +64,7 @@ class Reconciler:
         self._host_ports = host_ports.HostPorts(known)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
-        self._valid: dict[queue.Key, tuple[str, int]] = {}
-        """Uid and generation of the jobs whose spec is known to be valid."""
+        self._specs = specs.Specs(api)
 
     async def reconcile(self, key: queue.Key) -> None:
         """Bring one job a step on.
@@ -72,11 +72,12 @@ class Reconciler:
         Raises:
             errors.ApiError: a write was not done; what it was for is decided again.
             apply.Postponed: pods are refused for now; when they are tried again is arranged.
+            load.StatusError: the job's status cannot be read, so nothing is decided on it.
         """
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
-            self._valid.pop(key, None)
+            self._specs.forget(key)
             return  # Its children belong to it: the garbage collector needs no help.
         try:
             await self._carry_out(body)
@@ -96,17 +97,17 @@ class Reconciler:
         # What is seen of the Workload stays the same for this look: its flavors are known for it.
         workloads = self._children.of(body["metadata"]["uid"]).workloads
         admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
-        decided = self._decide(body, None, admission)
+        decided = await self._decide(body, None, admission)
         try:
             await self._apply(body, decided)
         except apply.NotWanted as error:
             newest = self._jobs.get(key) or body
-            decided = self._decide(newest, error.refusal, admission)
+            decided = await self._decide(newest, error.refusal, admission)
             await self._apply(newest, decided)
         except apply.Postponed as error:
             self._postpone(key, error)
             newest = self._jobs.get(key) or body
-            await self._apply(newest, self._decide(newest, error.refusal, admission))
+            await self._apply(newest, await self._decide(newest, error.refusal, admission))
             raise
         else:
             if decided.creations:
@@ -123,40 +124,38 @@ class Reconciler:
         self._refusals.succeeded(key)
         self._create_from.pop(key, None)
 
-    def _parse(self, body: jobs.Body) -> types.TFParallelJob:
-        """Read a job; its rules are looked at once for each generation, for they take the longest.
-
-        Raises:
-            load.SpecError: it is no valid job.
-        """
-        key, metadata = jobs.key_of(body), body["metadata"]
-        spec = (metadata["uid"], metadata["generation"])
-        if self._valid.get(key) == spec:
-            return load.read_job(body)
-        job = load.parse_job(body)
-        self._valid[key] = spec
-        return job
-
     async def _apply(self, body: jobs.Body, decided: decision.Decision) -> None:
         with logs.about(attempt=decided.status.attempt):
             await self._applier.apply(body, decided)
 
-    def _decide(
+    async def _decide(
         self,
         body: jobs.Body,
         refusal: observation.Refusal | None,
         admission: Mapping[str, Any],
     ) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
+        found = dataclasses.replace(self._children.of(body["metadata"]["uid"]), **admission)
+        port, problem = None, None
         try:
-            job = self._parse(body)
+            job = self._specs.newest(body)
+            if host_network.lacks_ports(job):
+                port = self._ports(job)
+            too_long = decide.too_long(job, self._settings) if job.status.attempt else None
+            if too_long is not None:
+                raise load.SpecError(too_long)
+        except load.StatusError:
+            raise
         except load.SpecError as error:
-            return decide.reject(body, error, now)
-        found = dataclasses.replace(self._children.of(job.metadata.uid), **admission)
-        if host_network.lacks_ports(job):
-            port = self._host_ports.find(job.metadata.uid, host_network.needed(job))
-            found = dataclasses.replace(found, host_port=port)
-        decided = decide.decide(job, found, now, self._settings, refusal)
+            if not load.read_status(body).attempt:
+                return decide.reject(body, error, now, found)
+            accepted = await self._specs.last_accepted(body, error)
+            if accepted.job is None:
+                problem = observation.Problem(str(error), int(body["metadata"]["generation"]))
+                return decide.hold(load.read_status(body), problem, now)
+            job, problem = accepted.job, accepted.problem
+        found = dataclasses.replace(found, host_port=port)
+        decided = decide.decide(job, found, now, self._settings, refusal, problem)
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
@@ -165,6 +164,22 @@ class Reconciler:
             self._timers.set(jobs.key_of(body), create_from)
             return dataclasses.replace(decided, creations=())
         return decided
+
+    def _ports(self, job: types.TFParallelJob) -> int | None:
+        """Set ports of nodes aside for a job; None: it has to wait for some.
+
+        Raises:
+            load.SpecError: it has some, and those that follow are not free.
+        """
+        needed = host_network.needed(job)
+        port = self._host_ports.find(job.metadata.uid, needed)
+        if port is None and job.status.host_ports is not None:
+            raise load.SpecError(
+                f"spec.tfReplicaSpecs.Worker.maxReplicas: the job needs {needed} ports in a row,"
+                f" and only the {job.status.host_ports.count} that it has are free: give a smaller"
+                " number, or delete the job and apply it again"
+            )
+        return port
 
     async def _read(self, key: queue.Key, uid: str) -> None:
         """Read a job anew, for its newest version is needed before the watch brings it."""
@@ -227,6 +242,11 @@ class Workers:
         except errors.Conflict:
             self._timers.after(key, CONFLICT_SECONDS)
             return metrics.Outcome.CONFLICT
+        except load.StatusError as error:
+            pause = self._backoff.failed(key)
+            _LOG.error("the job is left alone: %s; again in %.0f s", error, pause)
+            self._timers.after(key, pause)
+            return metrics.Outcome.ERROR
         except apply.Postponed as postponed:
             _LOG.info("refused for now: %s", postponed)
             return metrics.Outcome.REFUSED

@@ -76,12 +76,16 @@ async def run(
     """
     access = credentials.find(wanted.kubeconfig)
     counted = metrics.Metrics()
-    async with client.Client(access, called=counted.called) as api:
+    # A renewal of the Lease waits for nothing else, so it has connections and slots of its own.
+    async with (
+        client.Client(access, called=counted.called) as api,
+        client.Client(access, called=counted.called) as lease_api,
+    ):
         bundle = None
         if wanted.progress_host:
             secret = (wanted.namespace, wanted.tls_secret, wanted.progress_host)
             bundle = await _patiently(lambda: tls.ensure(api, *secret))
-        await Operator(api, wanted, bundle, counted).run(stop, listed)
+        await Operator(api, wanted, bundle, counted, lease_api).run(stop, listed)
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
@@ -103,13 +107,14 @@ class Operator:
         wanted: settings.Settings,
         bundle: tls.Bundle | None,
         counted: metrics.Metrics,
+        lease_api: client.Client | None = None,
     ) -> None:
         self._api = api
         self._wanted = wanted
         self._bundle = bundle
         self._metrics = counted
         namespaces = wanted.watch_namespaces
-        self._lease = _lease(api, wanted) if wanted.lease else None
+        self._lease = _lease(lease_api or api, wanted) if wanted.lease else None
         self._queue: queue.Queue[queue.Key] = queue.Queue(opened=False)
         self._timers = timers.Timers(self._queue.add)
         self._jobs = jobs.Jobs(self._queue, self._job_changed)

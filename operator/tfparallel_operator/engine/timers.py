@@ -23,6 +23,10 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
+_SPARE = 64
+"""Times that no longer count and stay in the heap, beside one for each key."""
+
+
 class Timers(Generic[K]):
     """Fires each key at the earliest of the times that it was set to since it last fired.
 
@@ -44,6 +48,9 @@ class Timers(Generic[K]):
             return
         self._at[key] = at
         heapq.heappush(self._heap, (at, next(self._order), key))
+        if len(self._heap) > 2 * len(self._at) + _SPARE:
+            self._heap = [(time, next(self._order), one) for one, time in self._at.items()]
+            heapq.heapify(self._heap)
         self._sooner.set()
 
     def after(self, key: K, seconds: float) -> None:

@@ -1,17 +1,33 @@
-"""Who holds a token: the API server is asked, and its answer kept for a minute."""
+"""Who holds a token: the API server is asked, and its answer kept for a minute.
 
+Anybody may send anything. What cannot be a token of a job costs the API server nothing, and of the
+rest only a few are asked about at the same time.
+"""
+
+import asyncio
+import base64
+import binascii
 import collections
 import hashlib
+import json
 import time
 from collections.abc import Callable
 
-from tfparallel_operator.engine import client, resources
+from tfparallel_operator.api import names
+from tfparallel_operator.engine import client, errors, resources
 
 VALID_SECONDS = 60.0
 """How long a token that was found good is believed."""
 
 INVALID_SECONDS = 10.0
 """How long one that was found bad is not asked about again."""
+
+MAX_REVIEWS = 4
+"""Tokens that the API server is asked about at the same time: most of the client's slots stay free
+for the jobs."""
+
+MAX_WAITING = 64
+"""Tokens that wait for that. Whoever sends one more is told to come again."""
 
 MOST = 10_000
 """Answers that are kept; the oldest go first."""
@@ -29,19 +45,30 @@ class Tokens:
         self._known: collections.OrderedDict[str, tuple[float, str | None]] = (
             collections.OrderedDict()
         )
+        self._slots = asyncio.Semaphore(MAX_REVIEWS)
+        self._waiting = 0
 
     async def pod_uid(self, token: str, audience: str) -> str | None:
         """Return the uid of the token's pod; None when it is not good for the audience.
 
         Raises:
-            errors.ApiError: the API server cannot be asked.
+            errors.ApiError: the API server cannot be asked, or is asked about too many already.
         """
+        if audience not in audiences(token):
+            return None
         # The token itself is not kept.
         key = hashlib.sha256(f"{audience}\n{token}".encode()).hexdigest()
         known = self._known.get(key)
         if known is not None and known[0] > self._clock():
             return known[1]
-        found = await self._review(token, audience)
+        if self._waiting >= MAX_WAITING:
+            raise errors.Unavailable(f"{self._waiting} other tokens are being checked")
+        self._waiting += 1
+        try:
+            async with self._slots:
+                found = await self._review(token, audience)
+        finally:
+            self._waiting -= 1
         lifetime = INVALID_SECONDS if found is None else VALID_SECONDS
         self._known[key] = (self._clock() + lifetime, found)
         self._known.move_to_end(key)
@@ -62,3 +89,21 @@ class Tokens:
         extra = status.get("user", {}).get("extra") or {}
         uids = extra.get(POD_UID) or ()
         return str(uids[0]) if uids else None
+
+
+def audiences(token: str) -> tuple[str, ...]:
+    """Return the jobs' audiences that a token claims, unchecked; none when it is no token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return ()
+    payload = parts[1]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        claimed = claims["aud"]
+    except (binascii.Error, ValueError, KeyError, TypeError, RecursionError):
+        return ()
+    listed = [claimed] if isinstance(claimed, str) else claimed
+    if not isinstance(listed, list):
+        return ()
+    prefix = f"{names.GROUP}/"
+    return tuple(one for one in listed if isinstance(one, str) and one.startswith(prefix))

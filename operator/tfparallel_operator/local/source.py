@@ -33,7 +33,7 @@ def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:
     """
     documents = load.parse_documents(read_text(path), str(path))
     document = overrides.apply(load.find_job(documents, str(path)), assignments)
-    job = load.parse_job(document)
+    job = load.parse_manifest(document)
     source = Source(
         job=job,
         folder=path.resolve().parent,

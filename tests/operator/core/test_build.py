@@ -270,7 +270,7 @@ def test_the_shared_cluster_of_a_chief_alone_counts_no_workers() -> None:
 def test_without_an_authority_progress_goes_to_the_endpoint_without_one() -> None:
     settings = dataclasses.replace(builders.SETTINGS, progress_ca=None)
     job = builders.a_job(trainer=True, chief=1)
-    assert list(build.config(job, settings)["data"]) == [build.JOB_FILE_KEY]
+    assert sorted(build.config(job, settings)["data"]) == [build.JOB_FILE_KEY, build.SPEC_KEY]
     variables = environment(build.pod(job, CHIEF, settings, attempt=1, replica_attempt=0))
     assert variables["TFPARALLEL_PROGRESS_URL"].startswith("https://operator.example/")
     assert "TFPARALLEL_PROGRESS_CA_FILE" not in variables

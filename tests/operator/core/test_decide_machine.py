@@ -60,7 +60,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.initialize(shape=SHAPES)
     def begin(self, shape: dict[str, object]) -> None:
         self.world = builders.World(_job(str(shape), **shape))
-        self.ended_as: names.State | None = None
+        self.ended_as: str | None = None
         self.attempt = 0
         self.vanished_early = False
 

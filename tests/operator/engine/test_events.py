@@ -165,6 +165,18 @@ async def _all_deadlines() -> list[tuple[str, str]]:
     return [*seen, *world.events()]
 
 
+async def _all_edits() -> list[tuple[str, str]]:
+    """Make the spec of a running job invalid, and valid again."""
+    world = small_world.World()
+    path = resources.JOBS.path("default", "digits")
+    async with world.running(objects.job()):
+        await world.start_pods()
+        for strategy in ("Mirrored", None):
+            await world.api.patch(path, {"spec": {"strategy": strategy}})
+            await world.let_go()
+    return world.events()
+
+
 async def _all_events() -> set[tuple[str, str]]:
     """Live through everything that an Event is written of."""
     seen: list[tuple[str, str]] = []
@@ -206,6 +218,7 @@ async def _all_events() -> set[tuple[str, str]]:
         seen += world.events()
     seen += await _all_refusals()
     seen += await _all_deadlines()
+    seen += await _all_edits()
 
     world = small_world.World()
     other = {**objects.pod("digits-chief-0"), "metadata": {"name": "digits-chief-0", "labels": {}}}

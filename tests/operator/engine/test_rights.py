@@ -143,3 +143,36 @@ async def test_the_rights_are_enough_for_gangs(
     finally:
         name = volcano.definition()["metadata"]["name"]
         place.kubectl("delete", "crd", name)
+
+
+@pytest.mark.parametrize("source", ["kustomize", "chart"])
+async def test_whoever_may_edit_jobs_may_scale_them(
+    place: harness.Place, tmp_path: pathlib.Path, source: str
+) -> None:
+    if source == "chart":
+        command = ("template", ACCOUNT, str(CHART), "--namespace", place.namespace)
+        rendered = place.cluster.run_helm(*command)
+    else:
+        rendered = place.kubectl("kustomize", str(BASE / "rbac"))
+    label = "rbac.authorization.k8s.io/aggregate-to-edit"
+    roles = [one for one in yaml.safe_load_all(rendered) if one and one["kind"] == "ClusterRole"]
+    [edit] = [one for one in roles if label in one["metadata"].get("labels", {})]
+    # The light cluster aggregates no roles: the user has this one alone.
+    role = {**edit, "kind": "Role", "metadata": {"name": "edit", "namespace": place.namespace}}
+    place.kubectl("apply", "-f", "-", given=role)
+    place.kubectl("create", "rolebinding", "jane", "--role=edit", "--user=jane")
+    job = objects.job()
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 4
+    await place.create_job(job)
+
+    async def in_force() -> bool:
+        try:
+            place.kubectl("auth", "can-i", "get", "tfpj", "--as=jane")
+        except console.ClusterError:
+            return False
+        return True
+
+    await waiting.until_async(in_force, "the role is in force")
+    place.kubectl("scale", "tfpj", "digits", "--replicas=3", "--as=jane")
+    [scaled] = (await place.api.list(resources.JOBS, place.namespace)).items
+    assert scaled["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 3

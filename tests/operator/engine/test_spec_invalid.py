@@ -1,0 +1,343 @@
+"""A job that runs when its spec becomes invalid, or was written by another version's rules."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from testing import waiting
+from testing.operator import harness, objects, small_world
+from tfparallel_operator.api import names
+from tfparallel_operator.core import build
+from tfparallel_operator.engine import host_ports, jobs, queue, resources
+
+JOB = resources.JOBS.path("default", "digits")
+CONFIG = resources.CONFIG_MAPS.path("default", "digits-tfparallel")
+RENAMED = {"tfReplicaSpecs": {"Chief": {"template": {"spec": {"containers": [{"name": "main"}]}}}}}
+"""An edit that no schema can refuse: no container trains."""
+
+
+@pytest.fixture
+def world() -> small_world.World:
+    return small_world.World()
+
+
+def condition(world: small_world.World, kind: str) -> dict[str, Any]:
+    return of_status(world.status, kind)
+
+
+def of_status(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    conditions = status.get("conditions", ())
+    return dict(next((one for one in conditions if one["type"] == kind), {}))
+
+
+def pods(world: small_world.World) -> dict[str, str]:
+    return {
+        pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in world.api.items(resources.PODS)
+    }
+
+
+async def edit(world: small_world.World, **spec: Any) -> None:
+    await world.api.patch(JOB, {"spec": spec})
+    await world.let_go()
+
+
+def valid() -> dict[str, Any]:
+    spec: dict[str, Any] = objects.job()["spec"]
+    return spec
+
+
+async def test_a_running_job_goes_on_with_its_last_valid_spec(world: small_world.World) -> None:
+    async with world.running(objects.job()):
+        await world.start_pods()
+        before = pods(world)
+        await edit(world, **RENAMED)
+        invalid = condition(world, "SpecInvalid")
+        assert (invalid["status"], invalid["reason"]) == ("True", "InvalidSpec")
+        assert invalid["observedGeneration"] == 2
+        assert "spec.tfReplicaSpecs.Chief.template.spec.containers" in invalid["message"]
+        assert "received ['main']" in invalid["message"]
+        assert "generation 1" in invalid["message"]
+        assert (world.status["state"], world.status["observedGeneration"]) == ("Running", 1)
+        assert pods(world) == before
+        assert ("Warning", "InvalidSpec") in world.events()
+        await edit(world, **valid())
+        assert condition(world, "SpecInvalid")["status"] == "False"
+        assert (world.status["state"], world.status["attempt"]) == ("Running", 1)
+        assert world.status["observedGeneration"] == 3
+        assert pods(world) == before
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_losses_and_the_end_are_answered_under_an_invalid_spec(
+    world: small_world.World, restarted: bool
+) -> None:
+    policy = {"backoffLimit": 1, "ttlSecondsAfterFinished": 60}
+    async with world.running(objects.job(runPolicy=policy)):
+        await world.start_pods()
+        await edit(world, **RENAMED)
+        if not restarted:
+            await _lose_and_succeed(world)
+    if restarted:
+        async with world.running():
+            await _lose_and_succeed(world)
+
+
+async def _lose_and_succeed(world: small_world.World) -> None:
+    await world.end("digits-worker-1", 137)
+    assert world.status["attempt"] == 2
+    await world.start_pods()
+    assert len(pods(world)) == 3
+    await world.end("digits-chief-0", 0, seconds=5)
+    assert world.status["state"] == "Succeeded"
+    await world.engine.settle(seconds=61)
+    assert world.api.items(resources.JOBS) == ()
+
+
+@pytest.mark.parametrize("seconds", [100])
+async def test_a_deadline_holds_under_an_invalid_spec_after_a_restart_of_the_operator(
+    world: small_world.World, seconds: int
+) -> None:
+    async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": seconds})):
+        await world.start_pods()
+        await edit(world, **RENAMED)
+    async with world.running():
+        await world.engine.settle(seconds=seconds)
+        failed = condition(world, "Failed")
+        assert failed["reason"] == names.Reason.DEADLINE_EXCEEDED
+        await world.let_go()
+        assert pods(world) == {}
+
+
+async def test_a_suspended_job_stays_so_under_an_invalid_spec(world: small_world.World) -> None:
+    async with world.running(objects.job()):
+        await world.start_pods()
+        await world.change(suspend=True)
+        await edit(world, runPolicy={"suspend": False}, **RENAMED)
+        assert world.status["state"] == "Suspended"
+        assert pods(world) == {}
+        await edit(world, **valid())
+        assert (world.status["attempt"], len(pods(world))) == (2, 3)
+
+
+async def test_a_stricter_release_ends_no_job_that_runs(
+    world: small_world.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is of the same generation; even without one the job goes on."""
+    for lacks_record in (False, True):
+        world = small_world.World()
+        async with world.running(objects.job()):
+            await world.start_pods()
+            before = pods(world)
+        if lacks_record:
+            del world.api._objects[CONFIG]["data"][build.SPEC_KEY]  # As an older release left it.
+        [job] = world.api.items(resources.JOBS)
+        job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]["name"] = "x"
+        job["spec"]["tfReplicaSpecs"]["Chief"]["newer"] = True  # As a newer release had it.
+        async with world.running():
+            assert condition(world, "SpecInvalid")["status"] == "True"
+            assert (world.status["state"], pods(world)) == ("Running", before)
+            await world.end("digits-worker-1", 137)
+            assert world.status["attempt"] == 2
+
+
+async def test_without_a_record_a_job_is_left_alone(world: small_world.World) -> None:
+    async with world.running(objects.job()):
+        await world.start_pods()
+        before = pods(world)
+    del world.api._objects[CONFIG]["data"][build.SPEC_KEY]
+    await world.api.patch(JOB, {"spec": RENAMED})
+    async with world.running():
+        invalid = condition(world, "SpecInvalid")
+        assert "leaves the job alone" in invalid["message"]
+        assert (world.status["state"], pods(world)) == ("Running", before)
+        writes = len(world.api.log)
+        await world.engine.settle(seconds=1000)
+        assert len(world.api.log) == writes
+        await edit(world, **valid())
+        assert (world.status["state"], pods(world)) == ("Running", before)
+
+
+async def test_the_record_does_not_undo_what_was_scaled(world: small_world.World) -> None:
+    job = objects.job()
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 4
+    async with world.running(job):
+        await world.start_pods()
+        scaled = {"Worker": {"replicas": 3}}
+        await edit(world, tfReplicaSpecs=scaled)
+        assert world.status["workers"] == 2, "training runs for a while before it is scaled"
+        await edit(world, **RENAMED)
+        await world.engine.settle(seconds=100)
+        await world.let_go()
+        assert world.status["workers"] == 3
+        await world.start_pods(seconds=100)
+        assert (world.status["workers"], world.status["attempt"]) == (3, 2)
+
+
+async def test_a_job_that_never_was_valid_leaves_no_workload(world: small_world.World) -> None:
+    job = objects.job()
+    job["metadata"]["labels"] = {names.LABEL_QUEUE: "local"}
+    async with world.running(job):
+        assert len(world.api.items(resources.WORKLOADS)) == 1
+        await edit(world, **RENAMED)
+        assert world.status["state"] == "Failed"
+        assert world.api.items(resources.WORKLOADS) == ()
+        assert not any(
+            one["status"] == "True" for one in world.status["conditions"] if one["type"] != "Failed"
+        )
+
+
+async def test_a_status_of_a_newer_operator_stays_whole(world: small_world.World) -> None:
+    async with world.running(objects.job()):
+        await world.start_pods()
+        before = pods(world)
+    [job] = world.api.items(resources.JOBS)
+    newer = {
+        "type": "Checkpointed",
+        "status": "True",
+        "reason": "Saved",
+        "message": "step 7",
+        "lastTransitionTime": "2026-11-21T10:00:00Z",
+    }
+    job["status"]["conditions"].append(newer)
+    job["status"]["mood"] = {"of": "the day"}
+    job["status"]["replicas"]["Worker"]["mood"] = "sunny"
+    job["status"]["state"] = "Resting"
+    async with world.running():
+        assert world.status["state"] != "Failed"
+        await world.end("digits-worker-1", 137)
+        assert world.status["attempt"] == 2
+        kept = {**newer, "observedGeneration": 0}
+        assert condition(world, "Checkpointed") == kept
+        assert world.status["mood"] == {"of": "the day"}
+        assert world.status["replicas"]["Worker"]["mood"] == "sunny"
+        assert set(pods(world)) == set(before)
+
+
+async def test_a_status_that_cannot_be_read_is_never_written_over(
+    world: small_world.World,
+) -> None:
+    async with world.running(objects.job()):
+        await world.start_pods()
+    [job] = world.api.items(resources.JOBS)
+    job["status"]["attempt"] = "the second"
+    for spec in (valid(), RENAMED):
+        await world.api.patch(JOB, {"spec": spec})
+        async with world.running():
+            assert world.status["attempt"] == "the second"
+            assert len(pods(world)) == 3
+
+
+async def test_the_config_map_follows_the_spec(world: small_world.World) -> None:
+    roles = {"Worker": {"replicas": 60, "maxReplicas": 70, "template": objects.template()}}
+    job = objects.job(trainer={"epochs": 1})
+    job["spec"]["tfReplicaSpecs"] = roles
+    async with world.running(job):
+        await world.start_pods()
+        await edit(world, tfReplicaSpecs={"Worker": {"maxReplicas": 200}})
+        config = world.api._objects[CONFIG]["data"]
+        cluster = json.loads(config[build.CLUSTER_FILE_KEY])
+        assert len(cluster["worker"]) == 200
+        record = json.loads(config[build.SPEC_KEY])
+        assert record["generation"] == 2
+        assert record["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] == 200
+        writes = len(world.api.log)
+        await world.engine.settle(seconds=1)
+        assert len(world.api.log) == writes
+
+
+async def test_a_newer_authority_reaches_jobs_that_run(world: small_world.World) -> None:
+    async with world.running(objects.job()):
+        await world.start_pods()
+        assert build.CA_FILE_KEY not in world.api._objects[CONFIG]["data"]
+    world.settings = {"progress_ca": "NEWER"}
+    async with world.running():
+        assert world.api._objects[CONFIG]["data"][build.CA_FILE_KEY] == "NEWER"
+
+
+def _job(uid: str, first: int, count: int) -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": uid, "uid": uid, "resourceVersion": "1"}
+    return {"metadata": metadata, "status": {"hostPorts": {"first": first, "count": count}}}
+
+
+def test_more_ports_follow_those_that_a_job_has_where_they_are_free() -> None:
+    known = jobs.Jobs(queue.Queue())
+    for body in (_job("a", 10_000, 2), _job("b", 10_005, 2)):
+        known.watched("ADDED", body)
+    ports = host_ports.HostPorts(known)
+    assert ports.find("a", 5) == 10_000
+    assert ports.find("a", 6) is None
+    assert ports.find("b", 3) == 10_005
+    known.watched("ADDED", {"metadata": {**_job("c", 0, 0)["metadata"]}, "status": {}})
+    assert ports.find("c", 1) == 10_008, "what is promised is not given to others"
+
+
+async def test_ports_are_set_aside_for_workers_that_may_come(world: small_world.World) -> None:
+    job = objects.job(network="Open", hostNetwork=True)
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 2
+    async with world.running(job):
+        await world.start_pods()
+        assert world.status["hostPorts"] == {"first": 10_000, "count": 3}
+        await edit(world, tfReplicaSpecs={"Worker": {"maxReplicas": 9}})
+        assert world.status["hostPorts"] == {"first": 10_000, "count": 10}
+        other = objects.job("letters", network="Open", hostNetwork=True)
+        await world.api.create(resources.JOBS, "default", other)
+        await world.engine.settle(seconds=0)
+        await edit(world, tfReplicaSpecs={"Worker": {"maxReplicas": 10, "replicas": 3}})
+        path = resources.JOBS.path("default", "digits")
+        status = world.api._objects[path]["status"]
+        assert status["hostPorts"] == {"first": 10_000, "count": 10}
+        [invalid] = [one for one in status["conditions"] if one["type"] == "SpecInvalid"]
+        assert "maxReplicas" in invalid["message"]
+        assert status["state"] == "Running"
+
+
+async def test_more_workers_than_a_pod_can_know_end_no_job(world: small_world.World) -> None:
+    job = objects.job()
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 5000
+    async with world.running(job):
+        await world.start_pods()
+        await edit(world, tfReplicaSpecs={"Worker": {"replicas": 5000}})
+        await world.engine.settle(seconds=100)
+        await world.let_go()
+        assert "TF_CONFIG" in condition(world, "SpecInvalid")["message"]
+        assert (world.status["state"], world.status["workers"]) == ("Running", 2)
+        assert len(pods(world)) == 3
+
+
+async def test_kubectl_scale_to_a_number_that_fits_no_mesh_orphans_nothing(
+    place: harness.Place,
+) -> None:
+    resource_limits = {"limits": {names.GPU_RESOURCE: "2"}}
+    template = objects.template()
+    template["spec"]["containers"][0]["resources"] = resource_limits
+    worker = {"replicas": 2, "maxReplicas": 4, "template": template}
+    job = objects.job(strategy="ModelSplit", mesh={"data": -1, "tensor": 4}, trainer={"epochs": 1})
+    job["spec"]["tfReplicaSpecs"] = {"Worker": worker}
+    job["spec"]["runPolicy"] = {"scaleCooldownSeconds": 0}
+    both = ("digits-worker-0", "digits-worker-1")
+    async with place.operator():
+        await place.create_job(job)
+        await place.until_pods(*both)
+        await place.run_all()
+        await place.until_state("Running")
+        place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+
+        async def invalid() -> bool:
+            return of_status(await place.status(), "SpecInvalid").get("status") == "True"
+
+        await waiting.until_async(invalid, "the scaled spec is invalid")
+        assert (await place.status())["state"] == "Running"
+    async with place.operator():
+        await place.end("digits-worker-1", 137)
+        await place.until_pods(*both, attempt=2)
+        await place.run_all()
+        await place.until_state("Running")
+        place.kubectl("scale", "tfpj", "digits", "--replicas=2")
+
+        async def corrected() -> bool:
+            return of_status(await place.status(), "SpecInvalid").get("status") == "False"
+
+        await waiting.until_async(corrected, "the spec is valid again")
+        await place.until_pods(*both, attempt=2)

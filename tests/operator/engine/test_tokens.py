@@ -1,0 +1,147 @@
+"""What a token may cost the API server, and what a caller without one learns."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiohttp import test_utils
+
+from testing.operator import objects, small_world
+from tfparallel_operator.engine import (
+    client,
+    credentials,
+    errors,
+    progress,
+    publisher,
+    resources,
+    service,
+    tokens,
+)
+from tfparallel_operator.engine import settings as operator_settings
+
+AUDIENCE = "tfparallel.dev/job-uid"
+
+
+def token(audience: str = AUDIENCE, salt: int = 0) -> str:
+    claims = json.dumps({"aud": [audience], "jti": str(salt)}).encode()
+    return f"head.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.signature"
+
+
+class Reviewer(client.Client):
+    """An API server that answers no review before it may."""
+
+    def __init__(self) -> None:
+        self.reviews = 0
+        self.at_once = 0
+        self.most = 0
+        self.answering = asyncio.Event()
+
+    async def create(
+        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+    ) -> client.Object:
+        self.reviews += 1
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await self.answering.wait()
+        self.at_once -= 1
+        return {"status": {"authenticated": False}}
+
+
+async def test_what_is_no_token_of_the_job_is_never_asked_about() -> None:
+    reviewer = Reviewer()
+    known = tokens.Tokens(reviewer)
+    foreign = token("https://kubernetes.default.svc")
+    for garbage in (
+        "",
+        "x",
+        "a.b.c",
+        "a.e30.c",
+        "a.MTA.c",
+        "ä.ö.ü",
+        foreign,
+        token(f"{AUDIENCE}x"),
+    ):
+        assert await known.pod_uid(garbage, AUDIENCE) is None
+    assert reviewer.reviews == 0
+
+
+async def test_few_reviews_wait_for_the_api_server_at_the_same_time() -> None:
+    reviewer = Reviewer()
+    known = tokens.Tokens(reviewer)
+    many = [
+        asyncio.create_task(known.pod_uid(token(salt=salt), AUDIENCE))
+        for salt in range(tokens.MAX_WAITING + 1)
+    ]
+    done, _ = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+    assert [type(one.exception()) for one in done] == [errors.Unavailable]
+    reviewer.answering.set()
+    await asyncio.gather(*many, return_exceptions=True)
+    assert reviewer.most == tokens.MAX_REVIEWS
+    assert reviewer.reviews == tokens.MAX_WAITING
+
+
+async def test_a_bad_token_is_asked_about_once_in_a_while() -> None:
+    reviewer = Reviewer()
+    reviewer.answering.set()
+    now = 0.0
+    known = tokens.Tokens(reviewer, lambda: now)
+    for _ in range(3):
+        assert await known.pod_uid(token(), AUDIENCE) is None
+    assert reviewer.reviews == 1
+    now = tokens.INVALID_SECONDS + 1
+    assert await known.pod_uid(token(), AUDIENCE) is None
+    assert reviewer.reviews == 2
+
+
+async def test_without_a_token_nobody_learns_which_jobs_there_are() -> None:
+    world = small_world.World()
+    reviewer = Reviewer()
+    reviewer.answering.set()
+    async with world.running(objects.job()):
+        known, children = world.engine.jobs, world.engine.children
+        writer = publisher.Publisher(world.api, known)
+        endpoint = progress.Endpoint(known, children, tokens.Tokens(reviewer), writer)
+        server = test_utils.TestServer(endpoint.application())
+        async with test_utils.TestClient(server) as caller:
+            answers = set()
+            for job in ("digits", "nobody"):
+                for value in ("garbage", token(), token("tfparallel.dev/other")):
+                    path = (
+                        f"/apis/tfparallel.dev/v1alpha1/namespaces/default/tfparalleljobs/{job}"
+                        "/progress"
+                    )
+                    headers = {"Authorization": f"Bearer {value}"}
+                    async with caller.post(path, json={"step": 1}, headers=headers) as answer:
+                        answers.add((answer.status, await answer.text()))
+    [(status, text)] = answers
+    assert status == 401
+    assert "job-uid" not in text
+
+
+async def test_the_lease_has_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: list[client.Client | None] = []
+
+    class Recorded(service.Operator):
+        async def run(self, *_: Any) -> None:
+            assert self._lease is not None
+            clients.extend((self._api, self._lease._api))
+
+    class Access:
+        def session(self) -> Any:
+            return self
+
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr(service, "Operator", Recorded)
+    monkeypatch.setattr(credentials, "find", lambda _: Access())
+    wanted = operator_settings.Settings(
+        trainer_image="i", namespace="ns", instance="a", lease="lease"
+    )
+    await service.run(wanted, asyncio.Event())
+    shared, own = clients
+    assert own is not None
+    assert own is not shared
