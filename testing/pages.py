@@ -1,5 +1,7 @@
-"""The pages of the project, and the tables in them."""
+"""The pages of the project: their tables, their blocks of code, and the commands in them."""
 
+import dataclasses
+import pathlib
 import re
 
 from testing import paths
@@ -15,3 +17,26 @@ def rows(page: str, heading: str) -> list[list[str]]:
     table = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)[0]
     lines = table.splitlines()[2:]
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def blocks(page: pathlib.Path, kind: str) -> list[str]:
+    """Return the content of every block of code of a kind: console, yaml, python."""
+    pairs = re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    return [content for language, content in pairs if language == kind]
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One command of a console block, and the lines that the page shows below it."""
+
+    line: str
+    shown: tuple[str, ...]
+
+
+def commands(console: str) -> list[Command]:
+    """Return the commands of a console block; one that goes on in further lines is one."""
+    listed = []
+    for part in re.split(r"^\$ ", console, flags=re.M)[1:]:
+        line, *shown = part.replace("\\\n", " ").splitlines()
+        listed.append(Command(" ".join(line.split()), tuple(shown)))
+    return listed

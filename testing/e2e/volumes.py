@@ -13,6 +13,7 @@ KEEPER_NAMESPACE = "volumes"
 """Its pod is root on a folder of the node, which the namespaces of tests forbid."""
 
 MOUNT = "/volume"
+STORAGE_CLASS = "standard"
 _LABEL = "tfparallel.dev/test-volume"
 
 
@@ -39,7 +40,8 @@ class Keeper:
     def remove(self) -> None:
         """Empty all volumes, and delete them with the keeper."""
         self.run("find", MOUNT, "-mindepth", "1", "-delete")
-        self.cluster.run_kubectl("delete", "persistentvolume", f"-l{_LABEL}", "--wait=false")
+        kinds = "persistentvolume,storageclass"
+        self.cluster.run_kubectl("delete", kinds, f"-l{_LABEL}", "--wait=false")
         self.cluster.run_kubectl("delete", "namespace", KEEPER_NAMESPACE, "--timeout=120s")
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
@@ -78,12 +80,31 @@ class Volume:
 
 def make(namespace: namespaces.Namespace, claim: str) -> Volume:
     """Make a claim in the namespace, bound to a folder that any user may write to."""
-    name = f"{namespace.name}-{claim}"
-    keeper = Keeper(namespace.cluster)
-    keeper.run("install", "--directory", "--mode=777", f"{MOUNT}/{name}")
-    folder = _host_path(namespace.cluster, name)
-    namespace.apply(_persistent_volume(name, folder), _claim(name, claim))
-    return Volume(keeper, name)
+    volume, folder = _folder(namespace, claim)
+    namespace.apply(
+        _persistent_volume(volume.name, folder, "", "ReadWriteMany"), _claim(volume.name, claim)
+    )
+    return volume
+
+
+def provide(namespace: namespaces.Namespace) -> Volume:
+    """Have a volume for the next claim that names no class, by a default class like kind's.
+
+    kind's provisioner pulls an image to make a folder; here the folder is made before. The class
+    offers what kind's does: ReadWriteOnce, bound when a pod is scheduled.
+    """
+    volume, folder = _folder(namespace, STORAGE_CLASS)
+    namespace.apply(
+        _storage_class(), _persistent_volume(volume.name, folder, STORAGE_CLASS, "ReadWriteOnce")
+    )
+    return volume
+
+
+def _folder(namespace: namespaces.Namespace, name: str) -> tuple[Volume, namespaces.Object]:
+    """A folder of the node that any user may write to, and how a volume refers to it."""
+    volume = Volume(Keeper(namespace.cluster), f"{namespace.name}-{name}")
+    volume.keeper.run("install", "--directory", "--mode=777", f"{MOUNT}/{volume.name}")
+    return volume, _host_path(namespace.cluster, volume.name)
 
 
 def _host_path(cluster: handle.Cluster, *names: str) -> namespaces.Object:
@@ -91,15 +112,31 @@ def _host_path(cluster: handle.Cluster, *names: str) -> namespaces.Object:
     return {"hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}
 
 
-def _persistent_volume(name: str, source: namespaces.Object) -> namespaces.Object:
+def _storage_class() -> namespaces.Object:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {
+            "name": STORAGE_CLASS,
+            "labels": {_LABEL: ""},
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+
+
+def _persistent_volume(
+    name: str, source: namespaces.Object, storage_class: str, mode: str
+) -> namespaces.Object:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": name, "labels": {_LABEL: ""}},
         "spec": {
             "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "",
+            "accessModes": [mode],
+            "storageClassName": storage_class,
             **source,
         },
     }

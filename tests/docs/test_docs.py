@@ -216,6 +216,7 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
         names.Reason.HOST_PORTS_TAKEN,
         names.Reason.GANG_SCHEDULER_NOT_INSTALLED,
         names.Reason.KUEUE_NOT_INSTALLED,
+        names.Reason.NAME_CONFLICT,
     }
 
 

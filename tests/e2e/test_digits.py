@@ -1,11 +1,13 @@
-"""The main example, applied as the README tells, and everything that a person can see of it."""
+"""The README's path to a cluster, word by word, and everything that a person can see of the job."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from testing.e2e import exported, namespaces, operator, volumes
+from testing import waiting
+from testing.e2e import exported, namespaces, operator, readme, volumes
+from testing.images import inputs
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -35,23 +37,38 @@ class Run:
 
     job: namespaces.Object
     table: str
+    """What the README's watch has printed."""
+
+    log: str
 
 
 @pytest.fixture(scope="module")
 def run(module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory) -> Run:
     namespace = module_namespace
-    volume = volumes.make(namespace, "digits")
-    seen = tmp_path_factory.mktemp("digits") / "seen"
-    model = operator.example("digits", "model.py")
-    with namespace.watching(seen):
-        namespace.kubectl("create", "configmap", "digits", f"--from-file={model}")
-        namespace.kubectl("apply", f"--filename={operator.example('digits')}")
-        namespace.wait("digits", lambda status: status.get("state") == "Running")
-        pods = namespace.pods("digits")
-        job = namespace.wait_ended("digits")
-        table = namespace.kubectl("get", "tfpj")
-    history = [_seen(version) for version in namespaces.versions(seen)]
-    return Run(namespace, volume, history, pods, job, table)
+    folder = tmp_path_factory.mktemp("readme")
+    volume = volumes.provide(namespace)
+    operator.uninstall(namespace.cluster)
+    shell = readme.shell(namespace, folder)
+    *before, watch, logs = (command.line for command in readme.commands("helm install"))
+    with namespace.watching(folder / "seen"):
+        for line in before:
+            shell.run(line)
+        with shell.watching(watch, folder / "table"):
+            namespace.wait("digits", lambda status: status.get("state") == "Running")
+            pods = namespace.pods("digits")
+            job = namespace.wait_ended("digits")
+            table = waiting.until(
+                (folder / "table").read_text,
+                "the last line",
+                when=lambda text: " Succeeded " in text,
+            )
+        log = shell.run(logs)
+    history = [_seen(version) for version in namespaces.versions(folder / "seen")]
+    return Run(namespace, volume, history, pods, job, table, log)
+
+
+def _shows_the_end(table: str) -> bool:
+    return " Succeeded " in table
 
 
 def _seen(version: namespaces.Object) -> Seen:
@@ -92,10 +109,24 @@ def test_step_loss_and_time_to_go_are_seen_while_it_runs(run: Run) -> None:
     assert 0 < steps[0] < total
 
 
-def test_kubectl_shows_it_in_one_line(run: Run) -> None:
-    header, line = run.table.splitlines()
-    assert header.split()[:7] == ["NAME", "STATE", "STRATEGY", "READY", "STEP", "PROGRESS", "LOSS"]
-    assert line.split()[:4] == ["digits", "Succeeded", "MultiWorkerMirrored", "2/2"]
+def test_the_readme_shows_the_table_that_kubectl_prints(run: Run) -> None:
+    [watch] = [one for one in readme.commands("helm install") if "--watch" in one.line]
+    header, *lines = run.table.splitlines()
+    assert header.split() == watch.shown[0].split()
+    shown = watch.shown[1].split()
+    running = [line.split() for line in lines if len(line.split()) == len(shown)]
+    assert shown[:4] in [line[:4] for line in running], run.table
+    assert lines[-1].split()[:4] == ["digits", "Succeeded", "MultiWorkerMirrored", "2/2"]
+
+
+def test_the_readme_builds_the_images_that_the_chart_runs() -> None:
+    create, *builds, load = (command.line for command in readme.commands("kind create"))
+    assert create == "kind create cluster"
+    images = inputs.TARGETS.values()
+    assert builds == [
+        f"docker build --target {image.name} --tag {image.reference} ." for image in images
+    ]
+    assert load == " ".join(["kind load docker-image", *(image.reference for image in images)])
 
 
 def test_pods_are_the_operators(run: Run) -> None:
@@ -109,9 +140,8 @@ def test_pods_are_the_operators(run: Run) -> None:
 
 
 def test_logs_tell_of_the_training(run: Run) -> None:
-    log = run.namespace.kubectl("logs", "digits-chief-0")
-    assert "digits-worker-0.digits:2222" in log
-    assert "accuracy" in log
+    assert "digits-worker-0.digits:2222" in run.log
+    assert "accuracy" in run.log
 
 
 def test_last_report_stays_in_the_status(run: Run) -> None:
