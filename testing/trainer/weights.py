@@ -29,7 +29,11 @@ def run_difference(folder: pathlib.Path, expected: Sequence[Any]) -> float:
 def checkpoint(output: pathlib.Path, step: int | None = None) -> dict[str, Any]:
     """Read and verify the variables of a checkpoint, the newest by default."""
     folder = output / outputs.CHECKPOINTS
-    path = store.checkpoints(folder)[-1] if step is None else folder / store.name(step)
+    return of_files(store.checkpoints(folder)[-1] if step is None else folder / store.name(step))
+
+
+def of_files(path: pathlib.Path) -> dict[str, Any]:
+    """Read and verify the variables of the checkpoint in a folder."""
     return dict(files.read(path, files.read_index(path)))
 
 

@@ -8,6 +8,7 @@ written, and the folder gets its name. So a folder with the right name is whole 
 damaged it, which the sums show.
 """
 
+import json
 import os
 import pathlib
 import zlib
@@ -18,10 +19,15 @@ import numpy as np
 import pydantic
 import tensorflow as tf
 
+from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import shard, values
 
 FORMAT = 2
 _INDEX = "index.json"
+_OTHER_FORMAT = (
+    "{} has format {}, and this version of the trainer reads format {}: train on with the image "
+    "that wrote it, or give another trainer.checkpoint.claim to begin from step 0."
+)
 
 
 class Piece(pydantic.BaseModel, frozen=True):
@@ -165,13 +171,16 @@ def read_index(folder: pathlib.Path) -> Index:
 
     Raises:
         DamagedError: there is no index that can be read, or a part is missing.
+        BadConfigurationError: another version of the trainer wrote it, in a format of its own.
     """
     try:
-        index = Index.model_validate_json((folder / _INDEX).read_text(encoding="utf-8"))
+        content = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        written = content.get("format") if isinstance(content, dict) else None
+        if isinstance(written, int) and written != FORMAT:
+            raise errors.BadConfigurationError(_OTHER_FORMAT.format(folder, written, FORMAT))
+        index = Index.model_validate(content)
     except (OSError, ValueError) as error:
         raise DamagedError(f"{folder / _INDEX} cannot be read: {error}") from error
-    if index.format != FORMAT:
-        raise DamagedError(f"{folder} has format {index.format}, and this version reads {FORMAT}")
     return index.model_copy(update={"arrays": _gather(folder, index)})
 
 
