@@ -66,7 +66,7 @@ class TrainStep:
         self._leaves_out = leaves_out
         self._all_take_part = any(synchrony.layers(own.model) for own in replicas)
         self._traced: dict[tuple[bool, ...], Any] = {}
-        self._kinds: list[gradients.Kind] | None = None
+        self._kinds: Kinds | None = None
 
     def __call__(self, step: int, batch: feed.Batch, asked: frozenset[Flag]) -> Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
@@ -115,7 +115,7 @@ class TrainStep:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         before = finite.Memory(own) if self._leaves_out else None
         found = of_rank(own, part, step, flags, kinds=self._kinds, maybe_empty=self._all_take_part)
-        self._kinds = gradients.kinds(found.gradients)
+        self._kinds = found.kinds
         variables = own.model.trainable_variables
         if before is None:
             own.optimizer.apply(found.gradients, variables)
@@ -151,6 +151,9 @@ def outcome_of(own: replica.Replica, step: int, values: Sequence[Any]) -> Outcom
     )
 
 
+Kinds = list[gradients.Kind]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shared:
     """What a batch that is divided over ranks leads to, the same on all of them.
@@ -160,6 +163,8 @@ class Shared:
 
     gradients: list[Any]
     """Of the trainable variables, over all ranks."""
+    kinds: Kinds
+    """Of the gradients of one rank."""
     loss: tf.Tensor
     terms: tf.Tensor
     """The loss of each output."""
@@ -194,17 +199,22 @@ def of_rank(
     sums = own.data.sum(tf.concat([_denominators(own, found), flags], 0))
     scales = _scales(own, sums[: len(own.terms)])
     if part is None:
-        computed = gradients.zeros(kinds or [], variables)
+        of_each = list(kinds or ())
+        computed = gradients.zeros(of_each, variables)
     else:
         computed = _backward(own, tape, found, penalty, scales, variables)
+        of_each = [gradients.kind(one) for one in computed]
         if maybe_empty:
             empty = tf.equal(tf.shape(nest.leaves(part)[0])[0], 0)
             computed = gradients.nothing_if(empty, computed, variables)
-    *totals, values = gradients.add_up(own.data, computed, variables, [_numerators(own, found)])
+    *totals, values = gradients.add_up(
+        own.data, computed, of_each, variables, [_numerators(own, found)]
+    )
     values = values * scales
     total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
     return Shared(
         gradients=totals,
+        kinds=of_each,
         loss=total,
         terms=values,
         flags=sums[len(own.terms) :],

@@ -163,7 +163,8 @@ class Training(actors.Stage):
             given[one, parcel] = tf.zeros_like(tensor) if gradient is None else gradient
         self._mail |= given
         for key in self.gradients:
-            self.gradients[key] = exchange.add([self.gradients[key], next(found)])
+            both = [self.gradients[key], next(found)]
+            self.gradients[key] = exchange.add(both, [self.own.kind(key, one) for one in both])
         self.did([*given.values(), *exchange.parts(self.gradients.values())])
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.engine import backward, exchange, outcome
 from tfparallel_trainer.split.pipeline import communication, division, programs
-from tfparallel_trainer.step import gradients
+from tfparallel_trainer.step import gradients, lookups
 
 Kinds = dict[int, list[gradients.Kind]]
 """Of the gradients of each rank, which one without examples cannot know."""
@@ -130,7 +130,9 @@ class Closing:
                 given[rank] = [tf.ensure_shape(tf.convert_to_tensor(dense), weight.shape)]
         if self._looks_up(key):
             weights = {rank: [self._working[rank].own.weights[key]] for rank in together}
-            sums = self._between.gradients(ranks, given, weights)
+            # Each stage's look-ups are look-ups of their own.
+            kinds = {rank: [gradients.kind(own[0], ())] for rank, own in given.items()}
+            sums = self._between.gradients(ranks, given, kinds, weights)
         else:
             sums = self._between.total(ranks, given)
         for rank, (found,) in sums.items():
@@ -145,21 +147,23 @@ class Closing:
     def _mentions(self, gradient: Any, weight: Any) -> list[Any]:
         """A gradient as it is; where there were no examples, one of no rows."""
         if gradient is None:
-            return gradients.zeros([gradients.Kind.SPARSE], [weight])
+            batch = lookups.Lookup(of_batch=True)
+            return gradients.zeros([gradients.Kind(gradients.Form.SPARSE, (batch,))], [weight])
         return [exchange.here(gradient)]
 
     def _sum_parts(self, ranks: tuple[int, ...], together: Sequence[int], axis: shape.Axis) -> None:
         """Add up gradients of which each rank along an axis has a part."""
         first = self._working[together[0]]
         keys = [key for key in first.gradients if axis in first.own.shards[key].summed]
-        given, variables = {}, {}
+        given, kinds, variables = {}, {}, {}
         for rank in together:
             actor = self._working[rank]
             variables[rank] = [actor.own.weights[key] for key in keys]
             with actor.fence():
                 given[rank] = [exchange.here(actor.gradients[key]) for key in keys]
+            kinds[rank] = list(map(actor.own.kind, keys, given[rank]))
         if keys and first.examples:
-            for rank, sums in self._between.gradients(ranks, given, variables).items():
+            for rank, sums in self._between.gradients(ranks, given, kinds, variables).items():
                 self._working[rank].gradients |= dict(zip(keys, sums, strict=True))
                 self._working[rank].did(exchange.parts(sums))
 
@@ -196,12 +200,13 @@ class Closing:
             with actor.fence():
                 given[rank] = [exchange.here(one) for one in actor.gradients.values()]
                 if actor.examples:
-                    self._kinds[rank] = gradients.kinds(given[rank])
+                    self._kinds[rank] = list(map(actor.own.kind, actor.gradients, given[rank]))
                 else:
                     given[rank] = gradients.zeros(self._kinds[rank], variables[rank])
                 also[rank] = [] if parts is None else [parts(rank)]
         found = {}
-        for rank, sums in self._between.gradients(ranks, given, variables, also).items():
+        kinds = {rank: self._kinds[rank] for rank in together}
+        for rank, sums in self._between.gradients(ranks, given, kinds, variables, also).items():
             actor = self._working[rank]
             actor.gradients = dict(zip(actor.gradients, sums, strict=False))
             actor.did(exchange.parts(sums))

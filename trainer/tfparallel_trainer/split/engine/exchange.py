@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split.pipeline import partition
-from tfparallel_trainer.step import gradients
+from tfparallel_trainer.step import gradients, lookups
 
 _CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 """The types that broadcasts take."""
@@ -95,6 +95,7 @@ class Exchange:
         self,
         ranks: tuple[int, ...],
         given: Mapping[int, Sequence[Any]],
+        kinds: Mapping[int, Sequence[gradients.Kind]],
         variables: Mapping[int, Sequence[Any]],
         also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
     ) -> dict[int, list[Any]]:
@@ -103,6 +104,7 @@ class Exchange:
         Args:
             ranks: all that take part.
             given: of each that is in this process the gradients of its variables.
+            kinds: of these gradients.
             variables: of each that is in this process.
             also: of each that is in this process further tensors, whose sums come last.
         """
@@ -111,12 +113,20 @@ class Exchange:
             for rank, own in given.items():
                 with tf.device(self._devices[rank]):
                     found[rank] = gradients.add_up(
-                        self._ends[ranks, rank], own, variables[rank], also.get(rank, ())
+                        self._ends[ranks, rank],
+                        own,
+                        kinds[rank],
+                        variables[rank],
+                        also.get(rank, ()),
                     )
             return found
-        whole = [[*own, *also.get(rank, ())] for rank, own in given.items()]
+        parts = zip(*given.values(), strict=True)
+        further = zip(*(also.get(rank, ()) for rank in given), strict=True)
         with tf.device(self._devices[ranks[0]]):
-            sums = [add(parts) for parts in zip(*whole, strict=True)]
+            sums = [
+                add(one, [kinds[rank][place] for rank in given]) for place, one in enumerate(parts)
+            ]
+            sums += [tf.add_n(one) for one in further]
         return self._on_each(ranks, sums)
 
     def _on_each(self, ranks: Sequence[int], sums: Sequence[Any]) -> dict[int, list[Any]]:
@@ -138,18 +148,20 @@ class Exchange:
         }
 
 
-def add(parts: Sequence[Any]) -> Any:
-    """Add gradients of one variable up; sparse ones stay sparse."""
-    found = [part for part in parts if part is not None]
+def add(parts: Sequence[Any], kinds: Sequence[gradients.Kind]) -> Any:
+    """Add gradients of one variable up; sparse ones stay sparse.
+
+    Args:
+        parts: the gradients, or None.
+        kinds: of each.
+    """
+    found = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if part is not None]
     if len(found) < 2:
-        return found[0] if found else None
-    if not all(isinstance(part, tf.IndexedSlices) for part in found):
-        return tf.add_n([tf.convert_to_tensor(part) for part in found])
-    return tf.IndexedSlices(
-        tf.concat([part.values for part in found], 0),
-        tf.concat([tf.cast(part.indices, tf.int64) for part in found], 0),
-        found[0].dense_shape,
-    )
+        return found[0][0] if found else None
+    if not all(isinstance(part, tf.IndexedSlices) for part, _ in found):
+        return tf.add_n([tf.convert_to_tensor(part) for part, _ in found])
+    divided = [lookups.divide(part, kind.sources) for part, kind in found]
+    return lookups.join(lookups.add(divided), found[0][0].dense_shape)
 
 
 def parts(gradients: Iterable[Any]) -> list[tf.Tensor]:

@@ -14,9 +14,9 @@ from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.split.engine import clock, head, update
 from tfparallel_trainer.split.layers import layout
 from tfparallel_trainer.split.layers.rules import registry
-from tfparallel_trainer.split.model import initial, recording
+from tfparallel_trainer.split.model import initial, recording, tables
 from tfparallel_trainer.split.pipeline import partition, stages
-from tfparallel_trainer.step import evaluate, replica
+from tfparallel_trainer.step import evaluate, gradients, lookups, replica
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class Member:
     """How each of the weights lies on the ranks that split layers, by key."""
     groups: dict[shape.Axis, collectives.Communicator]
     """Its ends of the groups that split layers; empty where none is split."""
+    rows: Mapping[str, frozenset[lookups.Rows]]
+    """Of tables, by key: rows that its nodes look up whatever the examples are."""
     seeds: dict[str, Any]
     """The first values of the variables of random layers (two integers: seed and counter)."""
     head: replica.Replica
@@ -71,6 +73,10 @@ class Member:
     def is_first(self) -> bool:
         """Whether it is the first of the ranks that split the same layers."""
         return not any(self.place[axis] for axis in layout.AXES)
+
+    def kind(self, key: str, gradient: Any) -> gradients.Kind:
+        """Of what kind a gradient of a weight is that its nodes lead to."""
+        return gradients.kind(gradient, self.rows.get(key, ()))
 
     def penalty(self) -> float:
         """The regularisation of the weights that it owns."""
@@ -133,6 +139,7 @@ def build(
                 for group in splits
                 if any(len(one.ranks) > 1 for one in splits)
             },
+            rows=tables.rows(divided.model, stage.nodes),
             seeds=seeds,
             head=compiled,
             optimizer=update.Optimizer(compiled.model.optimizer, trained),

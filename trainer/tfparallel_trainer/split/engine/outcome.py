@@ -71,10 +71,11 @@ def _with_penalty(actor: backward.Training, factor: tf.Tensor | None) -> list[An
     seed = tf.cast(actor.scale, tf.float64)
     found = tape.gradient(added, sources, output_gradients=seed) if sources else []
     of_penalty = dict(zip(regularised, found, strict=True))
-    return [
-        exchange.add([one if factor is None else update.times(one, factor), of_penalty.get(key)])
-        for key, one in actor.gradients.items()
-    ]
+    whole = []
+    for key, one in actor.gradients.items():
+        both = [one if factor is None else update.times(one, factor), of_penalty.get(key)]
+        whole.append(exchange.add(both, [actor.own.kind(key, part) for part in both]))
+    return whole
 
 
 def penalty(weights: Mapping[str, Any], keys: Sequence[str]) -> tf.Tensor:
