@@ -70,6 +70,7 @@ def divide(gradient: tf.IndexedSlices, lookups: Sequence[Lookup]) -> list[Slices
         strict=True,
     ):
         if lookup.rows is not None:
+            rows = tf.constant(lookup.rows, tf.int64)  # still known to who reads the sum
             values = tf.ensure_shape(values, [len(lookup.rows), *values.shape[1:]])
         divided.append(Slices(lookup, rows, values))
     return divided
