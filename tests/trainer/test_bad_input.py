@@ -1,5 +1,6 @@
 """What users get wrong, in both engines: one sentence and a documented exit code each."""
 
+import json
 import pathlib
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from testing import disks
 from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import environment, exits, outputs
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -141,3 +142,25 @@ def test_a_replica_without_examples_takes_part(
     assert [one.code for one in ended] == [0, 0], ended
     assert launch.summary(tmp_path).steps == 4, "two batches: of four examples, and of one"
     assert weights.run_difference(tmp_path, expected) <= 1e-10
+
+
+def test_a_module_that_changed_after_the_end_is_never_passed_over(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    spec: dict[str, object] = {"module": "model.py", "epochs": 1, "globalBatchSize": 4}
+    [variables] = launch.environments(tmp_path, tmp_path, spec, strategy="Mirrored")
+    variables[environment.JOB_UID] = "first"
+    with trainings.Runs(tmp_path).group([variables]) as group:
+        group.finish()
+    again = {**variables, environment.JOB_UID: "second"}
+    assert "already finished" in trainings.attempt(again).output
+    (tmp_path / "model.py").write_text("raise RuntimeError")
+    refused = trainings.attempt(again)
+    assert refused.code == exits.Exit.BAD_CONFIGURATION
+    assert "model.py has changed since this job ended after 2 steps" in sentence(refused)
+    assert "trainer.checkpoint.claim" in sentence(refused)
+    assert "already finished" in trainings.attempt(variables).output, "a replica that runs again"
+    summary = tmp_path / "output" / outputs.SUMMARY
+    content = json.loads(summary.read_text())
+    del content["moduleDigest"], content["jobUid"]
+    summary.write_text(json.dumps(content))
+    assert "already finished" in trainings.attempt(again).output, "of an older version"

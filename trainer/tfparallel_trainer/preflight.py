@@ -25,8 +25,10 @@ def check(given: settings.Settings) -> None:
     """Refuse what can be seen to be impossible before anything is started.
 
     Raises:
-        BadConfigurationError: strategy and cluster do not fit each other.
+        BadConfigurationError: strategy and cluster do not fit each other, or the module has
+            changed since this job was run to its end.
     """
+    _check_module(given)
     strategy, processes = given.job.strategy, len(given.cluster.tasks)
     if strategy not in _STRATEGIES:
         raise errors.BadConfigurationError(
@@ -55,6 +57,20 @@ def check(given: settings.Settings) -> None:
         )
     if given.under_strategy:
         _check_under_strategy(given)
+
+
+def _check_module(given: settings.Settings) -> None:
+    """Refuse a module that would not be trained, because another one was, to the end."""
+    ended = end_of(given)
+    if ended is None or ended.module_digest in (None, given.module_digest):
+        return
+    if given.job_uid and ended.job_uid == given.job_uid:
+        return  # the job itself has ended, and its source was changed afterwards
+    raise errors.BadConfigurationError(
+        f"{given.job.trainer.module} has changed since this job ended after {ended.steps} steps, "
+        f"and {given.output_dir} holds the results: give another trainer.checkpoint.claim (or "
+        "--output) to train what it says now, or remove these results."
+    )
 
 
 def _check_under_strategy(given: settings.Settings) -> None:

@@ -274,6 +274,8 @@ def write_summary(
     summary = outputs.Summary(
         done=True,
         job_digest=given.digest,
+        job_uid=given.job_uid,
+        module_digest=None if process.script else given.module_digest,
         steps=position.step,
         epochs=position.epoch,
         attempt=ready.attempt,

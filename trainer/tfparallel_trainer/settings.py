@@ -59,6 +59,12 @@ class Settings:
     """Whether parts of a tensor get the dropout that the whole one would get."""
 
     @property
+    def module_digest(self) -> str:
+        """SHA-256 of the user's module; of nothing if it cannot be read, which shows later."""
+        path = self.source_dir / self.job.trainer.module
+        return hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
+
+    @property
     def uses_servers(self) -> bool:
         """Whether servers hold the weights and workers train without waiting for each other."""
         return self.job.strategy == WITH_SERVERS

@@ -66,6 +66,12 @@ class Summary(base.Model):
     job_digest: str
     """SHA-256 of the job file's content; a job file that differs is another run."""
 
+    job_uid: str = ""
+    """The job's uid; empty when nobody names jobs."""
+
+    module_digest: str | None = None
+    """SHA-256 of the user's module; versions that did not compare it left it out."""
+
     steps: Annotated[int, pydantic.Field(ge=0)]
     """Optimizer steps made, over all attempts."""
 
