@@ -1,12 +1,14 @@
 """Disks that do not take what is written."""
 
 import contextlib
+import email.message
 import errno
 import os
 import pathlib
 import subprocess
 import time
-from collections.abc import Iterator
+import urllib.error
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
@@ -16,7 +18,7 @@ import tensorflow as tf
 from testing import disks
 from testing.trainer import checkpoints, launch
 from testing.trainer import runs as trainings
-from tfparallel_trainer import errors, export, failures
+from tfparallel_trainer import errors, export, failures, user
 from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import exits
 
@@ -78,10 +80,79 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
             exits.Exit.STORAGE_FAILED,
         ),
         (tf.errors.ResourceExhaustedError(None, None, "OOM"), exits.Exit.OUT_OF_MEMORY),
+        (
+            tf.errors.InternalError(None, None, "CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC"),
+            exits.Exit.DEVICE_FAILED,
+        ),
+        (
+            tf.errors.InternalError(None, None, "NCCL: unhandled system error"),
+            exits.Exit.DEVICE_FAILED,
+        ),
+        (
+            tf.errors.UnknownError(None, None, "cuDNN failed to initialize"),
+            exits.Exit.DEVICE_FAILED,
+        ),
+        (
+            tf.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+            exits.Exit.OUT_OF_MEMORY,
+        ),
+        (
+            tf.errors.InternalError(None, None, "CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image"),
+            exits.Exit.INTERNAL_ERROR,
+        ),
+        (
+            tf.errors.UnavailableError(None, None, "storage.example: 503"),
+            exits.Exit.STORAGE_FAILED,
+        ),
     ],
 )
-def test_failures_of_files_have_their_codes(error: Exception, code: exits.Exit) -> None:
+def test_failures_of_files_and_devices_have_their_codes(error: Exception, code: exits.Exit) -> None:
     assert failures.translate(error, True, None).exit is code
+
+
+def fetch(status: int) -> None:
+    """Fail as `keras.utils.get_file` does."""
+    try:
+        raise urllib.error.HTTPError(
+            "https://data.example", status, "", email.message.Message(), None
+        )
+    except urllib.error.HTTPError as error:
+        raise Exception(f"URL fetch failure: {error.code}")  # noqa: B904
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def function() -> None:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        (failing(ConnectionResetError("reset by peer")), exits.Exit.STORAGE_FAILED),
+        (failing(TimeoutError("timed out")), exits.Exit.STORAGE_FAILED),
+        (failing(OSError(errno.EIO, "Input/output error")), exits.Exit.STORAGE_FAILED),
+        (failing(OSError(errno.ESTALE, "Stale file handle")), exits.Exit.STORAGE_FAILED),
+        (lambda: fetch(503), exits.Exit.STORAGE_FAILED),
+        (lambda: fetch(404), exits.Exit.USER_ERROR),
+        (failing(FileNotFoundError(errno.ENOENT, "x.csv")), exits.Exit.USER_ERROR),
+        (failing(ValueError("labels")), exits.Exit.USER_ERROR),
+        (
+            failing(tf.errors.InternalError(None, None, "CUDA_ERROR_ECC_UNCORRECTABLE")),
+            exits.Exit.DEVICE_FAILED,
+        ),
+    ],
+)
+def test_faults_of_storage_in_users_code_may_pass(
+    function: Callable[[], None], code: exits.Exit, tmp_path: pathlib.Path
+) -> None:
+    with (
+        pytest.raises(errors.TrainerError, match="training_data raised") as raised,
+        user.guard(tmp_path / "model.py", "training_data raised"),
+    ):
+        function()
+    assert raised.value.exit is code
 
 
 MODEL = """

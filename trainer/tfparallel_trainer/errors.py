@@ -32,8 +32,14 @@ class NonFiniteError(TrainerError):
     exit = exits.Exit.NON_FINITE
 
 
+class DeviceError(TrainerError):
+    """A device, its libraries or what joins devices failed."""
+
+    exit = exits.Exit.DEVICE_FAILED
+
+
 class StorageError(TrainerError):
-    """A checkpoint or the results could not be written."""
+    """Data could not be read for now, or a checkpoint or the results could not be written."""
 
     exit = exits.Exit.STORAGE_FAILED
 

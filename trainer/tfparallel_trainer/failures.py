@@ -5,7 +5,7 @@ import os
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors, faults, user
 
 _PEER_LOST = (
     tf.errors.UnavailableError,
@@ -33,6 +33,7 @@ _NOISE = (
     "The error could be from a previous operation",
 )
 _DISK_FULL = os.strerror(errno.ENOSPC)
+_DEVICE_FULL = "CUDA_ERROR_OUT_OF_MEMORY"
 _TIMED_OUT = "Collective has timed out"
 _USERS = (
     tf.errors.InvalidArgumentError,
@@ -59,7 +60,7 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
     text = _told(error)
     if isinstance(error, tf.errors.ResourceExhaustedError) and _DISK_FULL in text:
         return errors.StorageError(f"A file cannot be written ({text}): see the disk's space.")
-    if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
+    if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)) or _DEVICE_FULL in text:
         return errors.OutOfMemoryError(
             f"There is no memory left ({text}): lower trainer.globalBatchSize, use more replicas, "
             "or give each replica more memory."
@@ -88,6 +89,10 @@ def _of_operation(
         )
     if not alone and (isinstance(error, _PEER_LOST) or any(word in text for word in _PEER_WORDS)):
         return errors.PeerLostError(f"A peer was lost ({text}).")
+    if faults.of_device(error):
+        return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
+    if alone and faults.of_storage(error):
+        return errors.StorageError(f"Storage did not answer ({text}): see the data's address.")
     if module is not None and isinstance(error, _USERS):
         return errors.UserCodeError(
             f"{module.path}: training raised {type(error).__name__}: {text}. "

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, faults
 
 _REQUIRED = ("build_model", "training_data")
 _OPTIONAL = ("compile_model", "evaluation_data", "build_strategy", "callbacks", "layer_ways")
@@ -131,6 +131,8 @@ def load(source_dir: pathlib.Path, name: str) -> Module:
 def guard(path: pathlib.Path, what: str) -> Iterator[None]:
     """Turn what the user's code raises into a UserCodeError with the user's own frames.
 
+    Faults of devices and of storage are none of the user's: those may pass.
+
     Args:
         path: the user's module; frames before the first one beside it are left out.
         what: begins the sentence, such as "build_model raised".
@@ -141,9 +143,15 @@ def guard(path: pathlib.Path, what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         message = " ".join(str(error).split())[:500]
-        raise errors.UserCodeError(
-            f"{path}: {what} {type(error).__name__}: {message}", trace(error, path.parent)
-        ) from error
+        sentence = f"{path}: {what} {type(error).__name__}: {message}"
+        if faults.of_device(error):
+            raise errors.DeviceError(f"{sentence}. {faults.DEVICE_HELP}") from error
+        if faults.of_storage(error):
+            raise errors.StorageError(
+                f"{sentence}. The job runs again, because storage and networks recover; if it "
+                "comes every time, see the address and whether the cluster may reach it."
+            ) from error
+        raise errors.UserCodeError(sentence, trace(error, path.parent)) from error
 
 
 def trace(error: BaseException, folder: pathlib.Path) -> str:

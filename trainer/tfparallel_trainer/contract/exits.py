@@ -16,8 +16,11 @@ class Exit(enum.IntEnum):
     """The loss, a gradient or a weight became NaN or infinite; the log names a checkpoint."""
     INTERNAL_ERROR = 70
     """The trainer itself failed in a way that it does not know: a bug to report."""
+    DEVICE_FAILED = 71
+    """A device, its libraries or what joins devices failed: another try may do, or another node."""
     STORAGE_FAILED = 73
-    """A checkpoint or the results could not be written; the last good checkpoint is whole."""
+    """Data could not be read for now, or a checkpoint or the results could not be written; the last
+    good checkpoint is whole."""
     START_TIMEOUT = 74
     """A peer did not answer within the start timeout; the log names it."""
     PEER_LOST = 75
@@ -44,6 +47,7 @@ class Exit(enum.IntEnum):
 
 _RETRYABLE = frozenset(
     {
+        Exit.DEVICE_FAILED,
         Exit.STORAGE_FAILED,
         Exit.START_TIMEOUT,
         Exit.PEER_LOST,
@@ -58,7 +62,8 @@ _MEANINGS = {
     Exit.USER_ERROR: "the user's module, model or data raised an error",
     Exit.NON_FINITE: "the loss, a gradient or a weight became NaN or infinite",
     Exit.INTERNAL_ERROR: "the trainer itself failed; the log has the traceback",
-    Exit.STORAGE_FAILED: "a checkpoint or the results could not be written",
+    Exit.DEVICE_FAILED: "a device, or what joins devices, failed",
+    Exit.STORAGE_FAILED: "data could not be read, or a checkpoint or the results not written",
     Exit.START_TIMEOUT: "a peer did not start in time",
     Exit.PEER_LOST: "a peer was lost",
     Exit.PREEMPTED: "asked to end, after saving a checkpoint where one is configured",

@@ -1,0 +1,67 @@
+"""Faults of devices, storage and networks that may be gone when the job runs again."""
+
+import errno
+import re
+import urllib.error
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+_STORAGE = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETDOWN,
+        errno.ENETRESET,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+        errno.EPIPE,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+_DEVICE = re.compile(r"CUDA|cuda[A-Z_]|cuDNN|CUDNN|cuBLAS|CUBLAS|NCCL|\bXid\b|\bECC\b")
+_INSTALLATION = re.compile(
+    r"INSUFFICIENT_DRIVER|INVALID_PTX|NO_BINARY_FOR_GPU|NO_DEVICE|no kernel image"
+)
+"""What a device that works says every time, because driver and program do not fit each other."""
+
+_SERVER_ERRORS = 500
+
+DEVICE_HELP = "The job runs again; if it comes back on one node, look at that node's devices."
+
+
+def of_storage(error: BaseException) -> bool:
+    """Whether an exception comes from storage or a network that did not answer as it does."""
+    return any(_passes(one) for one in _causes(error))
+
+
+def of_device(error: BaseException) -> bool:
+    """Whether an exception of TensorFlow comes from a device, its libraries or what joins them."""
+    return isinstance(error, tf.errors.OpError) and bool(
+        _DEVICE.search(str(error)) and not _INSTALLATION.search(str(error))
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception, and those that it was raised from or while handling."""
+    while error is not None:
+        yield error
+        if isinstance(error, urllib.error.URLError) and isinstance(error.reason, BaseException):
+            yield error.reason
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _passes(error: BaseException) -> bool:
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code >= _SERVER_ERRORS
+    if isinstance(error, OSError):
+        return error.errno in _STORAGE or isinstance(error, (ConnectionError, TimeoutError))
+    return isinstance(error, (tf.errors.UnavailableError, tf.errors.DeadlineExceededError))
