@@ -6,7 +6,7 @@ import pytest
 
 from testing.trainer import reference
 from testing.trainer import runs as trainings
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import environment, exits
 
 STEPS = 8
 BATCH = 15
@@ -65,3 +65,15 @@ def test_a_mesh_that_does_not_fit_is_refused(
     [process] = runs.end("mlp.py", **JOB, devices=2, mesh=mesh).ended
     assert process.code == exits.Exit.BAD_CONFIGURATION, process
     assert sentence in process.output + process.errors
+
+
+def test_results_that_could_not_meet_are_refused_before_training(runs: trainings.Runs) -> None:
+    # No checkpoint, and so no claim: each pod has an output directory of its own.
+    started = runs.environments("mlp.py", **JOB, processes=2, mesh={"stage": 2})
+    for number, variables in enumerate(started):
+        variables[environment.OUTPUT_DIR] += f"-{number}"
+    with runs.group(started) as group:
+        chief, *_ = group.wait()
+    assert chief.code == exits.Exit.BAD_CONFIGURATION, chief
+    assert "give trainer.checkpoint.claim a claim that all of them share" in chief.errors
+    assert "] step " not in chief.output

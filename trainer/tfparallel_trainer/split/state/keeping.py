@@ -27,6 +27,8 @@ class Keeping:
     state: shard.State
     saved: store.Store | None
     """None when the job saves no checkpoints."""
+    unsaved: store.Store | None = None
+    """Where parts meet for the export when the job saves no checkpoints."""
 
     def start(self, say: Callable[[str], None]) -> files.Position:
         """Give the ranks the newest checkpoint, or the initial weights that the job names.
@@ -66,7 +68,7 @@ class Keeping:
         beside = self.given.output_dir / _EXPORT
         if self.saved is None or not (folder / store.name(at.step)).exists():
             folder = beside
-            kept = _store(self.given, beside, 1, say, self.together)
+            kept = self.unsaved or _store(self.given, beside, 1, say, self.together)
             kept.save(self.state, at)
         if self.together.is_chief:
             self._write(folder / store.name(at.step), say)
@@ -100,7 +102,7 @@ def prepare(
 
     Raises:
         UserCodeError: the model or its optimizer cannot be saved in parts.
-        BadConfigurationError: processes do not share the folder of the checkpoints.
+        BadConfigurationError: processes do not share the folder of checkpoints and results.
         PreemptedError: a newer attempt has started.
     """
     drawn = blueprint.draw(module, given.job.trainer.seed)
@@ -108,6 +110,7 @@ def prepare(
         export.check(drawn, module)
     checkpoint = given.job.trainer.checkpoint
     folder = given.output_dir / outputs.CHECKPOINTS
+    beside = given.output_dir / _EXPORT
     return Keeping(
         given=given,
         module=module,
@@ -116,6 +119,8 @@ def prepare(
         members=members,
         state=shard.State([_share(drawn, own) for own in members], drawn.wholes),
         saved=_store(given, folder, checkpoint.keep, say, together) if checkpoint else None,
+        # A folder that processes do not share is found now, and not once the model is trained.
+        unsaved=None if checkpoint else _store(given, beside, 1, say, together),
     )
 
 
