@@ -183,6 +183,13 @@ def test_what_fit_cannot_take_is_said_in_a_sentence(wrong: dict[str, Any], said:
         fit_with(**wrong)
 
 
+def test_an_address_is_no_folder() -> None:
+    with pytest.raises(
+        errors.BadConfigurationError, match="output_dir is 'gs://b/run', an address"
+    ):
+        fit_with(output_dir="gs://b/run")
+
+
 @pytest.mark.usefixtures("float64")
 def test_a_generator_makes_one_epoch_and_then_has_ended() -> None:
     def batches() -> Any:

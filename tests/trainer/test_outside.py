@@ -96,6 +96,10 @@ def test_a_shared_file_that_is_no_cluster_is_refused(
         ({environment.JOB_FILE: "/nowhere"}, "/nowhere, which cannot be read"),
         ({environment.ATTEMPT: "0"}, "TFPARALLEL_ATTEMPT is '0'"),
         ({environment.TF_CONFIG: "["}, "TF_CONFIG is"),
+        (
+            {environment.OUTPUT_DIR: "gs://b/run"},
+            "TFPARALLEL_OUTPUT_DIR is 'gs://b/run', an address",
+        ),
         ({environment.STEP_LOG: "yes"}, "TFPARALLEL_STEP_LOG is 'yes': give 1, or 0 for not"),
     ],
 )

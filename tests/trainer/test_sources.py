@@ -264,6 +264,12 @@ def test_wrong_record_files_are_refused(
         opened(lambda: inputs.Records([path], lambda record: (record, record)), division(1, 1))
 
 
+def test_records_at_an_address_are_refused() -> None:
+    address = "gs://bucket/a.tfrecord"
+    with pytest.raises(errors.UserCodeError, match=r"'gs://bucket/a.tfrecord', an address"):
+        opened(lambda: inputs.Records([address], lambda record: (record, record)), division(1, 1))
+
+
 PAGE = (launch.REPOSITORY / "docs" / "data.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 

@@ -93,7 +93,8 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
     """
     job = _job(_required(env, environment.JOB_FILE, "the path of the job file"))
     source = pathlib.Path(_required(env, environment.SOURCE_DIR, "the folder of the module"))
-    output = pathlib.Path(_required(env, environment.OUTPUT_DIR, "the folder for the results"))
+    results = _required(env, environment.OUTPUT_DIR, "the folder for the results")
+    output = folder(results, f"${environment.OUTPUT_DIR}")
     return Settings(
         job=job,
         digest=hashlib.sha256(job.model_dump_json(by_alias=True).encode()).hexdigest(),
@@ -137,6 +138,25 @@ def tf_config(env: Mapping[str, str]) -> str | None:
             'one, and a cluster, such as {"worker": ["host:port", …]}, in the other.'
         ) from error
     return json.dumps({"cluster": cluster, **config})
+
+
+def folder(path: str | os.PathLike[str], name: str) -> pathlib.Path:
+    """Return a folder of this machine.
+
+    Args:
+        path: the folder.
+        name: of the setting or argument that gives it.
+
+    Raises:
+        BadConfigurationError: it is an address of an object store, which is no folder.
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        raise errors.BadConfigurationError(
+            f"{name} is {text!r}, an address, and checkpoints are written to folders: give a "
+            "folder of a claim (a CSI driver mounts buckets as claims, too)."
+        )
+    return pathlib.Path(path)
 
 
 def _required(env: Mapping[str, str], name: str, meaning: str) -> str:

@@ -63,6 +63,11 @@ class Index:
 
 def _records(path: str, function: str) -> npt.NDArray[np.int64]:
     """Offset and length of each record's content."""
+    if "://" in path:
+        raise errors.UserCodeError(
+            f"{function} returns inputs.Records of {path!r}, an address, and it reads files of this "
+            "machine: mount or copy them, or return a tf.data.TFRecordDataset."
+        )
     found = array.array("q")  # a list of tuples takes ten times the memory
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

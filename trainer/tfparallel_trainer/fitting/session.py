@@ -196,7 +196,7 @@ def _script() -> pathlib.Path:
 def _folder(given: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
     """The folder for checkpoints and logs; without one, what nothing is written to."""
     if given is not None:
-        yield pathlib.Path(given).resolve()
+        yield settings.folder(given, "output_dir").resolve()
         return
     with tempfile.TemporaryDirectory(prefix="tfparallel-") as empty:
         yield pathlib.Path(empty)
