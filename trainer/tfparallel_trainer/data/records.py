@@ -65,7 +65,7 @@ def _records(path: str, function: str) -> npt.NDArray[np.int64]:
     """Offset and length of each record's content."""
     if "://" in path:
         raise errors.UserCodeError(
-            f"{function} returns inputs.Records of {path!r}, an address, and it reads files of this "
+            f"{function} returns inputs.Records of {path!r}, an address, and reads files of this "
             "machine: mount or copy them, or return a tf.data.TFRecordDataset."
         )
     found = array.array("q")  # a list of tuples takes ten times the memory
