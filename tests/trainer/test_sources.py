@@ -1,6 +1,7 @@
 """What data functions may return: mapped arrays, TFRecord files, generators."""
 
 import gzip
+import itertools
 import pathlib
 import re
 import shutil
@@ -355,28 +356,49 @@ def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
     return np.stack(rows), np.stack(targets)
 
 
-@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=9))
-def test_marks_differ_when_one_process_differs(numbers: list[float]) -> None:
-    same = np.sum([marks.summands(numbers[0]) for _ in numbers], axis=0)
-    assert marks.alike(same)
-    others = [*numbers, 1.01 * max(numbers) + 1]
-    assert not marks.alike(np.sum([marks.summands(one) for one in others], axis=0))
+def together(*examples: Any) -> bool:
+    """Whether processes that were given these examples take them for the same."""
+    return marks.alike(np.sum([marks.summands(marks.of(one)) for one in examples], axis=0))
+
+
+@given(st.integers(1, 9), st.integers(0, 2**62), st.floats(1e-100, 1e100))
+def test_marks_differ_when_one_process_differs(count: int, number: int, value: float) -> None:
+    for same, other in ((np.int64(number), np.int64(number + 1)), (value, value * 1.001)):
+        assert together(*[same] * count)
+        assert not together(*[same] * count, other)
+
+
+def test_other_data_is_never_taken_for_the_same() -> None:
+    kinds: list[Callable[[np.random.Generator], Any]] = [
+        lambda random: np.eye(10)[random.integers(0, 10, size=64)],
+        lambda random: np.eye(10, dtype=np.float32)[random.integers(0, 10, size=8)],
+        lambda random: random.integers(0, 2, size=64),
+        lambda random: random.normal(size=(64, 5)).astype(np.float32),
+        lambda random: random.permutation(np.arange(64.0)),
+    ]
+    for kind in kinds:
+        sets = [kind(np.random.default_rng(seed)) for seed in range(24)]
+        assert not any(together(*pair) for pair in itertools.combinations(sets, 2))
+
+
+def test_floats_that_processors_round_differently_are_the_same() -> None:
+    values = np.random.default_rng(0).normal(size=(64, 500)).astype(np.float32)
+    assert together(values, np.nextafter(values, np.float32(9)))
 
 
 def test_marks_tell_values_places_and_strings_apart() -> None:
-    found = [
-        marks.of(examples)
-        for examples in (
-            (np.arange(5), None),
-            (np.arange(6), None),
-            np.array([1, 0, 2, 3, 4]),
-            np.array(["a", "b"]),
-            np.array(["b", "a"]),
-            {"a": np.float32(2.5)},
-        )
-    ]
-    assert len(set(found)) == len(found)
-    assert marks.alike([2, np.nan, np.nan])
+    different = (
+        (np.arange(5), None),
+        (np.arange(6), None),
+        np.array([1, 0, 2, 3, 4]),
+        np.array(["a", "b"]),
+        np.array(["b", "a"]),
+        {"a": np.float32(2.5)},
+        np.arange(5000.0),
+        np.roll(np.arange(5000.0), 4093),
+    )
+    assert not any(together(*pair) for pair in itertools.combinations(different, 2))
+    assert together(np.full(3, np.nan), np.full(3, np.nan))
 
 
 def test_processes_that_read_other_examples_are_told(

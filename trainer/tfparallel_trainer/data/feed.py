@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Generator
 from typing import Any, Protocol, runtime_checkable
 
+from tfparallel_trainer.data import marks
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
@@ -14,7 +16,7 @@ class Batch:
     parts: list[Any]
     """For each replica of this process (x, y, sample_weight) with [n, …] each, or None when it has
     no example in this step; sample_weight may be None."""
-    mark: float = 0.0
+    mark: marks.Mark = marks.NOTHING
     """The same in every process that was given the same examples (see `data.marks`)."""
 
 

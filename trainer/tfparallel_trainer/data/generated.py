@@ -69,7 +69,7 @@ class GeneratedFeed:
                         self._joined(whole[part.start : part.stop]) if part else None
                         for part in chosen
                     ],
-                    mark=marks.of([whole[0], whole[-1]]),
+                    mark=marks.of(whole[:: max(len(whole) // marks.EXAMPLES, 1)]),
                 )
 
     def _joined(self, examples: Sequence[Any]) -> Any:

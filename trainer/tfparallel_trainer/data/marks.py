@@ -1,47 +1,99 @@
-"""A number by which processes notice that they were not given the same examples.
+"""Numbers by which processes notice that they were not given the same examples.
 
-It says little about examples that are nearly the same: processors may round differently.
+Numbers that are not floats, and texts, have to be the same bit by bit: of them a mark has a
+checksum. Processors may round floats differently, so of them it has the products with vectors that
+are drawn once: for other data, and for the same data in another order, these differ by about as
+much as the values are large.
 """
 
+import functools
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tfparallel_trainer.data import nest
 
-_WEIGHTS = 97
+Mark = tuple[float, ...]
+
+_VECTORS = 4
+_LENGTH = 4093
+"""Of a vector, a prime; for longer values it is repeated, each time with another factor."""
+_TURNS = 97
+_PIECES = 3
+_PIECE_BITS = 12
+"""Sums of squares of so small integers over ten thousand processes are exact in float64."""
 _ROWS = 64
-_ALIKE = 1e-8
-"""Variance, relative to the mean's square, up to which numbers are taken as the same."""
+EXAMPLES = 8
+"""About how many examples of a batch are marked: to read all of a large batch takes time."""
+_ALIKE = 1e-12
+"""Variance, relative to the mean square of all products, up to which floats are the same."""
+
+NOTHING: Mark = (0.0,) * (_VECTORS + _PIECES)
+SUMMANDS = 1 + 2 * len(NOTHING)
+"""How many numbers `summands` gives."""
 
 
-def of(examples: Any) -> float:
-    """A number, not negative, that follows from the values and their places."""
-    return sum(_of(np.asarray(leaf)) for leaf in nest.leaves(examples))
+def of(examples: Any) -> Mark:
+    """A mark that follows from the values and their places."""
+    products = np.zeros(_VECTORS)
+    checksum = 0
+    for place, leaf in enumerate(nest.leaves(examples)):
+        array = np.asarray(leaf)
+        if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+            products += _products(array) * (1 + place)
+        checksum = zlib.crc32(_bytes(array), checksum)
+    return (*map(float, products), *_pieces(checksum))
 
 
-def spread(arrays: Any, length: int) -> float:
-    """The number of some rows of arrays, and of how many there are."""
+def spread(arrays: Any, length: int) -> Mark:
+    """The mark of some rows of arrays, and of how many there are."""
     places = np.unique(np.linspace(0, length - 1, _ROWS).astype(np.int64))
-    return length + of(nest.convert(lambda array: array[places], arrays))
+    rows = nest.convert(lambda array: array[places], arrays)
+    return of((rows, np.int64(length)))
 
 
-def summands(mark: float) -> list[float]:
+def summands(mark: Mark) -> list[float]:
     """What each process adds to a sum over all, for `alike`."""
-    return [1.0, mark, mark * mark]
+    return [1.0, *mark, *(number * number for number in mark)]
 
 
 def alike(sums: Sequence[float]) -> bool:
     """Whether all processes had the same mark, from the sums of their summands."""
-    count, total, squares = sums
-    # What is not finite is told by the loss.
-    return not squares * count - total * total > _ALIKE * total * total
+    count = sums[0]
+    totals, squares = np.split(np.asarray(sums[1:]), 2)
+    with np.errstate(all="ignore"):  # what is not finite is told by the loss
+        variances = squares * count - totals * totals
+        allowed = _ALIKE * count * squares[:_VECTORS].sum()
+    return not ((variances[:_VECTORS] > allowed).any() or (variances[_VECTORS:] > 0).any())
 
 
-def _of(array: Any) -> float:
+def _products(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    values = array.astype(np.float64).ravel()
+    rows = -(-values.size // _LENGTH)
+    padded = np.zeros((rows, _LENGTH))
+    padded.ravel()[: values.size] = values
+    turns = 1 + np.arange(rows) % _TURNS / _TURNS
+    return np.asarray(turns @ (padded @ _vectors()), np.float64)
+
+
+@functools.cache
+def _vectors() -> npt.NDArray[np.float64]:
+    return np.random.Generator(np.random.Philox(1)).standard_normal((_LENGTH, _VECTORS))
+
+
+def _bytes(array: npt.NDArray[Any]) -> bytes:
+    """What is to be the same bit by bit: the values, or of floats the shape alone."""
+    if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+        return repr(array.shape).encode()
     if array.dtype.kind in "OSU":
-        return float(zlib.crc32(repr(array.tolist()).encode()))
-    values = np.abs(array.astype(np.float64)).ravel()
-    return float(values @ (1 + np.arange(values.size) % _WEIGHTS / _WEIGHTS))
+        return repr(array.tolist()).encode()
+    return repr(array.shape).encode() + np.ascontiguousarray(array).tobytes()
+
+
+def _pieces(checksum: int) -> tuple[float, ...]:
+    return tuple(
+        float(checksum >> _PIECE_BITS * piece & (1 << _PIECE_BITS) - 1) for piece in range(_PIECES)
+    )

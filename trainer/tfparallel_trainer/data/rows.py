@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.data import feed, marks, nest, order
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Rows:
     """What is random follows from it."""
     shuffled: bool
     """Whether each epoch has an order of its own."""
-    mark: float
+    mark: marks.Mark
     """The same in every process that was given the same examples."""
     function: str
     """Name of the user's data function, for the messages."""

@@ -92,7 +92,7 @@ class _Source:
         length: int,
         fetch: Callable[[tf.Tensor], tuple[Any, ...]],
         functions: tuple[inputs.Function, ...],
-        mark: float,
+        mark: marks.Mark,
     ) -> feed.Feed:
         found = rows.Rows(
             length=length,

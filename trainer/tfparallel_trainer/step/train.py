@@ -106,7 +106,7 @@ class TrainStep:
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(Flag) + len(marks.summands(0)),), tf.float64),
+                tf.TensorSpec((len(Flag) + marks.SUMMANDS,), tf.float64),
                 [self._spec for has_part in pattern if has_part],
             )
 
