@@ -15,6 +15,7 @@ from benchmarks import (
     page,
     processes,
     results,
+    sharing,
     slow_worker,
     split_data,
     split_limit,
@@ -35,6 +36,7 @@ TRAINER: dict[str, Measure] = {
     "input_wait": input_wait.measure,
     "checkpoints": checkpoints.measure,
     "start": start.measure,
+    "sharing": sharing.measure,
 }
 SPLIT: dict[str, Measure] = {
     "split_pipeline": split_pipeline.measure,
