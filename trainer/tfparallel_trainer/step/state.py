@@ -50,15 +50,18 @@ class Sharing:
         replicas: Sequence[replica.Replica],
         program: collectives.Program = collectives.Program.SHARE_CHANGES,
         part: Callable[[replica.Replica], list[Any]] = replica.Replica.state,
+        variant: int = 0,
     ) -> None:
         """Args:
         replicas: those of this process.
         program: what the ranks then run together.
         part: the variables of a replica that are shared.
+        variant: another one for each part that the program shares.
         """
         self._replicas = replicas
         self._program = program
         self._part = part
+        self._variant = variant
         self._traced: Any = tf.function(self._run, autograph=False)
 
     def __call__(self) -> None:
@@ -68,7 +71,7 @@ class Sharing:
     def _run(self) -> None:
         for own in self._replicas:
             with tf.device(own.device):
-                own.data.begin(self._program)
+                own.data.begin(self._program, self._variant)
                 spread(own, self._part(own), tf.zeros((1,), tf.int64))
 
 
