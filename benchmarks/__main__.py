@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from benchmarks import (
+    callbacks,
     checkpoints,
     input_wait,
     page,
@@ -37,6 +38,7 @@ TRAINER: dict[str, Measure] = {
     "checkpoints": checkpoints.measure,
     "start": start.measure,
     "sharing": sharing.measure,
+    "callbacks": callbacks.measure,
 }
 SPLIT: dict[str, Measure] = {
     "split_pipeline": split_pipeline.measure,
