@@ -63,6 +63,13 @@ class AtBatches(keras.callbacks.Callback):
         self.call(batch)
 
 
+class AtTestBatches(keras.callbacks.Callback):
+    """May do something after each batch of an evaluation."""
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Do nothing."""
+
+
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each time that something waits for a tensor's value."""
@@ -117,9 +124,10 @@ def test_processes_talk_at_moments_that_a_callback_takes(acts: list[int]) -> Non
         ([AtBatches(lambda _: None)], rest + 2 * BATCHES),
         ([keras.callbacks.ProgbarLogger(), keras.callbacks.CSVLogger("/dev/null")], rest),
         ([keras.callbacks.TerminateOnNaN()], rest + 2 * BATCHES),
+        ([AtTestBatches()], rest + 2 * BATCHES),
     ):
         acts.clear()
-        train(*observers, epochs=2)
+        train(*observers, epochs=2, validation_data=(X, X))
         assert len(acts) == expected, observers
 
 

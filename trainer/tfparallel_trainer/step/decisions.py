@@ -21,7 +21,7 @@ class Decisions:
         self._replicas = replicas
         self._answer = b""
         self._sharings: dict[tuple[int, ...], state.Sharing] = {}
-        self._values = tf.function(lambda: _values(replicas[0]), autograph=False)
+        self._snapshot = tf.function(self._read, autograph=False)
         self._announced = tf.function(self._announce, autograph=False)
         self._told = tf.function(
             self._tell, autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)]
@@ -45,9 +45,9 @@ class Decisions:
         """
         if self.lonely:
             return call()
-        answer, before = self._answer, []
+        answer, before = self._answer, None
         if self.leads:
-            before = self._values()
+            before = self._snapshot()
             answer = call()
         announced = self._announced(before, tf.constant(answer != self._answer)).numpy()
         is_new, *changed = announced > 0
@@ -58,14 +58,20 @@ class Decisions:
             self._share(tuple(place for place, differs in enumerate(changed) if differs))
         return self._answer
 
-    def _announce(self, before: Sequence[tf.Tensor], is_new: tf.Tensor) -> tf.Tensor:
+    def _read(self) -> Any:
+        """The values of the first replica, not copied; Python takes long over hundreds of them."""
+        own = self._replicas[0]
+        with tf.device(own.device):
+            return tf.experimental.Optional.from_value(_values(own))
+
+    def _announce(self, before: Any, is_new: tf.Tensor) -> tf.Tensor:
         """Whether there is an answer, and of each variable whether it has changed: above 0."""
         outcomes = []
         for own in self._replicas:
             with tf.device(own.device):
                 own.data.begin(collectives.Program.ANNOUNCE)
                 if own.data.index == 0:
-                    pairs = zip(before, _values(own), strict=True)
+                    pairs = zip(before.get_value(), _values(own), strict=True)
                     differ = [tf.reduce_any(tf.not_equal(one, other)) for one, other in pairs]
                     announced = tf.cast(tf.stack([is_new, *differ]), tf.float32)
                 else:
@@ -101,5 +107,5 @@ def _carried(own: replica.Replica) -> list[Any]:
     return [variable for variable in own.state() if variable.dtype != "string"]
 
 
-def _values(own: replica.Replica) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(variable) for variable in _carried(own)]
+def _values(own: replica.Replica) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.convert_to_tensor(variable) for variable in _carried(own))
