@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 from benchmarks import (
+    callbacks,
     checkpoints,
     input_wait,
     page,
     processes,
     results,
+    sharing,
     slow_worker,
     split_data,
     split_limit,
@@ -35,6 +37,8 @@ TRAINER: dict[str, Measure] = {
     "input_wait": input_wait.measure,
     "checkpoints": checkpoints.measure,
     "start": start.measure,
+    "sharing": sharing.measure,
+    "callbacks": callbacks.measure,
 }
 SPLIT: dict[str, Measure] = {
     "split_pipeline": split_pipeline.measure,

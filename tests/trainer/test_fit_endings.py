@@ -1,15 +1,19 @@
 """How a script ends that calls fit, when something comes between."""
 
+import contextlib
 import csv
 import json
+import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
 
+import tfparallel_trainer
 from testing import paths
 from testing.trainer import keras_fit, launch, weights
 from testing.trainer import runs as trainings
@@ -103,6 +107,47 @@ def test_a_module_may_bring_callbacks(runs: trainings.Runs) -> None:
         rows = list(csv.DictReader(file))
     assert [float(row["learning_rate"]) for row in rows] == [0.05, 0.025, 0.0125]
     assert float(rows[2]["val_loss"]) > float(rows[0]["val_loss"])
+
+
+def open_descriptors() -> dict[str, str]:
+    """The file descriptors of this process, each with what it is open to."""
+    found = {}
+    for entry in pathlib.Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of this listing
+            found[entry.name] = str(entry.readlink())
+    return found
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/fd").is_dir(), reason="needs Linux")
+def test_fit_leaves_no_thread_and_no_descriptor_behind(tmp_path: pathlib.Path) -> None:
+    case = fitted.CASES["batch_size"]
+
+    def train(name: str) -> None:
+        arguments = {**case.data(), "batch_size": 26, "epochs": 1, "verbose": 0}
+        tfparallel_trainer.fit(case.build(), **arguments, output_dir=tmp_path / name)
+
+    train("first")  # starts what TensorFlow keeps for the life of the process
+    descriptors, threads = open_descriptors(), set(threading.enumerate())
+    for name in ("second", "third"):
+        train(name)
+    assert open_descriptors().items() <= descriptors.items()
+    assert set(threading.enumerate()) <= threads
+
+
+def test_fit_leaves_signals_as_the_script_has_them(tmp_path: pathlib.Path) -> None:
+    case = fitted.CASES["batch_size"]
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing)
+    try:
+        tfparallel_trainer.fit(
+            case.build(), **case.data(), batch_size=52, verbose=0, output_dir=tmp_path
+        )
+        assert signal.set_wakeup_fd(before) == writing
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
 
 
 def with_servers(runs: trainings.Runs, workers: int, command: tuple[str, ...]) -> launch.Group:

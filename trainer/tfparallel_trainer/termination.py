@@ -33,6 +33,7 @@ class Termination:
         self._asked = threading.Event()
         self._ended = threading.Event()
         self._pipe: tuple[int, int] | None = None
+        self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
 
     @property
     def asked(self) -> bool:
@@ -44,7 +45,7 @@ class Termination:
         if self._pipe is None:
             self._pipe = os.pipe()
             os.set_blocking(self._pipe[1], False)
-            threading.Thread(target=self._watch, name="signals", daemon=True).start()
+            self._thread.start()
         signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
@@ -67,6 +68,18 @@ class Termination:
         """The run is over: a signal no longer changes how."""
         self._ended.set()
 
+    def close(self) -> None:
+        """End the thread and close the pipe, once Python writes signals elsewhere."""
+        self.end()
+        if self._pipe is None:
+            return
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of signals
+            os.write(self._pipe[1], b"\0")
+        self._thread.join()
+        for descriptor in self._pipe:
+            os.close(descriptor)
+        self._pipe = None
+
     @property
     def _since_asked(self) -> float:
         """Seconds; none before."""
@@ -76,6 +89,8 @@ class Termination:
         if self._pipe is None:
             return
         os.read(self._pipe[0], 1)
+        if self._ended.is_set():
+            return
         self._asked_at = time.monotonic()
         self._asked.set()
         while self._since_asked < self._grace:

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, faults
+from tfparallel_trainer import errors, faults, random_state
 
 _REQUIRED = ("build_model", "training_data")
 _OPTIONAL = ("compile_model", "evaluation_data", "build_strategy", "callbacks", "layer_ways")
@@ -39,10 +39,25 @@ class Context:
 
 
 class Module:
-    """The functions of a user's module, each called with its errors translated."""
+    """The functions of a user's module, each called with its errors translated.
 
-    def __init__(self, path: pathlib.Path, functions: dict[str, Callable[..., Any]]) -> None:
+    Args:
+        path: the module's file.
+        functions: those that it has, by name.
+        seeded: gives the context with random generators of a seed, in which a model is built and
+            data functions are called.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        functions: dict[str, Callable[..., Any]],
+        seeded: Callable[
+            [int], contextlib.AbstractContextManager[None]
+        ] = random_state.seeded_for_good,
+    ) -> None:
         self.path = path
+        self.seeded = seeded
         self._functions = functions
 
     @property

@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
@@ -128,8 +127,8 @@ class _Source:
         Anew for each epoch: a data set that shuffles gives another order when it is gone through
         again.
         """
-        keras.utils.set_random_seed((self._request.seed + epoch) % 2**31)
         context = self._request.context(epoch)
-        if self._name == "training_data":
-            return self._module.training_data(context)
-        return self._module.evaluation_data(context)
+        with self._module.seeded((self._request.seed + epoch) % 2**31):
+            if self._name == "training_data":
+                return self._module.training_data(context)
+            return self._module.evaluation_data(context)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import feed, nest, order
-from tfparallel_trainer.fitting import arrays
+from tfparallel_trainer.fitting import arrays, passes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Batches:
     """Of the argument, for the messages."""
     begin: Callable[[int], Iterator[Any]]
     """Begins the pass of this number; the batches are as the user gives them."""
+    skip: Callable[[Iterator[Any] | None], None]
+    """Leaves out a pass, which may have begun: those after it are as if it had been made."""
     count: int | None
     """Batches in a pass, where that is known."""
     spec: Any
@@ -46,15 +48,27 @@ def opened(given: Any, name: str, shuffle_seed: int | None) -> Batches | None:
         shuffle_seed: shuffles the batches of a PyDataset for each pass; None keeps their order.
     """
     if isinstance(given, tf.data.Dataset):
-        cardinality = int(given.cardinality().numpy())
-        count = cardinality if cardinality >= 0 else None
-        endless = cardinality == tf.data.INFINITE_CARDINALITY
-        return Batches(name, lambda _: iter(given), count, given.element_spec, endless=endless)
+        return _of_data_set(given, name)
     if isinstance(given, keras.utils.PyDataset):
         return _of_py_dataset(given, name, shuffle_seed)
     if isinstance(given, Iterator):
-        return Batches(name, lambda _: given, None, None, once=True)
+        return Batches(name, lambda _: given, lambda _: None, None, None, once=True)
     return None
+
+
+def _of_data_set(given: tf.data.Dataset, name: str) -> Batches:
+    options = tf.data.Options()
+    options.deterministic = True
+    data = given.with_options(options)
+    cardinality = int(data.cardinality().numpy())
+    return Batches(
+        name,
+        lambda _: iter(data),
+        lambda begun: passes.skip(data, begun),
+        cardinality if cardinality >= 0 else None,
+        data.element_spec,
+        endless=cardinality == tf.data.INFINITE_CARDINALITY,
+    )
 
 
 def _of_py_dataset(given: Any, name: str, seed: int | None) -> Batches:
@@ -71,7 +85,12 @@ def _of_py_dataset(given: Any, name: str, seed: int | None) -> Batches:
             yield given[place]
         given.on_epoch_end()
 
-    return Batches(name, begin, count, None, endless=count is None)
+    def skip(begun: Iterator[Any] | None) -> None:
+        if begun is None:
+            given.on_epoch_begin()
+        given.on_epoch_end()
+
+    return Batches(name, begin, skip, count, None, endless=count is None)
 
 
 class Source:
@@ -81,6 +100,7 @@ class Source:
         given: where they come from.
         steps: how many make an epoch; None: a pass.
         class_weight: gives each example the weight of its class.
+        first_epoch: the number of the first epoch.
         anew: whether each epoch begins a new pass, also with `steps`.
 
     Raises:
@@ -93,6 +113,7 @@ class Source:
         steps: int | None,
         class_weight: Mapping[int, float] | None,
         *,
+        first_epoch: int = 0,
         anew: bool = False,
     ) -> None:
         if given.endless and steps is None:
@@ -104,12 +125,14 @@ class Source:
         self._anew = anew
         self._pass: Iterator[Any] | None = None
         self._taken = 0
-        begun = given.begin(0)
+        self._coming = first_epoch
+        begun = given.begin(first_epoch)
         first = next(begun, None)
         if first is None:
             raise errors.UserCodeError(f"{given.name} gives no batches: let it give some.")
-        if given.once:
-            self._pass = itertools.chain([first], begun)
+        self._begun: Iterator[Any] | None = None
+        if given.once or not anew:  # two passes at a time could change each other's order
+            self._begun = itertools.chain([first], begun)
         self._first = self._triple(first)
         self._spec = self._described()
 
@@ -148,22 +171,62 @@ class Source:
         return nest.convert(lambda leaf: leaf[:1], self._first)
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """The whole batches (x, y, sample_weight) of an epoch."""
-        if self._steps is None and not self._given.once:
-            yield from map(self._triple, self._given.begin(number))
+        """The whole batches (x, y, sample_weight) of an epoch.
+
+        After a restart those of earlier epochs are left out, as if they had been trained on.
+        """
+        if not self._anew:
+            self._leave_out(number - self._coming)
+            self._coming = number + 1
+        return map(self._triple, self._epoch(number))
+
+    def _epoch(self, number: int) -> Iterator[Any]:
+        """The batches of the coming epoch as the user gives them."""
+        if self._makes_passes:
+            yield from self._begin(number)
             return
         for _ in itertools.count() if self._steps is None else range(self._steps):
             batch = self._next(number)
             if batch is None:
                 break
-            yield self._triple(batch)
+            yield batch
         if self._anew or self._taken == self._given.count:
             self._end_pass()
+
+    @property
+    def _makes_passes(self) -> bool:
+        """Whether each epoch is a pass."""
+        return self._steps is None and not self._given.once
+
+    def _leave_out(self, epochs: int) -> None:
+        """Let the next epoch be that after so many others."""
+        count = self._given.count
+        if self._makes_passes:
+            for _ in range(epochs):
+                self._skip()
+            return
+        first = self._coming
+        if self._steps is not None and count is not None:
+            in_pass = -(-count // self._steps)
+            for _ in range(epochs // in_pass):
+                self._skip()
+            first += epochs - epochs % in_pass
+        for number in range(first, self._coming + epochs):
+            for _ in self._epoch(number):
+                pass
+
+    def _begin(self, number: int) -> Iterator[Any]:
+        begun, self._begun = self._begun, None
+        return self._given.begin(number) if begun is None else begun
+
+    def _skip(self) -> None:
+        begun, self._begun = self._begun, None
+        self._given.skip(begun)
 
     def _next(self, number: int) -> Any:
         """The next batch of the pass that goes on, or of a new one; None where a pass ends."""
         if self._pass is None:
-            self._pass = self._given.begin(number)
+            self._pass = self._begin(number)
         batch = next(self._pass, None)
         if batch is None:
             if self._taken == 0:
@@ -178,7 +241,8 @@ class Source:
 
     def _end_pass(self) -> None:
         self._taken = 0
-        if not self._given.once:
+        if self._pass is not None and not self._given.once:
+            next(self._pass, None)  # a PyDataset is told of the end
             self._pass = None
 
     def _described(self) -> Any:

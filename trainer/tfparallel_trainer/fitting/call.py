@@ -67,7 +67,7 @@ def fit(
         model: a compiled model, or a function that returns one.
         x, y and the others up to validation_freq: as in Keras; batch_size is that of all replicas
             together.
-        seed: of the order of examples, of dropout, and of what the function initialises.
+        seed: of the order of examples, and of the model that a function builds.
         output_dir: a folder for checkpoints and logs, the same for all processes; a run that is
             started again goes on from there. None: nothing is written.
         save_every_steps, save_every_minutes, keep: when to save besides each epoch's end, and how

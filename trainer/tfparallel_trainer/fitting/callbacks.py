@@ -17,7 +17,28 @@ from tfparallel_trainer import errors, observer, settings, setup, user
 from tfparallel_trainer.data import order
 from tfparallel_trainer.fitting import bar, reach, support
 
-_OF_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+_OF_BATCHES = tuple(_OLD_NAMES)
+_MOMENTS = (
+    *_OF_BATCHES,
+    "on_epoch_begin",
+    "on_test_begin",
+    "on_test_batch_begin",
+    "on_test_batch_end",
+    "on_test_end",
+    "on_train_end",
+)
+"""When processes talk to each other only if a callback may decide something."""
+
+_LOOK_ONLY = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.History,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+"""Callbacks that decide nothing; their subclasses may."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +147,9 @@ class Callbacks:
         self._told = self._listed()
         self._trained = False
         self.stop = False
-        self.each_batch = any(_of_batches(callback) for callback in plan.callbacks)
-        self.takes_non_finite = any(
-            isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in plan.callbacks
-        )
+        self.each_batch = False
+        self.takes_non_finite = False
+        self._decisive: frozenset[str] = frozenset()
 
     def _listed(self) -> list[Any]:
         plan = self._plan
@@ -164,22 +184,35 @@ class Callbacks:
         return number in plan.validation_freq
 
     def training_begins(self) -> None:
-        """Tell them."""
+        """Tell them; a process whose script has other callbacks goes by those of the chief."""
         self._model.stop_training = False
-        self._act("on_train_begin")
+        found = self._plan.callbacks
+        chiefs = self._act(
+            "on_train_begin",
+            decisive=[
+                one for one in _MOMENTS if any(_decides(callback, one) for callback in found)
+            ],
+            each_batch=any(_takes(callback, one) for callback in found for one in _OF_BATCHES),
+            takes_non_finite=any(
+                isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in found
+            ),
+        )
+        self._decisive = frozenset(chiefs["decisive"])
+        self.each_batch = chiefs["each_batch"]
+        self.takes_non_finite = chiefs["takes_non_finite"]
 
     def epoch_begins(self, epoch: int) -> None:
         """Tell them."""
         self._bar.begin(epoch)
-        self._act("on_epoch_begin", epoch)
+        self._pass("on_epoch_begin", epoch)
 
     def batch_begins(self, batch: int) -> None:
         """Tell them."""
-        self._act("on_train_batch_begin", batch)
+        self._pass("on_train_batch_begin", batch)
 
     def batch_ends(self, batch: int, logs: observer.Logs) -> None:
         """Tell them."""
-        self._act("on_train_batch_end", batch, _sorted(logs))
+        self._pass("on_train_batch_end", batch, _sorted(logs))
 
     def reported(self, batch: int, logs: observer.Logs) -> None:
         """Show how far the epoch is."""
@@ -187,19 +220,19 @@ class Callbacks:
 
     def evaluation_begins(self) -> None:
         """Tell them."""
-        self._act("on_test_begin")
+        self._pass("on_test_begin")
 
     def evaluation_batch_begins(self, batch: int) -> None:
         """Tell them; each process goes through its own part of the batch."""
-        self._tell("on_test_batch_begin", batch)
+        self._pass("on_test_batch_begin", batch)
 
     def evaluation_batch_ends(self, batch: int) -> None:
         """Tell them; loss and metrics are there at the end only."""
-        self._tell("on_test_batch_end", batch, {})
+        self._pass("on_test_batch_end", batch, {})
 
     def evaluation_ends(self, logs: observer.Logs) -> None:
         """Tell them."""
-        self._act("on_test_end", _sorted(logs))
+        self._pass("on_test_end", _sorted(logs))
 
     def epoch_ends(self, epoch: int, logs: observer.Logs) -> None:
         """Tell them, and write the history."""
@@ -210,24 +243,36 @@ class Callbacks:
     def training_ends(self) -> None:
         """Let the weights be what Keras' fit leaves, and tell them."""
         self._reach.finish(trained=self._trained)
-        self._act("on_train_end", self._seen.logs)
+        self._pass("on_train_end", self._seen.logs)
         own = self._hand_back()
         self.history.set_model(own)
         own.history = self.history
 
-    def _act(self, moment: str, *facts: Any) -> None:
-        """Let the chief's callbacks act; what they decide holds everywhere."""
+    def _pass(self, moment: str, *facts: Any) -> None:
+        """Tell them of a moment at which most of them decide nothing."""
+        if moment in self._decisive:
+            self._act(moment, *facts)
+        else:
+            self._tell(moment, *facts)
+
+    def _act(self, moment: str, *facts: Any, **more: Any) -> dict[str, Any]:
+        """Let the chief's callbacks act; what they decide holds everywhere.
+
+        Returns:
+            What the chief announces: among it its `more`.
+        """
 
         def answer() -> bytes:
             self._tell(moment, *facts)
             stop = bool(self._model.stop_training)
-            return json.dumps({"stop": stop, "logs": self._seen.logs}).encode()
+            return json.dumps({"stop": stop, "logs": self._seen.logs, **more}).encode()
 
-        told = json.loads(self._reach.after(answer))
-        self.stop = told["stop"]
+        announced: dict[str, Any] = json.loads(self._reach.after(answer))
+        self.stop = announced["stop"]
         if not self._reach.leads:
-            left = told["logs"] if moment == "on_epoch_end" else None
+            left = announced["logs"] if moment == "on_epoch_end" else None
             self._tell(moment, *(facts if left is None else (facts[0], left)))
+        return announced
 
 
 class _Seen(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -251,12 +296,17 @@ def _sorted(logs: observer.Logs) -> observer.Logs:
     return dict(sorted(logs.items()))
 
 
-def _of_batches(callback: Any) -> bool:
-    """Whether a callback wants to be told of batches."""
+def _decides(callback: Any, moment: str) -> bool:
+    """Whether a callback may stop training, or change variables, at a moment."""
+    return type(callback) not in _LOOK_ONLY and _takes(callback, moment)
+
+
+def _takes(callback: Any, moment: str) -> bool:
+    """Whether a callback wants to be told of a moment."""
     if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_freq == "epoch":
-        return False
+        return moment not in _OF_BATCHES
     return any(
         getattr(getattr(callback, name), "__func__", None)
         is not getattr(keras.callbacks.Callback, name)
-        for name in _OF_BATCHES
+        for name in (moment, _OLD_NAMES.get(moment, moment))
     )

@@ -4,9 +4,11 @@ import dataclasses
 import math
 from typing import Any
 
+import tensorflow as tf
+
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import feed, nest, order
-from tfparallel_trainer.fitting import arguments, arrays, batches
+from tfparallel_trainer.fitting import arguments, arrays, batches, passes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +48,11 @@ def _of_batches(asked: arguments.Arguments, found: batches.Batches) -> Inputs:
                 f"{name} is given, and x brings batches itself: leave {name} out; targets and "
                 "weights are parts of each batch."
             )
-    source = batches.Source(found, asked.steps_per_epoch, asked.class_weight)
+    if asked.output_dir is not None:
+        _check_order(asked)
+    source = batches.Source(
+        found, asked.steps_per_epoch, asked.class_weight, first_epoch=asked.initial_epoch
+    )
     return Inputs(
         training=source,
         validation=_validation(asked),
@@ -57,6 +63,27 @@ def _of_batches(asked: arguments.Arguments, found: batches.Batches) -> Inputs:
             "steps_per_epoch": asked.steps_per_epoch or 0,
         },
     )
+
+
+def _check_order(asked: arguments.Arguments) -> None:
+    """See that a run that is started again can go on in the same order.
+
+    Raises:
+        UserCodeError: it cannot.
+    """
+    if not isinstance(asked.x, tf.data.Dataset):
+        return
+    if passes.shuffles_without_seed(asked.x):
+        raise errors.UserCodeError(
+            "x shuffles without a seed, and output_dir is given: a run that is started again would "
+            "use some examples twice and others never. Give shuffle a seed."
+        )
+    other = asked.validation_data
+    if isinstance(other, tf.data.Dataset) and passes.share_a_shuffle(asked.x, other):
+        raise errors.UserCodeError(
+            "x and validation_data share a shuffle, so each evaluation changes the order of x: "
+            "give shuffle reshuffle_each_iteration=False."
+        )
 
 
 def _of_arrays(asked: arguments.Arguments, seed: int | None) -> Inputs:

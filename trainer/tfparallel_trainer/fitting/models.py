@@ -1,12 +1,13 @@
 """The model of a script: the caller's own on the first device, equal ones on the others."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, random_state
 
 
 class Models:
@@ -34,6 +35,15 @@ class Models:
         if self._trained is None:
             self._trained = model
         return model
+
+    def seeded(self, seed: int) -> contextlib.AbstractContextManager[None]:
+        """The random generators while the next model is built, and data are opened.
+
+        The caller's model draws from the script's generators, as in Keras' fit: each new model of a
+        script gets new weights.
+        """
+        is_own = not self._by_function and self._trained is None
+        return contextlib.nullcontext() if is_own else random_state.seeded(seed)
 
     def hand_back(self) -> Any:
         """Give the caller's model, with the weights and the optimizer's state of the trained one.

@@ -96,7 +96,7 @@ class Session:
         functions = {"build_model": self._models.build, "training_data": lambda: data.training}
         if data.validation is not None:
             functions["evaluation_data"] = lambda: data.validation
-        module = user.Module(_script(), functions)
+        module = user.Module(_script(), functions, self._models.seeded)
         try:
             if given.uses_servers:
                 surroundings.before_servers()

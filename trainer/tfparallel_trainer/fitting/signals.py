@@ -31,15 +31,17 @@ def listening(wanted: bool, give_up: Callable[[], None]) -> Iterator[termination
         yield Untouched(give_up)
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    descriptor = signal.set_wakeup_fd(-1)
     stop = termination.Termination(give_up)
     try:
         stop.install()
         yield stop
     finally:
         stop.end()
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(descriptor)
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        stop.close()
 
 
 def exit_by_contract() -> None:

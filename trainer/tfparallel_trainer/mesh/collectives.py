@@ -46,6 +46,7 @@ class Program(enum.IntEnum):
     PASS_ON = 9
     EVALUATE = 10
     LOOK = 11
+    ANNOUNCE = 12
 
 
 class Communicator:

@@ -19,8 +19,13 @@ class Decisions:
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
         self._replicas = replicas
-        self._share = state.Sharing(replicas)
-        self._traced: Any = None
+        self._answer = b""
+        self._sharings: dict[tuple[int, ...], state.Sharing] = {}
+        self._snapshot = tf.function(self._read, autograph=False)
+        self._announced = tf.function(self._announce, autograph=False)
+        self._told = tf.function(
+            self._tell, autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)]
+        )
 
     @property
     def lonely(self) -> bool:
@@ -35,46 +40,72 @@ class Decisions:
     def after(self, call: Callable[[], bytes]) -> bytes:
         """Let the leading process make a call; all get what it gives and what it changes.
 
-        The call may change variables of the first replica; the others then get all its state.
+        The call may change variables of the first replica, which the others then get. Where it
+        changes none, and gives what the last one gave, all learn so by one small sum.
         """
         if self.lonely:
             return call()
-        if not self.leads:
-            told = self._tell(b"")
-        else:
-            before = _values(self._replicas[0])
+        answer, before = self._answer, None
+        if self.leads:
+            before = self._snapshot()
             answer = call()
-            changed = _differ(before, _values(self._replicas[0]))
-            told = self._tell(bytes([changed]) + answer)
-        if told[0]:
-            self._share()
-        return told[1:]
+        announced = self._announced(before, tf.constant(answer != self._answer)).numpy()
+        is_new, *changed = announced > 0
+        if is_new:
+            numbers = np.frombuffer(answer, np.uint8).astype(np.int32)
+            self._answer = bytes(self._told(tf.constant(numbers)).numpy().astype(np.uint8))
+        if any(changed):
+            self._share(tuple(place for place, differs in enumerate(changed) if differs))
+        return self._answer
 
-    def _tell(self, content: bytes) -> bytes:
+    def _read(self) -> Any:
+        """The values of the first replica, not copied; Python takes long over hundreds of them."""
+        own = self._replicas[0]
+        with tf.device(own.device):
+            return tf.experimental.Optional.from_value(_values(own))
+
+    def _announce(self, before: Any, is_new: tf.Tensor) -> tf.Tensor:
+        """Whether there is an answer, and of each variable whether it has changed: above 0."""
+        outcomes = []
+        for own in self._replicas:
+            with tf.device(own.device):
+                own.data.begin(collectives.Program.ANNOUNCE)
+                if own.data.index == 0:
+                    pairs = zip(before.get_value(), _values(own), strict=True)
+                    differ = [tf.reduce_any(tf.not_equal(one, other)) for one, other in pairs]
+                    announced = tf.cast(tf.stack([is_new, *differ]), tf.float32)
+                else:
+                    announced = tf.zeros((1 + len(_carried(own)),))
+                outcomes.append(own.data.sum(announced))
+        return outcomes[0]
+
+    def _tell(self, content: tf.Tensor) -> tf.Tensor:
         """Give what the leading process gives to all."""
-        if self._traced is None:
-            self._traced = tf.function(
-                self._run, autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)]
-            )
-        numbers = np.frombuffer(content, np.uint8).astype(np.int32)
-        return bytes(self._traced(tf.constant(numbers)).numpy().astype(np.uint8))
-
-    def _run(self, content: tf.Tensor) -> tf.Tensor:
         outcomes = []
         for own in self._replicas:
             with tf.device(own.device):
                 own.data.begin(collectives.Program.TELL)
-                given = content if own.data.index == 0 else content[:0]
-                outcomes.append(own.data.gather_rows([given])[0])
+                message = content if own.data.index == 0 else content[:0]
+                outcomes.append(own.data.gather_rows([message])[0])
         return outcomes[0]
 
+    def _share(self, places: tuple[int, ...]) -> None:
+        """Give all replicas the variables at these places; all of them, if too many sets were."""
+        if places not in self._sharings and len(self._sharings) >= collectives.MAX_VARIANTS - 1:
+            places = tuple(range(len(_carried(self._replicas[0]))))
+        if places not in self._sharings:
+            self._sharings[places] = state.Sharing(
+                self._replicas,
+                part=lambda own: [_carried(own)[place] for place in places],
+                variant=len(self._sharings),
+            )
+        self._sharings[places]()
 
-def _values(own: replica.Replica) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(variable) for variable in own.state()]
+
+def _carried(own: replica.Replica) -> list[Any]:
+    """The variables that replicas share."""
+    return [variable for variable in own.state() if variable.dtype != "string"]
 
 
-def _differ(before: Sequence[tf.Tensor], after: Sequence[tf.Tensor]) -> bool:
-    return any(
-        one.dtype != tf.string and not bool(tf.reduce_all(tf.equal(one, other)))
-        for one, other in zip(before, after, strict=True)
-    )
+def _values(own: replica.Replica) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.convert_to_tensor(variable) for variable in _carried(own))

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.utils import naming  # not in the public API
 
 from tfparallel_trainer import user
 from tfparallel_trainer.data import nest
@@ -91,9 +92,8 @@ def build(
     Raises:
         UserCodeError: the user's functions raise, or make a model that cannot be trained.
     """
-    keras.utils.set_random_seed(seed)
     group = mesh.group(rank, shape.Axis.DATA)
-    with tf.device(device):
+    with module.seeded(seed), tf.device(device):
         model = module.build_model()
         if isinstance(model, keras.Model):
             module.compile_model(model)
@@ -118,11 +118,9 @@ def build(
 def forget_names() -> None:
     """Let the next model's layers get the names that the first one's got (dense, dense_1, …).
 
-    Keras has one call for that, which forgets the user's dtype policy too.
+    `keras.utils.clear_session` would also forget the user's settings of Keras.
     """
-    policy = keras.config.dtype_policy()
-    keras.utils.clear_session()
-    keras.config.set_dtype_policy(policy)
+    naming.reset_uids()
 
 
 def _try_out(model: Any, sample: Any) -> tuple[str, ...]:

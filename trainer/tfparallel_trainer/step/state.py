@@ -1,6 +1,8 @@
 """Makes all replicas equal, and waits for all of them."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,9 @@ import tensorflow as tf
 
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.step import replica
+
+BUCKET_BYTES = 64 * 2**20
+"""What replicas add up at once: the state of training in one piece would be copied as a whole."""
 
 _CARRIED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
@@ -45,15 +50,18 @@ class Sharing:
         replicas: Sequence[replica.Replica],
         program: collectives.Program = collectives.Program.SHARE_CHANGES,
         part: Callable[[replica.Replica], list[Any]] = replica.Replica.state,
+        variant: int = 0,
     ) -> None:
         """Args:
         replicas: those of this process.
         program: what the ranks then run together.
         part: the variables of a replica that are shared.
+        variant: another one for each part that the program shares.
         """
         self._replicas = replicas
         self._program = program
         self._part = part
+        self._variant = variant
         self._traced: Any = tf.function(self._run, autograph=False)
 
     def __call__(self) -> None:
@@ -63,7 +71,7 @@ class Sharing:
     def _run(self) -> None:
         for own in self._replicas:
             with tf.device(own.device):
-                own.data.begin(self._program)
+                own.data.begin(self._program, self._variant)
                 spread(own, self._part(own), tf.zeros((1,), tf.int64))
 
 
@@ -107,10 +115,59 @@ class Barrier:
 
 
 def spread(own: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
-    """Assign the first replica's values of the variables; give its numbers."""
-    carried = [variable for variable in variables if tf.as_dtype(variable.dtype) in _CARRIED]
-    values = [numbers, *(tf.convert_to_tensor(variable) for variable in carried)]
-    shared, *rest = own.data.sum_all([own.data.of_first(value) for value in values])
-    for variable, value in zip(carried, rest, strict=True):
-        variable.assign(value)
+    """Assign the first replica's values of the variables; give its numbers.
+
+    Each bucket waits for the one before, so that copies of one alone take memory.
+    """
+    shared = own.data.sum(own.data.of_first(numbers))
+    before = [shared]
+    sums: dict[int, list[tf.Tensor]] = {}
+    for bucket in _buckets(variables):
+        with tf.control_dependencies(before):
+            pieces = [own.data.of_first(piece.read()) for piece in bucket]
+            before = own.data.sum_all(pieces)
+            for piece, value in zip(bucket, before, strict=True):
+                sums.setdefault(id(piece.variable), []).append(value)
+                if piece.is_last:
+                    parts = sums.pop(id(piece.variable))
+                    whole = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+                    piece.variable.assign(tf.reshape(whole, piece.variable.shape))
     return shared
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Piece:
+    """Elements of a variable, in the order in which they lie in memory."""
+
+    variable: Any
+    start: int
+    stop: int
+    is_last: bool
+
+    def read(self) -> tf.Tensor:
+        values = tf.reshape(tf.convert_to_tensor(self.variable), [-1])
+        if self.start == 0 and self.is_last:
+            return values
+        return values[self.start : self.stop]
+
+
+def _buckets(variables: Sequence[Any]) -> Iterator[list[_Piece]]:
+    """Divide variables into pieces, as many at a time as BUCKET_BYTES hold."""
+    bucket: list[_Piece] = []
+    room = BUCKET_BYTES
+    for variable in variables:
+        dtype = tf.as_dtype(variable.dtype)
+        if dtype not in _CARRIED:
+            continue
+        size, start = math.prod(variable.shape), 0
+        while True:
+            stop = min(size, start + room // dtype.size)
+            if stop > start or size == 0:
+                bucket.append(_Piece(variable, start, stop, is_last=stop == size))
+                room -= dtype.size * (stop - start)
+            if stop == size:
+                break
+            yield bucket
+            bucket, room, start = [], BUCKET_BYTES, stop
+    if bucket:
+        yield bucket

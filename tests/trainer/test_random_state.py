@@ -1,0 +1,105 @@
+"""What a script draws at random is its own, before and after fit."""
+
+import random
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfparallel_trainer
+
+X = np.random.default_rng(1).normal(size=(24, 5))
+Y = X.sum(1, keepdims=True)
+Draws = list[float]
+
+
+def model() -> Any:
+    built = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5), Late()])
+    built.compile("sgd", "mse")
+    return built
+
+
+class Late(keras.layers.Layer):
+    """Draws the seed of its weights when it is built."""
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], 1), initializer="glorot_uniform")
+
+    def call(self, inputs: Any) -> Any:
+        return inputs @ self.kernel
+
+
+def draws() -> Draws:
+    """A number of each generator that a random search may use."""
+    return [
+        random.random(),  # noqa: S311
+        float(np.random.uniform()),
+        float(tf.random.uniform(())),
+        float(tf.random.uniform((), seed=5)),
+        float(keras.random.uniform(())),
+    ]
+
+
+def train(given: Any) -> Any:
+    return tfparallel_trainer.fit(given, X, Y, batch_size=8, epochs=1, verbose=0).model
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("by_function", [True, False])
+def test_trials_of_a_random_search_differ(
+    devices: int, *, by_function: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFPARALLEL_CPU_DEVICES", str(devices))
+    keras.utils.set_random_seed(11)
+    drawn, first = [], []
+    for _ in range(3):
+        drawn.append(draws())
+        given = model()
+        if not by_function:
+            given.build((None, 5))
+            first.append(given.get_weights())
+        train(model if by_function else given)
+    for numbers in zip(*drawn, strict=True):
+        assert len(set(numbers)) == 3, drawn
+    assert len({weights[0].tobytes() for weights in first}) == len(first)
+    assert len({weights[-1].tobytes() for weights in first}) == len(first)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_fit_with_a_function_leaves_the_generators_of_the_script(
+    devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFPARALLEL_CPU_DEVICES", str(devices))
+    keras.utils.set_random_seed(11)
+    draws()
+    expected = draws()
+    keras.utils.set_random_seed(11)
+    draws()
+    train(model)
+    assert draws() == expected
+
+
+def test_weights_that_are_built_in_fit_differ_between_trials() -> None:
+    keras.utils.set_random_seed(11)
+    late = [train(model()).get_weights()[-1].tobytes() for _ in range(3)]
+    assert len(set(late)) == 3
+
+
+def test_a_function_builds_the_same_model_for_the_same_seed() -> None:
+    one, other = (train(model).get_weights() for _ in range(2))
+    for array, expected in zip(one, other, strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_fit_on_several_devices_leaves_settings_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFPARALLEL_CPU_DEVICES", "2")
+    before = keras.config.is_interactive_logging_enabled()
+    keras.config.disable_interactive_logging()
+    try:
+        train(model)
+        assert not keras.config.is_interactive_logging_enabled()
+    finally:
+        if before:
+            keras.config.enable_interactive_logging()
