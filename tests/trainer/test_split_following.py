@@ -93,17 +93,17 @@ def test_what_needs_all_gathers(name: str) -> None:
 
 
 @given(
+    examples=st.integers(1, 6),
     dims=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     other=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     ranks=st.integers(1, 3),
     data=st.data(),
 )
 def test_reshaped_parts_are_parts_of_what_is_reshaped(
-    dims: list[int], other: list[int], ranks: int, data: st.DataObject
+    examples: int, dims: list[int], other: list[int], ranks: int, data: st.DataObject
 ) -> None:
-    size = int(np.prod(dims))
-    new = [one for one in other if size % int(np.prod(other)) == 0] or [size]
-    new.append(size // int(np.prod(new)))
+    size = examples * int(np.prod(dims))
+    new = other if size % int(np.prod(other)) == 0 else [size // examples]
     place = data.draw(st.sampled_from(range(len(dims)))) + 1
     if dims[place - 1] < ranks:
         return
@@ -111,10 +111,67 @@ def test_reshaped_parts_are_parts_of_what_is_reshaped(
     found = following.survives((None, *dims), (None, *new), place, cut)
     if found is None:
         return
-    whole = np.arange(2 * size).reshape(2, *dims)
+    whole = np.arange(size).reshape(examples, *dims)
+    reshaped = whole.reshape(-1, *new)
     before = layout.cut(1 + len(dims), place, cut)
     after = layout.cut(1 + len(new), *found)
     for index in range(ranks):
         at = {TENSOR: index}
-        mine = whole[before.part(at)].reshape([size or -1 for size in after.local((2, *new), at)])
-        np.testing.assert_array_equal(mine, whole.reshape(2, *new)[after.part(at)])
+        mine = whole[before.part(at)].reshape(
+            [size or -1 for size in after.local((None, *new), at)]
+        )
+        np.testing.assert_array_equal(mine, reshaped[after.part(at)])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "there"),
+    [
+        ((None, 4, 6), (None, 6), 1),  # steps become examples
+        ((None, 2, 4, 6), (None, 4, 6), 2),  # windows do
+        ((None, 6), (None, 2, 6), 2),  # and are examples again
+        ((None, 6), (None, 3), None),  # each example becomes two
+        ((None, 2, 6), (None, 12), None),
+    ],
+)
+def test_a_cut_survives_where_its_rows_hold_as_much(
+    old: tuple[int | None, ...], new: tuple[int | None, ...], there: int | None
+) -> None:
+    place = len(old) - 1
+    found = following.survives(old, new, place, layout.even(TENSOR, 6, 3))
+    assert (found and found[0]) == there
+
+
+def global_response(x: Any) -> Any:
+    """Divides by the norm over places, as a layer of ConvNeXt does."""
+    norms = keras.ops.sqrt(keras.ops.sum(keras.ops.square(x), 1, keepdims=True))
+    return x / (keras.ops.mean(norms, -1, keepdims=True) + 1.0)
+
+
+OF_ALL: dict[str, Callable[[Any], Any]] = {
+    "layer": lambda rows: LAYERS.Activation(global_response)(rows),
+    "column": lambda rows: LAYERS.Dense(4, global_response, name="wish")(rows),
+    "row": lambda rows: LAYERS.Dense(4, global_response, name="wish")(rows),
+    "convolution": lambda rows: LAYERS.Conv1D(4, 3, activation=global_response)(rows),
+}
+
+
+@pytest.mark.parametrize("degrees", [{SPATIAL: 2}, {TENSOR: 2}, {SPATIAL: 2, TENSOR: 2}], ids=str)
+@pytest.mark.parametrize("name", OF_ALL)
+def test_an_unknown_activation_gets_all_of_its_input(
+    name: str, degrees: dict[shape.Axis, int]
+) -> None:
+    first = keras.Input((8, 3))
+
+    def build() -> Any:
+        rows = LAYERS.Conv1D(4, 3, padding="same", name="first")(split_group.Source()(first))
+        return keras.Model(first, OF_ALL[name](rows))
+
+    wishes = {"first": "rows" if SPATIAL in degrees else "filters"}
+    if name in {"column", "row"} and TENSOR in degrees:
+        wishes["wish"] = name
+    split_group.compare(build, degrees, wishes=wishes)
+
+
+def test_a_rescaling_by_several_numbers_gets_the_whole_input() -> None:
+    plan = run((4, 6), lambda cut, whole: LAYERS.Rescaling(list(range(1, 7)))(cut))
+    assert plan.choices[-1].way == registry.REPLICATED

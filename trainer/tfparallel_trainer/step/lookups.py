@@ -158,18 +158,27 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 def _of_batch(tensor: tf.Tensor) -> bool:
     """Whether an example, or a number drawn at random, leads to a tensor."""
+    return any(
+        (one.op.type == "Placeholder" and one.dtype is not tf.resource) or "Random" in one.op.type
+        for one in _sources(tensor)
+    )
+
+
+def depends(tensor: tf.Tensor, starts: Collection[tf.Tensor]) -> bool:
+    """Whether one of some tensors leads to another one, by more than its size."""
+    known = {one.ref() for one in starts}
+    return any(one.ref() in known for one in _sources(tensor))
+
+
+def _sources(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """A tensor, and all that lead to it."""
     waiting, seen = [tensor], set()
     while waiting:
         one = waiting.pop()
-        if one.ref() in seen:
-            continue
-        seen.add(one.ref())
-        if one.op.type == "Placeholder" and one.dtype is not tf.resource:
-            return True
-        if "Random" in one.op.type:
-            return True
-        waiting += _causes(one)
-    return False
+        if one.ref() not in seen:
+            seen.add(one.ref())
+            yield one
+            waiting += _causes(one)
 
 
 def _causes(tensor: tf.Tensor) -> Iterator[tf.Tensor]:

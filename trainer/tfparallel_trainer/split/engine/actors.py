@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -79,15 +79,18 @@ class Stage(fences.Fences):
         """Shape and type of what a message brings."""
         _, parcel = address
         tensor = self._divided.model.tensors[parcel.tensor]
-        lies = self._divided.plan.layouts[parcel.tensor]
-        _, *rest = lies.local(tensor.shape, self.own.place)
-        sizes = [len(self._rows[parcel.microbatch]), *rest]
+        sizes = self._sizes(parcel.microbatch, parcel.tensor)
         if None in sizes:
             raise errors.UserCodeError(
                 f"A tensor of the shape {tensor.shape} leaves stage {address[0].source}, and only "
                 "the data would tell its size: give keras.Input the whole shape of an example."
             )
         return [size or 0 for size in sizes], tensor.dtype
+
+    def _sizes(self, microbatch: int, number: int) -> tuple[int | None, ...]:
+        """The shape of this rank's part of a tensor."""
+        whole = self._divided.model.tensors[number].sized(len(self._rows[microbatch]))
+        return self._divided.plan.layouts[number].local(whole, self.own.place)
 
     def work(self, action: schedule.Action) -> None:
         """Go forward with a microbatch."""
@@ -166,8 +169,23 @@ class Stage(fences.Fences):
     def _keep(self, microbatch: int, found: execution.Part) -> list[Any]:
         """Keep what is sent; gives it."""
         sent = {one.tensor: found.tensors[one.tensor] for one in self.own.stage.sent}
+        for number, tensor in sent.items():
+            self._check(number, tensor, self._sizes(microbatch, number))
         self._made |= {(microbatch, number): tensor for number, tensor in sent.items()}
         return list(sent.values())
+
+    def _check(self, number: int, tensor: tf.Tensor, expected: Sequence[int | None]) -> None:
+        """See that a tensor has the shape that the stage that takes it waits for.
+
+        Raises:
+            UserCodeError: it has not.
+        """
+        if not tensor.shape.is_compatible_with(expected):
+            node = next(one for one in self.own.stage.nodes if number in one.outputs)
+            raise errors.UserCodeError(
+                f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was "
+                f"told {tuple(expected)}: mend its compute_output_shape, or leave it out."
+            )
 
     def _terms(self, microbatch: int, found: execution.Part) -> list[Counted]:
         """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""

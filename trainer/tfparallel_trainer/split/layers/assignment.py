@@ -6,7 +6,7 @@ row. What has no rule is replicated, on inputs that are gathered first; so every
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
@@ -234,7 +234,9 @@ class _Walk:
         return Choice(
             node=node,
             way=way,
-            split=dataclasses.replace(split, wants=wants, gives=gives),
+            split=dataclasses.replace(
+                split, wants=wants, gives=gives, costs=self._of_batch(node, split.costs)
+            ),
             resharding=tuple(bringing),
             why=why,
         )
@@ -243,9 +245,17 @@ class _Walk:
         if (tensor, lies) not in self._brought:
             known = self._model.tensors[tensor]
             has_gradient = tensor in self._trained
-            yield from resharding.traffic_of(
+            for one in resharding.traffic_of(
                 known.shape, known.dtype, self._layouts[tensor], lies, has_gradient
-            )
+            ):
+                yield dataclasses.replace(one, rows=known.rows_of_example)
+
+    def _of_batch(
+        self, node: graph.Node, costs: Iterable[traffic.Traffic]
+    ) -> tuple[traffic.Traffic, ...]:
+        """What a rule communicates, with the rows that each example has in the node."""
+        rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
+        return tuple(dataclasses.replace(one, rows=rows) for one in costs)
 
     def _rank(self, choice: Choice) -> tuple[int, bool, float]:
         axes = len(table.ways(choice.node)[choice.way].axes)

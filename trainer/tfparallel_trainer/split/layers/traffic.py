@@ -29,16 +29,19 @@ class Traffic:
     axis: shape.Axis
     work: schedule.Work
     shape: tuple[int | None, ...]
-    """Of the tensor that each rank brings. None in front is the batch; elsewhere it is a length
-    that only the data tells, and counts as 1."""
+    """Of the tensor that each rank brings. None is the batch, or a length that only the data
+    tells, which counts as 1."""
     dtype: str
     parts: int = 1
     """Into how many parts the batch is divided; the largest is meant."""
+    rows: int = 1
+    """What each example adds to the dimension that grows with the batch; 0 where none does."""
 
     def brought(self, batch: int) -> int:
         """Bytes of the tensor that a rank brings."""
-        front = -(-batch // self.parts) if self.shape and self.shape[0] is None else 1
-        return front * math.prod(size or 1 for size in self.shape) * graph.itemsize(self.dtype)
+        grows = self.rows and None in self.shape
+        rows = -(-batch * self.rows // self.parts) if grows else 1
+        return rows * math.prod(size or 1 for size in self.shape) * graph.itemsize(self.dtype)
 
     def sent(self, batch: int, ranks: int) -> float:
         """Bytes that a rank sends to others when the group is a ring."""

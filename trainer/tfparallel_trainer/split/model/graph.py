@@ -38,6 +38,23 @@ class Tensor:
     shape: tuple[int | None, ...]
     """None is the batch, or what only the data tells."""
     dtype: str
+    batch: int | None = 0
+    """The dimension that grows with the batch; None if no single one does."""
+    rows: int = 1
+    """How many rows of that dimension each example has: several where windows of an image, say,
+    have become examples."""
+
+    def sized(self, examples: int) -> tuple[int | None, ...]:
+        """The shape for a number of examples; None is what only the data tells."""
+        return tuple(
+            self.rows * examples if place == self.batch else size
+            for place, size in enumerate(self.shape)
+        )
+
+    @property
+    def rows_of_example(self) -> int:
+        """How many rows an example adds to the tensor."""
+        return 0 if self.batch is None else self.rows
 
     @property
     def is_real(self) -> bool:

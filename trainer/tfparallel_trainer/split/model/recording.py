@@ -20,6 +20,10 @@ from tfparallel_trainer.step import checks, outputs
 SEED_PREFIX = "random/"
 """Begins the keys of variables that are no weights: seeds, by their position in the model."""
 
+_BATCH = 7919
+"""Examples of the batch that a model is recorded on: a prime that is no other size, so that the
+sizes that it divides are those that grow with the batch."""
+
 
 def record(model: Any) -> graph.Graph:
     """Give the graph of a Sequential or Functional model, built with or without its weights.
@@ -77,7 +81,9 @@ class _Recorder:
 
     def run(self) -> graph.Graph:
         structure = _inputs(self._model)
-        placeholders = keras.tree.map_structure(_placeholder, structure)
+        placeholders = keras.tree.map_structure(
+            lambda one: _placeholder(one, (_BATCH, *one.shape[1:])), structure
+        )
         for one in keras.tree.flatten(placeholders):
             self._number(one)
         given = self._inside(self._model, placeholders, "")
@@ -115,9 +121,14 @@ class _Recorder:
 
     def _nested(self, path: str, model: Any, given: Any, mask: Any) -> Any:
         """Record the calls inside a nested model; gives its outputs as Keras sees them outside."""
-        placeholders = keras.tree.map_structure(_placeholder, _inputs(model))
-        leaves = keras.tree.flatten(placeholders)
-        pairs = zip(leaves, keras.tree.flatten(given), strict=True)
+        structure = _inputs(model)
+        outer = keras.tree.flatten(given)
+        leaves = [
+            _placeholder(here, _inner_shape(here.shape, there.shape))
+            for here, there in zip(keras.tree.flatten(structure), outer, strict=True)
+        ]
+        placeholders = keras.tree.pack_sequence_as(structure, leaves)
+        pairs = zip(leaves, outer, strict=True)
         inside = f"{path}{model.name}/"
         taken = [self._cast(inside, there, here.dtype) for here, there in pairs]
         numbers = self._alias(leaves, taken)
@@ -128,9 +139,9 @@ class _Recorder:
         inner = keras.tree.flatten(self._inside(model, placeholders, inside))
         for number, one in outside.items():
             self._set_mask(number, one)
-        outer = model(given)
-        self._alias(keras.tree.flatten(outer), inner)
-        return outer
+        result = model(given)
+        self._alias(keras.tree.flatten(result), inner)
+        return result
 
     def _cast(self, path: str, given: Any, dtype: str) -> Any:
         """Give what a model is called on the type of its input, as Keras does."""
@@ -217,9 +228,9 @@ class _Recorder:
         """Give a tensor that a node has made the next number."""
         number = len(self._tensors)
         if symbolic is None:  # an output that is not there, as a mask of one output of several
-            self._tensors.append(graph.Tensor((), "none"))
+            self._tensors.append(graph.Tensor((), "none", batch=None))
             return number
-        self._tensors.append(graph.Tensor(tuple(symbolic.shape), symbolic.dtype))
+        self._tensors.append(_tensor(symbolic))
         self._known[id(symbolic)] = number
         self._kept.append(symbolic)
         return number
@@ -295,8 +306,28 @@ def _inputs(model: Any) -> Any:
     return model.input if not isinstance(model, keras.Sequential) else model.inputs[0]
 
 
-def _placeholder(tensor: Any) -> Any:
-    return keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name)
+def _placeholder(tensor: Any, shape: tuple[int | None, ...]) -> Any:
+    return keras.Input(batch_shape=shape, dtype=tensor.dtype, name=tensor.name)
+
+
+def _inner_shape(
+    here: tuple[int | None, ...], there: tuple[int | None, ...]
+) -> tuple[int | None, ...]:
+    """The shape of a nested model's input: as the model knows it, or else its caller."""
+    sizes = (inner or outer for inner, outer in zip(here[1:], there[1:], strict=True))
+    return (*there[:1], *sizes)
+
+
+def _tensor(symbolic: Any) -> graph.Tensor:
+    """What is known of a tensor, from its shape for the batch that the model is recorded on."""
+    sizes = tuple(symbolic.shape)
+    grow = [place for place, size in enumerate(sizes) if size and size % _BATCH == 0]
+    shape = tuple(None if place in grow else size for place, size in enumerate(sizes))
+    if len(grow) == 1:
+        return graph.Tensor(shape, symbolic.dtype, grow[0], sizes[grow[0]] // _BATCH)
+    # Where a layer does not say what becomes of the batch, it is taken to lead, as everywhere.
+    is_batch = not grow and sizes[:1] == (None,)
+    return graph.Tensor(shape, symbolic.dtype, 0 if is_batch else None)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -8,7 +8,7 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import planned
 from tfparallel_trainer.split.layers import assignment, layout
-from tfparallel_trainer.split.model import graph, recording
+from tfparallel_trainer.split.model import graph, mixing, randomness, recording
 from tfparallel_trainer.split.pipeline import communication, programs, schedule
 from tfparallel_trainer.split.pipeline import stages as cuts
 from tfparallel_trainer.split.planning import devices
@@ -138,7 +138,12 @@ def divide(
     Raises:
         BadConfigurationError: the model has fewer calls than the mesh has stages, a layer cannot be
             split as it must, or an axis would divide no layer.
+        UserCodeError: the model computes with several examples at once, and the mesh divides them;
+            or it draws at random without seeds.
     """
+    randomness.check(model)
+    if mesh.data * microbatches > 1:
+        mixing.check(model)
     if ends is None:
         asked = job_file.Mesh(
             **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches

@@ -199,9 +199,7 @@ def _seconds(function: Callable[[], Any]) -> float:
 
 def _made_up(known: graph.Tensor, examples: int, length: int | None) -> Any:
     """Any tensor of a shape and a type; indices are 0."""
-    shape = [length or 1 if one is None else one for one in known.shape]
-    if known.shape[:1] == (None,):
-        shape[0] = examples
+    shape = [length or 1 if one is None else one for one in known.sized(examples)]
     if not known.is_real:
         return tf.zeros(shape, known.dtype)
     return tf.cast(tf.random.stateless_normal(shape, (1, 2)), known.dtype)

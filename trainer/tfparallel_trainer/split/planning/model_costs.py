@@ -33,7 +33,10 @@ def of(
     """
     shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
     widths = [graph.itemsize(one.dtype) for one in model.tensors]
-    sizes = [math.prod(shape) * wide for shape, wide in zip(shapes, widths, strict=True)]
+    sizes = [
+        one.rows * math.prod(shape) * wide
+        for one, shape, wide in zip(model.tensors, shapes, widths, strict=True)
+    ]
     gradients = _with_gradient(model)
     ends = {one.tensor for one in model.outputs}
     kept = set(ends).union(*(keeping.tensors(node) for node in _backward(model, gradients)))
@@ -61,7 +64,7 @@ class _Measures:
 
     model: graph.Graph
     shapes: Sequence[tuple[int, ...]]
-    """Of each tensor for one example."""
+    """Of each tensor for one row of the batch."""
     widths: Sequence[int]
     """Bytes of an element of each."""
     sizes: Sequence[int]
@@ -76,16 +79,17 @@ class _Measures:
         given = [self.shapes[one] for one in node.outputs]
         moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
         held = [self.model.variables[key] for key in node.variables]
+        rows = self.model.tensors[node.outputs[0]].rows
         inner = working = 0.0
         if any(one in self.gradients for one in node.outputs):
             width = self.widths[node.outputs[0]]
-            inner = keeping.inner(node, forms, given, width)
-            working = width * keeping.working(node, forms, given)
+            inner = rows * keeping.inner(node, forms, given, width)
+            working = rows * width * keeping.working(node, forms, given)
         ends = {one.tensor for one in self.model.outputs}
         # The loss keeps as much of an output as the output has.
         inner += sum(self.sizes[one] for one in node.outputs if one in ends)
         return costs.NodeCost(
-            flops=flops.of(node, forms, given),
+            flops=rows * flops.of(node, forms, given),
             tensor_bytes=moved,
             weight_bytes=sum(map(_bytes, held)),
             gradient_bytes=0.0
@@ -116,8 +120,9 @@ def _together(model: graph.Graph) -> frozenset[tuple[int, ...]]:
 
 
 def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ...]:
-    """The shape of a tensor for one example."""
-    inner = model.tensors[number].shape[1:]
+    """The shape of a tensor for one row of the batch, without that dimension."""
+    known = model.tensors[number]
+    inner = [size for place, size in enumerate(known.shape) if place != known.batch]
     if None in inner and length is None:
         raise errors.BadConfigurationError(
             f"The tensor {_named(model, number)} has the shape {model.tensors[number].shape}, of "

@@ -43,6 +43,8 @@ _FUNCTIONS = tuple(
     if (function := getattr(place, name, None)) is not None
 )
 
+_ALONG_CHANNELS = (keras.activations.softmax, keras.activations.log_softmax)
+
 _PROBABILITIES = (
     keras.activations.sigmoid,
     keras.activations.softmax,
@@ -54,6 +56,16 @@ _PROBABILITIES = (
 def is_elementwise(activation: Any) -> bool:
     """Whether a function, as an attribute of a layer, is known to be; None is no function."""
     return activation is None or any(activation is one for one in _FUNCTIONS)
+
+
+def is_along_channels(activation: Any) -> bool:
+    """Whether a function is known to need the last dimension of its input whole, and no other."""
+    return any(activation is one for one in _ALONG_CHANNELS)
+
+
+def name_of(activation: Any) -> str:
+    """The name of an activation for people."""
+    return str(getattr(activation, "__name__", type(activation).__name__))
 
 
 def keeps_logits(node: graph.Node) -> bool:

@@ -27,7 +27,7 @@ class Column(registry.Rule):
         """Cut the units."""
         check(call.layer)
         units = call.divide("units", call.layer.units, _TENSOR)
-        wanted = call.given[call.first].without(_TENSOR).put(-1, None)
+        wanted = _input(call)
         parts = wanted.put(-1, units)
         summed = others(wanted)
         variables = {call.key(call.layer.kernel): registry.Shard(layout.cut(2, 1, units), summed)}
@@ -65,7 +65,7 @@ class Row(registry.Rule):
         features = call.lies(call.first, -1, _TENSOR) or call.divide(
             "features", call.dimensions(call.first)[-1], _TENSOR
         )
-        wanted = call.given[call.first].without(_TENSOR).put(-1, features)
+        wanted = _input(call).put(-1, features)
         given = wanted.put(-1, None)
         summed = others(wanted)
         variables = {
@@ -91,6 +91,14 @@ class Row(registry.Rule):
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Dense: (Column(), Row())}
+
+
+def _input(call: registry.Call) -> layout.Layout:
+    """The layout of the input with all features, cut by other axes if the activation allows it."""
+    activation = call.layer.activation
+    if activations.is_elementwise(activation) or activations.is_along_channels(activation):
+        return call.given[call.first].without(_TENSOR).put(-1, None)
+    return call.whole(call.first)
 
 
 def check(layer: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import adjoint, layout, traffic
@@ -66,13 +67,15 @@ class Activation(Elementwise):
         layer = call.layer
         if call.node.masks and isinstance(layer, _LAYERS.Softmax):
             raise registry.CannotSplitError("its input has a mask")
-        if activations.is_elementwise(getattr(layer, "activation", None)) and not hasattr(
-            layer, "axis"
-        ):
-            return
-        axis = getattr(layer, "axis", -1)
-        if not isinstance(axis, int) or lies.cuts[axis] is not None:
-            raise registry.CannotSplitError("it needs the dimension whole that is cut")
+        activation = getattr(layer, "activation", None)
+        if isinstance(layer, _LAYERS.Softmax) or activations.is_along_channels(activation):
+            axis = getattr(layer, "axis", -1)
+            if not isinstance(axis, int) or lies.cuts[axis] is not None:
+                raise registry.CannotSplitError("it needs the dimension whole that is cut")
+        elif not activations.is_elementwise(activation):
+            raise registry.CannotSplitError(
+                f"its activation {activations.name_of(activation)} may need all of its input"
+            )
 
 
 class Joined(Elementwise):
@@ -144,13 +147,15 @@ class Chosen(registry.Rule):
 
 
 class Reshaped(registry.Rule):
-    """A dimension that is cut survives when as many elements come before it as before."""
+    """A dimension that is cut survives when as many elements lie within it as before."""
 
     way = "parts"
 
     def split(self, call: registry.Call) -> registry.Split:
         """Find where cuts come to lie."""
         old, new = call.dimensions(call.first), call.dimensions(call.result)
+        if new.count(None) > 1:
+            raise registry.CannotSplitError("only the data would tell its shape")
         wanted, made = call.whole(call.first), call.whole(call.result)
         for place, cut in enumerate(call.given[call.first].cuts):
             there = None if cut is None else survives(old, new, place, cut)
@@ -173,34 +178,41 @@ def survives(
 ) -> tuple[int, layout.Cut] | None:
     """Say where the cut of a dimension lies after a reshape; None when it is cut no more.
 
-    It survives where as many elements come before the dimension as before, because only then each
-    rank's elements are those that it has already.
+    It survives where the rows of some dimensions hold as many elements as they did before, because
+    only then each rank's elements are those that it has already. What lies in front of them, such
+    as the batch, may be merged or divided.
 
     Args:
-        old: the shape before; its first dimension is the batch, as that of `new`.
+        old: the shape before; None is what only the data tells.
         new: the shape after.
         place: the dimension that is cut.
         cut: how.
     """
-    if None in old[1:] or None in new[1:]:
-        return None
-    before = math.prod(size or 1 for size in old[1:place])
-    unit = math.prod(size or 1 for size in old[place + 1 :])
-    for there in range(1, len(new)):
-        if math.prod(size or 1 for size in new[1:there]) == before and new[there] != 1:
+    inner = _elements(old[place + 1 :])
+    for there in range(len(new)):
+        within = _elements(new[there:])
+        if inner is not None and within == cut.size * inner and new[there] != 1:
             try:
-                return there, cut.times(unit).over(
-                    math.prod(size or 1 for size in new[there + 1 :])
-                )
+                return there, cut.times(inner).over(within // (new[there] or 1))
             except ValueError:  # a border lies within a row
                 return None
     return None
+
+
+def _elements(dims: Sequence[int | None]) -> int | None:
+    """How many elements there are; None where only the data tells."""
+    known = [size for size in dims if size is not None]
+    return math.prod(known) if len(known) == len(dims) else None
 
 
 def _check_constants(call: registry.Call) -> None:
     for one in keras.tree.flatten((call.node.arguments, dict(call.node.keywords))):
         if not isinstance(one, graph.Edge) and getattr(one, "shape", ()) not in ((), None):
             raise registry.CannotSplitError("it takes a constant that is no single number")
+    if isinstance(call.layer, _LAYERS.Rescaling) and (
+        np.ndim(call.layer.scale) or np.ndim(call.layer.offset)
+    ):
+        raise registry.CannotSplitError("its scale or offset is no single number")
 
 
 def _aligned(lies: layout.Layout, rank: int) -> Iterator[tuple[int, layout.Cut | None]]:

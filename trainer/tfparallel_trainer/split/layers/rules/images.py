@@ -122,8 +122,8 @@ class RowsAndFilters(Rows):
             variables[call.key(call.layer.bias)] = bias
         if not activations.is_elementwise(call.layer.activation):
             raise registry.CannotSplitError(
-                f"its activation {space.name_of(call.layer.activation)} needs all filters: split "
-                "it by rows, or make the activation a layer of its own"
+                f"its activation {activations.name_of(call.layer.activation)} needs all filters: "
+                "split it by rows, or make the activation a layer of its own"
             )
         return registry.Split(
             wants={call.first: wanted},

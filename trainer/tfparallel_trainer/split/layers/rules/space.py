@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfparallel_trainer.mesh import shape
@@ -60,17 +59,12 @@ def check_activation(call: registry.Call) -> None:
         CannotSplitError: that is not known of it.
     """
     activation = getattr(call.layer, "activation", None)
-    along_channels = (keras.activations.softmax, keras.activations.log_softmax)
-    if not activations.is_elementwise(activation) and activation not in along_channels:
+    by_row = activations.is_elementwise(activation) or activations.is_along_channels(activation)
+    if not by_row:
         raise registry.CannotSplitError(
-            f"its activation {name_of(activation)} may need all rows: make the activation a layer "
-            "of its own, or replicate the layer"
+            f"its activation {activations.name_of(activation)} may need all rows: make the "
+            "activation a layer of its own, or replicate the layer"
         )
-
-
-def name_of(activation: Any) -> str:
-    """The name of an activation for people."""
-    return str(getattr(activation, "__name__", type(activation).__name__))
 
 
 def divided(call: registry.Call) -> layout.Layout:
