@@ -9,6 +9,9 @@ import pytest
 import tensorflow as tf
 
 import tfparallel_trainer
+from testing.trainer import launch
+from testing.trainer import runs as trainings
+from tfparallel_trainer.contract import outputs
 
 X = np.random.default_rng(1).normal(size=(24, 5))
 Y = X.sum(1, keepdims=True)
@@ -103,3 +106,36 @@ def test_fit_on_several_devices_leaves_settings_of_keras(monkeypatch: pytest.Mon
     finally:
         if before:
             keras.config.enable_interactive_logging()
+
+
+def drawn(process: launch.Ended) -> list[list[str]]:
+    """What the operations of each step drew in a process."""
+    lines = (process.output + process.errors).splitlines()
+    return [line.split()[1:] for line in lines if line.startswith("drawn ")]
+
+
+def test_operations_without_a_seed_differ_between_ranks_and_repeat_between_runs(
+    runs: trainings.Runs,
+) -> None:
+    job = {"steps": 3, "globalBatchSize": 4, "processes": 2}
+    once, again = (
+        [drawn(one) for one in runs.finish("noise.py", folder=folder, **job).ended]
+        for folder in ("once", "again")
+    )
+    assert once == again
+    first, second = once
+    assert [len(steps) for steps in once] == [3, 3]
+    for here, there in zip(first, second, strict=True):
+        assert not set(here) & set(there), once
+    assert len({number for steps in once for step in steps for number in step}) == 24
+
+
+def test_a_resumed_run_draws_from_keras_what_the_first_one_would_have(
+    runs: trainings.Runs,
+) -> None:
+    job = {"globalBatchSize": 4, "checkpoint": {"claim": "c", "everySteps": 1}}
+    [whole] = runs.finish("noise.py", folder="whole", steps=4, **job).ended
+    first = runs.finish("noise.py", folder="parts", steps=2, **job)
+    (first.folder / "output" / outputs.SUMMARY).unlink()  # as if it had been ended behind step 2
+    [rest] = runs.finish("noise.py", folder="parts", steps=4, **job).ended
+    assert [step[2:] for step in drawn(rest)] == [step[2:] for step in drawn(whole)[2:]]

@@ -1,5 +1,6 @@
 """Dropout on parts: reproducible, other on each part, and as strong as on the whole."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -8,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import split_group
+from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, sharded
-from tfparallel_trainer.split.model import recording
+from tfparallel_trainer.split.model import graph, randomness, recording
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -56,3 +58,56 @@ def test_parts_draw_their_own_and_the_same_again() -> None:
         np.testing.assert_array_equal(one[seed], values[seed] + [0, 1])
     later, _ = drawn(made, {**values, seed: np.array(changed[0][seed])}, 4)
     assert not np.array_equal(once, later)
+
+
+class Drawing(keras.layers.Layer):
+    """Adds what a function of its generator draws."""
+
+    def __init__(self, draw: Callable[[Any, Any], Any]) -> None:
+        super().__init__(name="drawing")
+        self.draw = draw
+        self.seeds = keras.random.SeedGenerator(3)
+
+    def call(self, rows: Any) -> Any:
+        return rows + self.draw(tf.shape(rows), self.seeds)
+
+
+def of_drawing(layer: Any) -> graph.Graph:
+    first = keras.Input((3,))
+    return recording.record(keras.Model(first, layer(keras.layers.Dense(3)(first))))
+
+
+@pytest.mark.parametrize(
+    ("layer", "operation"),
+    [
+        (lambda: Drawing(lambda dims, _: tf.random.normal(dims, dtype="float64")), "RandomStand"),
+        (lambda: Drawing(lambda dims, _: tf.random.normal(dims, 0, 1, "float64", 4)), "RandomSt"),
+        (
+            lambda: Drawing(lambda dims, _: tf.function(tf.random.uniform)(dims, 0, 1, "float64")),
+            "RandomUniform",
+        ),
+        (lambda: Drawing(lambda dims, _: keras.random.normal((3,))), "keras.random"),
+        (
+            lambda: keras.layers.Lambda(lambda rows: rows + keras.random.normal((3,))),
+            "keras.random",
+        ),
+    ],
+)
+def test_what_draws_without_a_generator_is_refused(
+    layer: Callable[[], Any], operation: str
+) -> None:
+    with pytest.raises(errors.UserCodeError, match=rf"draws by {operation}.* without a seed gen"):
+        randomness.check(of_drawing(layer()))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: Drawing(lambda dims, seeds: keras.random.normal((3,), seed=seeds)),
+        lambda: Drawing(lambda dims, _: tf.random.stateless_normal(dims, (1, 2), dtype="float64")),
+        lambda: keras.layers.Dropout(0.5),
+        lambda: keras.layers.GaussianNoise(0.5),
+    ],
+)
+def test_what_draws_from_a_generator_is_not(layer: Callable[[], Any]) -> None:
+    randomness.check(of_drawing(layer()))

@@ -14,7 +14,8 @@ import numpy as np
 from keras.src.backend.common import global_state  # the public API sets this state only
 from tensorflow.python.eager import context  # as above
 
-_KERAS = ("global_random_seed", "global_seed_generator")
+_GENERATOR = "global_seed_generator"
+_KERAS = ("global_random_seed", _GENERATOR)
 
 
 @contextlib.contextmanager
@@ -29,7 +30,7 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.seed(seed)
         tensorflow._seed, tensorflow._rng = seed, random.Random(seed)  # noqa: S311
         global_state.set_global_attribute("global_random_seed", seed)
-        global_state.set_global_attribute("global_seed_generator", None)
+        global_state.set_global_attribute(_GENERATOR, None)
         yield
     finally:
         random.setstate(python)
@@ -37,6 +38,17 @@ def seeded(seed: int) -> Iterator[None]:
         tensorflow._seed, tensorflow._rng = operations
         for name, value in attributes.items():
             global_state.set_global_attribute(name, value)
+
+
+@contextlib.contextmanager
+def drawing_from(generator: keras.random.SeedGenerator) -> Iterator[None]:
+    """Let Keras' operations without a seed draw from a generator, in this thread."""
+    before = global_state.get_global_attribute(_GENERATOR)
+    global_state.set_global_attribute(_GENERATOR, generator)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(_GENERATOR, before)
 
 
 @contextlib.contextmanager

@@ -1,14 +1,15 @@
 """A rank's copy of the model, with its optimizer and its place in the mesh."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.utils import naming  # not in the public API
 
-from tfparallel_trainer import user
+from tfparallel_trainer import random_state, user
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.step import added, checks, loss, outputs
@@ -27,9 +28,14 @@ class Replica:
     """Those of the outputs first, then `added.TERM`."""
     outputs: tuple[str, ...]
     seeds: list[tuple[Any, Any]]
-    """Variables of random layers (two integers: seed and counter) with their first values."""
+    """Variables of random layers and of `generator` (two integers: seed and counter) with their
+    first values."""
     advice: list[str]
     """Sentences for the user about this model."""
+    seed: int = 0
+    """Of the job."""
+    generator: Any = None
+    """What Keras' operations without a seed draw from while a step is traced."""
 
     @property
     def optimizer(self) -> Any:
@@ -66,14 +72,25 @@ class Replica:
         trained = {id(variable) for variable in self.model.trainable_weights}
         return [weight for weight in self.model.weights if id(weight) not in trained]
 
-    def reseed(self, step: tf.Tensor) -> None:
-        """Give random layers the seed of this step and rank, so that a resumed run draws alike.
+    @contextlib.contextmanager
+    def drawing(self, step: tf.Tensor, *, alone: bool = False) -> Iterator[None]:
+        """Let what is random follow from the step and the rank, while a step is traced.
 
-        `step` is a scalar int64. Ranks differ, or each would repeat the others' dropout masks.
+        Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but
+        for TensorFlow's own operations (`tf.random.normal`), which begin anew.
+
+        Args:
+            step: its number, a scalar int64.
+            alone: whether others run what is traced here, so that nothing tells them apart.
         """
         for variable, first in self.seeds:
             offset = tf.cast(step * self.data.size + self.data.index, variable.dtype)
             variable.assign(tf.stack([tf.constant(first[0]) + offset, tf.constant(first[1])]))
+        is_known = isinstance(self.data.index, int) and not alone
+        # Without a seed TensorFlow's own operations differ on all processes, and in each run.
+        tf.compat.v1.set_random_seed(self.seed + self.data.index if is_known else None)
+        with random_state.drawing_from(self.generator):
+            yield
 
 
 def build(
@@ -103,6 +120,7 @@ def build(
         terms = [*loss.terms(model, names), added.TERM]
         if not model.optimizer.built:  # one that scales the loss would get its state twice
             model.optimizer.build(model.trainable_variables)
+        generator = keras.random.SeedGenerator(seed)
         return Replica(
             rank=rank,
             device=device,
@@ -110,8 +128,10 @@ def build(
             data=collectives.Communicator.of(group, rank, device),
             terms=terms,
             outputs=names,
-            seeds=_seeds(model),
+            seeds=[*_seeds(model), (generator.state, generator.state.value.numpy())],
             advice=advice,
+            seed=seed,
+            generator=generator,
         )
 
 

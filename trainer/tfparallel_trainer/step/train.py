@@ -244,7 +244,7 @@ class Computed:
 def of_batch(own: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
     """Compute what a batch leads to when it is shared with no other rank."""
     with tf.GradientTape() as tape:
-        apart = metrics.apart(own, lambda: _forward(own, part, step))
+        apart = metrics.apart(own, lambda: _forward(own, part, step, alone=True))
         penalty = _penalty(own)
     found = apart.result
     scales = _scales(own, _denominators(own, found))
@@ -257,10 +257,12 @@ def of_batch(own: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
     )
 
 
-def _forward(own: replica.Replica, part: Any, step: tf.Tensor) -> list[loss.Fraction]:
+def _forward(
+    own: replica.Replica, part: Any, step: tf.Tensor, *, alone: bool = False
+) -> list[loss.Fraction]:
     x, y, weight = part
-    own.reseed(step)
-    y_pred = synchrony.forward(own.model, own.data, x)
+    with own.drawing(step, alone=alone):
+        y_pred = synchrony.forward(own.model, own.data, x)
     own.model.compute_metrics(x, y, y_pred, weight)
     return own.fractions(part, y_pred)
 
