@@ -38,7 +38,7 @@ def test_supported_kubernetes_is_what_the_tests_run() -> None:
         for module in ("older", "tools")
     )
     assert f"Kubernetes {oldest} to {newest} " in (rendering.ROOT / "docs/install.md").read_text()
-    assert f"(Kubernetes {oldest} to {newest};" in (rendering.ROOT / "README.md").read_text()
+    assert f"of Kubernetes {oldest} to {newest}, " in (rendering.ROOT / "README.md").read_text()
     chart = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["kubeVersion"] == f">={oldest}.0-0"
 

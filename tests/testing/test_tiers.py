@@ -63,6 +63,12 @@ def test_only_loopback_is_free_to_listen_on(address: object, offends: bool) -> N
     assert (guard.find_offence("socket.bind", (None, address)) is not None) == offends
 
 
+@pytest.mark.parametrize(("program", "offends"), [("fc-list", False), ("kubectl", True)])
+def test_the_search_for_fonts_is_no_process_of_a_test(program: str, offends: bool) -> None:
+    arguments = (program, [program, "--format"], None, None)
+    assert (guard.find_offence("subprocess.Popen", arguments) is not None) == offends
+
+
 def selects(files: set[str], test: str, *, starts: bool) -> bool:
     return changed.Changes(paths.ROOT, frozenset(files)).select_test(TESTS / test, starts=starts)
 
