@@ -80,7 +80,7 @@ def test_a_model_that_cannot_be_exported_is_the_users(tmp_path: pathlib.Path) ->
     assert not list(tmp_path.iterdir())
 
 
-class Wrapped(keras.Model):  # type: ignore[misc]  # Keras has no types
+class Wrapped(keras.Model):
     """A subclass without get_config whose arguments Keras cannot write down."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
@@ -93,7 +93,7 @@ class Wrapped(keras.Model):  # type: ignore[misc]  # Keras has no types
         return x
 
 
-class Scaled(keras.layers.Layer):  # type: ignore[misc]
+class Scaled(keras.layers.Layer):
     def __init__(self, factor: Any) -> None:
         super().__init__()
         self.factor = factor
@@ -112,7 +112,7 @@ class Broken(Scaled):
         return {"factor": self.unknown}
 
 
-class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step: Any) -> Any:
         return 0.1
 

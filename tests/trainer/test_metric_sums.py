@@ -106,7 +106,7 @@ def test_a_metric_of_keras_is_a_sum_over_the_examples(name: str) -> None:
     np.testing.assert_allclose(added, whole, rtol=1e-5)
 
 
-class Counting(keras.metrics.Metric):  # type: ignore[misc]  # Keras has no types
+class Counting(keras.metrics.Metric):
     """A metric of one variable; `change` gives its value from what it was and from the errors."""
 
     initial: Any = 0.0
@@ -168,7 +168,7 @@ class NotANumber(Counting):
         return state + 0 * keras.ops.log(-1 - keras.ops.sum(wrong))
 
 
-class Several(keras.metrics.Metric):  # type: ignore[misc]
+class Several(keras.metrics.Metric):
     """Uses metrics of Keras."""
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ class Former(Counting):
         return super().change(state, wrong)
 
 
-class Restarted(keras.metrics.Mean):  # type: ignore[misc]
+class Restarted(keras.metrics.Mean):
     """A metric of Keras that a user has made into another one."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -270,7 +270,7 @@ class Restarted(keras.metrics.Mean):  # type: ignore[misc]
         super().update_state(keras.ops.abs(y_true - y_pred))
 
 
-class Hidden(keras.metrics.Metric):  # type: ignore[misc]
+class Hidden(keras.metrics.Metric):
     def __init__(self) -> None:
         super().__init__(name="hidden")
         self.state = tf.Variable(0.0)
@@ -311,8 +311,8 @@ NO_SUMS = [
     (Raw, "StatelessScope.* raises AttributeError"),
 ]
 
-TARGETS = np.float32([[0.0], [2.0], [1.0], [3.0], [0.5], [7.0]])
-INPUTS = np.float32([[1.0], [1.5], [0.0], [2.0], [0.5], [1.0]])
+TARGETS = np.array([[0.0], [2.0], [1.0], [3.0], [0.5], [7.0]], "float32")
+INPUTS = np.array([[1.0], [1.5], [0.0], [2.0], [0.5], [1.0]], "float32")
 
 
 def linear() -> keras.Model:
@@ -343,7 +343,7 @@ def test_what_is_no_sum_is_refused(metric: Callable[[], Any], reason: str) -> No
     assert f"({metric.__name__}) cannot be added up over replicas" in str(refused.value)
 
 
-class Watching(keras.layers.Layer):  # type: ignore[misc]
+class Watching(keras.layers.Layer):
     """A layer with a metric, which Keras reports, too."""
 
     def __init__(self, metric: Any) -> None:
@@ -387,7 +387,7 @@ def test_variables_made_without_add_variable_are_added_up() -> None:
 
 
 def test_a_divided_model_refuses_it_where_a_batch_is_divided() -> None:
-    functions = {
+    functions: dict[str, Callable[..., Any]] = {
         "build_model": linear,
         "compile_model": lambda model: model.compile("sgd", "mse", metrics=[Maximum()]),
         "training_data": lambda: (INPUTS, TARGETS),

@@ -156,7 +156,8 @@ def _alike(variable: Any, start: Any, added: Any, again: Any) -> bool:
     kind = tf.as_dtype(variable.dtype)
     share = 0.0
     if kind.is_floating:
-        share = min(_ROUNDINGS * float(ml_dtypes.finfo(kind.as_numpy_dtype).eps), 0.1)
+        precision = float(ml_dtypes.finfo(kind.as_numpy_dtype).eps)  # type: ignore[no-untyped-call]
+        share = min(_ROUNDINGS * precision, 0.1)
     near = np.abs(again - added) <= share * np.maximum(np.abs(start), np.abs(added))
     return bool(np.all(near | (again == added) | (np.isnan(again) & np.isnan(added))))
 
