@@ -226,19 +226,19 @@ def columns(*shapes: tuple[int, ...], dtype: str = "float64") -> Iterator[Any]:
     ],
 )
 def test_batches_that_do_not_fit_the_first_two_are_told(data: Any, said: str) -> None:
-    made = batches.opened(data, "x", None)
-    assert made is not None
+    opened = batches.opened(data, "x", None)
+    assert opened is not None
     with pytest.raises(errors.UserCodeError, match=re.escape(said)):
-        list(batches.Source(made, None, None).epoch(0))
+        list(batches.Source(opened, None, None).epoch(0))
 
 
 def test_batches_take_the_types_of_the_first_one() -> None:
-    made = batches.opened(
+    opened = batches.opened(
         itertools.chain(columns((4, 6)), columns((4, 6), (2, 6), dtype="int8")), "x", None
     )
-    assert made is not None
-    given = list(batches.Source(made, None, None).epoch(0))
-    assert [(x.dtype, x.shape, y.dtype) for x, y, _ in given] == [
+    assert opened is not None
+    arrays = list(batches.Source(opened, None, None).epoch(0))
+    assert [(x.dtype, x.shape, y.dtype) for x, y, _ in arrays] == [
         ("float64", (4, 6), "float64"),
         ("float64", (4, 6), "float64"),
         ("float64", (2, 6), "float64"),

@@ -377,13 +377,13 @@ def test_variables_made_without_add_variable_are_added_up() -> None:
     module = ranks.module(
         linear, lambda model: model.compile("sgd", "mse", metrics=[Several(), "mae"])
     )
-    found = []
+    results = []
     for count in (1, 3):
         replicas = ranks.build(module, (INPUTS, TARGETS, None), count)
         batches = ranks.feed_of((INPUTS, TARGETS, None), count, len(INPUTS))
         evaluation = evaluate.Evaluation(module, replicas, batches.spec)
-        found.append(evaluation.run(batches.epoch(0, 0)))
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
+        results.append(evaluation.run(batches.epoch(0, 0)))
+    assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
 def test_a_divided_model_refuses_it_where_a_batch_is_divided() -> None:

@@ -178,13 +178,13 @@ def test_restarts_are_bounded_unless_more_are_asked_for(
     tmp_path: pathlib.Path, written: int, assignments: list[str], limit: int, noted: bool
 ) -> None:
     document = jobs.job(_TRUE, runPolicy={"backoffLimit": written})
-    given = source.read(jobs.write(tmp_path, document), assignments)
-    assert given.job.spec.run_policy.backoff_limit == limit
+    result = source.read(jobs.write(tmp_path, document), assignments)
+    assert result.job.spec.run_policy.backoff_limit == limit
     note = (
         "spec.runPolicy.backoffLimit is 2147483647; on this machine 10 failures at most lead to a "
         "restart, unless --set spec.runPolicy.backoffLimit=N allows more"
     )
-    assert given.notes == ((note,) if noted else ())
+    assert result.notes == ((note,) if noted else ())
 
 
 @pytest.mark.parametrize(
