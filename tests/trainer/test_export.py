@@ -1,6 +1,9 @@
 """What a run starts from and leaves: initial weights, model.keras, SavedModel."""
 
 import pathlib
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,7 +13,7 @@ import tensorflow as tf
 from testing.trainer import launch
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, export, warm
-from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.contract import exits, outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
@@ -77,6 +80,99 @@ def test_a_model_that_cannot_be_exported_is_the_users(tmp_path: pathlib.Path) ->
     assert not list(tmp_path.iterdir())
 
 
+class Wrapped(keras.Model):
+    """A subclass without get_config whose arguments Keras cannot write down."""
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        super().__init__()
+        self.parts = list(layers)
+
+    def call(self, x: Any) -> Any:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class Scaled(keras.layers.Layer):
+    def __init__(self, factor: Any) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+class Described(Scaled):
+    def get_config(self) -> dict[str, Any]:
+        return {"factor": self.factor}
+
+
+class Broken(Scaled):
+    def get_config(self) -> dict[str, Any]:
+        return {"factor": self.unknown}
+
+
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step: Any) -> Any:
+        return 0.1
+
+
+def compiled(*layers: Any, **how: Any) -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **how})
+    return model
+
+
+def wrapped() -> keras.Model:
+    model = Wrapped([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model(np.ones((1, 3)))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "part", "reason"),
+    [
+        (wrapped, "Wrapped", "non-serializable argument values"),
+        (lambda: compiled(Scaled(object())), "Scaled", "non-serializable argument values"),
+        (lambda: compiled(Described(object())), "Described", "Cannot serialize object"),
+        (lambda: compiled(Broken(1)), "Broken", "has no attribute 'unknown'"),
+        (
+            lambda: compiled(optimizer=keras.optimizers.SGD(Schedule())),
+            "Schedule",
+            "must override `get_config",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_saved_is_named_before_training(
+    tmp_path: pathlib.Path, build: Callable[[], keras.Model], part: str, reason: str
+) -> None:
+    model = build()
+    with pytest.raises((NotImplementedError, TypeError, AttributeError)):
+        model.save(tmp_path / "model.keras")
+    said = rf"could not be saved .*cannot write down {part} \(.*{reason}.*Let {part}\.get_config"
+    with pytest.raises(errors.UserCodeError, match=said):
+        export.check(model, tmp_path / "model.py")
+
+
+def test_models_that_can_be_saved_are_not_refused(tmp_path: pathlib.Path) -> None:
+    def distance(y: Any, y_pred: Any) -> Any:
+        return keras.ops.abs(y - y_pred)
+
+    rate = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    models = [
+        network(),
+        compiled(Scaled(2.0), Described(0.5)),
+        compiled(keras.layers.Lambda(lambda x: 2 * x)),
+        compiled(optimizer=keras.optimizers.Adam(rate), loss=distance, metrics=[distance, "mae"]),
+    ]
+    for model in models:
+        export.check(model, tmp_path / "model.py")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*includes a `lambda`")
+            model.save(tmp_path / "model.keras")
+
+
 MODEL = """
 import keras, numpy
 def build_model():
@@ -114,3 +210,40 @@ def test_a_run_of_two_starts_from_a_file_and_leaves_both_models(
         np.testing.assert_allclose(loaded.predict(np.ones((2, 3)), verbose=0), wanted, rtol=1e-6)
     served = tf.saved_model.load(output / outputs.SAVED_MODEL)
     np.testing.assert_allclose(served.serve(tf.ones((2, 3))), wanted, rtol=1e-6)
+
+
+STRATEGY = """
+def build_strategy():
+    import tensorflow
+    return tensorflow.distribute.OneDeviceStrategy("/cpu:0")
+"""
+SUBCLASS = """
+class Wrapped(keras.Model):
+    def __init__(self, parts):
+        super().__init__()
+        self.parts = parts
+    def call(self, x):
+        return self.parts[0](x)
+def build_model():
+    return Wrapped([keras.layers.Dense(4)])
+"""
+
+
+def test_runs_that_save_their_model_end_before_the_first_step(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    begin, end = MODEL.index("def build_model"), MODEL.index("def compile_model")
+    text = MODEL[:begin] + SUBCLASS.lstrip() + MODEL[end:]
+    (tmp_path / "model.py").write_text(text + STRATEGY)
+    job: dict[str, Any] = {"source": tmp_path, "epochs": 1, "globalBatchSize": 4}
+    environments = runs.server_environments(folder="ParameterServer", workers=1, **job)
+    with runs.group(list(environments.values())) as group:
+        group.processes[0].wait(120)
+        ended = [group.result(0)]
+    for strategy in ("Mirrored", "Custom"):
+        ended += runs.end("model.py", folder=strategy, strategy=strategy, **job).ended
+    for one in ended:
+        assert one.code == exits.Exit.USER_ERROR, one
+        assert "the trained model could not be saved as model.keras" in one.errors
+        assert "Let Wrapped.get_config return the arguments of __init__" in one.errors
+    assert not any(log.read_text() for log in tmp_path.rglob(outputs.TRAIN_LOG))

@@ -1,11 +1,12 @@
 """Our fit against Keras' own: the same arguments, the same weights, the same history."""
 
 import inspect
+import itertools
 import json
 import pathlib
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -18,7 +19,7 @@ from testing.trainer import keras_fit, weights
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
-from tfparallel_trainer.fitting import callbacks, support
+from tfparallel_trainer.fitting import batches, callbacks, support
 
 pytestmark = [
     # Keras' own callbacks read variables in a way that NumPy deprecates.
@@ -43,6 +44,7 @@ TOGETHER = (
     "data_set",
     "endless_data_set",
     "generator",
+    "changing_lengths",
     "PyDataset",
     "mixed_bfloat16",
     "mixed_float16",
@@ -199,6 +201,48 @@ def test_a_generator_makes_one_epoch_and_then_has_ended() -> None:
     assert history.epoch == [0]
     with pytest.raises(errors.UserCodeError, match="x has no more batches for epoch 1: give"):
         fit_with(x=batches(), y=None, batch_size=None, epochs=2)
+
+
+def columns(*shapes: tuple[int, ...], dtype: str = "float64") -> Iterator[Any]:
+    for shape in shapes:
+        yield np.ones(shape, dtype), np.ones((shape[0], 1), dtype)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            columns((4, 3, 6), (4, 5, 6), (4, 5, 2)),
+            "x gives an array of shape (4, 5, 2) where the first two batches have (None, None, 6)",
+        ),
+        (
+            itertools.chain(columns((4, 3, 6), (4, 3, 6)), [(np.ones((4, 3, 6)),) * 3]),
+            "x gives a batch of 3 arrays, and the first one has 2",
+        ),
+        (
+            itertools.chain(columns((4, 6), (4, 6), dtype="int32"), columns((4, 6))),
+            "x gives an array of float64 where the first batch has int32",
+        ),
+    ],
+)
+def test_batches_that_do_not_fit_the_first_two_are_told(data: Any, said: str) -> None:
+    opened = batches.opened(data, "x", None)
+    assert opened is not None
+    with pytest.raises(errors.UserCodeError, match=re.escape(said)):
+        list(batches.Source(opened, None, None).epoch(0))
+
+
+def test_batches_take_the_types_of_the_first_one() -> None:
+    opened = batches.opened(
+        itertools.chain(columns((4, 6)), columns((4, 6), (2, 6), dtype="int8")), "x", None
+    )
+    assert opened is not None
+    arrays = list(batches.Source(opened, None, None).epoch(0))
+    assert [(x.dtype, x.shape, y.dtype) for x, y, _ in arrays] == [
+        ("float64", (4, 6), "float64"),
+        ("float64", (4, 6), "float64"),
+        ("float64", (2, 6), "float64"),
+    ]
 
 
 def test_what_is_no_compiled_model_is_said_in_a_sentence() -> None:

@@ -1,14 +1,58 @@
 """The trained model as files that other programs load."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
+import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import keras
+
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.step import averages
+
+
+def check(model: Any, module: pathlib.Path) -> None:
+    """See before training that Keras can describe the model in a file after it.
+
+    Args:
+        model: built and compiled.
+        module: the user's module, for the message.
+
+    Raises:
+        UserCodeError: a part of it has no get_config that works; the sentence names its class.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # saving says them again
+            json.dumps(keras.saving.serialize_keras_object(model))
+    except Exception as error:
+        part = _unwritten(error) or type(model).__name__
+        reason = " ".join(str(error).split()).partition(". ")[0][:300] or type(error).__name__
+        raise errors.UserCodeError(
+            f"{module}: the trained model could not be saved as {outputs.MODEL}, because Keras "
+            f"cannot write down {part} ({reason}). Let {part}.get_config return the arguments of "
+            "__init__, as numbers, strings, lists or Keras objects, and decorate the class with "
+            "@keras.saving.register_keras_serializable().",
+            "" if isinstance(error, NotImplementedError) else user.trace(error, module.parent),
+        ) from error
+
+
+def _unwritten(error: Exception) -> str | None:
+    """The class of the innermost object whose configuration Keras was writing."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    parts = [
+        frame.f_locals.get("obj")
+        for frame in frames
+        if frame.f_code.co_name == keras.saving.serialize_keras_object.__name__
+    ]
+    names = [type(part).__name__ for part in parts if hasattr(part, "get_config")]
+    return names[-1] if names else None
 
 
 def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:

@@ -78,6 +78,8 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     compare(given, process, names[0], count)
     with reporter_of(given, process) as reporter, watch.peers(given.cluster, process.give_up):
         ready = setup.prepare(given, process.module, mesh, names, process.out.say)
+        if not process.script:
+            export.check(ready.replicas[0].model, process.module.path)
         made = _engine(given, process, ready)
         with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
             outer = loop(given, process, ready, reporter, made, moves)

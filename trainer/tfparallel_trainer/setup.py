@@ -3,13 +3,16 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
 
 from tfparallel_trainer import settings, user, warm
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.data import feed, nest, source
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.step import replica, state
+from tfparallel_trainer.step import metric_sums, replica, state
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,8 @@ def prepare(
         PreemptedError: a newer attempt has started.
     """
     saved = _store(given, say)
-    training, evaluation = examples(given, module, division or over(mesh, given, len(devices)))
+    cut = division or over(mesh, given, len(devices))
+    training, evaluation = examples(given, module, cut)
     first = given.cluster.me * len(devices) if division is None else 0
     sample = training.sample()
     replicas: list[replica.Replica] = []
@@ -79,6 +83,9 @@ def prepare(
                 module, mesh, first + place, device, given.job.trainer.seed, sample
             )
         replicas.append(made)
+    if cut.ranks > 1 or given.uses_servers:
+        with scope():
+            _check_metrics(module, replicas[0], sample)
     held = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
     restored = saved.restore(held) if saved is not None else None
     if restored is not None:
@@ -99,6 +106,13 @@ def prepare(
         start=files.Position(step=step, epoch=epoch, example=example),
         given_attempt=given.attempt or 1,
     )
+
+
+def _check_metrics(module: user.Module, own: replica.Replica, sample: Any) -> None:
+    """Refuse metrics that are wrong when they are added up."""
+    with tf.device(own.device), user.guard(module.path, "computing the metrics raised"):
+        tensors = nest.convert(tf.convert_to_tensor, sample)
+        metric_sums.check(own.model, lambda: own.model(tensors[0], training=False), tensors)
 
 
 def _store(given: settings.Settings, say: Callable[[str], None]) -> store.Store | None:

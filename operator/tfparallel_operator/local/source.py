@@ -13,6 +13,13 @@ _UNUSED_KINDS = ("PersistentVolumeClaim", "Namespace")
 """Kinds that a job's file may bring for the cluster and that a folder makes up for here."""
 
 
+RESTARTS = 10
+"""How many failures at most lead to a restart here, unless the user asks for more: a job with no
+limit, as TFJobs are, would repeat a mistake in its script for ever."""
+
+_LIMIT = "spec.runPolicy.backoffLimit"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
     """A checked job, and what its file brings besides."""
@@ -34,13 +41,14 @@ def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:
     documents = load.parse_documents(read_text(path), str(path))
     document = overrides.apply(load.find_job(documents, str(path)), assignments)
     job = load.parse_manifest(document)
+    bounded = _bounded(job, assignments)
     source = Source(
-        job=job,
+        job=bounded,
         folder=path.resolve().parent,
         config_maps=dict(
             config_map.parse(found) for found in documents if found.get("kind") == config_map.KIND
         ),
-        notes=tuple(_notes(job, documents)),
+        notes=(*_notes(job, documents), *_limits(job, bounded)),
     )
     problems = list(_problems(source))
     if problems:
@@ -77,6 +85,24 @@ def read_text(path: pathlib.Path) -> str:
         raise load.SpecError(f"{path}: not UTF-8 text; give a job's YAML file") from error
     except OSError as error:
         raise load.SpecError(f"{path}: {error.strerror}; give a file that can be read") from error
+
+
+def _bounded(job: types.TFParallelJob, assignments: Sequence[str]) -> types.TFParallelJob:
+    """Return the job with no more than RESTARTS; an assignment for this run may allow more."""
+    policy = job.spec.run_policy
+    if policy.backoff_limit <= RESTARTS or any(one.startswith(f"{_LIMIT}=") for one in assignments):
+        return job
+    policy = policy.model_copy(update={"backoff_limit": RESTARTS})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"run_policy": policy})})
+
+
+def _limits(job: types.TFParallelJob, bounded: types.TFParallelJob) -> list[str]:
+    if bounded is job:
+        return []
+    return [
+        f"{_LIMIT} is {job.spec.run_policy.backoff_limit}; on this machine {RESTARTS} failures at "
+        f"most lead to a restart, unless --set {_LIMIT}=N allows more"
+    ]
 
 
 def _notes(job: types.TFParallelJob, documents: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,6 +1,7 @@
 """Calls of fit, each with its model: what Keras' fit and ours are given alike."""
 
 import dataclasses
+import itertools
 import os
 import tempfile
 from collections.abc import Callable
@@ -143,6 +144,29 @@ def generator():
     return {"x": go()}
 
 
+def changing_lengths():
+    random = np.random.default_rng(9)
+    lengths = itertools.cycle((4, 7, 2, 7, 1))
+
+    def go():
+        for length in lengths:
+            x = random.normal(size=(15, length, 6))
+            yield x, (np.arange(15) + length) % 3
+
+    return {"x": go()}
+
+
+def of_sequences():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None, 6))
+    hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+    pooled = keras.layers.GlobalAveragePooling1D()(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(3)(pooled))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.5), loss, metrics=["accuracy"])
+    return model
+
+
 class Parts(keras.utils.PyDataset):
     def __init__(self):
         super().__init__()
@@ -223,6 +247,9 @@ CASES = {
     ),
     "endless_data_set": Case(classifier, endless, lambda: {"epochs": 3, "steps_per_epoch": 5}),
     "generator": Case(classifier, generator, lambda: {"epochs": 3, "steps_per_epoch": 6}),
+    "changing_lengths": Case(
+        of_sequences, changing_lengths, lambda: {"epochs": 2, "steps_per_epoch": 5}
+    ),
     "PyDataset": Case(classifier, lambda: {"x": Parts()}, lambda: {"epochs": 2}),
     "EarlyStopping": Case(
         lambda: classifier(keras.optimizers.SGD(3.0)),

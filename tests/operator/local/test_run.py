@@ -126,6 +126,19 @@ async def test_the_budget_of_failures_ends_the_job(tmp_path: pathlib.Path) -> No
     assert _failure(outcome).startswith("BackoffLimitExceeded: job-worker-0 exited with code 1")
 
 
+async def test_a_job_without_a_limit_does_not_repeat_a_mistake_for_ever(
+    tmp_path: pathlib.Path,
+) -> None:
+    worker = {"restartPolicy": "OnFailure", "template": jobs.template(jobs.shell("echo; exit 1"))}
+    document = jobs.job({"Worker": worker}, runPolicy={"backoffLimit": 2147483647})
+    outcome, recorder = await jobs.finish(tmp_path, document)
+    assert "runPolicy.backoffLimit allows 10 restarts and they are spent" in _failure(outcome)
+    assert len(recorder.of("worker-0")) == source.RESTARTS + 1
+    assert "(failure 1 of 10 that lead to a restart)" in "".join(
+        event.message for event in recorder.events
+    )
+
+
 async def test_a_command_that_does_not_exist_fails_the_job(tmp_path: pathlib.Path) -> None:
     document = jobs.job({"Worker": ["no-such-command"]}, runPolicy={"backoffLimit": 0})
     outcome, recorder = await jobs.finish(tmp_path, document)

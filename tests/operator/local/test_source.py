@@ -167,6 +167,27 @@ def test_what_only_a_cluster_does_is_noted(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "assignments", "limit", "noted"),
+    [
+        (5, [], 5, False),
+        (2147483647, [], source.RESTARTS, True),
+        (2147483647, ["spec.runPolicy.backoffLimit=50"], 50, False),
+    ],
+)
+def test_restarts_are_bounded_unless_more_are_asked_for(
+    tmp_path: pathlib.Path, written: int, assignments: list[str], limit: int, noted: bool
+) -> None:
+    document = jobs.job(_TRUE, runPolicy={"backoffLimit": written})
+    result = source.read(jobs.write(tmp_path, document), assignments)
+    assert result.job.spec.run_policy.backoff_limit == limit
+    note = (
+        "spec.runPolicy.backoffLimit is 2147483647; on this machine 10 failures at most lead to a "
+        "restart, unless --set spec.runPolicy.backoffLimit=N allows more"
+    )
+    assert result.notes == ((note,) if noted else ())
+
+
+@pytest.mark.parametrize(
     ("content", "sentence"),
     [
         ({"data": {"a": 3}}, "data.a: received 3; input should be a valid string"),

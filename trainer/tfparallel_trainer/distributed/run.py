@@ -3,7 +3,17 @@
 import dataclasses
 from typing import Any
 
-from tfparallel_trainer import engine, reporting, run, settings, setup, stall, termination, training
+from tfparallel_trainer import (
+    engine,
+    export,
+    reporting,
+    run,
+    settings,
+    setup,
+    stall,
+    termination,
+    training,
+)
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.distributed import evaluation, places, steps, strategies
@@ -48,6 +58,7 @@ def _prepare(
     )
     (built,) = ready.replicas
     strategies.check_model(built.model)
+    export.check(built.model, process.module.path)
     advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
     traced = steps.Steps(strategy, process.module, advised)
     start = ready.start

@@ -7,7 +7,7 @@ its own part. So all processes must read the same batches, which is compared for
 import dataclasses
 import itertools
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -32,7 +32,7 @@ class Batches:
     count: int | None
     """Batches in a pass, where that is known."""
     spec: Any
-    """Structure of a batch, as tf.TensorSpec; None: that of the first one."""
+    """Structure of a batch, as tf.TensorSpec; None: what the first two have in common."""
     once: bool = False
     """Whether there is one pass only."""
     endless: bool = False
@@ -130,11 +130,14 @@ class Source:
         first = next(begun, None)
         if first is None:
             raise errors.UserCodeError(f"{given.name} gives no batches: let it give some.")
+        read = [first]
+        if given.spec is None and given.count != 1:  # as in Keras, which sees from two what changes
+            read += itertools.islice(begun, 1)
         self._begun: Iterator[Any] | None = None
         if given.once or not anew:  # two passes at a time could change each other's order
-            self._begun = itertools.chain([first], begun)
+            self._begun = itertools.chain(read, begun)
         self._first = self._triple(first)
-        self._spec = self._described()
+        self._spec = self._described([self._triple(batch) for batch in read])
 
     @property
     def batch_size(self) -> int:
@@ -178,7 +181,7 @@ class Source:
         if not self._anew:
             self._leave_out(number - self._coming)
             self._coming = number + 1
-        return map(self._triple, self._epoch(number))
+        return (self._fitting(self._triple(batch)) for batch in self._epoch(number))
 
     def _epoch(self, number: int) -> Iterator[Any]:
         """The batches of the coming epoch as the user gives them."""
@@ -245,12 +248,40 @@ class Source:
             next(self._pass, None)  # a PyDataset is told of the end
             self._pass = None
 
-    def _described(self) -> Any:
+    def _described(self, read: Sequence[Any]) -> Any:
+        """The structure of the batches, of which these have been read."""
         if self._given.spec is None:
-            return nest.convert(_spec_of, self._first)
-        weight = None if self._first[2] is None else _spec_of(self._first[2])
+            columns = zip(*(self._leaves_like(batch, self._first) for batch in read), strict=True)
+            return nest.packed(self._first, [_spec_of(column) for column in columns])
+        weight = None if self._first[2] is None else _spec_of([self._first[2]])
         triple = (*self._given.spec[:2], weight)
         return nest.convert(lambda one: tf.TensorSpec((None, *one.shape[1:]), one.dtype), triple)
+
+    def _fitting(self, batch: Any) -> Any:
+        """The batch in the types of the first one.
+
+        Raises:
+            UserCodeError: it has another structure, or other sizes where the first two agree.
+        """
+        leaves = self._leaves_like(batch, self._spec)
+        specs = nest.leaves(self._spec)
+        pairs = zip(leaves, specs, strict=True)
+        return nest.packed(batch, [_cast(self._given.name, *pair) for pair in pairs])
+
+    def _leaves_like(self, batch: Any, other: Any) -> list[Any]:
+        """The arrays of a batch.
+
+        Raises:
+            UserCodeError: the other one has more or fewer.
+        """
+        leaves, expected = nest.leaves(batch), len(nest.leaves(other))
+        if len(leaves) != expected:
+            raise errors.UserCodeError(
+                f"{self._given.name} gives a batch of {len(leaves)} arrays, and the first one has "
+                f"{expected}: let all be (x, y), or all (x, y, sample_weight), with as many inputs "
+                "and targets."
+            )
+        return leaves
 
     def _triple(self, batch: Any) -> Any:
         name = self._given.name
@@ -311,11 +342,35 @@ def _count(whole: Any) -> int:
     return int(nest.leaves(whole)[0].shape[0])
 
 
+def _cast(name: str, leaf: Any, spec: tf.TensorSpec) -> Any:
+    """Give an array of a batch the type of the first batch's."""
+    if not spec.shape.is_compatible_with(leaf.shape):
+        raise errors.UserCodeError(
+            f"{name} gives an array of shape {tuple(leaf.shape)} where the first two batches have "
+            f"{tuple(spec.shape)}, None being what changes: let the first two batches differ where "
+            "later ones do, pad all alike, or give a tf.data.Dataset with None in its element_spec."
+        )
+    kind = spec.dtype.as_numpy_dtype
+    if tf.as_dtype(leaf.dtype) == spec.dtype:
+        return leaf
+    array = np.asarray(leaf)
+    if not np.can_cast(array.dtype, kind, "same_kind"):
+        raise errors.UserCodeError(
+            f"{name} gives an array of {array.dtype} where the first batch has {spec.dtype.name}: "
+            "give all batches the same type."
+        )
+    return array.astype(kind)
+
+
 def _slice(whole: Any, part: range) -> Any:
     if not part:
         return None
     return nest.convert(lambda leaf: leaf[part.start : part.stop], whole)
 
 
-def _spec_of(leaf: Any) -> tf.TensorSpec:
-    return tf.TensorSpec((None, *leaf.shape[1:]), tf.as_dtype(leaf.dtype))
+def _spec_of(leaves: Sequence[Any]) -> tf.TensorSpec:
+    """What the arrays of several batches have in common."""
+    shape = tf.TensorShape((None, *leaves[0].shape[1:]))
+    for leaf in leaves:
+        shape = shape.most_specific_compatible_shape(leaf.shape)
+    return tf.TensorSpec(shape, tf.as_dtype(leaves[0].dtype))

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, reporting, run, settings, setup, stall, termination
+from tfparallel_trainer import errors, export, reporting, run, settings, setup, stall, termination
 from tfparallel_trainer.mesh import cluster, devices, shape, tasks, watch
 from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
 
@@ -79,6 +79,8 @@ def _train(
     )
     own = ready.replicas[0]
     steps.check(own.model)
+    if not process.script:
+        export.check(own.model, process.module.path)
     bound = given.job.trainer.max_staleness
     with strategy.scope():
         made = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)

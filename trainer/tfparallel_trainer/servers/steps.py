@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.step import evaluate, metrics, replica, train
+from tfparallel_trainer.step import evaluate, metric_sums, metrics, replica, train
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def check(model: Any) -> None:
             "would lose updates: remove it."
         )
     for variable in model.metrics_variables:
-        if variable.aggregation != "sum":
+        if variable.aggregation not in metric_sums.SUMMED:
             raise errors.UserCodeError(
                 f"The metric variable {variable.path} is combined by {variable.aggregation!r}; "
                 "with parameter servers the chief can only add metrics up: remove this metric."

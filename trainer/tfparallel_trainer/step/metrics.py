@@ -1,6 +1,8 @@
 """The compiled metrics over all ranks: each rank updates its own, their state is summed to report.
 
-How a state variable is combined is what the metric itself declares (`keras.Variable.aggregation`).
+A variable that the metric declares to be a mean, or that of the first replica
+(`keras.Variable.aggregation`), is combined so. All others are added up, which `metric_sums` has
+seen to be right.
 """
 
 import dataclasses
@@ -10,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.step import metric_sums, replica
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def _contribution(variable: Any, own: replica.Replica) -> tf.Tensor:
     value = tf.convert_to_tensor(variable)
     if not value.dtype.is_floating:
         value = tf.cast(value, tf.int64)
-    if variable.aggregation == "sum":
+    if variable.aggregation in metric_sums.SUMMED:
         return value
     if variable.aggregation == "mean":
         return value / tf.cast(own.data.size, value.dtype)

@@ -15,7 +15,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.step import added, loss, outputs, replica
+from tfparallel_trainer.step import added, loss, metric_sums, outputs, replica
 
 
 def build(
@@ -38,7 +38,8 @@ def build(
         A replica whose model is the head and whose optimizer is the user's, not yet built.
 
     Raises:
-        UserCodeError: `compile_model` raises or does not compile, or its loss does not fit.
+        UserCodeError: `compile_model` raises or does not compile, or its loss does not fit,
+            or a metric cannot be added up over ranks.
     """
     given = _compiled(module, skeleton)
     head = _identities(skeleton, model)
@@ -48,6 +49,8 @@ def build(
     with user.guard(module.path, "computing the metrics of the first training example raised"):
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
+        if data.size > 1:
+            metric_sums.check(head, lambda: y_pred, (None, y, weight))
     names = tuple(one.name for one in model.outputs)
     return replica.Replica(
         rank=data.index,

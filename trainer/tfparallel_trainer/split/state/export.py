@@ -29,6 +29,7 @@ def check(drawn: blueprint.Blueprint, module: user.Module) -> None:
     Raises:
         UserCodeError: Keras cannot serialise a part of the model, or changes weights as it writes.
     """
+    export.check(drawn.model, module.path)
     with (
         export.storing(pathlib.Path(outputs.MODEL), module.path),
         tempfile.TemporaryDirectory() as folder,
