@@ -66,7 +66,7 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
         ending.end(error.exit)
 
     late = errors.PreemptedError("Asked to end, at a moment when no step is made.")
-    stop = termination.Termination(lambda: give_up(late))
+    stop = termination.Termination(lambda: give_up(late), given.grace_seconds)
     stop.install()
     devices.limit_threads()
     module = None

@@ -248,7 +248,7 @@ class Training:
             self._parts.watch.moved(f"batch {number} of the evaluation after step {self._step}")
 
     def _stop(self) -> None:
-        self._parts.termination.allow(termination.SAVE_SECONDS)
+        self._parts.termination.allow_save()
         self._save()
         raise errors.PreemptedError(
             f"A replica was asked to end: training stopped after step {self._step}"

@@ -68,7 +68,7 @@ class Session:
             preflight.check(given)
             _check_role(given)
             listens = self._in_job or self._asked.output_dir is not None
-            with signals.listening(listens, self._late) as stop:
+            with signals.listening(listens, self._late, given.grace_seconds) as stop:
                 self._train(given, data, stop)
         return None if self._made is None else self._made.history
 
@@ -88,6 +88,7 @@ class Session:
             logs_steps=False,
             progress=settings.progress_target(os.environ),
             first_epoch=self._asked.initial_epoch,
+            grace_seconds=settings.grace_seconds(os.environ),
         )
 
     def _train(
