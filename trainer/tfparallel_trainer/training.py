@@ -73,6 +73,7 @@ class Training:
             NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
         """
         looks_on = self._parts.looks_on
+        self._parts.watch.moved("training began")
         looks_on.training_begins()
         while not self._finished():
             self._run_epoch()
