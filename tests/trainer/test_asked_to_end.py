@@ -1,10 +1,11 @@
 """SIGTERM at any moment: a documented exit code within ten seconds, and no step is lost."""
 
+import contextlib
 import pathlib
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -142,25 +143,58 @@ class Clock:
         return self.now
 
 
-def test_time_that_is_given_later_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(termination, "time", clock)
-    given_up = threading.Event()
-    stop = termination.Termination(given_up.set)
+    return clock
+
+
+@contextlib.contextmanager
+def asked(stop: termination.Termination) -> Iterator[None]:
+    """Send this process SIGTERM; the handlers are then as they were."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         stop.install()
-        stop.allow(0.3)
         signal.raise_signal(signal.SIGTERM)
         wait_for(lambda: stop.asked)
-        stop.allow(1.0)
-        clock.now, looks = 0.9, clock.looks
-        wait_for(lambda: clock.looks >= looks + 2)  # the first of them has then changed nothing
-        assert not given_up.is_set()
-        clock.now = 1.0
-        wait_for(given_up.is_set)
+        yield
     finally:
         stop.end()
         signal.set_wakeup_fd(-1)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def assert_ends_at(clock: Clock, moment: float, given_up: threading.Event) -> None:
+    clock.now, looks = moment - 0.01, clock.looks
+    wait_for(lambda: clock.looks >= looks + 2)  # the first of them has then changed nothing
+    assert not given_up.is_set()
+    clock.now = moment + 0.01
+    wait_for(given_up.is_set)
+
+
+def test_time_that_is_given_later_counts(clock: Clock) -> None:
+    given_up = threading.Event()
+    stop = termination.Termination(given_up.set, 30)
+    stop.allow(0.3)
+    with asked(stop):
+        stop.allow(1.0)
+        assert_ends_at(clock, 1.0, given_up)
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [(600, 595.0), (30, 25.0), (12, 10.0)])
+def test_a_save_may_take_most_of_the_grace(clock: Clock, grace: int, seconds: float) -> None:
+    given_up = threading.Event()
+    stop = termination.Termination(given_up.set, grace)
+    stop.allow(termination.STEP_SECONDS)
+    with asked(stop), stop.saving():
+        assert_ends_at(clock, seconds, given_up)
+
+
+def test_a_step_may_not_take_longer_than_the_grace(clock: Clock) -> None:
+    given_up = threading.Event()
+    stop = termination.Termination(given_up.set, 3)
+    stop.allow(termination.STEP_SECONDS)
+    with asked(stop):
+        assert_ends_at(clock, 2.5, given_up)

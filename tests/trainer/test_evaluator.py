@@ -142,15 +142,17 @@ def test_an_evaluator_needs_examples(tmp_path: pathlib.Path, runs: trainings.Run
 def test_the_chief_does_not_wait_for_an_evaluator_that_is_dead(tmp_path: pathlib.Path) -> None:
     job = evaluator_settings(tmp_path, {**MLP, "startTimeoutSeconds": 1})
     lines: list[str] = []
-    results.wait_for(12, job, lines.append)
+    looks: list[str] = []
+    results.wait_for(12, job, lines.append, looks.append)
     assert [line.split(" ")[0] for line in lines] == ["waiting", "warning:"]
+    assert looks, "each is a sign of life"
     posted = board.Board(job)
     lines.clear()
-    results.wait_for(12, job, lines.append)
+    results.wait_for(12, job, lines.append, looks.append)
     assert "the job ends without it" in lines[1]
     posted.post(12, {"loss": float("nan"), "accuracy": 0.5})
     lines.clear()
-    results.wait_for(12, job, lines.append)
+    results.wait_for(12, job, lines.append, looks.append)
     assert lines == []
     assert str(results.metrics(job)) == "{'val_loss': nan, 'val_accuracy': 0.5}"
 

@@ -60,8 +60,8 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
                 replicas, train.TrainStep(made, replicas, given.spec), None, None
             ),
             reporter=reporting.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
-            termination=termination.Termination(lambda: None),
-            watch=stall.Watch(),
+            termination=termination.Termination(lambda: None, 30),
+            watch=stall.Watch(stall.Limits(work=600, wait=600)),
             schedule=schedule.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
             save=lambda at: saved.append(at.step),
         ),

@@ -12,9 +12,12 @@ import pytest
 from testing.trainer import launch
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, stall
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import exits, job_file
 
 pytestmark = pytest.mark.usefixtures("processes")
+
+
+LIMITS = stall.Limits(work=0.4, wait=50.0)
 
 
 class Clock:
@@ -53,7 +56,7 @@ def test_what_moves_is_left_alone_and_what_stands_is_shown(
         ended.set()
 
     with (tmp_path / "stacks").open("w+") as stream:
-        with stall.watching(0.4, give_up, stream) as watch:
+        with stall.watching(LIMITS, give_up, stream) as watch:
             for step in range(8):
                 clock.advance(0.3)
                 watch.moved(f"step {step}")
@@ -71,10 +74,59 @@ def stuck_here(clock: Clock, ended: threading.Event) -> None:
     assert ended.wait(60)
 
 
+def test_a_wait_for_others_has_its_own_limit(tmp_path: pathlib.Path, clock: Clock) -> None:
+    told: list[errors.TrainerError] = []
+    ended = threading.Event()
+
+    def give_up(error: errors.TrainerError) -> None:
+        told.append(error)
+        ended.set()
+
+    with (
+        (tmp_path / "stacks").open("w") as stream,
+        stall.watching(LIMITS, give_up, stream) as watch,
+    ):
+        with watch.waiting():
+            clock.advance(49.0)
+            watch.moved("a look")
+            clock.advance(49.0)
+        clock.advance(0.3)
+        assert not told
+        clock.advance(0.2)
+        assert ended.wait(60)
+    assert "since the wait for the other replicas ended" in str(told[0])
+
+
+def test_a_wait_for_others_is_watched_too(tmp_path: pathlib.Path, clock: Clock) -> None:
+    told: list[errors.TrainerError] = []
+    ended = threading.Event()
+
+    def give_up(error: errors.TrainerError) -> None:
+        told.append(error)
+        ended.set()
+
+    with (
+        (tmp_path / "stacks").open("w") as stream,
+        stall.watching(LIMITS, give_up, stream) as watch,
+        watch.waiting(),
+    ):
+        clock.advance(51.0)
+        assert ended.wait(60)
+    assert "since the wait for the other replicas began" in str(told[0])
+
+
+def test_others_get_more_time_than_all_their_limits() -> None:
+    spec = job_file.TrainerSpec.model_validate(
+        {"epochs": 1, "stepTimeoutSeconds": 30, "startTimeoutSeconds": 100}
+    )
+    assert stall.limits(spec) == stall.Limits(work=30, wait=1000)
+
+
 def test_a_watch_that_is_over_ends_nothing(tmp_path: pathlib.Path, clock: Clock) -> None:
     told: list[errors.TrainerError] = []
     before = set(threading.enumerate())
-    with (tmp_path / "stacks").open("w") as stream, stall.watching(600, told.append, stream):
+    limits = stall.Limits(work=600, wait=600)
+    with (tmp_path / "stacks").open("w") as stream, stall.watching(limits, told.append, stream):
         (watching,) = set(threading.enumerate()) - before
     clock.now += 600
     watching.join(60)
@@ -86,7 +138,7 @@ LOCKED = """
 import ctypes, sys
 from tfparallel_trainer import stall
 stall.LOCKED_SECONDS = 0.5
-with stall.watching(1.0, sys.exit, sys.stderr):
+with stall.watching(stall.Limits(1.0, 1.0), sys.exit, sys.stderr):
     ctypes.PyDLL(None).sleep(60)  # keeps Python's lock
 """
 
@@ -115,17 +167,6 @@ def training_data():
 def never_comes():
     time.sleep(600)
 """
-
-
-def test_a_stuck_run_ends(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
-    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 20}
-    environments = launch.environments(tmp_path, tmp_path, trainer, devices=2, strategy="Mirrored")
-    with runs.group(environments) as group:
-        (ended,) = group.wait()
-    assert ended.code == exits.Exit.STALLED, ended
-    assert "in never_comes" in ended.errors
-    assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
 
 
 def test_a_replica_whose_data_never_comes_ends_all(

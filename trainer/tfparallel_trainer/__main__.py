@@ -53,7 +53,7 @@ def _tell_cluster(env: Mapping[str, str]) -> None:
 
 def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
-    from tfparallel_trainer import failures, run, termination, user
+    from tfparallel_trainer import failures, run, stall, termination, user
     from tfparallel_trainer.distributed import run as under_strategy
     from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.mesh import devices
@@ -66,7 +66,7 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
         ending.end(error.exit)
 
     late = errors.PreemptedError("Asked to end, at a moment when no step is made.")
-    stop = termination.Termination(lambda: give_up(late))
+    stop = termination.Termination(lambda: give_up(late), given.grace_seconds)
     stop.install()
     devices.limit_threads()
     module = None
@@ -74,20 +74,22 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
         if given.uses_servers and not given.cluster.is_chief and not given.evaluates:
             serve.until_done(given, out, stop)
             return
-        module = user.load(given.source_dir, given.job.trainer.module)
-        process = run.Process(module=module, out=out, stop=stop, give_up=give_up, started=started)
-        evaluator.check(given, module)
+        run_to_end = run.train_to_end
         if given.evaluates:
-            evaluator.until_done(given, process)
-            return
-        train_to_end = run.train_to_end
-        if given.uses_servers:
-            train_to_end = with_servers.train_to_end
+            run_to_end = evaluator.until_done
+        elif given.uses_servers:
+            run_to_end = with_servers.train_to_end
         elif given.divides_model:
-            train_to_end = in_parts.train_to_end
+            run_to_end = in_parts.train_to_end
         elif given.under_strategy:
-            train_to_end = under_strategy.train_to_end
-        train_to_end(given, process)
+            run_to_end = under_strategy.train_to_end
+        with stall.watching(stall.limits(given.job.trainer), give_up) as watch:
+            module = user.load(given.source_dir, given.job.trainer.module, watch.moved)
+            process = run.Process(
+                module=module, out=out, stop=stop, give_up=give_up, watch=watch, started=started
+            )
+            evaluator.check(given, module)
+            run_to_end(given, process)
     except Exception as error:
         raise failures.translate(error, given.cluster.alone, module) from error
     finally:

@@ -69,6 +69,6 @@ class OutOfMemoryError(TrainerError):
 
 
 class StalledError(TrainerError):
-    """A step did not end within its limit."""
+    """A step, or what comes before or after the steps, did not end within its limit."""
 
     exit = exits.Exit.STALLED

@@ -48,6 +48,8 @@ class Process:
     stop: termination.Termination
     give_up: Callable[[errors.TrainerError], None]
     """Ends the process from any thread."""
+    watch: stall.Watch
+    """Takes this process's signs of life."""
     started: float
     """time.monotonic() at the start of the process."""
     devices: int | None = None
@@ -72,31 +74,31 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     ranks = count * len(given.cluster.tasks)
     mesh = shape.Mesh(data=ranks, generation=next(generations))
     _check_batch(given, mesh, count)
-    held = None if process.devices else join(given, process.out.say)
+    held = None if process.devices else join(given, process)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
     compare(given, process, names[0], count)
     with reporter_of(given, process) as reporter, watch.peers(given.cluster, process.give_up):
-        ready = setup.prepare(given, process.module, mesh, names, process.out.say)
+        ready = setup.prepare(given, process.module, mesh, names, process.out.say, process.watch)
         if not process.script:
             export.check(ready.replicas[0].model, process.module.path)
         made = _engine(given, process, ready)
-        with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
-            outer = loop(given, process, ready, reporter, made, moves)
-            if given.cluster.is_chief:
-                if ready.mesh.data > 1 or not process.script:
-                    _announce(given, process, ready, outer)
-                warn(given, process, ready)
-            process.stop.allow(termination.STEP_SECONDS)
-            outer.run()
+        outer = loop(given, process, ready, reporter, made)
+        if given.cluster.is_chief:
+            if ready.mesh.data > 1 or not process.script:
+                _announce(given, process, ready, outer)
+            warn(given, process, ready)
+        process.stop.allow(termination.STEP_SECONDS)
+        outer.run()
         if given.cluster.is_chief and not process.script:
             write_results(given, process, ready, reporter, outer.position)
-        made.barrier()  # nobody leaves before the chief has written everything
-    leave(given, made.barrier)
+        with process.watch.waiting():
+            made.barrier()  # nobody leaves before the chief has written everything
+    leave(given, process, made.barrier)
     del held  # the processes are one cluster as long as it lives
 
 
-def join(given: settings.Settings, say: Callable[[str], None]) -> object | None:
+def join(given: settings.Settings, process: Process) -> object | None:
     """Find the peers and start TensorFlow's cluster with them.
 
     Returns:
@@ -104,8 +106,10 @@ def join(given: settings.Settings, say: Callable[[str], None]) -> object | None:
     """
     if given.cluster.alone:
         return None
-    met = meeting.meet(given.cluster, given.job.trainer.start_timeout_seconds, say)
-    return meeting.join(given.cluster, met)
+    limit = given.job.trainer.start_timeout_seconds
+    with process.watch.waiting():
+        met = meeting.meet(given.cluster, limit, process.out.say)
+        return meeting.join(given.cluster, met)
 
 
 def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None:
@@ -132,7 +136,8 @@ def compare(given: settings.Settings, process: Process, device: str, count: int)
         f"the content of {path.name}": number(source),
         **process.facts,
     }
-    agreement.check(given.cluster, device, facts)
+    with process.watch.waiting():  # a script may do what it likes before it comes here
+        agreement.check(given.cluster, device, facts)
 
 
 def number(digest: str) -> int:
@@ -160,7 +165,8 @@ def reporter_of(given: settings.Settings, process: Process) -> Iterator[reportin
         )
         seconds = progress.PATIENT_SECONDS
     finally:
-        pusher.close(seconds)
+        with process.watch.waiting("the last report of progress"):
+            pusher.close(seconds)
         if written is not None:
             written.close()
 
@@ -171,7 +177,6 @@ def loop(
     ready: setup.Ready,
     reporter: reporting.Reporter,
     made: engine.Engine,
-    moves: stall.Watch,
 ) -> training.Training:
     """Put together the outer loop around an engine."""
 
@@ -189,7 +194,7 @@ def loop(
         engine=made,
         reporter=reporter,
         termination=process.stop,
-        watch=moves,
+        watch=process.watch,
         schedule=schedule.Schedule(given.job.trainer.checkpoint, given.cluster.is_chief),
         save=save,
         looks_on=observe(ready),
@@ -253,9 +258,11 @@ def write_results(
 ) -> None:
     """Leave the trained model and the summary in the output directory."""
     model = ready.replicas[0].model
+    process.watch.moved(f"the export of {outputs.MODEL} began")
     export.save(model, given.output_dir / outputs.MODEL, process.module.path)
     if given.job.trainer.saved_model:
         folder = given.output_dir / outputs.SAVED_MODEL
+        process.watch.moved(f"the export of {outputs.SAVED_MODEL} began")
         export.save_for_serving(model, folder, process.module.path)
     write_summary(given, process, ready, reporter, position, steps_by_worker)
 
@@ -269,8 +276,9 @@ def write_summary(
     steps_by_worker: dict[str, int] | None = None,
 ) -> None:
     """Leave the summary in the output directory, which says that all is done."""
+    process.watch.moved("the export ended")
     if given.job.evaluator:
-        results.wait_for(position.step, given, process.out.say)
+        results.wait_for(position.step, given, process.out.say, process.watch.moved)
         reporter.evaluated(position.step, position.epoch)
     duration = time.monotonic() - process.started
     summary = outputs.Summary(
@@ -293,10 +301,10 @@ def write_summary(
     )
 
 
-def leave(given: settings.Settings, barrier: Callable[[], None]) -> None:
+def leave(given: settings.Settings, process: Process, barrier: Callable[[], None]) -> None:
     """Wait until no peer needs this process any more; the work itself is done."""
     if given.cluster.alone:
         return
     # A peer that leaves first breaks this wait, and has seen the end of all work before.
-    with contextlib.suppress(tf.errors.OpError):
+    with process.watch.waiting(), contextlib.suppress(tf.errors.OpError):
         barrier()

@@ -20,6 +20,9 @@ WITH_SERVERS = "ParameterServer"
 CUSTOM = "Custom"
 """A tf.distribute.Strategy that the user's module builds."""
 
+_GRACE_SECONDS = 30
+"""What Kubernetes gives a pod that says nothing."""
+
 TPU = "TPU"
 """TensorFlow's strategy for TPUs."""
 
@@ -55,6 +58,8 @@ class Settings:
     progress: ProgressTarget | None
     first_epoch: int = 0
     """The epoch that training begins with, where no checkpoint says otherwise."""
+    grace_seconds: int = _GRACE_SECONDS
+    """How long after SIGTERM this process is killed."""
     same_dropout: bool = False
     """Whether parts of a tensor get the dropout that the whole one would get."""
 
@@ -106,6 +111,7 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         cpu_devices=positive(env, environment.CPU_DEVICES) or 1,
         logs_steps=_switch(env, environment.STEP_LOG),
         progress=progress_target(env),
+        grace_seconds=grace_seconds(env),
         same_dropout=_switch(env, environment.SAME_DROPOUT),
     )
 
@@ -177,6 +183,20 @@ def positive(env: Mapping[str, str], name: str) -> int | None:
         return None
     if not value.isdecimal() or int(value) < 1:
         raise errors.BadConfigurationError(f"${name} is {value!r}: give a number from 1.")
+    return int(value)
+
+
+def grace_seconds(env: Mapping[str, str]) -> int:
+    """Read how long after SIGTERM this process is killed.
+
+    Raises:
+        BadConfigurationError: it is no number of seconds.
+    """
+    value = env.get(environment.GRACE_SECONDS, str(_GRACE_SECONDS))
+    if not value.isdecimal():
+        raise errors.BadConfigurationError(
+            f"${environment.GRACE_SECONDS} is {value!r}: give whole seconds, such as 30."
+        )
     return int(value)
 
 

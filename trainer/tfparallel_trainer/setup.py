@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import settings, user, warm
+from tfparallel_trainer import settings, stall, user, warm
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, nest, source
@@ -50,6 +50,7 @@ def prepare(
     mesh: shape.Mesh,
     devices: list[str],
     say: Callable[[str], None],
+    watch: stall.Watch,
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     division: feed.Division | None = None,
 ) -> Ready:
@@ -61,6 +62,7 @@ def prepare(
         mesh: the mesh of all processes.
         devices: names of this process's devices.
         say: writes a line for people.
+        watch: takes the signs of life.
         scope: variables are created in what it gives.
         division: how batches are cut when the mesh has but one rank; absent: over its data axis.
 
@@ -69,6 +71,7 @@ def prepare(
         BadConfigurationError: the checkpoints or the initial weights are those of another model.
         PreemptedError: a newer attempt has started.
     """
+    watch.moved("the preparation began")
     saved = _store(given, say)
     cut = division or over(mesh, given, len(devices))
     training, evaluation = examples(given, module, cut)
@@ -87,15 +90,18 @@ def prepare(
         with scope():
             _check_metrics(module, replicas[0], sample)
     held = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
+    watch.moved("reading the newest checkpoint began")
     restored = saved.restore(held) if saved is not None else None
     if restored is not None:
         say(f"resuming after step {restored.step} from {given.output_dir / outputs.CHECKPOINTS}")
     weights = given.job.trainer.initial_weights
     if restored is None and weights is not None and given.cluster.is_chief:
+        watch.moved("reading the initial weights began")
         warm.load(replicas[0].model, weights, given.source_dir)
         say(f"starting with the weights of {weights}")
     own = restored or files.Position(step=0, epoch=given.first_epoch, example=0)
-    step, epoch, example = state.share(replicas, [own.step, own.epoch, own.example])
+    with watch.waiting():
+        step, epoch, example = state.share(replicas, [own.step, own.epoch, own.example])
     return Ready(
         mesh=mesh,
         replicas=replicas,

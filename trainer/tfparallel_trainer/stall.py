@@ -1,10 +1,11 @@
-"""Ends a process whose training no longer moves, after showing where every thread stands.
+"""Ends a process that shows no sign of life, after showing where every thread stands.
 
 A thread of its own watches, since the main thread is the one that is stuck: in a collective whose
 peer does not come, in the user's data function, or on a disk that does not answer.
 """
 
 import contextlib
+import dataclasses
 import faulthandler
 import sys
 import threading
@@ -13,69 +14,140 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.contract import job_file
 
 _LOOKS = 20
 """How often a limit is looked at before it is over."""
 
+_OTHERS = 10
+"""How many times the limit a wait for other replicas may take: each thing that they do meanwhile
+has the limit for itself, and a replica that is stuck ends itself."""
+
+_START_SECONDS = 600.0
+"""What the start of TensorFlow's cluster may take beyond startTimeoutSeconds, by its own limits;
+a TPU's is the longest."""
 
 LOCKED_SECONDS = 60.0
 """How much longer a process may take that does not even let this thread run."""
 
 
-class Watch:
-    """What the main thread tells of its moves."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """How many seconds may pass between two signs of life."""
 
-    def __init__(self) -> None:
-        self._last = (time.monotonic(), "training began")
+    work: float
+    """Where this process works, and in steps, which all replicas make together."""
+    wait: float
+    """Where it waits for the others outside of steps."""
+
+
+def limits(spec: job_file.TrainerSpec) -> Limits:
+    """Return the limits of a job."""
+    work = float(spec.step_timeout_seconds)
+    wait = _OTHERS * work + spec.start_timeout_seconds + _START_SECONDS
+    return Limits(work=work, wait=wait)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sign:
+    """A sign of life, and how long it is enough."""
+
+    at: float
+    what: str
+    limit: float
+
+
+class Watch:
+    """Takes the signs of life of a process: that something has begun or ended."""
+
+    def __init__(self, limits: Limits, stream: TextIO = sys.stderr) -> None:
+        """Args:
+        limits: between two signs.
+        stream: where the stacks are written to; a real file.
+        """
+        self._limits = limits
+        self._stream = stream
+        self._sign = _Sign(time.monotonic(), "the start", limits.work)
+        self._over = False
+        self._changing = threading.Lock()
 
     def moved(self, what: str) -> None:
-        """Tell that something ended, such as "step 7"."""
-        self._last = time.monotonic(), what
+        """Take a sign of life, such as "step 7" or "the call of training_data began"."""
+        with self._changing:
+            self._sign = _Sign(time.monotonic(), what, self._sign.limit)
 
-    @property
-    def still(self) -> tuple[float, str]:
-        """For how many seconds nothing ended, and what ended last."""
-        since, what = self._last
-        return time.monotonic() - since, what
+    @contextlib.contextmanager
+    def waiting(self, what: str = "the wait for the other replicas") -> Iterator[None]:
+        """Give the body the time of a wait for others, which it may spend without Python's lock."""
+        self._change(f"{what} began", self._limits.wait)
+        try:
+            yield
+        finally:
+            self._change(f"{what} ended", self._limits.work)
+
+    def postpone(self) -> None:
+        """Have the process ended a while after the limit, by a timer that needs no lock.
+
+        TensorFlow may wait for a peer with Python's lock in its hand.
+        """
+        with self._changing:
+            if not self._over:
+                faulthandler.dump_traceback_later(
+                    self._sign.limit + LOCKED_SECONDS, exit=True, file=self._stream
+                )
+
+    def stalled(self) -> errors.StalledError | None:
+        """Return the error when the last sign is too long ago."""
+        with self._changing:
+            sign = self._sign
+        seconds = time.monotonic() - sign.at
+        if seconds < sign.limit:
+            return None
+        return errors.StalledError(
+            f"Nothing has ended for {seconds:.0f} s (trainer.stepTimeoutSeconds) since "
+            f"{sign.what}: the stacks of all threads stand above. See whether another replica, the "
+            "data or a disk is stuck, or give it more time."
+        )
+
+    def end(self) -> None:
+        """Stop the timer for good."""
+        with self._changing:
+            self._over = True
+            faulthandler.cancel_dump_traceback_later()
+
+    def _change(self, what: str, limit: float) -> None:
+        with self._changing:
+            self._sign = _Sign(time.monotonic(), what, limit)
+        self.postpone()
 
 
 @contextlib.contextmanager
 def watching(
-    limit: float, give_up: Callable[[errors.TrainerError], None], stream: TextIO = sys.stderr
+    limits: Limits, give_up: Callable[[errors.TrainerError], None], stream: TextIO = sys.stderr
 ) -> Iterator[Watch]:
-    """Watch while the body runs.
+    """Watch this process while the body runs.
 
     Args:
-        limit: seconds without a move after which the process is ended.
+        limits: how long it may show no sign of life.
         give_up: ends the process; called from another thread.
         stream: where the stacks are written to; a real file.
     """
-    watch = Watch()
+    watch = Watch(limits, stream)
     over = threading.Event()
 
-    def postpone() -> None:
-        # TensorFlow may wait for a peer with Python's lock in its hand: this timer needs no lock.
-        faulthandler.dump_traceback_later(limit + LOCKED_SECONDS, exit=True, file=stream)
-
     def look() -> None:
-        while not over.wait(limit / _LOOKS):
-            postpone()
-            seconds, what = watch.still
-            if seconds >= limit:
+        while not over.wait(limits.work / _LOOKS):
+            watch.postpone()
+            error = watch.stalled()
+            if error is not None:
                 faulthandler.dump_traceback(stream, all_threads=True)
-                give_up(
-                    errors.StalledError(
-                        f"Nothing has ended for {seconds:.0f} s (trainer.stepTimeoutSeconds) since "
-                        f"{what}: the stacks of all threads stand above. See whether another "
-                        "replica or the data is stuck, or give a step more time."
-                    )
-                )
+                give_up(error)
                 return
 
-    postpone()
+    watch.postpone()
     threading.Thread(target=look, name="stall", daemon=True).start()
     try:
         yield watch
     finally:
         over.set()
-        faulthandler.cancel_dump_traceback_later()
+        watch.end()

@@ -15,8 +15,11 @@ STEP_SECONDS = 6.0
 """How long the main thread may take to reach the end of a step after a signal: peers that notice
 only then that this process is gone end within ten seconds of it too."""
 
-SAVE_SECONDS = 25.0
-"""How long after the signal it may take to save; Kubernetes kills after 30."""
+_LEAVE_SECONDS = 5.0
+"""What is kept of the time until SIGKILL, to leave in order."""
+
+_LEAVE_SHARE = 1 / 6
+"""What is kept of a time that is so short that this is less."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS = 0.2
@@ -25,9 +28,13 @@ _LOOK_SECONDS = 0.2
 class Termination:
     """Whether this process was asked to end, and how long it may take."""
 
-    def __init__(self, give_up: Callable[[], None]) -> None:
-        """Args: give_up: ends the process; called from another thread."""
+    def __init__(self, give_up: Callable[[], None], grace_seconds: float) -> None:
+        """Args:
+        give_up: ends the process; called from another thread.
+        grace_seconds: how long after the signal the process is killed.
+        """
         self._give_up = give_up
+        self._longest = grace_seconds - min(_LEAVE_SECONDS, _LEAVE_SHARE * grace_seconds)
         self._grace = 0.0
         self._asked_at: float | None = None
         self._asked = threading.Event()
@@ -51,18 +58,25 @@ class Termination:
             signal.signal(number, lambda *_: None)
 
     def allow(self, seconds: float) -> None:
-        """Give the main thread this long to end in order after a signal, even one that came."""
-        self._grace = seconds
+        """Give the main thread this long to end in order after a signal, even one that came.
+
+        That is less where the process is killed before.
+        """
+        self._grace = min(seconds, self._longest)
+
+    def allow_save(self) -> None:
+        """Give the main thread all the time that a save may take."""
+        self._grace = self._longest
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         """Give the body the time of a save, and after it the main thread what it had before."""
         before = self._grace
-        self._grace = max(before, SAVE_SECONDS)
+        self.allow_save()
         try:
             yield
         finally:
-            self._grace = min(SAVE_SECONDS, before + self._since_asked)
+            self.allow(before + self._since_asked)
 
     def end(self) -> None:
         """The run is over: a signal no longer changes how."""

@@ -73,6 +73,7 @@ class Training:
             NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
         """
         looks_on = self._parts.looks_on
+        self._parts.watch.moved("training began")
         looks_on.training_begins()
         while not self._finished():
             self._run_epoch()
@@ -248,7 +249,7 @@ class Training:
             self._parts.watch.moved(f"batch {number} of the evaluation after step {self._step}")
 
     def _stop(self) -> None:
-        self._parts.termination.allow(termination.SAVE_SECONDS)
+        self._parts.termination.allow_save()
         self._save()
         raise errors.PreemptedError(
             f"A replica was asked to end: training stopped after step {self._step}"

@@ -38,6 +38,10 @@ class Context:
     """Folder of checkpoints, model and logs."""
 
 
+def _unheard(_: str) -> None:
+    """Take a sign of life that nobody waits for."""
+
+
 class Module:
     """The functions of a user's module, each called with its errors translated.
 
@@ -46,6 +50,7 @@ class Module:
         functions: those that it has, by name.
         seeded: gives the context with random generators of a seed, in which a model is built and
             data functions are called.
+        moved: hears that a call begins and ends.
     """
 
     def __init__(
@@ -55,10 +60,12 @@ class Module:
         seeded: Callable[
             [int], contextlib.AbstractContextManager[None]
         ] = random_state.seeded_for_good,
+        moved: Callable[[str], None] = _unheard,
     ) -> None:
         self.path = path
         self.seeded = seeded
         self._functions = functions
+        self._moved = moved
 
     @property
     def evaluates(self) -> bool:
@@ -110,12 +117,20 @@ class Module:
         return self._call(name, known) if wanted else self._call(name)
 
     def _call(self, name: str, *arguments: Any) -> Any:
+        self._moved(f"the call of {name} began")
         with guard(self.path, f"{name} raised"):
-            return self._functions[name](*arguments)
+            result = self._functions[name](*arguments)
+        self._moved(f"the call of {name} ended")
+        return result
 
 
-def load(source_dir: pathlib.Path, name: str) -> Module:
+def load(source_dir: pathlib.Path, name: str, moved: Callable[[str], None] = _unheard) -> Module:
     """Import the user's module and check that it has the functions of the interface.
+
+    Args:
+        source_dir: the folder that it is in.
+        name: of its file.
+        moved: hears that the import and each call begins and ends.
 
     Raises:
         BadConfigurationError: there is no such file.
@@ -128,7 +143,9 @@ def load(source_dir: pathlib.Path, name: str) -> Module:
             f"trainer.module is {name!r}, but {source_dir} has no such file "
             f"(Python files there: {present}): name one of them."
         )
+    moved(f"the import of {name} began")
     module = _import(path, source_dir)
+    moved(f"the import of {name} ended")
     functions: dict[str, Callable[..., Any]] = {}
     for function in (*_REQUIRED, *_OPTIONAL):
         value = getattr(module, function, None)
@@ -139,7 +156,7 @@ def load(source_dir: pathlib.Path, name: str) -> Module:
             raise errors.UserCodeError(
                 f"{path}: {function} {what}; define it as docs/model-interface.md shows."
             )
-    return Module(path, functions)
+    return Module(path, functions, moved=moved)
 
 
 @contextlib.contextmanager

@@ -217,6 +217,9 @@ def pod(
     if job.spec.trainer is not None:
         _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)
     _fill_container(container, job, replica, spec, attempt)
+    grace = pod_spec.get("terminationGracePeriodSeconds")
+    if grace is not None:
+        containers.set_env(container, environment.GRACE_SECONDS, str(grace))
     _tell_cluster(container, job, replica, settings, known)
     gpus.prepare(pod_spec, container)
     if job.spec.host_network:

@@ -11,7 +11,7 @@ from tfparallel_operator.core import build, decision
 from tfparallel_operator.local import folders, ports, process, slowly, text, volumes
 from tfparallel_trainer.contract import environment
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 10
 """How long a process may take to end where its template says nothing: shorter than a pod's 30 s,
 because somebody sits and waits."""
 
@@ -88,7 +88,7 @@ class Launcher:
                 command=_slowed(_with_this_python(command), factor),
                 environment={**self._environment(own, container), **own},
                 folder=self._folder(container, local),
-                grace_seconds=GRACE_SECONDS if grace is None else float(grace),
+                grace_seconds=float(GRACE_SECONDS if grace is None else grace),
             ),
             needed=[folder for _, folder in mounts],
             output=None if output is None else pathlib.Path(output),
@@ -132,6 +132,7 @@ class Launcher:
         threads = str(max(1, _cores() // self.replicas))
         result = {**_DEFAULTS, **dict.fromkeys(_THREAD_LIMITS, threads), **result}
         result[environment.PROGRESS_SECONDS] = _REPORT_SECONDS
+        result[environment.GRACE_SECONDS] = str(GRACE_SECONDS)
         devices = container.resources.limits.get(names.GPU_RESOURCE)
         if devices is not None and environment.CPU_DEVICES not in own:
             result[environment.CPU_DEVICES] = str(devices)

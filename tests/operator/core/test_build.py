@@ -101,6 +101,15 @@ def test_a_command_of_ones_own_may_say_why_it_ends() -> None:
     assert environment(pod)["TFPARALLEL_FAILURE_FILE"] == "/tmp/why"
 
 
+def test_a_replica_knows_how_long_it_may_take_to_end() -> None:
+    document = builders.manifest(worker=2)
+    usual = environment(a_pod(load.parse_job(document)))
+    assert "TFPARALLEL_GRACE_SECONDS" not in usual, "that is Kubernetes' default"
+    template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+    template["spec"]["terminationGracePeriodSeconds"] = 600
+    assert environment(a_pod(load.parse_job(document)))["TFPARALLEL_GRACE_SECONDS"] == "600"
+
+
 def test_a_template_is_kept_and_never_changed() -> None:
     document = builders.manifest(chief=1, worker=2)
     template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]

@@ -346,6 +346,17 @@ async def test_the_coordinator_reports_with_its_token(tmp_path: pathlib.Path) ->
     assert outcome.job.status.state is names.State.SUCCEEDED
 
 
+@pytest.mark.parametrize(
+    ("pod_spec", "grace"), [({}, "10"), ({"terminationGracePeriodSeconds": 600}, "600")]
+)
+async def test_a_process_knows_when_it_is_killed(
+    tmp_path: pathlib.Path, pod_spec: dict[str, Any], grace: str
+) -> None:
+    show = jobs.template(jobs.shell(f"echo ${environment.GRACE_SECONDS}"), pod_spec=pod_spec)
+    _, recorder = await jobs.finish(tmp_path, jobs.job({"Chief": {"template": show}}))
+    assert recorder.of("chief-0") == [grace]
+
+
 async def test_the_shipped_trainer_finds_its_files(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").touch()
     names_shown = (environment.JOB_FILE, environment.SOURCE_DIR, environment.OUTPUT_DIR)

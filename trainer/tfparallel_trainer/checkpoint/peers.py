@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from tfparallel_trainer import stall
 from tfparallel_trainer.mesh import agreement, tasks
 
 
@@ -43,12 +44,18 @@ class Peers:
         return None
 
 
-def of(cluster: tasks.Cluster, device: str) -> Peers:
+def of(cluster: tasks.Cluster, device: str, watch: stall.Watch) -> Peers:
     """The processes of a cluster that has started; they talk through a device of this one."""
     if cluster.alone:
         return Peers()
+    numbers = agreement.Numbers(cluster, device)
+
+    def gather(number: int) -> Sequence[int]:
+        with watch.waiting():
+            return numbers(number)
+
     return Peers(
         me=cluster.me,
         names=tuple(task.name for task in cluster.tasks),
-        gather=agreement.Numbers(cluster, device),
+        gather=gather,
     )

@@ -38,6 +38,9 @@ PROGRESS_SECONDS = "TFPARALLEL_PROGRESS_SECONDS"
 """Shortest time between two reports, in whole seconds; absent: `progress.MIN_INTERVAL_SECONDS`.
 One machine that runs one job takes them more often than a cluster's operator."""
 
+GRACE_SECONDS = "TFPARALLEL_GRACE_SECONDS"
+"""Whole seconds from SIGTERM until the replica is killed; absent: 30, Kubernetes' default."""
+
 STEP_LOG = "TFPARALLEL_STEP_LOG"
 """1: the chief writes a line for each step into `outputs.STEP_LOG`; absent: it does not."""
 

@@ -32,7 +32,7 @@ class Exit(enum.IntEnum):
     BAD_CONFIGURATION = 78
     """The job file, the environment or the strategy cannot work as given."""
     STALLED = 79
-    """A step did not end within its limit."""
+    """A step, or what comes before or after the steps, did not end within its limit."""
 
     @property
     def retryable(self) -> bool:
@@ -69,7 +69,7 @@ _MEANINGS = {
     Exit.PREEMPTED: "asked to end, after saving a checkpoint where one is configured",
     Exit.OUT_OF_MEMORY: "out of memory",
     Exit.BAD_CONFIGURATION: "the configuration cannot work as given",
-    Exit.STALLED: "a training step did not end in time",
+    Exit.STALLED: "a step, or what comes before or after the steps, did not end in time",
 }
 
 

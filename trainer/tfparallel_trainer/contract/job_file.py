@@ -112,9 +112,11 @@ class TrainerSpec(base.Model):
     """How long a replica waits for its peers before it ends and names who is missing."""
 
     step_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 1800
-    """How long training may go without the end of a step, of a batch of the evaluation or of a
-    checkpoint. Then the replica shows the stacks of its threads and ends with exit code 79. The
-    first step counts too, so leave time for building its graph."""
+    """How long a replica may go without the end of a step, of a batch of the evaluation or of a
+    checkpoint; before and after the steps, of a call of one of the module's functions, of reading a
+    checkpoint or of an export. Then the replica shows the stacks of its threads and ends with exit
+    code 79. The first step counts too, so leave time for building its graph. Outside of steps a
+    replica waits for the others ten times as long, and startTimeoutSeconds and ten minutes more."""
 
     @pydantic.model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -10,7 +10,6 @@ from tfparallel_trainer import (
     run,
     settings,
     setup,
-    stall,
     termination,
     training,
 )
@@ -29,8 +28,9 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     """
     count = devices.prepare(given.cpu_devices, given.cluster.alone)
     limit = given.job.trainer.start_timeout_seconds
-    met = meeting.meet(given.cluster, limit, process.out.say)
-    strategy = strategies.build(given, process.module, process.out.say, met)
+    with process.watch.waiting():
+        met = meeting.meet(given.cluster, limit, process.out.say)
+        strategy = strategies.build(given, process.module, process.out.say, met)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     own = places.of_process(strategy)
     strategies.check_places(given, strategy, own)
@@ -44,8 +44,9 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         outer = _train(given, process, ready, traced, reporter, strategy)
         if given.cluster.is_chief:
             run.write_results(given, process, ready, reporter, outer.position)
-        traced.barrier()  # nobody leaves before the chief has written everything
-    run.leave(given, traced.barrier)
+        with process.watch.waiting():
+            traced.barrier()  # nobody leaves before the chief has written everything
+    run.leave(given, process, traced.barrier)
 
 
 def _prepare(
@@ -54,7 +55,14 @@ def _prepare(
     size, ranks = given.job.trainer.global_batch_size, strategy.num_replicas_in_sync
     division = feed.Division(batch_size=size, ranks=ranks, own=own)
     ready = setup.prepare(
-        given, process.module, shape.Mesh(), [""], process.out.say, strategy.scope, division
+        given,
+        process.module,
+        shape.Mesh(),
+        [""],
+        process.out.say,
+        process.watch,
+        strategy.scope,
+        division,
     )
     (built,) = ready.replicas
     strategies.check_model(built.model)
@@ -62,7 +70,8 @@ def _prepare(
     advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
     traced = steps.Steps(strategy, process.module, advised)
     start = ready.start
-    step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
+    with process.watch.waiting():
+        step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
     position = files.Position(step=step, epoch=epoch, example=example)
     return dataclasses.replace(ready, replicas=[advised], start=position), traced
 
@@ -87,12 +96,11 @@ def _train(
         traced.report,
         barrier=traced.barrier,
     )
-    with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
-        outer = run.loop(given, process, ready, reporter, made, moves)
-        if given.cluster.is_chief:
-            _announce(given, process, ready, strategy, outer.total_steps)
-        process.stop.allow(termination.STEP_SECONDS)
-        outer.run()
+    outer = run.loop(given, process, ready, reporter, made)
+    if given.cluster.is_chief:
+        _announce(given, process, ready, strategy, outer.total_steps)
+    process.stop.allow(termination.STEP_SECONDS)
+    outer.run()
     return outer
 
 

@@ -42,24 +42,31 @@ def owed(given: settings.Settings) -> bool:
     return given.evaluates and (ended is None or found is None or found.step != ended.steps)
 
 
-def wait_for(step: int, given: settings.Settings, say: Callable[[str], None]) -> None:
+def wait_for(
+    step: int,
+    given: settings.Settings,
+    say: Callable[[str], None],
+    moved: Callable[[str], None],
+) -> None:
     """Wait until the evaluator has evaluated the checkpoint of a step; not for one that is dead.
 
     Args:
         step: the last step of training.
         given: the settings of the chief.
         say: writes a line for people.
+        moved: hears of each look, because a disk may not answer.
     """
     limit = given.job.trainer.start_timeout_seconds
-    began = moved = time.monotonic()
+    began = changed = time.monotonic()
     before = read(given)
     if before is None or before.step != step:
         say(f"waiting for the evaluator to evaluate step {step}")
     while (found := read(given)) is None or found.step != step:
+        moved("a look for the evaluator's results")
         now = time.monotonic()
         if found != before:
-            before, moved = found, now
-        if now - moved > _SILENCE_SECONDS or now - began > limit:
+            before, changed = found, now
+        if now - changed > _SILENCE_SECONDS or now - began > limit:
             say(
                 f"warning: the evaluator has not evaluated step {step} in {now - began:.0f} s, and "
                 "the job ends without it: see the evaluator's log"

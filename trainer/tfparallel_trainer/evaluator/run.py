@@ -9,7 +9,7 @@ import pathlib
 import time
 from collections.abc import Iterator
 
-from tfparallel_trainer import errors, preflight, run, settings, stall, user
+from tfparallel_trainer import errors, preflight, run, settings, user
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
@@ -30,12 +30,12 @@ def until_done(given: settings.Settings, process: run.Process) -> None:
     devices.prepare(1, alone=True)
     told = board.Board(given)
     written = records.Records(given.output_dir, outputs.EVALUATION_LOG)
-    limit = given.job.trainer.step_timeout_seconds
-    with contextlib.closing(written), stall.watching(limit, process.give_up) as moves:
-        made = Evaluator(given, process, told, written, moves)
+    with contextlib.closing(written):
+        made = Evaluator(given, process, told, written)
         process.out.say(f"evaluates the checkpoints of {given.output_dir / outputs.CHECKPOINTS}")
         while made.look():
-            time.sleep(_LOOK_EVERY_SECONDS)
+            with process.watch.waiting("the wait for a checkpoint"):
+                time.sleep(_LOOK_EVERY_SECONDS)
     process.out.say(f"training is done, and step {made.evaluated} was evaluated last")
 
 
@@ -61,7 +61,6 @@ class Evaluator:
         process: run.Process,
         told: board.Board,
         written: records.Records,
-        moves: stall.Watch,
     ) -> None:
         """Build the model on this process's first device, from the examples to evaluate on.
 
@@ -72,7 +71,7 @@ class Evaluator:
         self._out = process.out
         self._board = told
         self._records = written
-        self._moves = moves
+        self._watch = process.watch
         self._folder = given.output_dir / outputs.CHECKPOINTS
         self._skipped: set[tuple[str, int]] = set()
         self._examples = source.evaluation(process.module, _request(given))
@@ -87,7 +86,7 @@ class Evaluator:
     def look(self) -> bool:
         """Evaluate the newest checkpoint if it is new; gives whether there may be more."""
         done = preflight.finished(self._given)  # before looking: the newest is then the last
-        self._moves.moved("a look for checkpoints")
+        self._watch.moved("a look for checkpoints")
         for folder in reversed(self._new()):
             at = self._load(folder)
             if at is not None:
@@ -140,7 +139,7 @@ class Evaluator:
             self._moved(f"batch {number} of the evaluation of step {step}")
 
     def _moved(self, what: str) -> None:
-        self._moves.moved(what)
+        self._watch.moved(what)
         self._board.work()
 
 

@@ -75,7 +75,7 @@ def fit(
         on_non_finite_loss: "Stop" raises, "Continue" leaves the step's update out.
         max_staleness: with parameter servers, how old a gradient may be.
         start_timeout_seconds: how long peers are waited for.
-        step_timeout_seconds: how long a step may take.
+        step_timeout_seconds: how long a step may take, or another part of the run.
 
     Returns:
         The `keras.callbacks.History`, on every process that trains.

@@ -1,6 +1,7 @@
 """One call of `fit`: its arguments as a job, run by the loop and the engines of all jobs."""
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -22,6 +23,7 @@ from tfparallel_trainer import (
     run,
     settings,
     setup,
+    stall,
     termination,
     user,
 )
@@ -68,7 +70,7 @@ class Session:
             preflight.check(given)
             _check_role(given)
             listens = self._in_job or self._asked.output_dir is not None
-            with signals.listening(listens, self._late) as stop:
+            with signals.listening(listens, self._late, given.grace_seconds) as stop:
                 self._train(given, data, stop)
         return None if self._made is None else self._made.history
 
@@ -88,49 +90,56 @@ class Session:
             logs_steps=False,
             progress=settings.progress_target(os.environ),
             first_epoch=self._asked.initial_epoch,
+            grace_seconds=settings.grace_seconds(os.environ),
         )
 
     def _train(
         self, given: settings.Settings, data: inputs.Inputs, stop: termination.Termination
     ) -> None:
-        functions = {"build_model": self._models.build, "training_data": lambda: data.training}
-        if data.validation is not None:
-            functions["evaluation_data"] = lambda: data.validation
-        module = user.Module(_script(), functions, self._models.seeded)
+        module = None
         try:
             if given.uses_servers:
                 surroundings.before_servers()
-                self._with_servers(given, self._process(module, data, stop, None))
-                return
-            limit = given.job.trainer.start_timeout_seconds
-            count = surroundings.join(given.cluster, limit, self._out.say)
-            run.train_to_end(given, self._process(module, data, stop, count))
+            if given.uses_servers and not given.cluster.is_chief:
+                serve.until_done(given, self._out, stop)
+                ending.end(0)
+            with stall.watching(stall.limits(given.job.trainer), self._give_up) as watch:
+                module = self._module(data, watch)
+                self._train_to_end(given, self._process(module, data, stop, watch))
         except errors.TrainerError:
             raise
         except Exception as error:
             raise failures.translate(error, given.cluster.alone, module) from error
 
-    def _with_servers(self, given: settings.Settings, process: run.Process) -> None:
-        if given.cluster.is_chief:
+    def _module(self, data: inputs.Inputs, watch: stall.Watch) -> user.Module:
+        functions = {"build_model": self._models.build, "training_data": lambda: data.training}
+        if data.validation is not None:
+            functions["evaluation_data"] = lambda: data.validation
+        return user.Module(_script(), functions, self._models.seeded, watch.moved)
+
+    def _train_to_end(self, given: settings.Settings, process: run.Process) -> None:
+        if given.uses_servers:
             with_servers.train_to_end(given, process)
             return
-        serve.until_done(given, self._out, process.stop)
-        ending.end(0)
+        limit = given.job.trainer.start_timeout_seconds
+        with process.watch.waiting():
+            count = surroundings.join(given.cluster, limit, self._out.say)
+        run.train_to_end(given, dataclasses.replace(process, devices=count))
 
     def _process(
         self,
         module: user.Module,
         data: inputs.Inputs,
         stop: termination.Termination,
-        count: int | None,
+        watch: stall.Watch,
     ) -> run.Process:
         return run.Process(
             module=module,
             out=self._out,
             stop=stop,
             give_up=self._give_up,
+            watch=watch,
             started=self._started,
-            devices=count,
             script=True,
             logs=self._asked.output_dir is not None,
             facts=data.facts,

@@ -25,14 +25,16 @@ class Untouched(termination.Termination):
 
 
 @contextlib.contextmanager
-def listening(wanted: bool, give_up: Callable[[], None]) -> Iterator[termination.Termination]:
+def listening(
+    wanted: bool, give_up: Callable[[], None], grace_seconds: float
+) -> Iterator[termination.Termination]:
     """Listen to SIGTERM and SIGINT in the body where it is wanted; then leave all as it was."""
     if not wanted:
-        yield Untouched(give_up)
+        yield Untouched(give_up, grace_seconds)
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     descriptor = signal.set_wakeup_fd(-1)
-    stop = termination.Termination(give_up)
+    stop = termination.Termination(give_up, grace_seconds)
     try:
         stop.install()
         yield stop

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, export, reporting, run, settings, setup, stall, termination
+from tfparallel_trainer import errors, export, reporting, run, settings, setup, termination
 from tfparallel_trainer.mesh import cluster, devices, shape, tasks, watch
 from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
 
@@ -28,7 +28,8 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     others = given.cluster.peers
     with control.Control(given.cluster.task) as answers:
         limit = given.job.trainer.start_timeout_seconds
-        cluster.reach(given.cluster, others, limit, process.out.say, answers.absent)
+        with process.watch.waiting():
+            cluster.reach(given.cluster, others, limit, process.out.say, answers.absent)
         servers = given.cluster.of(tasks.SERVER)
         workers = presence.Workers(given.cluster.of("worker"), answers, process.out.say)
         with (
@@ -37,7 +38,8 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
             _named(servers),
         ):
             _train(given, process, reporter, workers)
-        answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
+        with process.watch.waiting():
+            answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
 
 
 @contextlib.contextmanager
@@ -71,11 +73,18 @@ def _train(
     reporter: reporting.Reporter,
     workers: presence.Workers,
 ) -> None:
-    strategy = _connect(given.cluster)
+    with process.watch.waiting():
+        strategy = _connect(given.cluster)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     ready = setup.prepare(
-        given, process.module, shape.Mesh(), [""], process.out.say, strategy.scope
+        given,
+        process.module,
+        shape.Mesh(),
+        [""],
+        process.out.say,
+        process.watch,
+        strategy.scope,
     )
     own = ready.replicas[0]
     steps.check(own.model)
@@ -94,11 +103,10 @@ def _train(
         ready.evaluation,
         bound is not None,
     )
-    with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
-        outer = run.loop(given, process, ready, reporter, made_by, moves)
-        _announce(given, process, ready, outer.total_steps)
-        process.stop.allow(termination.STEP_SECONDS)
-        outer.run()
+    outer = run.loop(given, process, ready, reporter, made_by)
+    _announce(given, process, ready, outer.total_steps)
+    process.stop.allow(termination.STEP_SECONDS)
+    outer.run()
     if not process.script:
         run.write_results(given, process, ready, reporter, outer.position, workers.steps)
 

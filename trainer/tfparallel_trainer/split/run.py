@@ -12,7 +12,6 @@ from tfparallel_trainer import (
     run,
     settings,
     setup,
-    stall,
     termination,
     training,
 )
@@ -39,7 +38,7 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     """
     count = process.devices or devices.prepare(given.cpu_devices, given.cluster.alone)
     asked = _wanted(given, count)
-    held = None if process.devices else run.join(given, process.out.say)
+    held = None if process.devices else run.join(given, process)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
     run.compare(given, process, names[0], count)
@@ -48,24 +47,25 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
         together = upkeep.Upkeep(own)
         made = _engine(given, process, ready, own, together)
         reporter.placement = functools.partial(_placement, given, found, own)
-        with stall.watching(given.job.trainer.step_timeout_seconds, process.give_up) as moves:
-            watched = dataclasses.replace(
-                process, observe=lambda found: _observer(given, process, found, own, together)
-            )
-            outer = run.loop(given, watched, ready, reporter, made, moves)
-            if given.cluster.is_chief:
-                _announce(given, process, own, outer)
-                if asked.auto and found.made is not None:
-                    process.out.say("the planner's choice: " + " ".join(found.made.reasons))
-                run.warn(given, process, ready)
-            process.stop.allow(termination.STEP_SECONDS)
-            outer.run()
+        watched = dataclasses.replace(
+            process, observe=lambda found: _observer(given, process, found, own, together)
+        )
+        outer = run.loop(given, watched, ready, reporter, made)
+        if given.cluster.is_chief:
+            _announce(given, process, own, outer)
+            if asked.auto and found.made is not None:
+                process.out.say("the planner's choice: " + " ".join(found.made.reasons))
+            run.warn(given, process, ready)
+        process.stop.allow(termination.STEP_SECONDS)
+        outer.run()
+        process.watch.moved(f"the export of {outputs.MODEL} began")
         kept.export(outer.position, process.out.say)
         if given.cluster.is_chief:
             _write_pipeline(given, found, own)
             run.write_summary(given, process, ready, reporter, outer.position)
-        together.barrier()  # nobody leaves before the chief has written everything
-    run.leave(given, together.barrier)
+        with process.watch.waiting():
+            together.barrier()  # nobody leaves before the chief has written everything
+    run.leave(given, process, together.barrier)
     del held  # the processes are one cluster as long as it lives
 
 
@@ -100,7 +100,8 @@ def _prepare(
     given: settings.Settings, process: run.Process, asked: job_file.Mesh, names: list[str]
 ) -> tuple[setup.Ready, ranks.Ranks, keeping.Keeping, planned.Planned]:
     """Divide the model, load the data and build what the ranks of this process have of both."""
-    together = peers.of(given.cluster, names[0])
+    process.watch.moved("the preparation began")
+    together = peers.of(given.cluster, names[0], process.watch)
     bare = skeleton.build(process.module, given.job.trainer.seed)
     model = wishes.recorded(process.module, bare)
     skeleton.compile_model(process.module, bare)  # not before: it could not be recorded
@@ -125,6 +126,7 @@ def _prepare(
     own = ranks.build(process.module, bare, divided, places, examples)
     advice = checks.check(bare, mesh.data)
     kept = keeping.prepare(given, process.module, together, own.members, process.out.say)
+    process.watch.moved("reading the newest checkpoint began")
     ready = setup.Ready(
         mesh=mesh,
         replicas=[dataclasses.replace(one.head, advice=advice) for one in own.members],
