@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from testing import branches, paths
+from testing import branches, paths, waiting
 from testing.trainer import processes
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import environment, outputs
@@ -80,14 +80,14 @@ class Group:
 
     def wait_for_output(self, number: int, text: str, limit: float = _LIMIT_SECONDS) -> None:
         """Wait until a process has written something."""
-        deadline = time.monotonic() + limit
-        while True:
+
+        def look() -> tuple[bool, bool]:
             ended = self.processes[number].poll() is not None  # if so, it has written everything
-            if text in self._files[number][0].read_text():
-                return
-            if ended or time.monotonic() > deadline:
-                raise AssertionError(f"{text!r} was not written: {self._files[number]}")
-            time.sleep(0.02)
+            return text in self._files[number][0].read_text(), ended
+
+        what = f"{text!r} in {self._files[number]}"
+        is_written, _ = waiting.until(look, what, limit, when=any, poll=0.02)
+        assert is_written, f"{what}: the process has ended without it"
 
 
 def environments(

@@ -5,11 +5,11 @@ import pathlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from testing import disks
+from testing import disks, waiting
 from testing.trainer import launch, reference, saves, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import termination
@@ -86,13 +86,6 @@ def is_saving(checkpoints: pathlib.Path) -> bool:
     return any((draft / saves.data()).exists() for draft in saves.drafts(checkpoints))
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 150
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.0005)
-
-
 def test_during_a_save(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     (tmp_path / "model.py").write_text(saves.MODEL)
     trainer: dict[str, object] = {"steps": launch.ENDLESS, "globalBatchSize": 4}
@@ -102,7 +95,11 @@ def test_during_a_save(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     with disks.mounted(tmp_path / "output", "size=1g") as output:
         checkpoints = output / "checkpoints"
         with runs.group(environments) as group:
-            wait_for(lambda: (checkpoints / "step-0000000002").exists() and is_saving(checkpoints))
+            waiting.until(
+                lambda: (checkpoints / "step-0000000002").exists() and is_saving(checkpoints),
+                "a save after that of step 2",
+                poll=0.0005,
+            )
             (ended,) = ask(group, [0], until=[0])
         assert ended.code == exits.Exit.PREEMPTED, ended
         stopped = int(ended.errors.rsplit("after step ", 1)[1].split(",")[0])
@@ -157,7 +154,7 @@ def asked(stop: termination.Termination) -> Iterator[None]:
     try:
         stop.install()
         signal.raise_signal(signal.SIGTERM)
-        wait_for(lambda: stop.asked)
+        waiting.until(lambda: stop.asked, "the signal")
         yield
     finally:
         stop.end()
@@ -168,10 +165,11 @@ def asked(stop: termination.Termination) -> Iterator[None]:
 
 def assert_ends_at(clock: Clock, moment: float, given_up: threading.Event) -> None:
     clock.now, looks = moment - 0.01, clock.looks
-    wait_for(lambda: clock.looks >= looks + 2)  # the first of them has then changed nothing
+    # The first of two looks has then changed nothing.
+    waiting.until(lambda: clock.looks >= looks + 2, "two looks at the clock")
     assert not given_up.is_set()
     clock.now = moment + 0.01
-    wait_for(given_up.is_set)
+    waiting.until(given_up.is_set, "giving up")
 
 
 def test_time_that_is_given_later_counts(clock: Clock) -> None:

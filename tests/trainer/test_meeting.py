@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from testing import waiting
 from testing.trainer import launch
 from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
@@ -59,8 +60,7 @@ def test_a_peer_that_ends_while_others_are_waited_for_is_lost() -> None:
     first, second, _ = clusters(3)
     with meeting.Meeting(second) as other, concurrent.futures.ThreadPoolExecutor(1) as threads:
         found = threads.submit(wait, first)
-        while other.absent(first.task):
-            time.sleep(0.05)
+        waiting.until(lambda: not other.absent(first.task), "the first process")
         other.close()
         with pytest.raises(errors.PeerLostError, match="worker-1 ended while the processes met"):
             found.result(150)

@@ -7,12 +7,13 @@ import pathlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
+from testing import waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
@@ -280,13 +281,6 @@ def report(step: int) -> protocol.Report:
     return protocol.Report(step=step, metrics={"loss": "0.5"})
 
 
-def until(condition: Callable[[], object], limit: float = 60) -> None:
-    deadline = time.monotonic() + limit
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
-
-
 def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Path) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
@@ -294,7 +288,7 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
         url = f"http://127.0.0.1:{server.server_port}/progress"
         pusher = progress.Pusher(settings.ProgressTarget(url, token, None), 60, print)
         pusher.put(report(1))
-        until(lambda: server.got)
+        waiting.until(lambda: server.got, "the first report")
         token.write_text("second\n")
         for step in range(2, 6):
             pusher.put(report(step))

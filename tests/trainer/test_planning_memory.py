@@ -88,12 +88,16 @@ def test_a_step_takes_what_is_planned(name: str, isolated: Callable[..., Any]) -
     assert planned == pytest.approx(measured, rel=0.2)
 
 
-# TensorFlow counts what its allocator sets aside, up to twice of what is asked for: for Adafactor
-# 1.29 times of the plan in one run, and less than 1.2 times in the next.
-@pytest.mark.parametrize("name", repeats.some(["SGD", "Adafactor"], ["SGD"]))
+UPDATES = {"SGD": 0.2, "Adafactor": 0.4}
+"""With the share by which plan and count may differ. TensorFlow counts what its allocator sets
+aside, which is more than what is asked for: for Adafactor 1.29 times of the plan in one run, and
+less than 1.2 times in the next."""
+
+
+@pytest.mark.parametrize("name", repeats.some(UPDATES, ["SGD"]))
 def test_an_update_takes_what_is_planned(name: str, isolated: Callable[..., Any]) -> None:
     planned, measured = isolated(peaks, "dense", name)
-    assert planned == pytest.approx(measured, rel=0.2)
+    assert planned == pytest.approx(measured, rel=UPDATES[name])
 
 
 def test_what_has_no_gradient_keeps_nothing() -> None:

@@ -6,7 +6,6 @@ import errno
 import os
 import pathlib
 import subprocess
-import time
 import urllib.error
 from collections.abc import Callable, Iterator
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from testing import disks
+from testing import disks, waiting
 from testing.trainer import checkpoints, launch
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, export, failures, user
@@ -230,11 +229,12 @@ def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
     with disks.mounted(tmp_path / "output/checkpoints", "size=2m") as folder:
         with begin(tmp_path, checkpoint=checkpoint) as group:
             group.wait_for_output(0, "] step ")
-            deadline = time.monotonic() + 60
             # The kernel refuses while a file is being written.
-            while not store.checkpoints(folder) or remount(folder, "ro"):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            waiting.until(
+                lambda: store.checkpoints(folder) and not remount(folder, "ro"),
+                "a moment in which nothing is written",
+                poll=0.01,
+            )
             (ended,) = group.wait(90)
         kept = store.checkpoints(folder)
         assert ended.code == exits.Exit.STORAGE_FAILED, ended
