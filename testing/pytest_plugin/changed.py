@@ -2,8 +2,9 @@
 
 - A test within this process: when its module's imports reach a changed file.
 - A test that starts processes or a cluster: when its module imports a changed file by itself, or
-  when RUNS says that its processes run it. What only decides (`core`, `api`) is tested in the unit
-  tier; of the tests that carry decisions out, those in CARRIED_OUT run.
+  when its processes ran it in the last `make test-long` (testing/footprints.py), or, where that
+  is not known, when RUNS says that they may. What only decides (`core`, `api`) is tested in the
+  unit tier; of the tests that carry decisions out, those in CARRIED_OUT run.
 - Every test: when its source names a changed file, which is how tests find pages, examples and
   manifests; when a conftest or model of its folder has changed; and when EVERYTHING has.
 """
@@ -13,6 +14,7 @@ import functools
 import pathlib
 import subprocess
 
+from testing import footprints
 from testing.pytest_plugin import graph
 
 OPERATOR = "operator/tfparallel_operator/"
@@ -32,7 +34,7 @@ EVERYTHING = (
 )
 """What changes every test."""
 
-RECORDS = ("testing/durations.json", "docs/long-tier.md")
+RECORDS = ("testing/durations.json", "testing/footprints.json", "docs/long-tier.md")
 """What a run writes about itself, and changes no test."""
 
 RUNS = {
@@ -109,8 +111,15 @@ class Changes:
             return True
         path = file.relative_to(self.root).as_posix()
         runs = tuple(part for prefix in RUNS if path.startswith(prefix) for part in RUNS[prefix])
+        if self._has_changed_in_processes(path) is False:
+            runs = tuple(part for part in runs if part not in TRAINER)
         carried = tuple(part for part, tests in CARRIED_OUT.items() if path.startswith(tests))
         return any(name.startswith((*runs, *carried)) for name in self.files)
+
+    def _has_changed_in_processes(self, test: str) -> bool | None:
+        """Whether its processes run a file of the trainer that has changed; None if not known."""
+        ran = [footprints.may_run(test, file) for file in self.files if file.startswith(TRAINER)]
+        return None if None in ran else any(ran)
 
     def _paths(self, files: frozenset[pathlib.Path]) -> frozenset[str]:
         inside = (file for file in files if file.is_relative_to(self.root))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from testing import branches, paths
+from testing import branches, footprints, paths
 from testing.pytest_plugin import changed, order, tiers, times
 from testing.pytest_plugin.tiers import Tier
 from testing.run import long_page, parts, preconditions, verdict
@@ -99,6 +99,8 @@ def main() -> int:
         long_page.write(long_page.Result(today, commit, result.passed, failed, minutes))
     if arguments.branches:
         branches.main()
+        if Tier.LONG in arguments.tier and not arguments.changed:
+            footprints.write()
     print(f"\nThe tests took {minutes:.1f} min.", *result.lines(), sep="\n", flush=True)
     return result.code
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Protocol, TypeVar
 
-from testing import paths
+from testing import branches, paths
 
 PRELOADED = "testing.trainer.preloaded"
 LIMITS = {
@@ -172,6 +172,7 @@ def _run(command: Command) -> None:
         raise RuntimeError(f"The forkserver could not import {PRELOADED}.")
     os.environ.clear()
     os.environ.update(command.environment)
+    branches.enter()
     for number, file in enumerate((command.stdout, command.stderr), 1):
         target = os.open(file, os.O_WRONLY)
         os.dup2(target, number)

@@ -1,11 +1,12 @@
 """The tier of a test, and what a change selects."""
 
+import json
 import pathlib
 import subprocess
 
 import pytest
 
-from testing import paths
+from testing import footprints, paths
 from testing.pytest_plugin import changed, graph, guard, order, tiers
 from testing.pytest_plugin.tiers import Tier
 
@@ -95,6 +96,22 @@ def test_a_change_selects_what_its_processes_run() -> None:
     assert selects({trainer}, "trainer/test_kills.py", starts=True)
     assert not selects({trainer}, "trainer/test_split_schedule.py", starts=False)
     assert selects({"docs/long-tier-2.md"}, "docs/test_local_page.py", starts=True)
+
+
+def test_a_change_of_the_trainer_selects_whose_processes_ran_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran, other, new = (f"trainer/tfparallel_trainer/{name}.py" for name in ("a", "b", "c"))
+    page = {"files": [ran, other], "tests": {"tests/trainer/test_kills.py": "0"}}
+    file = tmp_path / "footprints.json"
+    file.write_text(json.dumps(page), encoding="utf-8")
+    monkeypatch.setattr(footprints, "PAGE", file)
+    footprints.read.cache_clear()
+    assert selects({ran}, "trainer/test_kills.py", starts=True)
+    assert not selects({other}, "trainer/test_kills.py", starts=True)
+    assert selects({other, new}, "trainer/test_kills.py", starts=True), "it may run a new file"
+    assert selects({other}, "trainer/test_evaluator.py", starts=True), "it was not measured"
+    footprints.read.cache_clear()
 
 
 @pytest.mark.usefixtures("processes")
