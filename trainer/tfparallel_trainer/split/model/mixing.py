@@ -20,6 +20,9 @@ _ALONG = {
 }
 """Keras' operations and layers that work along `axis` and leave the shape as it is."""
 
+_EXAMPLES = 2
+"""So that sizes are known while tracing, and what is computed from them depends on no example."""
+
 
 def check(model: graph.Graph) -> None:
     """See that a model computes each example by itself.
@@ -41,20 +44,20 @@ def _works_along_batch(model: graph.Graph, node: graph.Node) -> bool:
     """Whether an operation mixes the rows of the dimension that grows with the batch."""
     if not node.inputs:
         return False
-    known = model.tensors[node.inputs[0]]
-    if known.batch is None:
+    tensor = model.tensors[node.inputs[0]]
+    if tensor.batch is None:
         return False
     if type(node.calls).__name__ == "GetItem":
         keys = node.arguments[1] if isinstance(node.arguments[1], tuple) else (node.arguments[1],)
-        first = keys[known.batch] if known.batch < len(keys) and ... not in keys else slice(None)
+        first = keys[tensor.batch] if tensor.batch < len(keys) and ... not in keys else slice(None)
         return isinstance(first, slice) and first.step not in (None, 1)
     if type(node.calls).__name__ not in _ALONG:
         return False
     axes = getattr(node.calls, "axis", None)
-    rank = len(known.shape)
+    rank = len(tensor.shape)
     if axes is None:
         return True
-    return known.batch in [one % rank for one in keras.tree.flatten(axes)]
+    return tensor.batch in [one % rank for one in keras.tree.flatten(axes)]
 
 
 def _loses_batch(model: graph.Graph, node: graph.Node) -> bool:
@@ -80,10 +83,10 @@ def _reads(model: graph.Graph, node: graph.Node) -> bool:
                 key: tf.zeros(model.variables[key].shape, model.variables[key].dtype)
                 for key in node.variables
             }
-            found = execution.run_nodes(model, [node], tensors, variables, training=False).tensors
+            outputs = execution.run_nodes(model, [node], tensors, variables, training=False).tensors
         starts = [tensor for tensor in tensors.values() if tensor is not None]
         depends.extend(
-            lookups.depends(found[one], starts) for one in lost if found[one] is not None
+            lookups.depends(outputs[one], starts) for one in lost if outputs[one] is not None
         )
 
     depends: list[bool] = []
@@ -93,7 +96,3 @@ def _reads(model: graph.Graph, node: graph.Node) -> bool:
     }
     tf.function(call, autograph=False).get_concrete_function(specs)
     return any(depends)
-
-
-_EXAMPLES = 2
-"""So that sizes are known while tracing, and what is computed from them depends on no example."""
