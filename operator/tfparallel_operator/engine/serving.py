@@ -27,10 +27,13 @@ async def serve(
         application, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS
     )
     await runner.setup()
+    starting = asyncio.create_task(web.TCPSite(runner, port=port, ssl_context=tls).start())
     try:
-        await web.TCPSite(runner, port=port, ssl_context=tls).start()
+        await asyncio.shield(starting)
         if bound is not None:
             bound(runner.addresses[0][1])
         await asyncio.get_running_loop().create_future()
     finally:
+        # asyncio loses the sockets of a server that is cancelled while it starts.
+        await asyncio.wait([starting])
         await runner.cleanup()

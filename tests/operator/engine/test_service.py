@@ -4,8 +4,10 @@ import asyncio
 import json
 import logging
 import sys
+from asyncio import base_events
 
 import pytest
+from aiohttp import web
 
 from testing import clock
 from testing.operator import memory_api
@@ -17,6 +19,7 @@ from tfparallel_operator.engine import (
     probes,
     queue,
     service,
+    serving,
     settings,
 )
 
@@ -34,6 +37,25 @@ async def test_a_part_that_ends_takes_the_process_with_it() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await operator.run(asyncio.Event())
     assert caught.value.split(ZeroDivisionError)[0] is not None
+
+
+@pytest.mark.usefixtures("processes")  # it listens on all interfaces
+async def test_a_server_that_is_cancelled_while_it_starts_closes_its_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers: list[asyncio.Server] = []
+    start = base_events.Server._start_serving  # type: ignore[attr-defined]
+
+    def start_and_cancel(server: asyncio.Server) -> None:
+        start(server)
+        servers.append(server)
+        serving_task.cancel()
+
+    monkeypatch.setattr(base_events.Server, "_start_serving", start_and_cancel)
+    serving_task = asyncio.create_task(serving.serve(web.Application(), 0))
+    with pytest.raises(asyncio.CancelledError):
+        await serving_task
+    assert [server.sockets for server in servers] == [()]
 
 
 async def test_a_part_that_returns_is_named() -> None:
