@@ -58,6 +58,16 @@ async def test_the_exit_code_is_that_of_the_command(
         assert await started.wait() == code
 
 
+async def test_ctrl_c_at_a_terminal_reaches_neither_the_command_nor_its_keeper(
+    tmp_path: pathlib.Path,
+) -> None:
+    """A terminal signals the processes of its session, of which only the runner is one."""
+    code = "import os; print(os.getsid(0)); print(os.getsid(os.getppid()))"
+    async with Started(sys.executable, "-c", code, folder=tmp_path) as started:
+        assert await started.wait() == 0
+    assert str(os.getsid(0)) not in started.lines
+
+
 async def test_output_comes_in_lines_of_both_streams_and_without_a_last_newline(
     tmp_path: pathlib.Path,
 ) -> None:
