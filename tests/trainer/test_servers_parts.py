@@ -16,6 +16,7 @@ from testing import clock
 from testing.trainer import launch, server_jobs
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors, preflight, settings, user
+from tfparallel_trainer.data import nest
 from tfparallel_trainer.mesh import cluster, shape, tasks
 from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.step import replica, train
@@ -108,6 +109,46 @@ def test_a_batch_changes_no_variable() -> None:
             return model.compute_loss(part[0], part[1], model(x, training=True))
 
     assert float(first[0]) == pytest.approx(float(expected()), rel=1e-6)
+
+
+class Others(keras.layers.Layer):
+    """Two steps of others are applied while a step is computed."""
+
+    def __init__(self, made: tf.Variable) -> None:
+        super().__init__()
+        self.steps_made = made
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps_made.assign_add(2)
+        return x
+
+
+@pytest.mark.parametrize(("bound", "applied"), [(None, True), (2, True), (1, False)])
+def test_a_gradient_that_is_older_than_the_bound_is_dropped(
+    bound: int | None, *, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_worker", lambda: tf.constant(0, tf.int64))
+    made = tf.Variable(0, dtype=tf.int64, trainable=False)
+    model = keras.Sequential([keras.Input((2,)), Others(made), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    module = user.Module(
+        pathlib.Path("model.py"), {"build_model": lambda: model, "training_data": lambda: None}
+    )
+    part = (np.ones((4, 2), "float32"), np.ones((4, 1), "float32"), None)
+    own = replica.build(module, shape.Mesh(), 0, "", 0, part)
+    before = model.get_weights()
+    spec = nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), part)
+    traced = steps.Steps(tf.distribute.get_strategy(), module, own, made, bound).training(spec)
+    leaves = [tf.constant(leaf) for leaf in nest.leaves(part)]
+    vector = traced(tf.constant(7, tf.int64), leaves).numpy()
+    result = steps.Result.of(vector, len(own.terms))
+    assert (result.staleness, result.applied) == (2, applied)
+    assert int(made) == 2 + applied
+    changed = [
+        not np.array_equal(one, two) for one, two in zip(before, model.get_weights(), strict=True)
+    ]
+    assert changed == [applied, applied]
 
 
 class LostTwice:
