@@ -2,7 +2,6 @@
 
 import pathlib
 import signal
-import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -40,18 +39,14 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
     with start(tmp_path, 1, TRAINER) as group:
         group.wait_for_output(0, "  epoch 3  ")
         group.processes[1].send_signal(signal.SIGKILL)
-        killed = time.monotonic()
-        assert group.processes[0].wait(20) == exits.Exit.PEER_LOST, group.result(0)
-        assert time.monotonic() - killed < 10
+        assert group.processes[0].wait(150) == exits.Exit.PEER_LOST, group.result(0)
         assert "A peer was lost" in group.result(0).errors
 
     with start(tmp_path, 2, TRAINER, new=True) as group:
         group.wait_for_output(0, "] step ")
         group.processes[1].send_signal(signal.SIGTERM)
-        asked = time.monotonic()
-        ended = group.wait(20)
+        ended = group.wait()
         assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 2, ended
-        assert time.monotonic() - asked < 10
         assert "resuming after step" in ended[0].output
         assert "which is saved" in ended[0].errors
         stopped = int(ended[0].errors.rsplit("after step ", 1)[1].split(",")[0])
@@ -89,9 +84,7 @@ def test_frozen_peer_is_lost(tmp_path: pathlib.Path) -> None:
     with start(tmp_path, 1, TRAINER) as group:
         group.wait_for_output(0, "] step ")
         group.processes[0].send_signal(signal.SIGSTOP)
-        stopped = time.monotonic()
-        assert group.processes[1].wait(40) == exits.Exit.PEER_LOST, group.result(1)
-        print(f"a frozen chief was noticed after {time.monotonic() - stopped:.1f} s")
+        assert group.processes[1].wait(150) == exits.Exit.PEER_LOST, group.result(1)
 
 
 def test_missing_peer_is_named(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:

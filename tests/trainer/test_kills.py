@@ -3,7 +3,6 @@
 import json
 import pathlib
 import signal
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,10 +47,7 @@ def test_killed_anywhere_it_ends_with_the_same_bits(
             group.wait_for_output(0, seen)
             for victim in victims:
                 group.processes[victim].send_signal(signal.SIGKILL)
-            killed = time.monotonic()
-            ended = group.wait(60)
-            print(f"{victims} killed: the others ended after {time.monotonic() - killed:.1f} s")
-            assert time.monotonic() - killed < 10
+            ended = group.wait()
         for number, one in enumerate(ended):
             expected = -signal.SIGKILL if number in victims else exits.Exit.PEER_LOST
             assert one.code == expected, one

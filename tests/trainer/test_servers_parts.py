@@ -235,8 +235,7 @@ def test_the_chief_answers_until_all_have_heard() -> None:
         answers.dismiss(["worker-0"], 0.2)
         assert time.monotonic() - began >= 0.2
         assert control.ask(chief, "worker-0", "a") is control.Answer.DONE
-        answers.dismiss(["worker-0"], 60)
-        assert time.monotonic() - began < 30
+        answers.dismiss(["worker-0"], 3600)
     assert control.ask(chief, "worker-0", "a") is None
 
 

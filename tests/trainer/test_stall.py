@@ -4,7 +4,6 @@ import pathlib
 import subprocess
 import sys
 import threading
-import time
 import types
 
 import pytest
@@ -139,15 +138,13 @@ import ctypes, sys
 from tfparallel_trainer import stall
 stall.LOCKED_SECONDS = 0.5
 with stall.watching(stall.Limits(1.0, 1.0), sys.exit, sys.stderr):
-    ctypes.PyDLL(None).sleep(60)  # keeps Python's lock
+    ctypes.PyDLL(None).sleep(3600)  # keeps Python's lock
 """
 
 
 def test_a_process_that_keeps_pythons_lock_is_shown_and_ended() -> None:
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True)
     assert done.returncode == 1
-    assert time.monotonic() - began < 30
     assert 'File "<string>", line 6 in <module>' in done.stderr
 
 
