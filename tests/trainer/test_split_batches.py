@@ -117,6 +117,13 @@ def test_the_planner_counts_the_rows_that_an_example_has() -> None:
     assert first == second
 
 
+class Counting(keras.layers.Layer):
+    """Gives a number of all examples besides."""
+
+    def call(self, x: Any) -> Any:
+        return x, OPS.mean(x)
+
+
 MIXING: dict[str, Callable[[Any], Any]] = {
     "mean": lambda x: x - OPS.mean(x, axis=0, keepdims=True),
     "scores": lambda x: OPS.matmul(x[:, 0], OPS.transpose(x[:, 0])),
@@ -126,6 +133,7 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "reversed": lambda x: x[::-1, :],
     "first": lambda x: x - x[:1, :],
     "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=1),
+    "used mean": lambda x: x - Counting()(x)[1],
     "merged": lambda x: OPS.softmax(OPS.reshape(x, (-1, 3)), axis=0),
 }
 SEPARATE: dict[str, Callable[[Any], Any]] = {
@@ -135,6 +143,7 @@ SEPARATE: dict[str, Callable[[Any], Any]] = {
     "statistics": lambda x: LAYERS.BatchNormalization()(x),
     "table": lambda x: x + batch_models.Table()(x),
     "joined": lambda x: LAYERS.Concatenate(axis=0)([x, x]),
+    "unused mean": lambda x: Counting()(x)[0],
     "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=0),
 }
 

@@ -7,6 +7,8 @@ batch. Layers that gather statistics, such as BatchNormalization, are added up w
 (`step.synchrony`).
 """
 
+from collections.abc import Sequence
+
 import keras
 import tensorflow as tf
 
@@ -30,8 +32,10 @@ def check(model: graph.Graph) -> None:
     Raises:
         UserCodeError: a call does not.
     """
+    used = {*model.wanted(), *(one for node in model.nodes for one in node.inputs)}
     for node in model.nodes:
-        if _works_along_batch(model, node) or (_loses_batch(model, node) and _reads(model, node)):
+        lost = [one for one in _without_batch(model, node) if one in used]
+        if _works_along_batch(model, node) or (lost and _reads(model, node, lost)):
             raise errors.UserCodeError(
                 f"{node.name} computes with all examples of a batch at once, and a mesh divides "
                 "the batch over its data axis and into microbatches: let what the model gives for "
@@ -60,22 +64,19 @@ def _works_along_batch(model: graph.Graph, node: graph.Node) -> bool:
     return tensor.batch in [one % rank for one in keras.tree.flatten(axes)]
 
 
-def _loses_batch(model: graph.Graph, node: graph.Node) -> bool:
-    """Whether a node takes something that grows with the batch and gives something that does not,
-    or that grows in several dimensions."""
-    grows = any(model.tensors[one].batch is not None for one in node.inputs)
-    return grows and any(
-        model.tensors[one].batch is None and model.tensors[one].dtype != "none"
-        for one in node.outputs
-    )
+def _without_batch(model: graph.Graph, node: graph.Node) -> list[int]:
+    """What does not grow with the batch, or in several dimensions, though an input does grow."""
+    if all(model.tensors[one].batch is None for one in node.inputs):
+        return []
+    tensors = {one: model.tensors[one] for one in node.outputs}
+    return [one for one, known in tensors.items() if known.batch is None and known.dtype != "none"]
 
 
-def _reads(model: graph.Graph, node: graph.Node) -> bool:
-    """Whether what a node gives without the batch depends on what examples hold.
+def _reads(model: graph.Graph, node: graph.Node, lost: Sequence[int]) -> bool:
+    """Whether some outputs, which do not grow with the batch, depend on what examples hold.
 
     A table of positions, say, depends on how long they are at most.
     """
-    lost = [one for one in node.outputs if model.tensors[one].batch is None]
 
     def call(tensors: dict[int, tf.Tensor]) -> None:
         with keras.StatelessScope(initialize_variables=False):
