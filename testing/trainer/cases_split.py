@@ -2,12 +2,13 @@
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
-from testing.trainer import cases, reference, split_ranks
+from testing.trainer import cases, reference, split_ranks, weights
 from tfparallel_trainer.data import feed, order
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.engine import ranks, steps
@@ -126,3 +127,30 @@ def microbatches(layout: Layout) -> list[list[int]]:
         [share[row] for share, rows in zip(shares, divided, strict=True) for row in rows[turn]]
         for turn in range(layout.microbatches)
     ]
+
+
+def compare(
+    functions: dict[str, Callable[..., Any]],
+    mesh: shape.Mesh,
+    microbatches: int,
+    batch: int,
+    expected: tuple[list[Any], list[float]],
+) -> None:
+    """See that steps on a mesh lead to the losses and weights of one process.
+
+    Args:
+        functions: those of a user's module.
+        mesh: of any generation.
+        microbatches: parts of a batch that go through the stages.
+        batch: examples of a step.
+        expected: the weights after the steps, and the loss of each.
+    """
+    expected_weights, losses = expected
+    replicas, examples, step = split_ranks.prepare_new(functions, mesh, microbatches, batch=batch)
+    outcomes = [
+        step(number, part, frozenset())
+        for number, part in zip(range(len(losses)), examples.epoch(0, 0), strict=False)
+    ]
+    assert [one.loss for one in outcomes] == pytest.approx(losses, rel=1e-10)
+    difference = cases.difference(whole(replicas), expected_weights, relative=False)
+    assert difference <= weights.TOLERANCE

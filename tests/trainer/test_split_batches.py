@@ -15,7 +15,6 @@ from testing.trainer import (
     reference,
     split_models,
     split_ranks,
-    weights,
 )
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
@@ -60,17 +59,7 @@ def expected(name: str) -> tuple[list[Any], list[float]]:
 )
 def test_what_is_no_batch_is_divided_as_what_it_is(name: str, mesh: str) -> None:
     degrees, microbatches = MESHES[mesh]
-    whole, losses = expected(name)
-    replicas, examples, step = split_ranks.prepare_new(
-        functions(name), degrees, microbatches, batch=BATCH
-    )
-    outcomes = [
-        step(number, part, frozenset())
-        for number, part in zip(range(STEPS), examples.epoch(0, 0), strict=False)
-    ]
-    assert [one.loss for one in outcomes] == pytest.approx(losses, rel=1e-10)
-    trained = cases_split.whole(replicas)
-    assert cases.difference(trained, whole, relative=False) <= weights.TOLERANCE
+    cases_split.compare(functions(name), degrees, microbatches, BATCH, expected(name))
 
 
 def recorded(function: Callable[[Any], Any], dims: tuple[int | None, ...] = (4, 3)) -> Any:

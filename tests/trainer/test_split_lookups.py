@@ -14,8 +14,6 @@ from testing.trainer import (
     lookup_models,
     reference,
     split_models,
-    split_ranks,
-    weights,
 )
 from tfparallel_trainer.mesh import shape
 
@@ -48,14 +46,5 @@ def expected(name: str) -> tuple[list[Any], list[float]]:
 @pytest.mark.parametrize("name", ["static", "repeated", "broadcast", "tied"])
 def test_rows_that_the_batch_does_not_name_count_once(name: str, mesh: str) -> None:
     degrees, microbatches = MESHES[mesh]
-    whole, losses = expected(name)
-    replicas, examples, step = split_ranks.prepare_new(
-        functions(lookup_models.ALL[name]), degrees, microbatches, batch=BATCH
-    )
-    outcomes = [
-        step(number, part, frozenset())
-        for number, part in zip(range(STEPS), examples.epoch(0, 0), strict=False)
-    ]
-    assert [one.loss for one in outcomes] == pytest.approx(losses, rel=1e-10)
-    trained = cases_split.whole(replicas)
-    assert cases.difference(trained, whole, relative=False) <= weights.TOLERANCE
+    build = lookup_models.ALL[name]
+    cases_split.compare(functions(build), degrees, microbatches, BATCH, expected(name))

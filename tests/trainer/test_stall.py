@@ -19,6 +19,18 @@ pytestmark = pytest.mark.usefixtures("processes")
 LIMITS = stall.Limits(work=0.4, wait=50.0)
 
 
+class Process:
+    """Notes why it is to be given up."""
+
+    def __init__(self) -> None:
+        self.errors: list[errors.TrainerError] = []
+        self.ended = threading.Event()
+
+    def give_up(self, error: errors.TrainerError) -> None:
+        self.errors.append(error)
+        self.ended.set()
+
+
 class Clock:
     """Time that passes when it is told to."""
 
@@ -47,23 +59,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_what_moves_is_left_alone_and_what_stands_is_shown(
     tmp_path: pathlib.Path, clock: Clock
 ) -> None:
-    told: list[errors.TrainerError] = []
-    ended = threading.Event()
-
-    def give_up(error: errors.TrainerError) -> None:
-        told.append(error)
-        ended.set()
-
+    process = Process()
     with (tmp_path / "stacks").open("w+") as stream:
-        with stall.watching(LIMITS, give_up, stream) as watch:
+        with stall.watching(LIMITS, process.give_up, stream) as watch:
             for step in range(8):
                 clock.advance(0.3)
                 watch.moved(f"step {step}")
-            assert not told
-            stuck_here(clock, ended)
+            assert not process.errors
+            stuck_here(clock, process.ended)
         stream.seek(0)
         assert "in stuck_here" in stream.read()
-    (error,) = told
+    (error,) = process.errors
     assert error.exit is exits.Exit.STALLED
     assert "since step 7" in str(error)
 
@@ -74,44 +80,32 @@ def stuck_here(clock: Clock, ended: threading.Event) -> None:
 
 
 def test_a_wait_for_others_has_its_own_limit(tmp_path: pathlib.Path, clock: Clock) -> None:
-    told: list[errors.TrainerError] = []
-    ended = threading.Event()
-
-    def give_up(error: errors.TrainerError) -> None:
-        told.append(error)
-        ended.set()
-
+    process = Process()
     with (
         (tmp_path / "stacks").open("w") as stream,
-        stall.watching(LIMITS, give_up, stream) as watch,
+        stall.watching(LIMITS, process.give_up, stream) as watch,
     ):
         with watch.waiting():
             clock.advance(49.0)
             watch.moved("a look")
             clock.advance(49.0)
         clock.advance(0.3)
-        assert not told
+        assert not process.errors
         clock.advance(0.2)
-        assert ended.wait(60)
-    assert "since the wait for the other replicas ended" in str(told[0])
+        assert process.ended.wait(60)
+    assert "since the wait for the other replicas ended" in str(process.errors[0])
 
 
 def test_a_wait_for_others_is_watched_too(tmp_path: pathlib.Path, clock: Clock) -> None:
-    told: list[errors.TrainerError] = []
-    ended = threading.Event()
-
-    def give_up(error: errors.TrainerError) -> None:
-        told.append(error)
-        ended.set()
-
+    process = Process()
     with (
         (tmp_path / "stacks").open("w") as stream,
-        stall.watching(LIMITS, give_up, stream) as watch,
+        stall.watching(LIMITS, process.give_up, stream) as watch,
         watch.waiting(),
     ):
         clock.advance(51.0)
-        assert ended.wait(60)
-    assert "since the wait for the other replicas began" in str(told[0])
+        assert process.ended.wait(60)
+    assert "since the wait for the other replicas began" in str(process.errors[0])
 
 
 def test_others_get_more_time_than_all_their_limits() -> None:

@@ -63,6 +63,11 @@ def is_along_channels(activation: Any) -> bool:
     return any(activation is one for one in _ALONG_CHANNELS)
 
 
+def is_by_place(activation: Any) -> bool:
+    """Whether a function is known to work on each place by itself, with all of its channels."""
+    return is_elementwise(activation) or is_along_channels(activation)
+
+
 def name_of(activation: Any) -> str:
     """The name of an activation for people."""
     return str(getattr(activation, "__name__", type(activation).__name__))

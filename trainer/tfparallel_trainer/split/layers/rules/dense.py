@@ -95,8 +95,7 @@ RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Dense: (Column(), R
 
 def _input(call: registry.Call) -> layout.Layout:
     """The layout of the input with all features, cut by other axes if the activation allows it."""
-    activation = call.layer.activation
-    if activations.is_elementwise(activation) or activations.is_along_channels(activation):
+    if activations.is_by_place(call.layer.activation):
         return call.given[call.first].without(_TENSOR).put(-1, None)
     return call.whole(call.first)
 

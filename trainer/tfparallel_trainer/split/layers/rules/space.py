@@ -59,8 +59,7 @@ def check_activation(call: registry.Call) -> None:
         CannotSplitError: that is not known of it.
     """
     activation = getattr(call.layer, "activation", None)
-    by_row = activations.is_elementwise(activation) or activations.is_along_channels(activation)
-    if not by_row:
+    if not activations.is_by_place(activation):
         raise registry.CannotSplitError(
             f"its activation {activations.name_of(activation)} may need all rows: make the "
             "activation a layer of its own, or replicate the layer"
