@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PROJECTS := operator/pyproject.toml trainer/pyproject.toml
+PROJECTS := operator/pyproject.toml trainer/pyproject.toml client/pyproject.toml
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN := $(BIN)/python -m testing.run
 
@@ -68,7 +68,7 @@ setup: $(VENV)/.dev ## Install everything for development into .venv
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy operator trainer testing tests manifests benchmarks
+	$(BIN)/mypy client operator trainer testing tests manifests benchmarks
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## Rewrite the code in the common style
@@ -104,7 +104,7 @@ $(VENV)/.demo: requirements/demo.txt requirements/examples.txt $(PROJECTS) | $(V
 	@echo "Installing TensorFlow and the rest into $(VENV): about a minute, once"
 	$(PIP) install --require-hashes -r requirements/demo.txt
 	$(PIP) install --require-hashes --no-deps -r requirements/examples.txt
-	$(PIP) install --no-deps --no-build-isolation -e trainer -e operator
+	$(PIP) install --no-deps --no-build-isolation -e trainer -e operator -e client
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.demo

@@ -23,7 +23,7 @@ from testing import waiting
 from testing.cluster import binaries, handle, pki
 from testing.operator import places
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import ports
 
 START_SECONDS = 120.0

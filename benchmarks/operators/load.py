@@ -11,7 +11,7 @@ from benchmarks.operators import contestants
 from testing import waiting
 from testing.cluster import handle
 from testing.operator import harness
-from tfparallel_operator.engine import client, credentials, errors, resources
+from tfparallel_operator.api_server import client, credentials, errors, resources
 
 LIMIT_SECONDS = 300.0
 _CHILDREN = (

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from tfparallel_operator.cli.compare import command, draw
+from tfparallel.compare import command, draw
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "compare.md"
@@ -40,9 +40,7 @@ def compare(example: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / example
         arguments = ("compare", f"examples/{example}/job.yaml", *OPTIONS, "--output", str(output))
-        subprocess.run(
-            (sys.executable, "-m", "tfparallel_operator.cli", *arguments), cwd=ROOT, check=True
-        )
+        subprocess.run((sys.executable, "-m", "tfparallel", *arguments), cwd=ROOT, check=True)
         IMAGES.mkdir(exist_ok=True)
         for picture in PICTURES:
             image(example, picture).write_bytes((output / picture).read_bytes())

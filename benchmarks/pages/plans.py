@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import yaml
 
 from benchmarks.pages import comparisons
+from tfparallel.planning import draw, written
 from tfparallel_operator.api import load, types
-from tfparallel_operator.cli.planning import draw, written
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file, plan
 
@@ -48,7 +48,7 @@ def example(folder: pathlib.Path) -> str:
     """Make the plan in a folder; gives what it prints, without the names of files."""
     done = subprocess.run(
         (
-            *(sys.executable, "-m", "tfparallel_operator.cli", "plan", *COMMAND.split()),
+            *(sys.executable, "-m", "tfparallel", "plan", *COMMAND.split()),
             *("--output", str(folder)),
         ),
         cwd=ROOT,

@@ -22,8 +22,8 @@ import yaml
 
 from benchmarks import page as benchmarks_page
 from benchmarks.pages import comparisons, plans
+from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status
-from tfparallel_operator.cli import placement
 from tfparallel_operator.local import traffic
 from tfparallel_trainer.contract import environment, outputs, plan
 
@@ -86,7 +86,7 @@ def _command(file: pathlib.Path, changes: Sequence[str]) -> list[str]:
         f"spec.tfReplicaSpecs.Worker.template={json.dumps({'spec': {'containers': [container]}})}",
         *changes,
     )
-    command = [sys.executable, "-m", "tfparallel_operator.cli", "run", str(file), "--output", "out"]
+    command = [sys.executable, "-m", "tfparallel", "run", str(file), "--output", "out"]
     return [*command, *(f"--set={change}" for change in given)]
 
 

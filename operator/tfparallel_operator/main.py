@@ -11,8 +11,9 @@ from asyncio import sslproto
 import click
 
 from tfparallel_operator.api import schema, types
+from tfparallel_operator.api_server import credentials, errors
 from tfparallel_operator.core import gang
-from tfparallel_operator.engine import credentials, errors, logs, service, settings, watch
+from tfparallel_operator.engine import logs, service, settings, watch
 
 _LOG = logging.getLogger(__name__)
 

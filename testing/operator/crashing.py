@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from testing.operator import wrapped_api
-from tfparallel_operator.engine import client
+from tfparallel_operator.api_server import client
 
 T = TypeVar("T")
 

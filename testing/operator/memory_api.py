@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from tfparallel_operator.engine import client, errors, resources
+from tfparallel_operator.api_server import client, errors, resources
 
 T = TypeVar("T")
 
@@ -63,7 +63,9 @@ class MemoryApi(client.Client):
         namespace: str | None,
         selector: str = "",
         place: str = "",
+        fields: str = "",
     ) -> client.Listing:
+        assert not fields, "the operator selects by labels alone"
         items = [
             _copied(item)
             for path, item in self._objects.items()
@@ -80,7 +82,9 @@ class MemoryApi(client.Client):
         namespace: str | None,
         version: str,
         selector: str = "",
+        fields: str = "",
     ) -> AsyncIterator[client.WatchEvent]:
+        assert not fields, "the operator selects by labels alone"
         seen = int(version)
         place = bisect.bisect_right(self._history, seen, key=lambda entry: entry[0])
         while True:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from testing.cluster import handle
 from testing.operator import harness
 from tfparallel_operator.api import names, schema
-from tfparallel_operator.engine import client, credentials
+from tfparallel_operator.api_server import client, credentials
 
 _NUMBERS = itertools.count()
 

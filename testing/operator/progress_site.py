@@ -6,8 +6,8 @@ from typing import Any
 import aiohttp
 
 from testing.operator import harness
+from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import build
-from tfparallel_operator.engine import resources
 
 HOST = "127.0.0.1"
 REPORT = {"step": 40, "totalSteps": 100, "percent": 40, "metrics": {"loss": "0.25"}, "eta": "12s"}

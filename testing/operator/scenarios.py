@@ -10,7 +10,7 @@ from typing import Any
 
 from testing.operator import memory_api, objects
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, resources
+from tfparallel_operator.api_server import client, resources
 
 Step = Callable[[memory_api.MemoryApi], None]
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from tfparallel_operator.engine import client, credentials
+from tfparallel_operator.api_server import client, credentials
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

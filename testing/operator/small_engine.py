@@ -7,17 +7,16 @@ from typing import Any
 
 from testing import clock, waiting
 from testing.operator import memory_api
+from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import build, gang
 from tfparallel_operator.engine import (
     apply,
     children,
-    client,
     jobs,
     metrics,
     observe,
     queue,
     reconcile,
-    resources,
     timers,
     watch,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from testing import clock
 from testing.operator import memory_api, objects, small_engine
-from tfparallel_operator.engine import client, resources
+from tfparallel_operator.api_server import client, resources
 
 
 class World:

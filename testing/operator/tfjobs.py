@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 from click import testing
 
-from tfparallel_operator.cli import app
-from tfparallel_operator.cli.convert import tfjob
-from tfparallel_operator.cli.convert.differences import Difference
+from tfparallel.cli import app
+from tfparallel.convert import tfjob
+from tfparallel.convert.differences import Difference
 
 ROOT = pathlib.Path(__file__).parents[2]
 

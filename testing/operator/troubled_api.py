@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from testing.operator import wrapped_api
-from tfparallel_operator.engine import client, errors
+from tfparallel_operator.api_server import client, errors
 
 T = TypeVar("T")
 

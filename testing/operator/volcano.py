@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 POD_GROUPS = resources.POD_GROUPS[1]
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from tfparallel_operator.engine import client, credentials, resources
+from tfparallel_operator.api_server import client, credentials, resources
 
 T = TypeVar("T")
 

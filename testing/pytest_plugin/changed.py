@@ -18,14 +18,15 @@ from testing import footprints
 from testing.pytest_plugin import graph
 
 OPERATOR = "operator/tfparallel_operator/"
-ENGINE = (f"{OPERATOR}engine/", f"{OPERATOR}main.py", "manifests/")
-LOCAL = (f"{OPERATOR}local/", f"{OPERATOR}cli/")
+ENGINE = (f"{OPERATOR}api_server/", f"{OPERATOR}engine/", f"{OPERATOR}main.py", "manifests/")
+LOCAL = (f"{OPERATOR}local/", "client/")
 TRAINER = ("trainer/",)
 
 EVERYTHING = (
     "trainer/tfparallel_trainer/contract/",
     "requirements/",
     "pyproject.toml",
+    "client/pyproject.toml",
     "operator/pyproject.toml",
     "trainer/pyproject.toml",
     "Dockerfile",
@@ -42,7 +43,7 @@ RUNS = {
     "tests/benchmarks/": (*TRAINER, "benchmarks/"),
     "tests/examples/": (*TRAINER, *LOCAL, "examples/"),
     "tests/operator/local/": (*TRAINER, *LOCAL),
-    "tests/operator/cli/": (*TRAINER, *LOCAL),
+    "tests/client/": (*TRAINER, *LOCAL),
     "tests/operator/engine/": ENGINE,
     "tests/operator/api/": ("manifests/",),
     "tests/charts/": ("charts/", "manifests/"),

@@ -13,11 +13,19 @@ from collections.abc import Callable, Iterator
 from testing import paths
 
 TENSORFLOW = frozenset({"tensorflow", "keras"})
-ROOTS = (paths.ROOT / "operator", paths.ROOT / "trainer", paths.ROOT)
+ROOTS = tuple(paths.ROOT / name for name in ("client", "operator", "trainer", "."))
 """Where first-party modules are looked for, in this order."""
 
 PACKAGES = frozenset(
-    {"tfparallel_operator", "tfparallel_trainer", "testing", "tests", "benchmarks", "manifests"}
+    {
+        "tfparallel",
+        "tfparallel_operator",
+        "tfparallel_trainer",
+        "testing",
+        "tests",
+        "benchmarks",
+        "manifests",
+    }
 )
 
 

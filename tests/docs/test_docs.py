@@ -9,9 +9,9 @@ import yaml
 from benchmarks.pages import comparisons, plans, split_costs
 from testing import pages, paths
 from testing.operator import builders
+from tfparallel.cli import compare, plan
+from tfparallel.compare import complexity
 from tfparallel_operator.api import load, names, policies, types
-from tfparallel_operator.cli import app
-from tfparallel_operator.cli.compare import complexity
 from tfparallel_operator.core import failure, gang, observation, policy, replicas
 from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
@@ -271,7 +271,7 @@ def test_every_option_of_compare_is_listed() -> None:
         row[0]
         for row in pages.rows("compare.md", "# Sync or async: comparing them with your model")
     }
-    options = {option for one in app.compare.params for option in one.opts if option != "job"}
+    options = {option for one in compare.command.params for option in one.opts if option != "job"}
     assert listed == options
 
 
@@ -281,7 +281,7 @@ def test_every_option_of_plan_is_listed() -> None:
         for row in pages.rows("planner.md", "# The planner: which device holds and does what")
     }
     assert listed == {
-        option for one in app.plan_.params for option in one.opts if option != "module"
+        option for one in plan.command.params for option in one.opts if option != "module"
     }
 
 

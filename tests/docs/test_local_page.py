@@ -22,7 +22,7 @@ def test_the_job_from_nothing_does_what_the_page_says(tmp_path: pathlib.Path) ->
         program, *arguments = shlex.split(command.line)
         assert program == "tfparallel"
         done = subprocess.run(
-            (sys.executable, "-m", "tfparallel_operator.cli", *arguments),
+            (sys.executable, "-m", "tfparallel", *arguments),
             cwd=tmp_path,
             check=True,
             capture_output=True,

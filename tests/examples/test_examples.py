@@ -22,7 +22,7 @@ _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 def _run(example: str, folder: pathlib.Path, *arguments: str, file: str = "job.yaml") -> str:
     """Run an example in a folder of its own; return what it wrote to standard output."""
     job = str(_EXAMPLES / example / file)
-    command = (sys.executable, "-m", "tfparallel_operator.cli", "run", job, "--output", "out")
+    command = (sys.executable, "-m", "tfparallel", "run", job, "--output", "out")
     done = subprocess.run(
         (*command, *arguments), cwd=folder, check=False, capture_output=True, text=True, timeout=240
     )

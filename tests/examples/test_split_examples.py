@@ -27,7 +27,7 @@ BATCH = 64
 
 def run(file: pathlib.Path, folder: pathlib.Path, *changes: str) -> tuple[str, pathlib.Path]:
     """Run a job for some steps; give what it showed and where its results are."""
-    command = [sys.executable, "-m", "tfparallel_operator.cli", "run", str(file), "--output", "out"]
+    command = [sys.executable, "-m", "tfparallel", "run", str(file), "--output", "out"]
     length = ("spec.trainer.epochs=null", f"spec.trainer.steps={STEPS}")
     settings = [f"--set={change}" for change in (*length, *changes)]
     done = subprocess.run(

@@ -6,19 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, observation
-from tfparallel_operator.engine import (
-    children,
-    client,
-    errors,
-    jobs,
-    kueue,
-    merge,
-    observe,
-    queue,
-    recorder,
-    resources,
-)
+from tfparallel_operator.engine import children, jobs, kueue, merge, observe, queue, recorder
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
-from tfparallel_operator.engine import client, informer, observe, resources, timers
+from tfparallel_operator.engine import informer, observe, timers
 
 
 class Children:

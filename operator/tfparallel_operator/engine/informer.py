@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Generic, TypeVar
 
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, errors, observe, resources
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.engine import observe
 
 _LOG = logging.getLogger(__name__)
 

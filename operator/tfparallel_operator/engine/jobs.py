@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, queue
+from tfparallel_operator.api_server import client
+from tfparallel_operator.engine import queue
 
 Body = Mapping[str, Any]
 

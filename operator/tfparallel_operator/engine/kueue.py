@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, observation
-from tfparallel_operator.engine import client, errors, resources
 
 FLAVOR_SECONDS = 60.0
 """How long what is known of a flavor is good enough."""

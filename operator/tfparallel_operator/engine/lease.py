@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, errors, resources, timers
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.engine import timers
 
 _LOG = logging.getLogger(__name__)
 

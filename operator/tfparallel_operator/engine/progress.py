@@ -6,16 +6,9 @@ from collections.abc import Callable
 import pydantic
 from aiohttp import web
 
+from tfparallel_operator.api_server import errors
 from tfparallel_operator.core import build, observation
-from tfparallel_operator.engine import (
-    children,
-    errors,
-    jobs,
-    publisher,
-    queue,
-    timers,
-    tokens,
-)
+from tfparallel_operator.engine import children, jobs, publisher, queue, timers, tokens
 from tfparallel_trainer.contract import progress
 
 _SCHEME = "Bearer "

@@ -6,7 +6,8 @@ import datetime
 import logging
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.engine import client, errors, jobs, logs, queue, resources, timers
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.engine import jobs, logs, queue, timers
 from tfparallel_trainer.contract import progress
 
 _LOG = logging.getLogger(__name__)

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import build, decide, decision, host_network, observation
 from tfparallel_operator.engine import (
     apply,
     children,
-    client,
-    errors,
     host_ports,
     jobs,
     kueue,
@@ -23,7 +22,6 @@ from tfparallel_operator.engine import (
     metrics,
     queue,
     recorder,
-    resources,
     specs,
     timers,
 )

@@ -5,8 +5,9 @@ import hashlib
 import logging
 
 from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision
-from tfparallel_operator.engine import client, errors, jobs, resources, timers
+from tfparallel_operator.engine import jobs, timers
 
 _LOG = logging.getLogger(__name__)
 

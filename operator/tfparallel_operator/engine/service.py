@@ -14,13 +14,11 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from tfparallel_operator.api_server import client, credentials, errors
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import (
     apply,
     children,
-    client,
-    credentials,
-    errors,
     jobs,
     lease,
     metrics,

@@ -9,8 +9,9 @@ import dataclasses
 import json
 
 from tfparallel_operator.api import load, types
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import build, observation
-from tfparallel_operator.engine import client, errors, jobs, observe, queue, resources
+from tfparallel_operator.engine import jobs, observe, queue
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

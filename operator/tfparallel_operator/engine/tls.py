@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import oid
 
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, errors, resources, timers
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.engine import timers
 
 _LOG = logging.getLogger(__name__)
 

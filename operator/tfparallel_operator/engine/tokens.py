@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, errors, resources
+from tfparallel_operator.api_server import client, errors, resources
 
 VALID_SECONDS = 60.0
 """How long a token that was found good is believed."""

@@ -8,7 +8,8 @@ from typing import Any
 import kopf
 
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, credentials, errors, jobs, resources
+from tfparallel_operator.api_server import client, credentials, errors, resources
+from tfparallel_operator.engine import jobs
 
 _LOG = logging.getLogger(__name__)
 

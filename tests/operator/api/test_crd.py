@@ -11,7 +11,7 @@ import yaml
 from testing.cluster import console, handle
 from testing.operator import harness, objects
 from tfparallel_operator.api import load, names, schema
-from tfparallel_operator.engine import client, errors, resources
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_trainer.contract import job_file
 
 Change = Callable[[dict[str, Any]], object]

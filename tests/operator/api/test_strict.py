@@ -10,8 +10,8 @@ import yaml
 from click import testing as click_testing
 
 from testing.operator import builders, harness
+from tfparallel.cli import app
 from tfparallel_operator.api import load, structure
-from tfparallel_operator.cli import app
 
 WRONG: dict[str, tuple[str, Any, str]] = {
     "a number in quotes": ("spec.tfReplicaSpecs.Worker.replicas", "1", "received '1'; write a"),

@@ -8,7 +8,7 @@ import pytest
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import errors, resources
+from tfparallel_operator.api_server import errors, resources
 
 
 def _pod(name: str = "plain", **spec: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 pytestmark = [pytest.mark.timeout(900)]
 

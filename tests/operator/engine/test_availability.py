@@ -20,8 +20,9 @@ from testing.operator import (
     progress_site,
     wrapped_api,
 )
+from tfparallel_operator.api_server import client, credentials, resources
 from tfparallel_operator.core import build
-from tfparallel_operator.engine import client, credentials, lease, metrics, resources, service
+from tfparallel_operator.engine import lease, metrics, service
 from tfparallel_operator.local import ports
 
 LEASE = "operator"
@@ -209,11 +210,16 @@ class Deaf(wrapped_api.WrappedApi):
     """A client whose watch of pods tells nothing, as one whose connection has died unnoticed."""
 
     async def watch(
-        self, resource: resources.Resource, namespace: str | None, version: str, selector: str = ""
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        version: str,
+        selector: str = "",
+        fields: str = "",
     ) -> AsyncIterator[client.WatchEvent]:
         if resource == resources.PODS:
             await asyncio.Event().wait()
-        async for event in super().watch(resource, namespace, version, selector):
+        async for event in super().watch(resource, namespace, version, selector, fields):
             yield event
 
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from testing import clock
 from testing.cluster import pki
 from testing.operator import scripted_server
-from tfparallel_operator.engine import client, credentials, errors, resources
+from tfparallel_operator.api_server import client, credentials, errors, resources
 
 
 async def _watch(api: client.Client, version: str = "1") -> list[client.WatchEvent]:

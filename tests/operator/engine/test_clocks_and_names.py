@@ -7,7 +7,7 @@ import pytest
 
 from testing.operator import objects, small_world
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 CHIEF = resources.PODS.path("default", "digits-chief-0")
 

@@ -8,7 +8,8 @@ import pytest
 from testing import clock
 from testing.operator import crashing, memory_api, objects, scenarios, small_engine, troubled_api
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, lease, resources, timers
+from tfparallel_operator.api_server import client, resources
+from tfparallel_operator.engine import lease, timers
 
 pytestmark = pytest.mark.usefixtures("long_computation")
 

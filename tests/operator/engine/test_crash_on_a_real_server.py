@@ -8,7 +8,8 @@ import pytest
 
 from testing import waiting
 from testing.operator import crashing, harness
-from tfparallel_operator.engine import client, credentials, metrics, service
+from tfparallel_operator.api_server import client, credentials
+from tfparallel_operator.engine import metrics, service
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 STATUS = tuple(("patch", "/status", number) for number in range(1, 13))

@@ -7,8 +7,8 @@ from typing import Any
 from testing import pages, paths
 from testing.operator import memory_api, objects, scenarios, small_world
 from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import host_network
-from tfparallel_operator.engine import client, errors, resources
 
 CONDITIONS_ALONE = {
     names.Reason.JOB_FINISHED,

@@ -5,7 +5,7 @@ import asyncio
 from testing.cluster import handle
 from testing.operator import harness, objects, places, volcano
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 _, _, KUBERNETES = resources.POD_GROUPS
 

@@ -6,8 +6,9 @@ import pytest
 
 from testing import waiting
 from testing.operator import harness, objects
+from tfparallel_operator.api_server import errors
 from tfparallel_operator.core import host_network
-from tfparallel_operator.engine import errors, host_ports, jobs, queue
+from tfparallel_operator.engine import host_ports, jobs, queue
 
 HOST = {"network": "Open", "hostNetwork": True}
 

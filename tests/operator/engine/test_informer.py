@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from testing.operator import memory_api, objects
+from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
-from tfparallel_operator.engine import client, informer, jobs, observe, queue, resources
+from tfparallel_operator.engine import informer, jobs, observe, queue
 
 KEY = queue.Key("default", "digits")
 

@@ -9,7 +9,7 @@ import yaml
 
 from testing import waiting
 from testing.operator import harness, objects
-from tfparallel_operator.engine import errors, resources
+from tfparallel_operator.api_server import errors, resources
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/isolation.md"
 

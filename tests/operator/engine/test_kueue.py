@@ -14,7 +14,7 @@ from testing import waiting
 from testing.cluster import handle
 from testing.operator import harness, objects, places
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 pytestmark = [pytest.mark.timeout(1200)]
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from testing.operator import harness
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 pytestmark = [pytest.mark.timeout(600)]
 

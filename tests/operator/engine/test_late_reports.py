@@ -7,7 +7,8 @@ from typing import Any
 
 from testing import clock, waiting
 from testing.operator import memory_api, objects
-from tfparallel_operator.engine import errors, jobs, publisher, queue, resources, timers
+from tfparallel_operator.api_server import errors, resources
+from tfparallel_operator.engine import jobs, publisher, queue, timers
 from tfparallel_trainer.contract import progress
 
 KEY = queue.Key("default", "digits")

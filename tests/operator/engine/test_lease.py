@@ -8,7 +8,8 @@ import pytest
 
 from testing import clock
 from testing.operator import memory_api
-from tfparallel_operator.engine import client, errors, lease, resources
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.engine import lease
 
 SECONDS = 15
 WITHIN = SECONDS * lease.RENEWED_WITHIN

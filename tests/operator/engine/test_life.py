@@ -7,7 +7,7 @@ from typing import Any
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 

@@ -16,7 +16,8 @@ from testing.operator import (
     small_world,
 )
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import children, client, errors, jobs, metrics, queue, resources
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.engine import children, jobs, metrics, queue
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 

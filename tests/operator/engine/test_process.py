@@ -14,7 +14,7 @@ from testing import waiting
 from testing.operator import harness, operator_process, scripted_server
 from tfparallel_operator import main
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -15,8 +15,9 @@ import pytest
 from testing import clock, waiting
 from testing.operator import harness, memory_api, objects, progress_site
 from tfparallel_operator.api import names
+from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import build
-from tfparallel_operator.engine import errors, jobs, publisher, queue, resources, tls
+from tfparallel_operator.engine import jobs, publisher, queue, tls
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import progress
 

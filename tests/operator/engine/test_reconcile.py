@@ -9,7 +9,7 @@ import pytest
 from testing import clock
 from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, errors, resources
+from tfparallel_operator.api_server import client, errors, resources
 
 CHIEF = resources.PODS.path("default", "digits-chief-0")
 

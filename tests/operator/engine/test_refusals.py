@@ -4,7 +4,7 @@ from typing import Any
 
 from testing import waiting
 from testing.operator import harness, objects
-from tfparallel_operator.engine import client, errors, resources
+from tfparallel_operator.api_server import client, errors, resources
 
 QUOTAS = resources.Resource("v1", "resourcequotas")
 PRIORITIES = resources.Resource("scheduling.k8s.io/v1", "priorityclasses")

@@ -12,7 +12,7 @@ import yaml
 from testing import waiting
 from testing.cluster import console
 from testing.operator import harness, objects, operator_process, volcano
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import ports
 
 ACCOUNT = "tfparallel-operator"

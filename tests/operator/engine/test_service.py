@@ -11,9 +11,9 @@ from aiohttp import web
 
 from testing import clock
 from testing.operator import memory_api
+from tfparallel_operator.api_server import client
 from tfparallel_operator.engine import (
     children,
-    client,
     logs,
     metrics,
     probes,

@@ -9,8 +9,9 @@ import pytest
 from testing import waiting
 from testing.operator import harness, objects, small_world
 from tfparallel_operator.api import names
+from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import build
-from tfparallel_operator.engine import host_ports, jobs, queue, resources
+from tfparallel_operator.engine import host_ports, jobs, queue
 
 JOB = resources.JOBS.path("default", "digits")
 CONFIG = resources.CONFIG_MAPS.path("default", "digits-tfparallel")

@@ -5,7 +5,7 @@ import datetime
 
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import resources
+from tfparallel_operator.api_server import resources
 
 
 def _time(text: str) -> datetime.datetime:

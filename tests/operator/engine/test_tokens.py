@@ -10,16 +10,8 @@ import pytest
 from aiohttp import test_utils
 
 from testing.operator import objects, small_world
-from tfparallel_operator.engine import (
-    client,
-    credentials,
-    errors,
-    progress,
-    publisher,
-    resources,
-    service,
-    tokens,
-)
+from tfparallel_operator.api_server import client, credentials, errors, resources
+from tfparallel_operator.engine import progress, publisher, service, tokens
 from tfparallel_operator.engine import settings as operator_settings
 
 AUDIENCE = "tfparallel.dev/job-uid"

@@ -10,7 +10,8 @@ from testing import waiting
 from testing.cluster import handle
 from testing.operator import earlier, harness, objects, operator_process, places
 from tfparallel_operator.api import names
-from tfparallel_operator.engine import client, credentials, metrics, resources, service
+from tfparallel_operator.api_server import client, credentials, resources
+from tfparallel_operator.engine import metrics, service
 
 KEPT = ("state", "attempt", "restarts", "ready", "startTime", "attemptTime", "completionTime")
 GANG = ("chief-0", "worker-0", "worker-1")

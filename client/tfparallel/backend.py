@@ -1,0 +1,43 @@
+"""What a place that trains jobs can do; the client is the same for each."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from tfparallel import models
+
+
+class Backend(Protocol):
+    """A cluster, or this machine."""
+
+    async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
+        """Return the jobs of the namespace, or of all namespaces, by name."""
+
+    async def get_job(self, name: str) -> models.Job:
+        """Return a job.
+
+        Raises:
+            JobNotFound: no job has the name; the text has near ones.
+        """
+
+    def watch_job(self, name: str) -> AsyncIterator[models.Job]:
+        """Yield a job now and after each change, until it is deleted."""
+
+    async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
+        """Return the replicas that exist, by role and number."""
+
+    async def list_events(self, job: models.Job) -> Sequence[models.Event]:
+        """Return what was reported of a job and its objects, oldest first."""
+
+    def read_logs(
+        self, replica: models.Replica, job: models.Job, *, follow: bool, tail: int | None
+    ) -> AsyncIterator[str]:
+        """Yield the lines of a replica's log, with `follow` until it ends."""
+
+    async def suspend_job(self, name: str, *, suspend: bool) -> None:
+        """Delete the replicas of a job and keep it, or have it run again."""
+
+    async def scale_job(self, name: str, workers: int) -> None:
+        """Change the number of workers."""
+
+    async def delete_job(self, name: str) -> None:
+        """Delete a job and all that belongs to it."""

@@ -1,0 +1,51 @@
+"""The verbs of the command line, and the options that stand before them."""
+
+import importlib
+
+import click
+
+from tfparallel.cli import exits
+
+SECTIONS = {
+    "On this machine": ("run", "validate", "plan", "compare", "convert"),
+    "On a cluster": ("status",),
+    "About the command": ("version",),
+}
+"""Each verb is the attribute `command` of the module of its name."""
+
+
+class _Verbs(click.Group):
+    """Imports a verb when it is used, and shows all of them in sections."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [verb for verbs in SECTIONS.values() for verb in verbs]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"tfparallel.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, verbs in SECTIONS.items():
+            commands = {verb: self.get_command(ctx, verb) for verb in verbs}
+            width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (verb, command.get_short_help_str(width))
+                        for verb, command in commands.items()
+                        if command is not None
+                    ]
+                )
+
+    def invoke(self, ctx: click.Context) -> object:
+        with exits.reported(verbose=ctx.params["verbose"]):
+            return super().invoke(ctx)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
+def tfparallel(verbose: bool) -> None:
+    """Train TensorFlow models with TFParallelJob."""

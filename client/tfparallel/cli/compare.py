@@ -1,0 +1,84 @@
+"""`tfparallel compare`."""
+
+import pathlib
+from collections.abc import Sequence
+
+import click
+
+from tfparallel.cli import options
+from tfparallel.compare import command as comparison
+from tfparallel.compare import plan
+from tfparallel_operator.local import source as sources
+
+
+@click.command("compare")
+@options.job_file
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option(
+    "--servers", type=click.IntRange(min=1), default=1, show_default=True, help="Of async."
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How often each run is made, with spec.trainer.seed and those that follow.",
+)
+@click.option(
+    "--slow-worker",
+    type=click.FloatRange(min=1, min_open=True),
+    metavar="FACTOR",
+    help="Make each run also with the last worker this many times slower.",
+)
+@click.option(
+    "--equal-batch",
+    type=click.Choice([one.value for one in plan.Equal]),
+    default=plan.Equal.UPDATE.value,
+    show_default=True,
+    help="What has globalBatchSize examples in async too: an update of the weights, or all workers"
+    " together.",
+)
+@click.option(
+    "--target",
+    metavar="METRIC=VALUE",
+    help="Tell how long it takes to a value, such as val_accuracy=0.95."
+    "  [default: the loss that every run reaches]",
+)
+@click.option("--epochs", type=click.IntRange(min=1), help="Short for --set spec.trainer.epochs.")
+@click.option(
+    "--output",
+    type=options.FILE,
+    metavar="DIR",
+    help="Where report, pictures and runs go: a new folder.  [default: runs/<job>/<time>]",
+)
+@options.overrides
+def command(
+    job: pathlib.Path,
+    workers: int,
+    servers: int,
+    seeds: int,
+    slow_worker: float | None,
+    equal_batch: str,
+    target: str | None,
+    epochs: int | None,
+    output: pathlib.Path | None,
+    overrides: Sequence[str],
+) -> None:
+    """Compare synchronous with asynchronous training.
+
+    All runs train on this machine; the report has a table and pictures.
+
+    Exit status: 0 all runs succeeded, 1 one failed, 2 bad input, 130 ended by Ctrl-C.
+    """
+    wanted = plan.Wanted(
+        workers=workers,
+        servers=servers,
+        seeds=seeds,
+        slow_worker=slow_worker,
+        equal=plan.Equal(equal_batch),
+    )
+    if epochs is not None:
+        overrides = (*overrides, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
+    aim = None if target is None else comparison.target(target)
+    source = sources.read(job, overrides)
+    comparison.compare(source, wanted, aim, output or options.new_folder(source.job.metadata.name))

@@ -1,0 +1,49 @@
+"""Exit statuses of the command, and the sentence that stands beside each."""
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import NoReturn
+
+import click
+
+from tfparallel import errors
+from tfparallel_operator.api import load
+
+FAILED = 1
+BAD_INPUT = 2
+SIGNAL = 128
+"""Plus the number of the signal that ended the command: 130 after Ctrl-C."""
+
+
+@contextlib.contextmanager
+def reported(*, verbose: bool) -> Iterator[None]:
+    """Turn errors into sentences on standard error, and into an exit status.
+
+    Args:
+        verbose: whether the traceback is shown too.
+    """
+    try:
+        yield
+    except load.SpecError as error:
+        _end(BAD_INPUT, error.problems, verbose=verbose)
+    except errors.Failure as error:
+        _end(FAILED, (str(error),), verbose=verbose)
+    except errors.Stopped as error:
+        sys.exit(SIGNAL + error.number)
+    except KeyboardInterrupt:
+        sys.exit(SIGNAL + 2)
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        sentence = f"unexpected {type(error).__name__}: {error}; run it again as `tfparallel -v …`"
+        _end(FAILED, (sentence + " and report what it shows",), verbose=verbose)
+
+
+def _end(status: int, sentences: tuple[str, ...], *, verbose: bool) -> NoReturn:
+    if verbose:
+        traceback.print_exc()
+    for sentence in sentences:
+        click.echo(f"error: {sentence}", err=True)
+    sys.exit(status)

@@ -1,0 +1,91 @@
+"""Options that several verbs take, and how a verb reaches a cluster."""
+
+import asyncio
+import datetime
+import enum
+import functools
+import pathlib
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from tfparallel.cluster import access, backend
+
+T = TypeVar("T")
+
+FILE = click.Path(path_type=pathlib.Path)
+
+job_file = click.argument("job", type=FILE, metavar="JOB.yaml")
+job_name = click.argument("name", metavar="JOB")
+
+overrides = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Change a field of the job, such as spec.trainer.epochs=3; null removes it. Repeatable.",
+)
+
+
+class Format(enum.StrEnum):
+    """What a verb prints."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+output_format = click.option(
+    "-o",
+    "--output",
+    "output_format",
+    type=click.Choice([name.value for name in Format]),
+    default=Format.TABLE.value,
+    show_default=True,
+    help="What is printed.",
+)
+
+
+def cluster(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of kubectl that choose a cluster; the verb takes them as `choice`."""
+
+    @click.option("--context", metavar="NAME", help="Of the kubeconfig.  [default: the current]")
+    @click.option("-n", "--namespace", metavar="NAME", help="[default: that of the context]")
+    @click.option(
+        "--kubeconfig", metavar="FILE", help="[default: $KUBECONFIG, else ~/.kube/config]"
+    )
+    @functools.wraps(verb)
+    def with_choice(
+        *arguments: Any,
+        context: str | None,
+        namespace: str | None,
+        kubeconfig: str | None,
+        **more: Any,
+    ) -> None:
+        choice = access.Choice(kubeconfig=kubeconfig, context=context, namespace=namespace)
+        verb(*arguments, choice=choice, **more)
+
+    return with_choice
+
+
+def on_cluster(choice: access.Choice, act: Callable[[backend.ClusterBackend], Awaitable[T]]) -> T:
+    """Connect to the chosen cluster and act there."""
+
+    async def connected() -> T:
+        async with backend.ClusterBackend(access.find(choice)) as cluster_backend:
+            return await act(cluster_backend)
+
+    return asyncio.run(connected())
+
+
+def new_folder(name: str) -> pathlib.Path:
+    """Return a folder for results that no run has used, named by the time."""
+    moment = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    base = pathlib.Path("runs", name)
+    number, folder = 2, base / moment
+    while folder.exists():
+        number, folder = number + 1, base / f"{moment}-{number}"
+    return folder

@@ -1,0 +1,57 @@
+"""`tfparallel run`."""
+
+import asyncio
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from tfparallel import errors
+from tfparallel.cli import exits, options
+from tfparallel.machine import summary
+from tfparallel.terminal import display
+from tfparallel_operator.api import names
+from tfparallel_operator.local import run as local_run
+from tfparallel_operator.local import source as sources
+
+
+@click.command("run")
+@options.job_file
+@click.option(
+    "--output",
+    type=options.FILE,
+    metavar="DIR",
+    help="Where results, checkpoints and logs go; a folder of an earlier run is resumed."
+    "  [default: a new folder runs/<job>/<time>]",
+)
+@options.overrides
+@click.option(
+    "--timeout",
+    type=click.IntRange(min=1),
+    metavar="SECONDS",
+    help="Fail the job after this time (spec.runPolicy.activeDeadlineSeconds).",
+)
+def command(
+    job: pathlib.Path,
+    output: pathlib.Path | None,
+    overrides: Sequence[str],
+    timeout: int | None,
+) -> None:
+    """Run a job on this machine, without a cluster.
+
+    Each pod becomes a process.
+
+    Exit status: 0 the job succeeded, 1 it failed, 2 bad input, 130 ended by Ctrl-C.
+    """
+    if timeout is not None:
+        overrides = (*overrides, f"spec.runPolicy.activeDeadlineSeconds={timeout}")
+    source = sources.read(job, overrides)
+    folder = output or options.new_folder(source.job.metadata.name)
+    with display.Display(source.notes) as screen:
+        outcome = asyncio.run(local_run.run(source, folder, screen))
+    summary.show(outcome)
+    if outcome.stopped_by is not None:
+        raise errors.Stopped(outcome.stopped_by)
+    if outcome.job.status.state is not names.State.SUCCEEDED:
+        sys.exit(exits.FAILED)

@@ -1,0 +1,88 @@
+"""Which cluster and which namespace: the rules of kubectl."""
+
+import dataclasses
+import difflib
+import importlib
+import os
+import pathlib
+
+from tfparallel import errors
+from tfparallel_operator.api import load
+from tfparallel_operator.api_server import credentials
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Context:
+    """A cluster, a user and a namespace."""
+
+    name: str
+    """Of the context in the kubeconfig; empty in a pod."""
+    namespace: str
+    access: credentials.Access
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user chose by options; None: as kubectl does without them."""
+
+    kubeconfig: str | None = None
+    """Path of a kubeconfig; several are separated as in $KUBECONFIG."""
+    context: str | None = None
+    namespace: str | None = None
+
+
+def find(choice: Choice) -> Context:
+    """Return the context that kubectl would use.
+
+    Without a kubeconfig, in a pod, it is the pod's service account and namespace.
+
+    Raises:
+        SpecError: the kubeconfig has no such context.
+        Failure: no cluster can be reached with what is there.
+    """
+    files = choice.kubeconfig or os.environ.get("KUBECONFIG") or _default_file()
+    exists = any(pathlib.Path(file).exists() for file in files.split(os.pathsep) if file)
+    try:
+        if not exists and choice.kubeconfig is None and choice.context is None:
+            return _of_pod(files, choice)
+        name, namespace = _find_context(files, choice.context)
+        return Context(
+            name=name,
+            namespace=choice.namespace or namespace,
+            access=credentials.from_kubeconfig(files, name),
+        )
+    except credentials.CredentialsError as error:
+        raise errors.Failure(str(error)) from error
+
+
+def _default_file() -> str:
+    return str(pathlib.Path.home() / ".kube" / "config")
+
+
+def _of_pod(files: str, choice: Choice) -> Context:
+    if not credentials.SERVICE_ACCOUNT.exists():
+        raise errors.Failure(
+            f"no kubeconfig: {files} does not exist. Set KUBECONFIG or --kubeconfig to your"
+            " cluster's file; `tfparallel run` needs no cluster"
+        )
+    namespace = choice.namespace or credentials.own_namespace()
+    return Context(name="", namespace=namespace, access=credentials.find(None))
+
+
+def _find_context(files: str, wished: str | None) -> tuple[str, str]:
+    """Return the name and the namespace of a context, or of the current one."""
+    config = importlib.import_module("kubernetes.config")
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=files)
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise errors.Failure(
+            f"kubeconfig {files!r} cannot be used: {error}. Choose a context with `kubectl config"
+            " use-context NAME` or --context NAME"
+        ) from error
+    by_name = {context["name"]: context for context in contexts}
+    chosen = current if wished is None else by_name.get(wished)
+    if chosen is None:
+        near = difflib.get_close_matches(str(wished), by_name, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(by_name) or 'none'}."
+        raise load.SpecError(f"--context {wished!r} is not in {files}: {hint}")
+    return chosen["name"], chosen["context"].get("namespace") or "default"

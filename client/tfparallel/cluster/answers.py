@@ -1,0 +1,76 @@
+"""What the API server refuses, as sentences with a remedy."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from tfparallel import errors
+from tfparallel.cluster import access
+from tfparallel_operator.api import load, names
+from tfparallel_operator.api_server import errors as api_errors
+
+INSTALL = (
+    "helm install tfparallel-operator charts/tfparallel-operator --namespace tfparallel-system"
+    " --create-namespace"
+)
+
+_MISSING_RIGHT = re.compile(
+    r'User "(?P<user>[^"]+)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"'
+)
+_UNKNOWN_FIELD = re.compile(r'unknown field "(?P<field>[^"]+)"')
+
+
+@contextlib.contextmanager
+def explained(context: access.Context) -> Iterator[None]:
+    """Raise what the API server answers as an error of this package.
+
+    Raises:
+        SpecError: it refuses an object as wrong.
+        Failure: it refuses or does not answer, for any other reason.
+    """
+    try:
+        yield
+    except api_errors.Invalid as error:
+        raise load.SpecError(_of_invalid(str(error))) from error
+    except api_errors.ApiError as error:
+        raise errors.Failure(sentence(error, context)) from error
+
+
+def sentence(error: api_errors.ApiError, context: access.Context) -> str:
+    """Return what the answer means, and what to do."""
+    where = f"context {context.name!r}" if context.name else "this cluster"
+    match error.status, error:
+        case 0, _:
+            return f"{error}. See that the cluster of {where} runs: kubectl cluster-info"
+        case 401, _:
+            return (
+                f"the API server does not accept your credentials for {where} (401): they have"
+                " expired or are wrong. Log in again, as you do for kubectl"
+            )
+        case 403, _ if missing := _MISSING_RIGHT.search(str(error)):
+            return (
+                f"{missing['user']} may not {missing['verb']} {missing['resource']} in namespace"
+                f" {context.namespace!r} of {where}. Ask for a Role with that verb and resource, or"
+                " choose another namespace with -n"
+            )
+        case 404, _ if "could not find the requested resource" in str(error):
+            return (
+                f"{names.KIND} is not installed in {where}: the API server does not know"
+                f" {names.PLURAL}.{names.GROUP} {names.VERSION}. Install the operator: {INSTALL}"
+            )
+        case 409, api_errors.AlreadyExists():
+            return f"{error}. Delete it first, or choose another name with --name"
+        case 429 | 500 | 502 | 503 | 504, _:
+            return f"the API server of {where} is busy: {error}. Try again in a moment"
+        case _:
+            return f"the API server of {where} refused: {error}"
+
+
+def _of_invalid(message: str) -> str:
+    if field := _UNKNOWN_FIELD.search(message):
+        return (
+            f"the cluster's {names.KIND} has no field {field['field']!r}: correct the name, or"
+            " upgrade the operator and its resource definition (`tfparallel doctor` compares the"
+            " versions)"
+        )
+    return message

@@ -1,0 +1,168 @@
+"""A cluster as a backend of the client."""
+
+import asyncio
+import contextlib
+import difflib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Self
+
+from tfparallel import errors, models
+from tfparallel.cluster import access, answers, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client as api
+from tfparallel_operator.api_server import errors as api_errors
+from tfparallel_operator.api_server import resources
+
+FIELD_MANAGER = "tfparallel-cli"
+
+_PAUSE_SECONDS = 1.0
+"""Between two tries to watch."""
+
+_ROLES = ("chief", "master", "worker", "ps", "evaluator")
+
+
+class ClusterBackend:
+    """Jobs of one context; an asynchronous context manager."""
+
+    def __init__(self, context: access.Context) -> None:
+        self.context = context
+        self._api = api.Client(context.access, manager=FIELD_MANAGER)
+
+    async def __aenter__(self) -> Self:
+        await self._api.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._api.__aexit__(None, None, None)
+
+    @property
+    def api(self) -> api.Client:
+        """For what is no job: claims, sources, versions."""
+        return self._api
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of everything that does not name one."""
+        return self.context.namespace
+
+    async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
+        """Return the jobs of the namespace, or of all namespaces, by name."""
+        with answers.explained(self.context):
+            scope = None if everywhere else self.namespace
+            listing = await self._api.list(resources.JOBS, scope)
+        jobs = (objects.parse_job(body) for body in listing.items)
+        return sorted(jobs, key=lambda job: (job.namespace, job.name))
+
+    async def get_job(self, name: str) -> models.Job:
+        """Return a job.
+
+        Raises:
+            JobNotFound: no job has the name; the text has near ones.
+        """
+        with answers.explained(self.context):
+            try:
+                body = await self._api.get(resources.JOBS.path(self.namespace, name))
+            except api_errors.NotFound as error:
+                jobs = await self._api.list(resources.JOBS, self.namespace)  # or: not installed
+                known = [job["metadata"]["name"] for job in jobs.items]
+                raise errors.JobNotFound(self._not_found(name, known)) from error
+        return objects.parse_job(body)
+
+    def _not_found(self, name: str, known: Sequence[str]) -> str:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {', '.join(map(repr, near))}?" if near else "correct the name, or"
+        return (
+            f"there is no job {name!r} in namespace {self.namespace!r}: {hint} choose another"
+            " namespace with -n"
+        )
+
+    async def watch_job(self, name: str) -> AsyncIterator[models.Job]:
+        """Yield a job now and after each change, until it is deleted."""
+        fields = f"metadata.name={name}"
+        job = await self.get_job(name)
+        yield job
+        while True:
+            version = job.manifest["metadata"]["resourceVersion"]
+            with contextlib.suppress(api_errors.Expired, api_errors.Unavailable):
+                watch = self._api.watch(resources.JOBS, self.namespace, version, fields=fields)
+                async for event in watch:
+                    if event.type == "DELETED":
+                        return
+                    if event.type != "BOOKMARK":
+                        job = objects.parse_job(event.object)
+                        yield job
+            await asyncio.sleep(_PAUSE_SECONDS)
+            try:
+                newer = await self.get_job(name)
+            except errors.JobNotFound:
+                return
+            if newer.manifest["metadata"]["resourceVersion"] != version:
+                job = newer
+                yield job
+
+    async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
+        """Return the replicas that exist, by role and number."""
+        with answers.explained(self.context):
+            selector = f"{names.LABEL_JOB}={job.name}"
+            listing = await self._api.list(resources.PODS, job.namespace, selector)
+        bodies = (body for body in listing.items if _is_owned(body, job))
+        return sorted((objects.parse_pod(body) for body in bodies), key=_place)
+
+    async def list_events(self, job: models.Job) -> Sequence[models.Event]:
+        """Return what was reported of a job and its objects, oldest first.
+
+        Events live an hour by the API server's default.
+        """
+        with answers.explained(self.context):
+            listing = await self._api.list(resources.EVENTS, job.namespace)
+        mine = (body for body in listing.items if _is_about(body.get("regarding", {}), job))
+        return sorted((objects.parse_event(body) for body in mine), key=lambda event: event.time)
+
+    async def read_logs(
+        self, replica: models.Replica, job: models.Job, *, follow: bool, tail: int | None
+    ) -> AsyncIterator[str]:
+        """Yield the lines of a replica's log, with `follow` until it ends."""
+        query = {"container": names.CONTAINER}
+        query |= {"follow": "true"} if follow else {}
+        query |= {} if tail is None else {"tailLines": str(tail)}
+        with answers.explained(self.context):
+            async for line in self._api.read_log(job.namespace, replica.pod, query):
+                yield line.decode(errors="replace")
+
+    async def suspend_job(self, name: str, *, suspend: bool) -> None:
+        """Delete the replicas of a job and keep it, or have it run again."""
+        await self._patch(name, {"runPolicy": {"suspend": suspend}})
+
+    async def scale_job(self, name: str, workers: int) -> None:
+        """Change the number of workers."""
+        await self._patch(name, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
+
+    async def _patch(self, name: str, spec: Mapping[str, Any]) -> None:
+        job = await self.get_job(name)
+        with answers.explained(self.context):
+            await self._api.patch(resources.JOBS.path(job.namespace, job.name), {"spec": spec})
+
+    async def delete_job(self, name: str) -> None:
+        """Delete a job and all that belongs to it."""
+        job = await self.get_job(name)
+        with answers.explained(self.context), contextlib.suppress(api_errors.NotFound):
+            await self._api.delete(resources.JOBS, job.namespace, job.name, job.uid)
+
+
+def _is_owned(body: api.Object, job: models.Job) -> bool:
+    owners = body["metadata"].get("ownerReferences", [])
+    return any(owner["uid"] == job.uid for owner in owners)
+
+
+def _is_about(regarding: Mapping[str, Any], job: models.Job) -> bool:
+    """Whether an event is about the job or an object with a name that begins with the job's."""
+    if regarding.get("kind") == names.KIND:
+        return regarding.get("uid") == job.uid
+    name = str(regarding.get("name", ""))
+    return any(name.startswith(f"{job.name}-{role}-") for role in _ROLES) or name == job.name
+
+
+def _place(replica: models.Replica) -> tuple[int, int]:
+    role, _, index = replica.name.rpartition("-")
+    order = _ROLES.index(role) if role in _ROLES else len(_ROLES)
+    return order, int(index) if index.isdecimal() else 0

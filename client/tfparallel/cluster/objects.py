@@ -1,0 +1,97 @@
+"""From the API server's JSON to the client's models."""
+
+import datetime
+from typing import Any
+
+import pydantic
+
+from tfparallel import models
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.api_server import client as api
+
+_EPOCH = "1970-01-01T00:00:00Z"
+
+
+def parse_job(body: api.Object) -> models.Job:
+    """Return a job.
+
+    Raises:
+        SpecError: its status is none that this version can read.
+    """
+    metadata = body["metadata"]
+    try:
+        status = job_status.JobStatus.model_validate(body.get("status") or {})
+    except pydantic.ValidationError as error:
+        raise load.SpecError(
+            f"the status of {metadata['name']} cannot be read: {error.errors()[0]['msg']}. Upgrade"
+            " this command to the version of the operator"
+        ) from error
+    return models.Job(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        created=_time(metadata["creationTimestamp"]),
+        status=status,
+        manifest=body,
+    )
+
+
+def parse_pod(body: api.Object) -> models.Replica:
+    """Return the replica that a pod is."""
+    metadata, status = body["metadata"], body.get("status", {})
+    labels = metadata.get("labels", {})
+    container = _container(status)
+    ended = container.get("state", {}).get("terminated")
+    phase = "Terminating" if "deletionTimestamp" in metadata else status.get("phase", "Pending")
+    return models.Replica(
+        name=f"{labels.get(names.LABEL_ROLE)}-{labels.get(names.LABEL_INDEX)}",
+        pod=metadata["name"],
+        attempt=int(labels.get(names.LABEL_ATTEMPT, 0)),
+        phase=phase,
+        node=body.get("spec", {}).get("nodeName", ""),
+        reason=_reason(status, container),
+        exit_code=None if ended is None else ended.get("exitCode"),
+        created=_time(metadata["creationTimestamp"]),
+    )
+
+
+def parse_event(body: api.Object) -> models.Event:
+    """Return an event of events.k8s.io/v1."""
+    series, regarding = body.get("series") or {}, body.get("regarding", {})
+    moments = (
+        series.get("lastObservedTime"),
+        body.get("deprecatedLastTimestamp"),
+        body.get("eventTime"),
+        body["metadata"].get("creationTimestamp"),
+    )
+    return models.Event(
+        time=_time(next(filter(None, moments), _EPOCH)),
+        type=body.get("type", "Normal"),
+        reason=body.get("reason", ""),
+        object=f"{regarding.get('kind', '').lower()}/{regarding.get('name', '')}",
+        message=" ".join((body.get("note") or "").split()),
+        count=series.get("count") or body.get("deprecatedCount") or 1,
+    )
+
+
+def _container(status: api.Object) -> api.Object:
+    """Return the status of the container that trains, or of the first init container that waits."""
+    running: list[Any] = status.get("containerStatuses") or []
+    container: api.Object = next((c for c in running if c["name"] == names.CONTAINER), {})
+    return container
+
+
+def _reason(status: api.Object, container: api.Object) -> str:
+    state = container.get("state", {})
+    for kind in ("waiting", "terminated"):
+        if kind in state:
+            words = (state[kind].get("reason", ""), state[kind].get("message", ""))
+            return ": ".join(" ".join(word.split()) for word in words if word)
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    return str(status.get("reason", ""))
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)

@@ -1,0 +1,97 @@
+"""Makes the runs of a comparison, one after the other, on this machine."""
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from tfparallel import errors
+from tfparallel.compare import measure, plan, progress, records
+from tfparallel_operator.api import load, names
+from tfparallel_operator.core import conditions
+from tfparallel_operator.local import run as local_run
+from tfparallel_operator.local import traffic
+from tfparallel_trainer.contract import outputs
+
+_TRAFFIC_SECONDS = 0.2
+"""How often connections are looked at: about a thousandth of a core."""
+
+
+def run_all(
+    trials: Sequence[plan.Trial],
+    wanted: plan.Wanted,
+    folder: pathlib.Path,
+    screen: progress.Screen,
+    target: measure.Target | None,
+) -> Mapping[plan.Variant, Sequence[records.Run]]:
+    """Make all runs; each leaves its results in a folder of its own.
+
+    Raises:
+        errors.Failure: a run failed.
+        errors.Stopped: the comparison was interrupted; no process is left.
+        SpecError: the job asks for what only a cluster can give, or the target for a metric that
+            the runs do not have.
+    """
+    found: dict[plan.Variant, list[records.Run]] = {variant: [] for variant in wanted.variants}
+    for number, trial in enumerate(trials, 1):
+        screen.begin(number, f"{trial.variant.name}, seed {trial.seed}")
+        slowed = wanted.slowed if trial.variant.slow else {}
+        made = asyncio.run(_run(trial, slowed, folder / trial.folder, screen))
+        found[trial.variant].append(made)
+        screen.end(made)
+        if target is not None:
+            _check(target, made)
+    return found
+
+
+def _check(target: measure.Target, made: records.Run) -> None:
+    known = {name for point in measure.points(made) for name in point.values}
+    if target.metric not in known:
+        raise load.SpecError(
+            f"--target {target.metric}: the runs have {', '.join(sorted(known))}; give one of them"
+        )
+
+
+async def _run(
+    trial: plan.Trial, slowed: Mapping[str, float], folder: pathlib.Path, screen: progress.Screen
+) -> records.Run:
+    seen: list[records.Traffic] = []
+    with _watched(seen):
+        outcome = await local_run.run(trial.source, folder, screen, slowed=slowed)
+    if outcome.stopped_by is not None:
+        raise errors.Stopped(outcome.stopped_by)
+    status = outcome.job.status
+    if status.state is not names.State.SUCCEEDED or outcome.trained is None:
+        failed = conditions.find(status, names.Condition.FAILED)
+        why = "it did not succeed" if failed is None else failed.message
+        raise errors.Failure(f"{screen.what}: {why}; its logs are in {outcome.layout.logs}")
+    step_log = outcome.trained / outputs.STEP_LOG
+    summary = outcome.trained / outputs.SUMMARY
+    try:
+        return records.parse(
+            step_log.read_text(encoding="utf-8"),
+            summary.read_text(encoding="utf-8"),
+            screen.processes,
+            seen,
+        )
+    except (records.RecordsError, OSError) as error:
+        raise errors.Failure(f"{screen.what}: {error}; it lies in {folder}") from error
+
+
+@contextlib.contextmanager
+def _watched(seen: list[records.Traffic]) -> Iterator[None]:
+    """Note what our processes send while the body runs."""
+    meter = traffic.Meter(os.getpid())
+
+    async def look() -> None:
+        while (sent := meter.read()) is not None:
+            seen.append(records.Traffic(time.time(), sent.bytes, sent.segments))
+            await asyncio.sleep(_TRAFFIC_SECONDS)
+
+    looking = asyncio.get_running_loop().create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()

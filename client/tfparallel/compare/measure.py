@@ -1,0 +1,148 @@
+"""Figures of one run. Pure functions of what it recorded; docs/compare.md says what each means."""
+
+import collections
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tfparallel.compare import records
+
+EVALUATED = "val_"
+"""Begins the names of what an evaluation found."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """A loss or metric to reach."""
+
+    metric: str
+    value: float
+
+    @property
+    def falls(self) -> bool:
+        """Whether less is better."""
+        return self.metric.endswith("loss") or "error" in self.metric
+
+    def reached(self, value: float) -> bool:
+        """Whether a value is as good."""
+        return value <= self.value if self.falls else value >= self.value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """Where a run stood at the end of an epoch."""
+
+    examples: int
+    """Used so far."""
+    seconds: float
+    """Since the first step was made."""
+    values: Mapping[str, float]
+    """Loss and metrics then."""
+
+
+def points(run: records.Run) -> Iterator[Point]:
+    """Give the ends of a run's epochs in their order."""
+    examples = 0
+    for epoch in run.epochs:
+        examples += epoch.examples
+        values, at = {"loss": epoch.loss}, epoch.steps[-1].at
+        if epoch.evaluation is not None:
+            at = epoch.evaluation.at
+            found = epoch.evaluation.metrics
+            values |= {f"{EVALUATED}{name}": value for name, value in found.items()}
+        yield Point(examples, at - run.trained_from, values)
+
+
+def warm(run: records.Run) -> tuple[int, int, float]:
+    """Steps, examples and seconds once training is warm.
+
+    That is all epochs but the first, each from its begin to its last step; so neither evaluations
+    count nor what is between epochs. Of a run with one epoch it is the second half of its steps.
+    """
+    later = run.epochs[1:]
+    if later:
+        return (
+            sum(len(epoch.steps) for epoch in later),
+            sum(epoch.examples for epoch in later),
+            sum(epoch.seconds for epoch in later),
+        )
+    steps = run.steps
+    half = (len(steps) - 1) // 2
+    rest = steps[half + 1 :]
+    seconds = steps[-1].at - steps[half].at
+    return len(rest), sum(step.examples for step in rest), seconds
+
+
+def speed(run: records.Run) -> float | None:
+    """Examples a second once training is warm; None when there was too little to tell."""
+    _, examples, seconds = warm(run)
+    return examples / seconds if seconds > 0 else None
+
+
+def step_seconds(run: records.Run) -> float | None:
+    """Seconds between two updates once training is warm."""
+    steps, _, seconds = warm(run)
+    return seconds / steps if steps else None
+
+
+def epoch_seconds(run: records.Run) -> float | None:
+    """Seconds of an epoch once training is warm; None for a run with one epoch."""
+    later = run.epochs[1:]
+    return statistics.fmean(epoch.seconds for epoch in later) if later else None
+
+
+def first(run: records.Run, target: Target) -> Point | None:
+    """The first end of an epoch where the target was reached."""
+    return next(
+        (
+            point
+            for point in points(run)
+            if target.metric in point.values and target.reached(point.values[target.metric])
+        ),
+        None,
+    )
+
+
+def reached_by_all(runs: Sequence[records.Run]) -> Target | None:
+    """The loss that every run reaches: the worst of their best ones.
+
+    That of the evaluation where there is one; None when a loss is not a finite number.
+    """
+    ends = [list(points(run)) for run in runs]
+    common = set.intersection(*(set(point.values) for end in ends for point in end))
+    metric = f"{EVALUATED}loss" if f"{EVALUATED}loss" in common else "loss"
+    worst = max(min(point.values[metric] for point in end) for end in ends)
+    return Target(metric, worst) if math.isfinite(worst) else None
+
+
+def last_variance(run: records.Run) -> float:
+    """Variance of the steps' losses within the last epoch."""
+    return statistics.pvariance([step.loss for step in run.epochs[-1].steps])
+
+
+def staleness(run: records.Run) -> Mapping[int, int]:
+    """How many updates had which staleness; empty where workers step together."""
+    found = collections.Counter(step.staleness for step in run.steps if step.staleness is not None)
+    return dict(sorted(found.items()))
+
+
+def mean_staleness(run: records.Run) -> float | None:
+    """The mean over all updates."""
+    counts = staleness(run)
+    total = sum(counts.values())
+    return sum(value * count for value, count in counts.items()) / total if total else None
+
+
+def per_update(run: records.Run, of: Callable[[records.Traffic], int]) -> float | None:
+    """What the processes send for an update once training is warm, evaluations included.
+
+    None when fewer than two moments of that time are known.
+    """
+    steps = run.steps
+    warm_from = run.epochs[1].began if len(run.epochs) > 1 else steps[(len(steps) - 1) // 2].at
+    known = [moment for moment in run.traffic if warm_from <= moment.at <= steps[-1].at]
+    if len(known) < 2:
+        return None
+    between = [step for step in steps if known[0].at < step.at <= known[-1].at]
+    return (of(known[-1]) - of(known[0])) / len(between) if between else None

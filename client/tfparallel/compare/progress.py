@@ -1,0 +1,109 @@
+"""What a person sees while the runs of a comparison are made."""
+
+import types
+from collections.abc import Sequence
+
+from rich import console as rich_console
+from rich import progress as rich_progress
+
+from tfparallel.compare import measure, records
+from tfparallel.terminal import display
+from tfparallel_operator.api import job_status
+from tfparallel_operator.core import decision
+from tfparallel_operator.local import watcher
+
+
+class Screen:
+    """A `watcher.Watcher` over many runs: a bar on a terminal, else a line for each run.
+
+    What replicas write stays in their logs; warnings are shown.
+    """
+
+    def __init__(self, total: int) -> None:
+        """Args: total: how many runs there are."""
+        _, self._err = display.consoles()
+        self._total = total
+        self._number = 0
+        self._bar = _bar(self._err)
+        self._task = self._bar.add_task("", total=float(total), details="")
+        self.what = ""
+        """The run that is being made."""
+        self.processes = 0
+        """How many it has."""
+
+    def __enter__(self) -> "Screen":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, number: int, what: str) -> None:
+        """A run begins."""
+        self._number, self.what = number, what
+        self._bar.update(
+            self._task, completed=number - 1.0, description=self._title, details="starting"
+        )
+        if not self._err.is_terminal:
+            self._print(f"{self._title}: begins")
+
+    def end(self, made: records.Run) -> None:
+        """It has ended well."""
+        speed = measure.speed(made)
+        shown = "" if speed is None else f"  {speed:,.0f} examples/s"
+        loss = f"  loss {made.epochs[-1].loss:.4g}"
+        self._print(f"{self._title}  {made.seconds:.1f} s{shown}{loss}")
+        self._bar.update(self._task, completed=float(self._number))
+
+    def placed(self, placements: Sequence[watcher.Placement]) -> None:
+        """The replicas of a run have their addresses."""
+        self.processes = len(placements)
+
+    def line(self, replica: str, text: str) -> None:
+        """Lines of replicas are in their logs."""
+
+    def event(self, event: decision.Event) -> None:
+        """Show warnings."""
+        if event.type is decision.EventType.WARNING:
+            self._print(f"{self.what}: {event.reason}: {event.message}")
+
+    def progress(self, progress: job_status.ProgressStatus) -> None:
+        """Show how far a run has come."""
+        share = (progress.percent or 0) / 100
+        brief = progress.model_copy(update={"metrics": {}, "eta": None})
+        self._bar.update(
+            self._task, completed=self._number - 1 + share, details=display.sentence(brief)
+        )
+
+    def split(self, placement: job_status.PlacementStatus) -> None:
+        """Models are whole in sync and async."""
+
+    def stopping(self) -> None:
+        """Say that the processes are asked to end."""
+        self._print("stopping; interrupt again to end every process at once")
+
+    @property
+    def _title(self) -> str:
+        return f"run {self._number} of {self._total}: {self.what}"
+
+    def _print(self, text: str) -> None:
+        self._err.print(text, soft_wrap=True)
+
+
+def _bar(console: rich_console.Console) -> rich_progress.Progress:
+    return rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.TextColumn("{task.fields[details]}"),
+        rich_progress.TimeElapsedColumn(),
+        console=console,
+        refresh_per_second=4,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not console.is_terminal,
+    )

@@ -1,0 +1,274 @@
+"""The comparison as values: rows of figures, curves, and the spread of staleness. Pure."""
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tfparallel.compare import complexity, measure, plan, records
+
+Runs = Mapping[plan.Variant, Sequence[records.Run]]
+"""The runs of each variant, one for each seed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure of one variant: a value for each seed that has one."""
+
+    values: Sequence[float]
+    asked: int
+    """How many seeds there are."""
+
+    @property
+    def mean(self) -> float | None:
+        """Over the seeds; None without values."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation over the seeds; None with fewer than two values."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A figure of all variants."""
+
+    name: str
+    unit: str
+    cells: Sequence[Cell]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that belong together."""
+
+    name: str
+    rows: Sequence[Row]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Curve:
+    """A loss over training: a value of each seed at the end of each epoch."""
+
+    examples: Sequence[int]
+    seconds: Sequence[float]
+    """Since the first step, the mean over the seeds."""
+    losses: Sequence[Sequence[float]]
+    """For each epoch those of the seeds."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that a comparison shows."""
+
+    job: str
+    setting: str
+    """One sentence: how many of what."""
+    variants: Sequence[str]
+    groups: Sequence[Group]
+    loss: str
+    """Whose curves these are."""
+    curves: Sequence[Curve]
+    speeds: Sequence[Cell]
+    staleness: Mapping[str, Mapping[int, int]]
+    """How many updates had which staleness, for each variant that has any."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a report is made of."""
+
+    job: str
+    batch: int
+    wanted: plan.Wanted
+    runs: Runs
+    target: measure.Target | None
+    """None: the loss that all reach."""
+    user_lines: int
+    """Lines of the user's module."""
+    job_fields: Mapping[plan.Mode, int]
+    """Fields of the job's spec that the other mode's has not."""
+
+
+def make(given: Given) -> Report:
+    """Work out all figures."""
+    groups = (
+        Group("performance", tuple(_performance(given))),
+        Group("stability", tuple(_stability(given))),
+        Group("complexity", tuple(_complexity(given))),
+    )
+    everything = [run for runs in given.runs.values() for run in runs]
+    whole = measure.reached_by_all(everything)
+    loss = "loss" if whole is None else whole.metric
+    return Report(
+        job=given.job,
+        setting=_setting(given),
+        variants=[variant.name for variant in given.runs],
+        groups=groups,
+        loss=loss,
+        curves=[_curve(runs, loss) for runs in given.runs.values()],
+        speeds=[_cell(runs, measure.speed) for runs in given.runs.values()],
+        staleness={
+            variant.name: counts
+            for variant, runs in given.runs.items()
+            if (counts := _added(measure.staleness(run) for run in runs))
+        },
+    )
+
+
+def _setting(given: Given) -> str:
+    wanted = given.wanted
+    slow = ""
+    if wanted.slow_worker is not None:
+        slow = f", and the same with the last worker {wanted.slow_worker:g} times slower"
+    share = {
+        plan.Equal.UPDATE: f"an update has {given.batch} examples in both modes",
+        plan.Equal.WORKER: (
+            f"a worker's step has {given.batch // wanted.workers} examples in both modes"
+        ),
+    }[wanted.equal]
+    return (
+        f"{_count(wanted.workers, 'worker')}, {_count(wanted.servers, 'server')} for async, "
+        f"{_count(wanted.seeds, 'seed')}; {share}{slow}"
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _performance(given: Given) -> Iterator[Row]:
+    yield _row(given, "speed", "examples/s", measure.speed)
+    if given.wanted.slow_worker is not None:
+        yield _kept(given)
+    yield _row(given, "an update", "ms", lambda run: _scaled(measure.step_seconds(run), 1000))
+    yield _row(given, "an epoch", "s", measure.epoch_seconds)
+    yield _row(given, "whole run with start and end", "s", lambda run: run.seconds)
+    everything = [run for runs in given.runs.values() for run in runs]
+    target = given.target or measure.reached_by_all(everything)
+    if target is not None:
+        name = f"until {target.metric} {'≤' if target.falls else '≥'} {target.value:.4g}"
+        yield _row(given, name, "s", _of_first(target, lambda point: point.seconds))
+        yield _row(given, name, "examples", _of_first(target, lambda point: point.examples))
+
+
+def _kept(given: Given) -> Row:
+    """The share of its speed that a mode keeps when a worker is slow."""
+    cells = []
+    for variant, runs in given.runs.items():
+        even = given.runs[dataclasses.replace(variant, slow=False)]
+        pairs = [
+            (measure.speed(one), measure.speed(other))
+            for one, other in zip(runs, even, strict=True)
+        ]
+        shares = [one / other for one, other in pairs if one is not None and other]
+        cells.append(Cell(shares if variant.slow else [], len(runs)))
+    return Row("speed kept with a slow worker", "share", cells)
+
+
+def _stability(given: Given) -> Iterator[Row]:
+    yield _row(given, "training loss of the last epoch", "", lambda run: run.epochs[-1].loss)
+    yield _row(given, "its variance over steps", "", measure.last_variance)
+    everything = [run for runs in given.runs.values() for run in runs]
+    for name in sorted(set.intersection(*(set(run.metrics) for run in everything))):
+        if name.startswith(measure.EVALUATED):
+            yield _row(given, f"final {name}", "", _metric(name))
+    yield _row(given, "staleness, mean", "updates", measure.mean_staleness)
+    yield _row(
+        given,
+        "staleness, largest",
+        "updates",
+        lambda run: max(measure.staleness(run), default=None),
+    )
+
+
+def _complexity(given: Given) -> Iterator[Row]:
+    wanted = given.wanted
+    yield _row(given, "processes", "", lambda run: run.processes)
+    yield _row(given, "updates", "", lambda run: len(run.steps))
+    yield _by_mode(
+        given,
+        "messages of an update, at least",
+        lambda mode, run: complexity.messages(mode, run.model, wanted.workers, wanted.servers),
+    )
+    yield _row(
+        given,
+        "TCP segments of an update, measured",
+        "",
+        lambda run: measure.per_update(run, lambda sent: sent.segments),
+    )
+    yield _by_mode(
+        given,
+        "weights and gradients of an update",
+        lambda mode, run: complexity.weight_bytes(mode, run.model, wanted.workers) / 1000,
+        "kB",
+    )
+    yield _row(
+        given,
+        "bytes of an update, measured",
+        "kB",
+        lambda run: _scaled(measure.per_update(run, lambda sent: sent.bytes), 0.001),
+    )
+    yield _by_mode(given, "your lines of Python", lambda mode, run: given.user_lines)
+    yield _by_mode(
+        given, "fields of the job that only this mode has", lambda mode, run: given.job_fields[mode]
+    )
+    yield _by_mode(
+        given,
+        "lines of the trainer that only this mode needs",
+        lambda mode, run: complexity.trainer_lines(mode),
+    )
+
+
+def _row(given: Given, name: str, unit: str, of: Callable[[records.Run], float | None]) -> Row:
+    return Row(name, unit, [_cell(runs, of) for runs in given.runs.values()])
+
+
+def _by_mode(
+    given: Given, name: str, of: Callable[[plan.Mode, records.Run], float], unit: str = ""
+) -> Row:
+    """A figure that is the same for each seed."""
+    return Row(
+        name, unit, [Cell([of(variant.mode, runs[0])], 1) for variant, runs in given.runs.items()]
+    )
+
+
+def _cell(runs: Sequence[records.Run], of: Callable[[records.Run], float | None]) -> Cell:
+    values = [of(run) for run in runs]
+    return Cell([value for value in values if value is not None], len(values))
+
+
+def _of_first(
+    target: measure.Target, of: Callable[[measure.Point], float]
+) -> Callable[[records.Run], float | None]:
+    def found(run: records.Run) -> float | None:
+        point = measure.first(run, target)
+        return None if point is None else of(point)
+
+    return found
+
+
+def _metric(name: str) -> Callable[[records.Run], float]:
+    return lambda run: run.metrics[name]
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _added(counted: Iterator[Mapping[int, int]]) -> Mapping[int, int]:
+    total: collections.Counter[int] = collections.Counter()
+    for one in counted:
+        total.update(one)
+    return dict(sorted(total.items()))
+
+
+def _curve(runs: Sequence[records.Run], loss: str) -> Curve:
+    ends = [[point for point in measure.points(run) if loss in point.values] for run in runs]
+    columns = list(zip(*ends, strict=False))
+    return Curve(
+        examples=[column[0].examples for column in columns],
+        seconds=[statistics.fmean(point.seconds for point in column) for column in columns],
+        losses=[[point.values[loss] for point in column] for column in columns],
+    )

@@ -1,0 +1,1 @@
+"""Jobs on this machine: each pod becomes a process."""

@@ -1,0 +1,110 @@
+"""What a person reads when a run has ended: how, how good the model is, where everything lies."""
+
+import datetime
+import pathlib
+from collections.abc import Iterator
+
+import pydantic
+from rich import table as rich_table
+from rich import text as rich_text
+
+from tfparallel.planning import draw
+from tfparallel.planning import show as planning
+from tfparallel.terminal import display, placement
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import conditions
+from tfparallel_operator.local import run
+from tfparallel_trainer.contract import outputs, pipeline
+from tfparallel_trainer.contract import progress as contract_progress
+
+_KEPT = (
+    ("model", outputs.MODEL),
+    ("SavedModel", outputs.SAVED_MODEL),
+    ("checkpoints", outputs.CHECKPOINTS),
+    ("TensorBoard", outputs.TENSORBOARD),
+)
+"""What the shipped trainer leaves for people; the model first, which only success makes."""
+
+_PICTURE = "pipeline.svg"
+"""Beside `outputs.PIPELINE`."""
+
+
+def show(outcome: run.Outcome) -> None:
+    """Print the summary; why a job failed goes to standard error."""
+    out, err = display.consoles()
+    status = outcome.job.status
+    failed = conditions.find(status, names.Condition.FAILED)
+    if outcome.stopped_by is not None:
+        headline = f"Stopped by {outcome.stopped_by.name}"
+        err.print(f"stopped; go on with --output {outcome.layout.root}", soft_wrap=True)
+    else:
+        headline = str(status.state)
+    if failed is not None:
+        err.print(f"error: {failed.reason}: {failed.message}", soft_wrap=True)
+    style = "bold green" if status.state is names.State.SUCCEEDED else "bold red"
+    out.print(rich_text.Text(f"{headline}: {outcome.job.metadata.name}", style))
+    rows = rich_table.Table.grid(padding=(0, 2))
+    for name, value in _rows(outcome):
+        rows.add_row(f"  {name}", rich_text.Text(value, overflow="fold"))
+    out.print(rows)
+    if status.placement is not None:
+        out.print(placement.table(status.placement))
+
+
+def _rows(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
+    status = outcome.job.status
+    if status.start_time is not None:
+        ended = status.completion_time or run.utc_now()
+        seconds = max(datetime.timedelta(), ended - status.start_time).total_seconds()
+        yield "time", contract_progress.format_duration(seconds)
+    if status.restarts.failure or status.restarts.disruption:
+        yield "restarts", str(status.restarts.failure + status.restarts.disruption)
+    yield from _results(outcome)
+    yield "logs", str(outcome.layout.logs)
+
+
+def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
+    status, folder = outcome.job.status, outcome.trained
+    succeeded = status.state is names.State.SUCCEEDED
+    # The folder may hold the results of an earlier run: they say nothing of one that failed.
+    written = _summary(folder / outputs.SUMMARY) if succeeded and folder is not None else None
+    if written is not None:
+        yield "steps", str(written.steps)
+        yield from ((name, _shown(value)) for name, value in written.metrics.items())
+    elif status.progress is not None:
+        yield from _reported(status.progress)
+    if folder is not None:
+        if succeeded:
+            yield from _pipeline(folder)
+        for name, below in _KEPT if succeeded else _KEPT[1:]:
+            if (folder / below).exists():
+                yield name, str(folder / below)
+
+
+def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
+    """Draw how the stages of a split model worked, where the run has left that."""
+    try:
+        found = pipeline.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
+    except (OSError, pydantic.ValidationError):
+        return
+    yield "stages", planning.waiting(found)
+    draw.picture_of_run(found, folder / _PICTURE)
+    yield "pipeline", str(folder / _PICTURE)
+
+
+def _reported(progress: job_status.ProgressStatus) -> Iterator[tuple[str, str]]:
+    total = "" if progress.total_steps is None else f" of {progress.total_steps}"
+    yield "steps", f"{progress.step}{total}"
+    yield from progress.metrics.items()
+
+
+def _shown(value: outputs.Number) -> str:
+    return value if isinstance(value, str) else contract_progress.format_number(value)
+
+
+def _summary(file: pathlib.Path) -> outputs.Summary | None:
+    """Read the trainer's summary; None when training did not come to its end."""
+    try:
+        return outputs.Summary.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, pydantic.ValidationError):
+        return None

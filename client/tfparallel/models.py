@@ -1,0 +1,68 @@
+"""Jobs, replicas and events as the client returns them."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from tfparallel_operator.api import job_status, names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """A TFParallelJob at one moment."""
+
+    name: str
+    namespace: str
+    uid: str
+    created: datetime.datetime
+    status: job_status.JobStatus
+    manifest: Mapping[str, Any]
+    """The whole object, as JSON."""
+
+    @property
+    def state(self) -> str:
+        """One word: Pending, Running, Restarting, Suspended, Succeeded or Failed."""
+        return str(self.status.state or names.State.PENDING)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it succeeded or failed, for good."""
+        return self.state in (names.State.SUCCEEDED, names.State.FAILED)
+
+    @property
+    def roles(self) -> Mapping[str, Any]:
+        """The replica specs by role, as the manifest has them."""
+        specs: Mapping[str, Any] = self.manifest.get("spec", {}).get("tfReplicaSpecs", {})
+        return specs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replica:
+    """One pod of a job, or one process of a local run."""
+
+    name: str
+    """Of the replica within its job, such as worker-1."""
+    pod: str
+    attempt: int
+    phase: str
+    """Pending, Running, Succeeded or Failed; Terminating where it is being deleted."""
+    node: str = ""
+    reason: str = ""
+    """Why it waits or how it ended, in the words of scheduler, kubelet or trainer."""
+    exit_code: int | None = None
+    created: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """Something that Kubernetes or the operator reported of a job or of one of its objects."""
+
+    time: datetime.datetime
+    type: str
+    """Normal or Warning."""
+    reason: str
+    object: str
+    """Kind and name, such as pod/digits-chief-0."""
+    message: str
+    count: int = 1

@@ -1,0 +1,52 @@
+"""Asks the trainer for a plan; it has TensorFlow, which this process has not."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from tfparallel import errors
+from tfparallel_operator.api import load
+from tfparallel_trainer.contract import exits, plan
+
+_SHOWN = 20
+"""Lines of the trainer's errors that are shown when it fails for no known reason."""
+
+_NOISE = re.compile(r"WARNING: All log messages|[IW]\d{4} ")
+"""Begins lines in which TensorFlow tells that it starts."""
+
+
+def ask(question: plan.Question) -> plan.Plan:
+    """Start the trainer and wait for its answer; it ends when this process is interrupted.
+
+    What the user's module prints goes to the standard error.
+
+    Raises:
+        SpecError: the trainer refuses the question.
+        Failure: it failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="tfparallel-plan-") as folder:
+        answer, failure = (pathlib.Path(folder, name) for name in ("plan.json", "failure"))
+        done = subprocess.run(
+            (sys.executable, "-m", plan.MODULE, str(answer), str(failure)),
+            input=question.model_dump_json(by_alias=True),
+            check=False,
+            capture_output=True,
+            text=True,
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow", **os.environ},
+        )
+        sys.stderr.write(done.stdout)
+        if done.returncode == exits.Exit.DONE:
+            return plan.Plan.model_validate_json(answer.read_bytes())
+        lines = done.stderr.splitlines()
+        sentence = failure.read_text(encoding="utf-8") if failure.exists() else ""
+        if sentence and done.returncode in (exits.Exit.USER_ERROR, exits.Exit.BAD_CONFIGURATION):
+            shown = (line for line in lines if sentence not in line and not _NOISE.match(line))
+            sys.stderr.writelines(f"{line}\n" for line in shown)
+            raise load.SpecError(sentence)
+        last = "\n".join(lines[-_SHOWN:])
+        raise errors.Failure(
+            f"the planner ended with {done.returncode} ({exits.describe(done.returncode)})\n{last}"
+        )

@@ -1,0 +1,165 @@
+"""What a person sees while a job runs: the placement, the replicas' lines, how far it has come."""
+
+import itertools
+import os
+import signal
+import types
+from collections.abc import Sequence
+
+from rich import console as rich_console
+from rich import progress as rich_progress
+from rich import table as rich_table
+from rich import text as rich_text
+
+from tfparallel.terminal import placement as split_placement
+from tfparallel_operator.api import job_status
+from tfparallel_operator.core import decision
+from tfparallel_operator.local import watcher
+
+_COLOURS = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
+_PLAIN_WIDTH = 160
+"""Width of a table that goes to a file."""
+
+
+class _Console(rich_console.Console):
+    """Ends the run in order when nobody reads any more, such as after `| head`."""
+
+    def on_broken_pipe(self) -> None:
+        """Write into nothing from now on, and end like one who was asked to."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def consoles() -> tuple[rich_console.Console, rich_console.Console]:
+    """Return the consoles of standard output and standard error."""
+    found = []
+    for is_error in (False, True):
+        console = _Console(stderr=is_error, highlight=False, markup=False)
+        if not console.is_terminal:
+            console.width = _PLAIN_WIDTH
+        found.append(console)
+    return found[0], found[1]
+
+
+class Display:
+    """Shows a run: a bar below the lines on a terminal, else plain lines.
+
+    Placement and lines go to standard output, progress and notes to standard error; on a terminal
+    everything goes through the bar's console, which keeps the bar below it.
+    """
+
+    def __init__(self, notes: Sequence[str]) -> None:
+        self._out, self._err = consoles()
+        self._bar = _bar(self._err) if self._err.is_terminal else None
+        self._task: rich_progress.TaskID | None = None
+        self._lines = self._err if self._bar and self._out.is_terminal else self._out
+        self._colours: dict[str, str] = {}
+        self._notes = notes
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def placed(self, placements: Sequence[watcher.Placement]) -> None:
+        """Show where each replica runs."""
+        colours = itertools.cycle(_COLOURS)
+        table = rich_table.Table("Replica", "Address", "Command")
+        for placement in placements:
+            colour = next(colours)
+            self._colours[placement.replica] = colour
+            table.add_row(
+                rich_text.Text(placement.replica, colour),
+                placement.address,
+                rich_text.Text(placement.command),
+            )
+        self._lines.print(table)
+        for note in self._notes:
+            self._err.print(f"note: {note}", soft_wrap=True)
+
+    def line(self, replica: str, text: str) -> None:
+        """Show a line that a replica wrote; the shipped trainer has named itself already."""
+        prefix = f"[{replica}] "
+        own = rich_text.Text.from_ansi(text.removeprefix(prefix))
+        self._lines.print(rich_text.Text(prefix, self._colours[replica]) + own, soft_wrap=True)
+
+    def event(self, event: decision.Event) -> None:
+        """Show what was decided."""
+        warns = event.type is decision.EventType.WARNING
+        style = "bold yellow" if warns else "bold"
+        text = rich_text.Text.assemble((event.reason, style), f": {event.message}")
+        self._err.print(text, soft_wrap=True)
+
+    def progress(self, progress: job_status.ProgressStatus) -> None:
+        """Show how far training has come; the first report begins the bar."""
+        if self._bar is None:
+            self._err.print(sentence(progress), soft_wrap=True)
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("training", details="")
+            self._bar.start()
+        self._bar.update(
+            self._task,
+            completed=progress.step,
+            total=progress.total_steps,
+            details=details(progress),
+        )
+
+    def split(self, placement: job_status.PlacementStatus) -> None:
+        """Show which device has which part of the model."""
+        self._lines.print(split_placement.headline(placement))
+        self._lines.print(split_placement.table(placement))
+
+    def stopping(self) -> None:
+        """Say that the processes are asked to end."""
+        self._err.print("stopping; interrupt again to end every process at once", soft_wrap=True)
+
+
+def _bar(console: rich_console.Console) -> rich_progress.Progress:
+    return rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TextColumn("{task.fields[details]}"),
+        rich_progress.TimeElapsedColumn(),
+        console=console,
+        refresh_per_second=4,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+def sentence(progress: job_status.ProgressStatus) -> str:
+    """Return progress as one plain line."""
+    of_all = "" if progress.total_steps is None else f"/{progress.total_steps}"
+    percent = "" if progress.percent is None else f" ({progress.percent}%)"
+    return f"step {progress.step}{of_all}{percent}  {details(progress)}".rstrip()
+
+
+def short(number: str) -> str:
+    """Return a number with four digits that count; any other text as it is."""
+    try:
+        return f"{float(number):.4g}"
+    except ValueError:
+        return number
+
+
+def details(progress: job_status.ProgressStatus) -> str:
+    """Return the numbers of a report: loss first, then speed and time to go."""
+    metrics = sorted(progress.metrics.items(), key=lambda item: (item[0] != "loss", item[0]))
+    parts = [f"{name} {value}" for name, value in metrics]
+    if progress.examples_per_second is not None:
+        parts.append(f"{progress.examples_per_second} examples/s")
+    if progress.eta is not None:
+        parts.append(f"ETA {progress.eta}")
+    return "  ".join(parts)

@@ -1,0 +1,190 @@
+"""Jobs of a cluster as tables, and one job in detail."""
+
+import datetime
+import json
+from collections.abc import Iterator, Sequence
+
+import click
+import yaml
+from rich import box
+from rich import console as rich_console
+from rich import table as rich_table
+from rich import text as rich_text
+
+from tfparallel import models
+from tfparallel.terminal import display, placement
+from tfparallel_operator.api import job_status, names
+
+STYLES = {
+    names.State.RUNNING: "cyan",
+    names.State.SUCCEEDED: "green",
+    names.State.FAILED: "red",
+    names.State.RESTARTING: "yellow",
+}
+_COLUMNS = ("NAME", "STATE", "STRATEGY", "READY", "STEP", "LOSS", "ETA", "RESTARTS", "AGE")
+_SHOWN_EVENTS = 5
+
+
+def utc_now() -> datetime.datetime:
+    """Return the time that ages are counted to."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def plain_table(*columns: str) -> rich_table.Table:
+    """Return a table in kubectl's manner: no lines, two spaces between columns."""
+    return rich_table.Table(*columns, box=None, padding=(0, 2, 0, 0), header_style="")
+
+
+def print_objects(jobs: Sequence[models.Job], output_format: str, *, single: bool) -> None:
+    """Print manifests as json or yaml, or the names, as kubectl does."""
+    if output_format == "name":
+        for job in jobs:
+            click.echo(f"{names.SINGULAR}.{names.GROUP}/{job.name}")
+        return
+    bodies = [dict(job.manifest) for job in jobs]
+    document = bodies[0] if single else {"apiVersion": "v1", "kind": "List", "items": bodies}
+    if output_format == "json":
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+
+
+def jobs_table(
+    jobs: Sequence[models.Job], now: datetime.datetime, *, everywhere: bool, wide: bool
+) -> rich_table.Table:
+    """Return the table of jobs."""
+    leading = ("NAMESPACE",) if everywhere else ()
+    table = plain_table(*leading, *_COLUMNS, *(("MESSAGE",) if wide else ()))
+    for job in jobs:
+        cells = [*((job.namespace,) if everywhere else ()), *_cells(job, now)]
+        if wide:
+            cells.append(_message(job))
+        table.add_row(*map(_cell, cells))
+    return table
+
+
+def _cell(value: str) -> rich_text.Text:
+    style = STYLES.get(value, "")  # type: ignore[call-overload]
+    return rich_text.Text(value, style, overflow="fold")
+
+
+def _cells(job: models.Job, now: datetime.datetime) -> Iterator[str]:
+    status, progress = job.status, job.status.progress
+    yield job.name
+    yield job.state
+    yield status.strategy
+    yield status.ready
+    total = f"/{progress.total_steps}" if progress and progress.total_steps else ""
+    yield "" if progress is None else f"{progress.step}{total}"
+    yield "" if progress is None else display.short(progress.metrics.get("loss", ""))
+    yield (progress.eta or "") if progress and not job.is_finished else ""
+    yield str(status.restarts.failure + status.restarts.disruption)
+    yield age(job.created, now)
+
+
+def _message(job: models.Job) -> str:
+    """Return the message of the condition that the state follows from."""
+    named = {condition.type: condition for condition in job.status.conditions}
+    condition = named.get(job.state)
+    return "" if condition is None else condition.message
+
+
+def age(moment: datetime.datetime | None, now: datetime.datetime) -> str:
+    """Return a duration in kubectl's manner: 45s, 12m, 3h, 8d."""
+    if moment is None:
+        return ""
+    seconds = max(0, int((now - moment).total_seconds()))
+    for unit, size, until in (("s", 1, 120), ("m", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < until:
+            return f"{seconds // size}{unit}"
+    return f"{seconds // 86_400}d"
+
+
+def show(
+    out: rich_console.Console,
+    job: models.Job,
+    replicas: Sequence[models.Replica],
+    events: Sequence[models.Event],
+) -> None:
+    """Print one job in detail."""
+    now = utc_now()
+    headline = rich_text.Text(f"{job.name}: ")
+    known = job.status.state is not None
+    headline.append(
+        job.state if known else "not seen by the operator yet",
+        STYLES.get(job.state, ""),  # type: ignore[call-overload]
+    )
+    out.print(headline, soft_wrap=True)
+    rows = rich_table.Table.grid(padding=(0, 2))
+    for field, value in _facts(job):
+        rows.add_row(f"  {field}", rich_text.Text(value, overflow="fold"))
+    out.print(rows)
+    if job.status.replicas:
+        out.print(_roles(job.status))
+    if replicas:
+        out.print(_replicas(replicas, now))
+    if job.status.placement is not None:
+        out.print(placement.headline(job.status.placement), soft_wrap=True)
+        out.print(placement.table(job.status.placement))
+    if events:
+        out.print(events_table(events[-_SHOWN_EVENTS:], now))
+
+
+def _facts(job: models.Job) -> Iterator[tuple[str, str]]:
+    status = job.status
+    yield "namespace", job.namespace
+    if status.strategy:
+        yield "strategy", status.strategy
+    if status.attempt:
+        counts = status.restarts
+        yield (
+            "attempt",
+            f"{status.attempt} (after {counts.failure} failures, {counts.disruption} disruptions)",
+        )
+        if status.restart_causes:
+            causes = (f"{count} {cause}" for cause, count in status.restart_causes.items())
+            yield "restarts", ", ".join(causes)
+    if status.progress is not None:
+        yield "progress", display.sentence(status.progress)
+    for condition in status.conditions:
+        if condition.status is job_status.Truth.TRUE:
+            yield condition.type.lower(), f"{condition.reason}: {condition.message}"
+
+
+def _roles(status: job_status.JobStatus) -> rich_table.Table:
+    columns = ("Role", "Desired", "Pending", "Running", "Succeeded", "Failed", "Why")
+    table = rich_table.Table(*columns, box=box.SIMPLE_HEAD)
+    for role, counts in status.replicas.items():
+        last = counts.last_exit
+        exit_words = "" if last is None else f"{last.replica} exited {last.code} {last.reason}"
+        numbers = (counts.desired, counts.pending, counts.running, counts.succeeded, counts.failed)
+        table.add_row(role, *map(str, numbers), counts.reason or exit_words.rstrip())
+    return table
+
+
+def _replicas(replicas: Sequence[models.Replica], now: datetime.datetime) -> rich_table.Table:
+    columns = ("Replica", "Phase", "Attempt", "Node", "Age", "Reason")
+    table = rich_table.Table(*columns, box=box.SIMPLE_HEAD)
+    for replica in replicas:
+        ended = "" if replica.exit_code is None else f"exit {replica.exit_code} "
+        table.add_row(
+            replica.name,
+            replica.phase,
+            str(replica.attempt),
+            replica.node,
+            age(replica.created, now),
+            f"{ended}{replica.reason}",
+        )
+    return table
+
+
+def events_table(events: Sequence[models.Event], now: datetime.datetime) -> rich_table.Table:
+    """Return events in kubectl's manner, oldest first."""
+    table = plain_table("AGE", "TYPE", "REASON", "OBJECT", "MESSAGE")
+    for event in events:
+        often = f" (x{event.count})" if event.count > 1 else ""
+        cells = (age(event.time, now) + often, event.type, event.reason, event.object)
+        style = "yellow" if event.type == "Warning" else ""
+        message = rich_text.Text(event.message, overflow="fold")
+        table.add_row(*(rich_text.Text(cell, style) for cell in cells), message)
+    return table

@@ -1,0 +1,1 @@
+"""The API server as the operator and the command reach it: credentials, requests, answers."""

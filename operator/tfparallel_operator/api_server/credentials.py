@@ -1,0 +1,151 @@
+"""Where the API server is and how to be known to it: a service account, or a kubeconfig."""
+
+import asyncio
+import dataclasses
+import importlib
+import os
+import pathlib
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+
+SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN_LIFETIME_SECONDS = 60.0
+"""How long a token that was read is used: the kubelet replaces its file long before it expires."""
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+READ_TIMEOUT_SECONDS = 30.0
+
+
+class CredentialsError(Exception):
+    """The way to the API server cannot be found; a sentence for whoever started the operator."""
+
+
+class Token:
+    """A bearer token that is read anew each minute, and at once after it was refused."""
+
+    def __init__(
+        self, read: Callable[[], str | None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._clock = clock
+        self._value: str | None = None
+        self._read_at: float | None = None
+
+    async def header(self) -> dict[str, str]:
+        """Return the header that carries the token; none where certificates do it."""
+        now = self._clock()
+        if self._read_at is None or now - self._read_at >= TOKEN_LIFETIME_SECONDS:
+            self._value = await asyncio.to_thread(self._read)
+            self._read_at = now
+        return {} if self._value is None else {"Authorization": f"Bearer {self._value}"}
+
+    def forget(self) -> None:
+        """Read the token anew before the next request."""
+        self._read_at = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Access:
+    """The API server's address and what it wants to see."""
+
+    server: str
+    tls: ssl.SSLContext | bool
+    """Trusted certificates, and the client's own where it has one."""
+    token: Token
+
+    def session(self) -> aiohttp.ClientSession:
+        """Open a session whose requests carry the token of the moment."""
+
+        async def authenticate(
+            request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            request.headers.update(await self.token.header())
+            response = await handler(request)
+            if response.status == 401:
+                self.token.forget()
+            return response
+
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self.tls),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT_TIMEOUT_SECONDS, sock_read=READ_TIMEOUT_SECONDS
+            ),
+            middlewares=(authenticate,),
+        )
+
+
+def find(kubeconfig: str | None, folder: pathlib.Path = SERVICE_ACCOUNT) -> Access:
+    """Return the access that a kubeconfig gives, or else the pod's service account.
+
+    Args:
+        kubeconfig: path of a kubeconfig; None: the service account.
+        folder: where the service account's files are.
+
+    Raises:
+        CredentialsError: neither can be used.
+    """
+    return from_kubeconfig(kubeconfig) if kubeconfig else _from_service_account(folder)
+
+
+def from_kubeconfig(path: str, context: str | None = None) -> Access:
+    """Return the access of a context.
+
+    Args:
+        path: of a kubeconfig, or of several, separated as in $KUBECONFIG.
+        context: None: the current one.
+
+    Raises:
+        CredentialsError: it cannot be used.
+    """
+    try:
+        config = importlib.import_module("kubernetes.config")
+    except ImportError as error:
+        raise CredentialsError(
+            "the package kubernetes reads kubeconfigs, and is not installed: pip install kubernetes"
+        ) from error
+    try:
+        client = config.new_client_from_config(config_file=path, context=context)
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise CredentialsError(f"kubeconfig {path!r} cannot be used: {error}") from error
+    configuration = client.configuration
+
+    def read() -> str | None:
+        # The package renews tokens of login plugins in this call.
+        value = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        return None if value is None else str(value).removeprefix("Bearer ")
+
+    return Access(str(configuration.host).rstrip("/"), _tls(configuration), Token(read))
+
+
+def own_namespace(folder: pathlib.Path = SERVICE_ACCOUNT) -> str:
+    """Return the namespace that the operator's pod is in; outside a cluster `default`."""
+    path = folder / "namespace"
+    return path.read_text().strip() if path.exists() else "default"
+
+
+def _from_service_account(folder: pathlib.Path) -> Access:
+    host = os.environ.get("KUBERNETES_SERVICE_HOST")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    token = folder / "token"
+    if not host or not token.exists():
+        raise CredentialsError(
+            f"no way to the API server: KUBERNETES_SERVICE_HOST is {host!r} and {token} "
+            f"{'exists' if token.exists() else 'is missing'}; outside a cluster give --kubeconfig"
+        )
+    tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    shown = f"[{host}]" if ":" in host else host
+    return Access(f"https://{shown}:{port}", tls, Token(lambda: token.read_text().strip()))
+
+
+def _tls(configuration: Any) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

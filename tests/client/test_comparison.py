@@ -1,0 +1,307 @@
+"""The figures of a comparison, from logs that real runs have left, and from logs made by hand."""
+
+import dataclasses
+import json
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+import pytest
+
+from testing.operator import builders
+from tfparallel.compare import (
+    complexity,
+    draw,
+    measure,
+    plan,
+    records,
+    report,
+    text,
+)
+from tfparallel_operator.api import load, types
+from tfparallel_operator.core import replicas
+from tfparallel_operator.local import source
+from tfparallel_trainer.contract import environment
+
+RECORDED = pathlib.Path(__file__).parent / "recorded"
+"""Digits, 2 seeds, 4 epochs of 6 steps with 256 examples: `tfparallel compare` on 2 cores."""
+
+EVEN = plan.Wanted(workers=2, servers=1, seeds=2, slow_worker=None, equal=plan.Equal.UPDATE)
+SLOW = dataclasses.replace(EVEN, slow_worker=5.0)
+
+
+def recorded(mode: str, seed: int) -> records.Run:
+    folder = RECORDED / f"{mode}-seed{seed}"
+    return records.parse(
+        (folder / "steps.jsonl").read_text(),
+        (folder / "summary.json").read_text(),
+        processes=2 if mode == "sync" else 4,
+        traffic=(),
+    )
+
+
+def line(time: float, event: str, **facts: object) -> str:
+    return json.dumps({"time": time, "event": event, **facts})
+
+
+def by_hand(lines: Sequence[str], traffic: Sequence[records.Traffic] = ()) -> records.Run:
+    summary = (RECORDED / "sync-seed0" / "summary.json").read_text()
+    model = line(0, "model", variables=4, bytes=1000)
+    return records.parse("\n".join([model, *lines]), summary, 2, traffic)
+
+
+def epoch(began: float, losses: Sequence[float], pace: float, **evaluation: float) -> list[str]:
+    """Steps of 10 examples each, `pace` seconds apart; then perhaps an evaluation."""
+    steps = [
+        line(began + pace * number, "step", examples=10, loss=loss, staleness=number % 3)
+        for number, loss in enumerate(losses, 1)
+    ]
+    ended = began + pace * len(losses) + 0.5
+    evaluations = [line(ended, "evaluation", metrics=evaluation)] if evaluation else []
+    return [line(began, "epoch"), *steps, *evaluations]
+
+
+TWO_EPOCHS = [
+    *epoch(100, [4, 2], 1.0, loss=1.5, accuracy=0.5),
+    *epoch(200, [2, 1, 1, 4], 0.25, loss=0.75, accuracy=0.9),
+]
+
+
+def test_a_real_log_holds_every_step_and_evaluation() -> None:
+    for mode in plan.Mode:
+        run = recorded(mode, 0)
+        assert [len(one.steps) for one in run.epochs] == [6] * 4
+        assert sum(step.examples for step in run.steps) == 4 * 1437
+        assert run.model == records.Model(variables=8, bytes=153_128)
+        ends = list(measure.points(run))
+        assert ends[-1].values["val_loss"] == run.metrics["val_loss"]
+        assert ends[-1].values["loss"] == pytest.approx(run.metrics["loss"])
+
+
+def test_staleness_is_that_of_the_summary() -> None:
+    run = recorded("async", 0)
+    counts = measure.staleness(run)
+    assert sum(counts.values()) == 24
+    assert measure.mean_staleness(run) == pytest.approx(run.metrics["staleness_mean"])
+    assert max(counts) == run.metrics["staleness_max"]
+    assert measure.staleness(recorded("sync", 0)) == {}
+    assert measure.mean_staleness(recorded("sync", 0)) is None
+
+
+def test_speed_counts_neither_the_first_epoch_nor_evaluations() -> None:
+    run = by_hand(TWO_EPOCHS)
+    assert measure.speed(run) == pytest.approx(40)
+    assert measure.step_seconds(run) == pytest.approx(0.25)
+    assert measure.epoch_seconds(run) == pytest.approx(1)
+    alone = by_hand(epoch(100, [9, 1, 1, 1, 1], 0.5))
+    assert measure.speed(alone) == pytest.approx(20)
+    assert measure.epoch_seconds(alone) is None
+    assert measure.speed(by_hand(epoch(100, [9], 0.5))) is None
+
+
+def test_what_an_epoch_ends_with() -> None:
+    first, second = measure.points(by_hand(TWO_EPOCHS))
+    assert first.examples == 20
+    assert first.values == {"loss": 3.0, "val_loss": 1.5, "val_accuracy": 0.5}
+    assert second.seconds == pytest.approx(201.5 - 101)
+    assert measure.last_variance(by_hand(TWO_EPOCHS)) == statistics.pvariance([2, 1, 1, 4])
+
+
+def test_a_target_is_reached_at_the_first_end_that_is_as_good() -> None:
+    run = by_hand(TWO_EPOCHS)
+    point = measure.first(run, measure.Target("val_accuracy", 0.9))
+    assert point is not None
+    assert point.examples == 60
+    found = measure.first(run, measure.Target("val_loss", 1.5))
+    assert found is not None
+    assert found.examples == 20
+    assert measure.first(run, measure.Target("val_loss", 0.7)) is None
+    assert measure.reached_by_all([run]) == measure.Target("val_loss", 0.75)
+    plain = by_hand(epoch(0, [2, 4], 1.0))
+    assert measure.reached_by_all([plain, run]) == measure.Target("loss", 3.0)
+
+
+def test_what_is_sent_for_an_update_is_told_between_two_moments() -> None:
+    moments = [
+        records.Traffic(at, bytes=sent, segments=sent // 100)
+        for at, sent in ((150, 5_000), (200.3, 10_000), (200.9, 16_000), (300, 99_000))
+    ]
+    run = by_hand(TWO_EPOCHS, moments)
+    assert measure.per_update(run, lambda sent: sent.bytes) == 6_000 / 2
+    assert measure.per_update(run, lambda sent: sent.segments) == 60 / 2
+    assert measure.per_update(by_hand(TWO_EPOCHS, moments[:2]), lambda sent: sent.bytes) is None
+
+
+def test_losses_that_are_no_numbers_are_read() -> None:
+    run = by_hand([line(0, "epoch"), line(1, "step", examples=1, loss="NaN")])
+    assert run.steps[0].loss != run.steps[0].loss
+    assert measure.reached_by_all([run]) is None
+
+
+def test_records_of_no_whole_run_are_refused() -> None:
+    twice = [*TWO_EPOCHS, line(300, "model", variables=4, bytes=1000)]
+    with pytest.raises(records.RecordsError, match="started 2 times"):
+        by_hand(twice)
+    with pytest.raises(records.RecordsError, match="made no step"):
+        by_hand([line(0, "epoch")])
+
+
+def given(wanted: plan.Wanted, runs: report.Runs) -> report.Given:
+    return report.Given(
+        job="digits",
+        batch=256,
+        wanted=wanted,
+        runs=runs,
+        target=None,
+        user_lines=30,
+        job_fields={plan.Mode.SYNC: 1, plan.Mode.ASYNC: 2},
+    )
+
+
+def the_report() -> report.Report:
+    runs = {variant: [recorded(variant.mode, seed) for seed in (0, 1)] for variant in EVEN.variants}
+    return report.make(given(EVEN, runs))
+
+
+def row(made: report.Report, name: str) -> report.Row:
+    return next(row for group in made.groups for row in group.rows if row.name == name)
+
+
+def test_the_report_of_real_runs() -> None:
+    made = the_report()
+    assert made.variants == ["sync", "async"]
+    assert [group.name for group in made.groups] == ["performance", "stability", "complexity"]
+    updates = row(made, "updates")
+    assert [cell.values for cell in updates.cells] == [[24, 24], [24, 24]]
+    sync, asynchronous = row(made, "staleness, mean").cells
+    assert sync.mean is None
+    assert asynchronous.mean == pytest.approx(
+        statistics.fmean(recorded("async", seed).metrics["staleness_mean"] for seed in (0, 1))
+    )
+    final = row(made, "final val_accuracy").cells[1]
+    values = [recorded("async", seed).metrics["val_accuracy"] for seed in (0, 1)]
+    assert final.deviation == pytest.approx(statistics.stdev(values))
+    assert made.loss == "val_loss"
+    assert [curve.examples for curve in made.curves] == [[1437, 2874, 4311, 5748]] * 2
+    assert sum(made.staleness["async"].values()) == 48
+
+
+def test_the_speed_that_is_kept_is_told_of_the_slow_runs() -> None:
+    quick, slow = by_hand(TWO_EPOCHS), by_hand([*epoch(0, [1], 1), *epoch(9, [1, 1], 1.0)])
+    runs = {variant: [slow if variant.slow else quick, quick] for variant in SLOW.variants}
+    kept = row(report.make(given(SLOW, runs)), "speed kept with a slow worker")
+    assert [list(cell.values) for cell in kept.cells] == [[], [], [0.25, 1.0], [0.25, 1.0]]
+
+
+def test_the_report_as_text() -> None:
+    made = the_report()
+    page = text.page(made, {"loss.svg": "the loss"})
+    assert "| | sync | async |\n|---|---|---|\n| **performance** | | |\n" in page
+    assert "| updates | 24 | 24 |\n" in page
+    assert "| staleness, mean, updates | - | 0.354 ± 0.0295 |" in page
+    assert "![the loss](loss.svg)" in page
+    read = json.loads(text.machine(made))
+    assert read["staleness"]["async"] == {str(k): v for k, v in made.staleness["async"].items()}
+    few = report.Cell([1.0], asked=3)
+    assert text.cell(few) == "1 (1 of 3 seeds)"
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_pictures_are_small_and_equal_when_they_are_drawn_again(
+    tmp_path: pathlib.Path,
+) -> None:
+    shown = draw.pictures(the_report(), tmp_path)
+    drawn = {file: (tmp_path / file).read_bytes() for file in shown}
+    assert set(drawn) == {draw.LOSS, draw.SPEED, draw.STALENESS}
+    assert all(b"<svg" in content and len(content) < 200_000 for content in drawn.values())
+    draw.pictures(the_report(), tmp_path)
+    assert drawn == {file: (tmp_path / file).read_bytes() for file in shown}
+
+
+def test_messages_and_bytes_follow_their_formulas() -> None:
+    model = records.Model(variables=8, bytes=1000)
+    assert complexity.messages(plan.Mode.SYNC, model, workers=3, servers=1) == 12
+    assert complexity.messages(plan.Mode.ASYNC, model, workers=3, servers=2) == 38
+    assert complexity.weight_bytes(plan.Mode.SYNC, model, workers=3) == 4000
+    assert complexity.weight_bytes(plan.Mode.SYNC, model, workers=1) == 0
+    assert complexity.weight_bytes(plan.Mode.ASYNC, model, workers=3) == 2000
+
+
+def test_lines_are_counted_without_comments_and_docstrings() -> None:
+    module = '"""About\nit."""\n\nimport x  # here\n\n\ndef f():\n    """Says."""\n    # why\n'
+    module += '    return x(\n        "text",\n    )\n'
+    assert complexity.lines(module) == 5
+    assert all(complexity.trainer_lines(mode) > 50 for mode in plan.Mode)
+
+
+def a_source(servers: int = 0, **trainer: object) -> source.Source:
+    spec = {"trainer": {"epochs": 2, **trainer}}
+    job = (
+        builders.a_job(trainer=True, spec=spec, chief=1, worker=1, ps=servers)
+        if servers
+        else builders.a_job(trainer=True, spec=spec, chief=1, worker=1)
+    )
+    return source.Source(job, pathlib.Path("/nowhere"), {}, ())
+
+
+def test_runs_alternate_so_that_all_variants_meet_the_same_machine() -> None:
+    made = plan.trials(a_source(seed=7), SLOW)
+    assert [trial.folder for trial in made] == [
+        f"{variant}-seed{seed}"
+        for seed in (7, 8)
+        for variant in ("sync", "async", "sync-slow", "async-slow")
+    ]
+    assert SLOW.slowed == {"worker-1": 5.0}
+    assert EVEN.slowed == {}
+
+
+def test_both_jobs_follow_from_the_one_that_is_given() -> None:
+    sync, asynchronous = (
+        trial.source.job
+        for trial in plan.trials(
+            a_source(servers=1, maxStaleness=3, globalBatchSize=60),
+            dataclasses.replace(EVEN, workers=3, servers=2, seeds=1),
+        )
+    )
+    assert replicas.strategy(sync) is types.Strategy.MULTI_WORKER_MIRRORED
+    assert [replica.name for replica in replicas.expand(sync)] == [
+        "worker-0",
+        "worker-1",
+        "worker-2",
+    ]
+    assert [replica.name for replica in replicas.expand(asynchronous)][:2] == [
+        "chief-0",
+        "worker-0",
+    ]
+    assert len(replicas.expand(asynchronous)) == 6
+    for job in (sync, asynchronous):
+        assert job.spec.trainer is not None
+        assert job.spec.trainer.global_batch_size == 60
+        assert job.spec.run_policy.backoff_limit == 0
+        for role in job.spec.tf_replica_specs.values():
+            [container] = load.parse_template(role.template or {}).spec.containers
+            assert [variable.name for variable in container.env] == [environment.STEP_LOG]
+    assert sync.spec.trainer is not None
+    assert sync.spec.trainer.max_staleness is None
+    assert asynchronous.spec.trainer is not None
+    assert asynchronous.spec.trainer.max_staleness == 3
+
+
+def test_equal_steps_of_workers_make_more_updates() -> None:
+    per_worker = dataclasses.replace(EVEN, equal=plan.Equal.WORKER, seeds=1)
+    sync, asynchronous = (
+        trial.source.job.spec.trainer
+        for trial in plan.trials(a_source(globalBatchSize=64, steps=10, epochs=None), per_worker)
+    )
+    assert sync is not None
+    assert asynchronous is not None
+    assert (sync.global_batch_size, sync.steps) == (64, 10)
+    assert (asynchronous.global_batch_size, asynchronous.steps) == (32, 20)
+    with pytest.raises(load.SpecError, match="received 63, which 2 workers cannot share"):
+        plan.trials(a_source(globalBatchSize=63), per_worker)
+
+
+def test_a_job_without_the_trainer_is_refused() -> None:
+    job = builders.a_job(chief=1, worker=1)
+    with pytest.raises(load.SpecError, match=r"spec.trainer: missing"):
+        plan.trials(source.Source(job, pathlib.Path(), {}, ()), EVEN)

@@ -1,0 +1,179 @@
+"""`tfparallel convert` on files: what is refused, lists, and the text that comes out."""
+
+import json
+import pathlib
+
+import hypothesis
+import pytest
+import yaml
+from click import testing
+from hypothesis import strategies
+
+from testing.operator import tfjobs as jobs
+from tfparallel.cli import app
+from tfparallel.convert import rewrite
+from tfparallel_operator.api import load, types
+
+REFUSED: list[tuple[str, jobs.Change, str]] = [
+    (
+        "first version",
+        lambda d: d.update(apiVersion="kubeflow.org/v1alpha1", spec={"replicaSpecs": []}),
+        "apiVersion: received 'kubeflow.org/v1alpha1'; only kubeflow.org/v1,",
+    ),
+    (
+        "older than that",
+        lambda d: d.update(apiVersion="mlkube.io/v1beta1", kind="TfJob"),
+        "apiVersion: received 'mlkube.io/v1beta1'",
+    ),
+    (
+        "unknown role",
+        lambda d: jobs.roles(d).update(Worke=jobs.worker(d)),
+        "spec.tfReplicaSpecs.Worke: no role of TFJob; the roles are Chief",
+    ),
+    (
+        "a role twice",
+        lambda d: jobs.roles(d).update(worker=jobs.worker(d)),
+        "spec.tfReplicaSpecs.worker: given twice as Worker; remove one of them",
+    ),
+    (
+        "no container that trains",
+        lambda d: jobs.pod(d)["containers"][0].update(name="main"),
+        "name the container that trains 'tensorflow'",
+    ),
+    (
+        "two chiefs",
+        lambda d: jobs.roles(d)["Chief"].update(replicas=2),
+        "a job has one chief",
+    ),
+    ("no spec", lambda d: d.pop("spec"), "spec: missing"),
+    ("a list of roles", lambda d: d["spec"].update(tfReplicaSpecs=[1]), "write fields"),
+    ("a role of nothing", lambda d: jobs.roles(d).update(Worker=None), "no template"),
+    (
+        "words as replicas",
+        lambda d: jobs.worker(d).update(replicas="two"),
+        "replicas: received 'two'",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_what_means_nothing_here_is_refused(change: jobs.Change, sentence: str) -> None:
+    result = jobs.run("-", given=yaml.safe_dump(jobs.plain(change)))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert sentence in result.stderr
+    assert result.stderr.casefold().startswith("error: standard input: tfjob plain: ")
+
+
+def test_everything_wrong_in_all_files_is_told_at_once(tmp_path: pathlib.Path) -> None:
+    def two_chiefs(document: jobs.Document) -> None:
+        jobs.roles(document)["Chief"]["replicas"] = 2
+
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(jobs.plain(two_chiefs)))
+    (tmp_path / "two.yaml").write_text("a: [")
+    result = jobs.run(*(str(tmp_path / name) for name in ("one.yaml", "two.yaml", "three.yaml")))
+    assert result.exit_code == 2
+    assert [line.split(": ")[1] for line in result.stderr.splitlines()] == [
+        str(tmp_path / name) for name in ("one.yaml", "two.yaml", "three.yaml")
+    ]
+
+
+def test_files_without_a_tfjob_pass_unless_there_is_none_at_all(tmp_path: pathlib.Path) -> None:
+    other = "kind: Service\nspec: {selector: {training.kubeflow.org/job-name: plain}}\n"
+    (tmp_path / "job.yaml").write_text(jobs.PLAIN)
+    (tmp_path / "service.yaml").write_text(other)
+    result = jobs.run(str(tmp_path / "service.yaml"), str(tmp_path / "job.yaml"))
+    assert result.stdout.startswith(f"{other}---\n")
+    assert "Service without a name: names labels of TFJob's pods" in result.stderr
+    result = jobs.run(str(tmp_path / "service.yaml"))
+    assert result.exit_code == 2
+    assert result.stderr == "error: expected kind 'TFJob', received 'Service'\n"
+
+
+@pytest.mark.parametrize("kind", ["List", "TFJobList"])
+def test_lists_are_converted_as_json_too(kind: str) -> None:
+    listing = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": kind,
+        "items": [jobs.plain(), jobs.plain()],
+    }
+    result = jobs.run("-", given=json.dumps(listing, indent=2))
+    assert result.exit_code == 0, result.stderr
+    made = json.loads(result.stdout)
+    assert (made["apiVersion"], made["kind"]) == ("v1", "List")
+    assert [load.parse_job(item).metadata.name for item in made["items"]] == ["plain", "plain"]
+
+
+def test_what_cannot_be_edited_is_written_anew() -> None:
+    def old(document: jobs.Document) -> None:
+        document["status"] = {"a": 1}
+
+    text = "&all " + json.dumps(jobs.plain(old)).replace('"name": "plain"', '? "name"\n: "plain"')
+    result = jobs.run("-", given=text)
+    assert result.exit_code == 0, result.stderr
+    shared = jobs.PLAIN.replace(
+        "    Chief:\n      restartPolicy: Never\n", "    Chief: &it\n"
+    ).replace(
+        "      replicas: 2\n      restartPolicy: Never\n      template:", "      <<: *it\n      x:"
+    )
+    result = jobs.run("-", given=f"# lost\n{shared}")
+    assert result.exit_code == 0, result.stderr
+    made = yaml.safe_load(result.stdout)
+    assert jobs.worker(made)["restartPolicy"] == "Never"
+    assert load.parse_job(made).spec.tf_replica_specs[types.Role.WORKER].template is not None
+
+
+def test_run_tells_what_makes_a_job_of_a_tfjob(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(jobs.PLAIN)
+    result = testing.CliRunner().invoke(app.tfparallel, ["validate", str(file)])
+    assert result.exit_code == 2
+    assert f"tfparallel convert {file} makes one of it" in result.stderr
+
+
+_words = strategies.sampled_from([None, "Never", "Always", "OnFailure", "ExitCode"])
+
+
+@strategies.composite
+def tfjobs(draw: strategies.DrawFn) -> jobs.Document:
+    """A TFJob with some of its fields, valid once it is converted."""
+    document = jobs.plain()
+    spec, found_roles = document["spec"], jobs.roles(document)
+    for role in found_roles.values():
+        role["restartPolicy"] = draw(_words)
+        if draw(strategies.booleans()):
+            role.pop("restartPolicy")
+    if draw(strategies.booleans()):
+        found_roles["worker"] = found_roles.pop("Worker")
+    spec["runPolicy"] = draw(
+        strategies.fixed_dictionaries(
+            {},
+            optional={
+                "backoffLimit": strategies.integers(0, 9),
+                "suspend": strategies.booleans(),
+                "schedulingPolicy": strategies.just({"queue": "q"}),
+                "other": strategies.lists(strategies.integers(), max_size=2),
+            },
+        )
+    )
+    if draw(strategies.booleans()):
+        spec["ttlSecondsAfterFinished"] = draw(strategies.integers(0, 99))
+    if draw(strategies.booleans()):
+        document["status"] = {"conditions": draw(strategies.lists(strategies.just({"a": 1})))}
+    return document
+
+
+@hypothesis.given(document=tfjobs(), indent=strategies.sampled_from([2, 4]), flow=strategies.data())
+def test_the_text_says_what_was_converted(
+    document: jobs.Document, indent: int, flow: strategies.DataObject
+) -> None:
+    style = flow.draw(strategies.sampled_from([False, None, True]))
+    unshared = json.loads(json.dumps(document))
+    text = yaml.safe_dump(unshared, indent=indent, default_flow_style=style, sort_keys=False)
+    wanted = jobs.convert(document).document
+    made = rewrite.rewrite(f"# kept\n{text}", [wanted])
+    assert made is not None
+    assert made.startswith("# kept\n")
+    assert yaml.safe_load(made) == wanted

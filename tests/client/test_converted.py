@@ -1,0 +1,132 @@
+"""Converted TFJobs on a real API server: their pods, and what TF_CONFIG says in each."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from click import testing
+
+from testing.operator import harness
+from tfparallel.cli import app
+from tfparallel_operator.api import load, names
+from tfparallel_operator.api_server import resources
+
+SHAPES = pathlib.Path(__file__).parent / "tfjobs"
+
+CHIEF, MASTER, WORKER, PS, EVALUATOR = "chief", "master", "worker", "ps", "evaluator"
+
+CLUSTERS: dict[str, tuple[str, dict[str, int]]] = {
+    "dist-mnist": ("dist-mnist", {PS: 2, WORKER: 4}),
+    "mnist-summaries": ("mnist", {WORKER: 1}),
+    "estimator": ("estimator", {MASTER: 1, WORKER: 2, PS: 1, EVALUATOR: 1}),
+    "keras-multi-worker": ("multi-worker", {WORKER: 2}),
+    "dynamic": ("dynamic", {PS: 2, WORKER: 2}),
+    "old": ("old", {CHIEF: 1, WORKER: 2}),
+}
+"""The job of each shape and its replicas."""
+
+PORTS = {"keras-multi-worker": 3333}
+
+
+def addresses(shape: str, role: str) -> list[str]:
+    name, replicas = CLUSTERS[shape]
+    port = PORTS.get(shape, names.DEFAULT_PORT)
+    return [f"{name}-{role}-{index}.{name}:{port}" for index in range(replicas[role])]
+
+
+def expected(shape: str, role: str, index: int) -> dict[str, Any]:
+    """What TF_CONFIG has to say by TensorFlow's rules, written without the operator's code."""
+    roles = CLUSTERS[shape][1]
+    task = CHIEF if role == MASTER else role
+    cluster: dict[str, Any] = {
+        CHIEF if one == MASTER else one: addresses(shape, one)
+        for one in roles
+        if one != EVALUATOR or role == EVALUATOR
+    }
+    if shape == "dynamic" and role == WORKER:
+        cluster[WORKER] = {str(index): addresses(shape, WORKER)[index]}
+    if shape == "dynamic" and role == PS:
+        del cluster[WORKER]
+    return {"cluster": cluster, "task": {"type": task, "index": index}}
+
+
+def converted(text: str) -> list[Any]:
+    result = testing.CliRunner().invoke(app.tfparallel, ["convert", "-"], input=text)
+    assert result.exit_code == 0, result.stderr
+    return load.parse_documents(result.stdout, "converted")
+
+
+def tf_config(pod: harness.Body) -> Any:
+    [container] = [c for c in pod["spec"]["containers"] if c["name"] == names.CONTAINER]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    return json.loads(variables["TF_CONFIG"])
+
+
+@pytest.mark.parametrize("shape", CLUSTERS)
+async def test_a_converted_tfjob_runs_with_a_right_tf_config(
+    place: harness.Place, shape: str
+) -> None:
+    name, replicas = CLUSTERS[shape]
+    for document in converted((SHAPES / f"{shape}.yaml").read_text()):
+        # As convert says: here is no gang scheduler.
+        document["spec"].get("runPolicy", {}).pop("schedulingPolicy", None)
+        place.kubectl("apply", "-f", "-", given=document)
+    wanted = {
+        f"{name}-{role}-{index}": expected(shape, role, index)
+        for role, count in replicas.items()
+        for index in range(count)
+    }
+    async with place.operator():
+        pods = await place.until_pods(*wanted)
+    assert {pod: tf_config(body) for pod, body in pods.items()} == wanted
+    assert (await place.status(name))["state"] == "Pending"
+
+
+async def test_worker_0_decides_about_servers_without_a_chief(place: harness.Place) -> None:
+    [job] = converted((SHAPES / "dist-mnist.yaml").read_text())
+    await place.create_job(job)
+    async with place.operator():
+        pods = await place.until_pods(
+            *(f"dist-mnist-ps-{index}" for index in range(2)),
+            *(f"dist-mnist-worker-{index}" for index in range(4)),
+        )
+        await place.run_all()
+        await place.end("dist-mnist-worker-1", 0)
+        await place.until_state("Running", "dist-mnist")
+        await place.end("dist-mnist-worker-0", 0)
+        await place.until_state("Succeeded", "dist-mnist")
+    # cleanPodPolicy None, TFJob's default, was written: nothing is deleted.
+    assert set(await place.pods()) == set(pods)
+
+
+async def test_a_failed_replica_fails_the_job_as_with_tfjobs_default(place: harness.Place) -> None:
+    [job] = converted((SHAPES / "old.yaml").read_text())
+    await place.create_job(job)
+    async with place.operator():
+        await place.until_pods("old-chief-0", "old-worker-0", "old-worker-1")
+        await place.run_all()
+        await place.end("old-worker-1", 1)
+        await place.until_state("Failed", "old")
+        await place.until_pods()  # cleanPodPolicy All
+
+
+async def test_two_changed_lines_give_the_same_cluster(place: harness.Place) -> None:
+    text = (SHAPES / "estimator.yaml").read_text()
+    text = text.replace("kubeflow.org/v1", names.API_VERSION).replace("TFJob", names.KIND)
+    [document] = load.parse_documents(text, "estimator")
+    place.kubectl("apply", "-f", "-", given=dict(document))
+    name, replicas = CLUSTERS["estimator"]
+    pods = [f"{name}-{role}-{index}" for role, n in replicas.items() for index in range(n)]
+    async with place.operator():
+        found = await place.until_pods(*pods)
+    assert tf_config(found["estimator-worker-1"]) == expected("estimator", WORKER, 1)
+
+
+async def test_an_exported_suspended_job_waits(place: harness.Place) -> None:
+    [listing] = converted((SHAPES / "exported.yaml").read_text())
+    place.kubectl("apply", "-f", "-", given=listing)
+    async with place.operator():
+        await place.until_state("Suspended", "exported")
+    assert await place.pods() == {}
+    assert (await place.api.list(resources.JOBS, place.namespace)).items

@@ -1,0 +1,114 @@
+"""`tfparallel plan`, with the trainer as a process of its own."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from click import testing
+
+from benchmarks.pages import comparisons, plans
+from tfparallel.cli import app
+from tfparallel.planning import draw, show, written
+from tfparallel_operator.api import load
+from tfparallel_trainer.contract import plan
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+
+def run(*options: str, model: pathlib.Path = plans.MODEL) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        (sys.executable, "-m", "tfparallel", "plan", str(model), *options),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def assert_alike(picture: str, shown: str) -> None:
+    """See that a picture in the docs is what would be drawn now (`benchmarks.pages.plans`)."""
+    for found, expected in zip(plans.words(picture), plans.words(shown), strict=True):
+        assert (
+            found == pytest.approx(expected, abs=0.01)
+            if isinstance(found, float)
+            else (found == expected)
+        )
+
+
+def test_the_example_shows_what_the_page_says(tmp_path: pathlib.Path) -> None:
+    page = plans.PAGE.read_text(encoding="utf-8")
+    assert comparisons.block(page, plans.EXAMPLE) == plans.example(tmp_path)
+    assert f"$ tfparallel plan {plans.COMMAND}\n" in page
+    made = plan.Plan.model_validate_json((tmp_path / "plan.json").read_bytes())
+    assert [rank.stage for rank in made.ranks] == [0, 1, 2, 3]
+    assert made == plans.planned(plans.DRAWN["split-deep-cnn"]).model_copy(
+        update={"alternatives": made.alternatives, "reasons": made.reasons}
+    )
+    assert_alike((tmp_path / "plan.svg").read_text(), plans.image("split-deep-cnn").read_text())
+
+
+@pytest.mark.parametrize("folder", [one for one in plans.DRAWN if one != "split-deep-cnn"])
+def test_the_picture_of_an_example_is_that_of_its_plan(folder: str, tmp_path: pathlib.Path) -> None:
+    draw.picture(plans.planned(plans.DRAWN[folder]), tmp_path / "plan.svg")
+    assert_alike((tmp_path / "plan.svg").read_text(), plans.image(folder).read_text())
+
+
+def test_the_page_says_what_the_embedding_lacks_on_one_device() -> None:
+    page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
+    assert comparisons.block(page, plans.LACKS) == plans.lacks()
+
+
+def test_what_does_not_fit_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:
+    options = ("--memory", "100kB", "--output", str(tmp_path / "out"))
+    done = run("--devices", "4", "--mesh", "stage=4", *options)
+    assert done.returncode == 2
+    assert "error: The model does not fit 4 devices with 97.7 KiB each" in done.stderr
+    assert "a device of stage" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_module_that_raises_shows_its_own_lines(tmp_path: pathlib.Path) -> None:
+    module = tmp_path / "broken.py"
+    module.write_text(
+        "print('hello')\ndef training_data(): pass\ndef build_model():\n    return undefined\n"
+    )
+    done = run("--devices", "2", model=module)
+    assert done.returncode == 2
+    assert "hello" in done.stderr
+    assert "return undefined" in done.stderr
+    assert "build_model raised NameError" in done.stderr
+    assert "tfparallel_trainer" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--devices", "6", "--pods", "4"), "--pods 4: 6 devices cannot be divided evenly"),
+        (("--devices", "2", "--memory", "much"), "--memory much: write bytes, such as 8GiB"),
+        (("--devices", "2", "--mesh", "model=2"), "--mesh model=2: 'model'; give each of data"),
+        (("--devices", "2", "--mesh", "data=two"), "--mesh data=two: write axes with numbers"),
+    ],
+)
+def test_bad_options_are_refused_before_the_trainer_starts(
+    options: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    result = testing.CliRunner().invoke(app.tfparallel, ["plan", str(plans.MODEL), *options])
+    assert result.exit_code == 2
+    assert f"error: {sentence}" in result.stderr
+
+
+def test_bytes_as_people_write_them() -> None:
+    assert written.size("8GiB") == written.size("8Gi") == 8 * 2**30
+    assert written.size("1.5 MB") == written.size("1500kB") == 1_500_000
+    assert written.size("100") == 100
+    with pytest.raises(load.SpecError, match="--memory 0"):
+        written.size("0")
+    assert show.size(3 * 2**29) == "1.5 GiB"
+
+
+def test_devices_are_divided_among_pods() -> None:
+    assert written.pods(6, None) == (6, 1)
+    assert written.pods(6, 2) == (2, 3)
+    assert written.mesh("data=2, stage=-1") == {"data": 2, "stage": -1}

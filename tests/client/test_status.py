@@ -1,0 +1,90 @@
+"""`tfparallel status` on a real API server."""
+
+import subprocess
+import sys
+
+from testing.operator import harness
+from tfparallel_operator.api_server import resources
+
+STATUS = {
+    "state": "Running",
+    "strategy": "ModelSplit",
+    "attempt": 2,
+    "restarts": {"failure": 0, "disruption": 1},
+    "restartCauses": {"Disruption": 1},
+    "conditions": [
+        {
+            "type": kind,
+            "status": truth,
+            "reason": "ReplicasRunning",
+            "message": "2/2 replicas run or have completed",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        for kind, truth in (("Running", "True"), ("Restarting", "False"))
+    ],
+    "replicas": {
+        "Worker": {
+            "desired": 2,
+            "running": 2,
+            "lastExit": {"replica": "digits-worker-1", "code": 75, "reason": "peer lost"},
+        }
+    },
+    "progress": {"step": 7, "totalSteps": 10, "percent": 70, "metrics": {"loss": "0.5"}},
+    "placement": {
+        "mesh": {"data": 1, "stage": 2, "spatial": 1, "tensor": 1, "microbatches": 4},
+        "stages": [
+            {
+                "stage": stage,
+                "devices": [f"worker-{stage}/GPU:0"],
+                "deviceCount": 1,
+                "layers": "conv to dense",
+                "layerCount": 3,
+                "parameterBytes": 2**20,
+                "busySeconds": "0.25",
+            }
+            for stage in (0, 1)
+        ],
+    },
+}
+
+
+def _status(place: harness.Place, name: str, *, file: str = "") -> tuple[int, str, str]:
+    """Exit status and what is shown."""
+    config = file or str(place.cluster.kubeconfig)
+    command = [sys.executable, "-m", "tfparallel", "status", name]
+    where = ["--namespace", place.namespace, "--kubeconfig", config]
+    done = subprocess.run([*command, *where], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+async def test_a_job_is_shown_with_its_replicas_and_placement(place: harness.Place) -> None:
+    await place.create_job()
+    code, shown, _ = _status(place, "digits")
+    assert (code, shown.splitlines()[0]) == (0, "digits: not seen by the operator yet")
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    await place.api.patch(path, {"status": STATUS})
+    code, shown, complaint = _status(place, "digits")
+    assert (code, complaint) == (0, "")
+    lines = [" ".join(line.replace("│", " ").split()) for line in shown.splitlines()]
+    for line in (
+        "digits: Running",
+        "strategy ModelSplit",
+        "attempt 2 (after 0 failures, 1 disruptions)",
+        "restarts 1 Disruption",
+        "progress step 7/10 (70%) loss 0.5",
+        "running ReplicasRunning: 2/2 replicas run or have completed",
+        "Worker 2 0 2 0 0 digits-worker-1 exited 75 peer lost",
+        "mesh stage 2, 4 microbatches (1F1B)",
+        "1 worker-1/GPU:0 conv to dense (3) 1 MiB 0.25 50%",
+    ):
+        assert line in lines, shown
+    assert "restarting" not in shown
+
+
+async def test_what_cannot_be_shown_is_told(place: harness.Place) -> None:
+    code, _, complaint = _status(place, "nobody")
+    assert code == 2
+    assert f"there is no job 'nobody' in namespace '{place.namespace}'" in complaint
+    code, _, complaint = _status(place, "digits", file="no-such-file")
+    assert code == 1
+    assert "no-such-file" in complaint
