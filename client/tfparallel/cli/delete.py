@@ -1,0 +1,25 @@
+"""`tfparallel delete`."""
+
+from collections.abc import Sequence
+
+import click
+
+from tfparallel.cli import options
+from tfparallel.cluster import access, backend
+
+
+@click.command("delete")
+@click.argument("job_names", metavar="JOB...", nargs=-1, required=True)
+@options.cluster
+def command(job_names: Sequence[str], *, choice: access.Choice) -> None:
+    """Delete jobs with all that belongs to them.
+
+    Claims stay, with checkpoints and models, unless the job says otherwise.
+    """
+
+    async def act(cluster: backend.ClusterBackend) -> None:
+        for name in job_names:
+            await cluster.delete_job(name)
+            click.echo(f"{name} deleted")
+
+    options.on_cluster(choice, act)

@@ -1,0 +1,28 @@
+"""`tfparallel events`."""
+
+import click
+
+from tfparallel.cli import options
+from tfparallel.cluster import access, backend
+from tfparallel.terminal import display
+from tfparallel.terminal import status as terminal
+
+
+@click.command("events")
+@options.job_name
+@options.cluster
+def command(name: str, *, choice: access.Choice) -> None:
+    """Show the events of a job and its pods, oldest first.
+
+    Kubernetes keeps events for an hour.
+    """
+
+    async def act(cluster: backend.ClusterBackend) -> None:
+        events = await cluster.list_events(await cluster.get_job(name))
+        if not events:
+            click.echo(f"no events of {name}: Kubernetes keeps them for an hour", err=True)
+            return
+        out, _ = display.consoles()
+        out.print(terminal.events_table(events, terminal.utc_now()))
+
+    options.on_cluster(choice, act)

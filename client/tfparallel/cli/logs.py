@@ -1,0 +1,39 @@
+"""`tfparallel logs`."""
+
+import click
+
+from tfparallel import logs
+from tfparallel.cli import options
+from tfparallel.cluster import access, backend
+
+
+@click.command("logs")
+@options.job_name
+@click.argument("replica", metavar="[REPLICA]", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, over restarts.")
+@click.option("--all", "everyone", is_flag=True, help="Of all replicas, each line with its name.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="LINES", help="Only the last ones.")
+@options.cluster
+def command(
+    name: str,
+    replica: str | None,
+    *,
+    follow: bool,
+    everyone: bool,
+    tail: int | None,
+    choice: access.Choice,
+) -> None:
+    """Show what a replica wrote, such as worker-1.
+
+    Without REPLICA it is the coordinator: the chief, or else worker 0.
+    """
+    if everyone and replica is not None:
+        raise click.UsageError(f"--all shows every replica: leave out {replica!r}, or --all")
+
+    async def act(cluster: backend.ClusterBackend) -> None:
+        job = await cluster.get_job(name)
+        chosen = None if everyone else (replica or logs.find_coordinator(job))
+        async for line in logs.read(cluster, job, chosen, follow=follow, tail=tail):
+            click.echo(line.text if chosen else f"[{line.replica}] {line.bare_text}")
+
+    options.on_cluster(choice, act)

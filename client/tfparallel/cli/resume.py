@@ -1,0 +1,19 @@
+"""`tfparallel resume`."""
+
+import click
+
+from tfparallel.cli import options
+from tfparallel.cluster import access, backend
+
+
+@click.command("resume")
+@options.job_name
+@options.cluster
+def command(name: str, *, choice: access.Choice) -> None:
+    """Run a suspended job again, from its last checkpoint."""
+
+    async def act(cluster: backend.ClusterBackend) -> None:
+        await cluster.suspend_job(name, suspend=False)
+
+    options.on_cluster(choice, act)
+    click.echo(f"{name} resumed; follow it: tfparallel logs -f {name}")

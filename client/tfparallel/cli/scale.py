@@ -1,0 +1,23 @@
+"""`tfparallel scale`."""
+
+import click
+
+from tfparallel.cli import options
+from tfparallel.cluster import access, backend
+
+
+@click.command("scale")
+@options.job_name
+@click.option("--workers", type=click.IntRange(min=0), required=True, metavar="NUMBER")
+@options.cluster
+def command(name: str, *, workers: int, choice: access.Choice) -> None:
+    """Change the number of workers of a job.
+
+    With a synchronous strategy the job restarts from its last checkpoint.
+    """
+
+    async def act(cluster: backend.ClusterBackend) -> None:
+        await cluster.scale_job(name, workers)
+
+    options.on_cluster(choice, act)
+    click.echo(f"{name} scaled to {workers} workers")

@@ -1,0 +1,22 @@
+"""`tfparallel suspend`."""
+
+import click
+
+from tfparallel.cli import options
+from tfparallel.cluster import access, backend
+
+
+@click.command("suspend")
+@options.job_name
+@options.cluster
+def command(name: str, *, choice: access.Choice) -> None:
+    """Delete a job's replicas and keep the job.
+
+    Its last checkpoint stays; `tfparallel resume` continues from there.
+    """
+
+    async def act(cluster: backend.ClusterBackend) -> None:
+        await cluster.suspend_job(name, suspend=True)
+
+    options.on_cluster(choice, act)
+    click.echo(f"{name} suspended; resume it: tfparallel resume {name}")

@@ -1,0 +1,137 @@
+"""The lines that replicas wrote, over restarts."""
+
+import asyncio
+import contextlib
+import dataclasses
+import difflib
+from collections.abc import AsyncIterator, Sequence
+
+from tfparallel import backend, errors, models
+from tfparallel_operator.api import load
+
+_PAUSE_SECONDS = 1.0
+"""Between two looks for replicas that have started."""
+
+_COORDINATORS = ("Chief", "Master")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a replica."""
+
+    replica: str
+    text: str
+
+    @property
+    def bare_text(self) -> str:
+        """The text without the replica's name, which the trainer puts before some lines."""
+        return self.text.removeprefix(f"[{self.replica}] ")
+
+
+def find_coordinator(job: models.Job) -> str:
+    """Return the replica that reports how far training is."""
+    chief = next((role.lower() for role in _COORDINATORS if role in job.roles), None)
+    if chief is not None:
+        return f"{chief}-0"
+    return "chief-0" if job.status.strategy == "ParameterServer" else "worker-0"
+
+
+async def read(
+    jobs: backend.Backend,
+    job: models.Job,
+    replica: str | None,
+    *,
+    follow: bool = False,
+    tail: int | None = None,
+) -> AsyncIterator[Line]:
+    """Yield the lines of a replica, or of all.
+
+    Args:
+        jobs: where the job is.
+        job: the job.
+        replica: its name, such as worker-1; None: all replicas.
+        follow: whether to go on until the job ends, over restarts.
+        tail: how many lines of each replica at most; None: all.
+
+    Raises:
+        SpecError: the job has no such replica, or it has not started yet.
+    """
+    if follow:
+        async for line in _follow(jobs, job, replica, tail):
+            yield line
+        return
+    replicas = await jobs.list_replicas(job)
+    for chosen in _choose(replicas, replica, job):
+        async for text in jobs.read_logs(chosen, job, follow=False, tail=tail):
+            yield Line(chosen.name, text)
+
+
+def _choose(
+    replicas: Sequence[models.Replica], name: str | None, job: models.Job
+) -> Sequence[models.Replica]:
+    if name is None:
+        return [replica for replica in replicas if replica.phase != "Pending"]
+    names = [replica.name for replica in replicas]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        shown = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}."
+        raise load.SpecError(f"{job.name} has no replica {name!r}: {shown}")
+    [replica] = [replica for replica in replicas if replica.name == name]
+    if replica.phase == "Pending":
+        raise load.SpecError(
+            f"{name} has not started: {replica.reason or 'it waits'}. `tfparallel why {job.name}`"
+            " says more; -f waits for it"
+        )
+    return [replica]
+
+
+async def _follow(
+    jobs: backend.Backend, job: models.Job, name: str | None, tail: int | None
+) -> AsyncIterator[Line]:
+    """Read every replica as it starts, until the job has ended and all is read."""
+    lines: asyncio.Queue[Line] = asyncio.Queue(maxsize=1000)
+    readers: dict[tuple[str, object], asyncio.Task[None]] = {}
+    try:
+        is_finished = False
+        while True:
+            for replica in await jobs.list_replicas(job):
+                key = replica.pod, replica.created
+                is_chosen = name in (None, replica.name) and replica.phase != "Pending"
+                if is_chosen and key not in readers:
+                    task = _read_into(lines, jobs, job, replica, tail)
+                    readers[key] = asyncio.create_task(task)
+            async for line in _drain(lines):
+                yield line
+            if is_finished and all(task.done() for task in readers.values()) and lines.empty():
+                return
+            try:
+                job = await jobs.get_job(job.name)
+            except errors.JobNotFound:
+                return
+            is_finished = job.is_finished
+    finally:
+        for task in readers.values():
+            task.cancel()
+
+
+async def _read_into(
+    lines: asyncio.Queue[Line],
+    jobs: backend.Backend,
+    job: models.Job,
+    replica: models.Replica,
+    tail: int | None,
+) -> None:
+    # A pod that is deleted in the meantime ends its log.
+    with contextlib.suppress(errors.Failure):
+        async for text in jobs.read_logs(replica, job, follow=True, tail=tail):
+            await lines.put(Line(replica.name, text))
+
+
+async def _drain(lines: asyncio.Queue[Line]) -> AsyncIterator[Line]:
+    """Yield what arrives until the next look."""
+    deadline = asyncio.get_running_loop().time() + _PAUSE_SECONDS
+    while (left := deadline - asyncio.get_running_loop().time()) > 0:
+        try:
+            yield await asyncio.wait_for(lines.get(), left)
+        except TimeoutError:
+            return
