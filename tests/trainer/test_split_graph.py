@@ -224,3 +224,10 @@ def part_run() -> int:
 
 def test_running_a_part_gives_no_values_to_the_rest(isolated: Callable[..., Any]) -> None:
     assert isolated(part_run) < 1 << 20
+
+
+def test_a_model_without_weights_stays_so_when_keras_ends_a_scope() -> None:
+    model = split_models.bare(next(iter(split_models.ALL.values())))
+    with keras.StatelessScope():
+        pass
+    assert [weight._value for weight in model.variables] == [None] * len(model.variables)

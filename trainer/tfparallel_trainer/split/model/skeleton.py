@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+from keras.src.backend.common import global_state  # not in the public API
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.step import replica
 
+_WITHOUT_VALUES = "uninitialized_variables"
+"""Keras' list of variables that the end of any later scope creates in full."""
 _BY_VALUE = "while in a stateless scope"
 _NO_VALUE = "'NoneType' object has no attribute"
 """What Python says when Keras assigns to a variable without a value."""
@@ -37,7 +40,8 @@ def build(module: user.Module, seed: int) -> Any:
             model = module.build_model()
         except errors.UserCodeError as error:
             raise _explained(module, error) from error
-    # Keras keeps a list of variables without values, which the end of many a scope would create.
+        finally:
+            global_state.set_global_attribute(_WITHOUT_VALUES, [])
     replica.forget_names()
     if not isinstance(model, keras.Model):
         raise errors.UserCodeError(
