@@ -98,8 +98,8 @@ async def _follow(
                 key = replica.pod, replica.created
                 is_chosen = name in (None, replica.name) and replica.phase != "Pending"
                 if is_chosen and key not in readers:
-                    task = _read_into(lines, jobs, job, replica, tail)
-                    readers[key] = asyncio.create_task(task)
+                    reader = _read_into(lines, jobs, job, replica, tail)
+                    readers[key] = asyncio.create_task(reader)
             async for line in _drain(lines):
                 yield line
             if is_finished and all(task.done() for task in readers.values()) and lines.empty():

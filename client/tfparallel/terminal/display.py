@@ -57,6 +57,7 @@ class Display:
         self._task: rich_progress.TaskID | None = None
         self._lines = self._err if self._bar and self._out.is_terminal else self._out
         self._colours: dict[str, str] = {}
+        self._next_colour = itertools.cycle(_COLOURS)
         self._notes = notes
 
     def __enter__(self) -> "Display":
@@ -68,18 +69,19 @@ class Display:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the bar; lines can still be shown."""
         if self._bar is not None:
             self._bar.stop()
 
     def placed(self, placements: Sequence[watcher.Placement]) -> None:
         """Show where each replica runs."""
-        colours = itertools.cycle(_COLOURS)
         table = rich_table.Table("Replica", "Address", "Command")
         for placement in placements:
-            colour = next(colours)
-            self._colours[placement.replica] = colour
             table.add_row(
-                rich_text.Text(placement.replica, colour),
+                rich_text.Text(placement.replica, self._colour(placement.replica)),
                 placement.address,
                 rich_text.Text(placement.command),
             )
@@ -90,8 +92,18 @@ class Display:
     def line(self, replica: str, text: str) -> None:
         """Show a line that a replica wrote; the shipped trainer has named itself already."""
         prefix = f"[{replica}] "
-        own = rich_text.Text.from_ansi(text.removeprefix(prefix))
-        self._lines.print(rich_text.Text(prefix, self._colours[replica]) + own, soft_wrap=True)
+        words = rich_text.Text.from_ansi(text.removeprefix(prefix))
+        colour = self._colour(replica)
+        self._lines.print(rich_text.Text(prefix, colour) + words, soft_wrap=True)
+
+    def _colour(self, replica: str) -> str:
+        if replica not in self._colours:
+            self._colours[replica] = next(self._next_colour)
+        return self._colours[replica]
+
+    def note(self, text: str) -> None:
+        """Show something that people should know."""
+        self._err.print(rich_text.Text(text, "dim"), soft_wrap=True)
 
     def event(self, event: decision.Event) -> None:
         """Show what was decided."""

@@ -1,0 +1,98 @@
+"""`tfparallel submit`."""
+
+import asyncio
+import pathlib
+import signal
+import sys
+from collections.abc import Sequence
+
+import click
+import yaml
+
+from tfparallel import errors, following, models, submission
+from tfparallel.cli import exits, options
+from tfparallel.cluster import access, backend
+from tfparallel.terminal import display
+from tfparallel_operator.api import names
+
+
+@click.command("submit")
+@options.job_file
+@options.overrides
+@click.option("--name", metavar="NAME", help="Of the job.  [default: that of the file]")
+@click.option("--claim", metavar="SIZE", help="Create the checkpoints' claim, such as 10Gi.")
+@click.option("-d", "--detach", is_flag=True, help="Return at once, and do not follow the job.")
+@click.option("--dry-run", is_flag=True, help="Print what would be created, and create nothing.")
+@options.cluster
+def command(
+    job: pathlib.Path,
+    *,
+    overrides: Sequence[str],
+    name: str | None,
+    claim: str | None,
+    detach: bool,
+    dry_run: bool,
+    choice: access.Choice,
+) -> None:
+    """Send a job and its files to a cluster, and follow it.
+
+    The files that lie next to JOB.yaml go with it, folders too, and requirements.txt is installed
+    before training starts. A file .tfparallelignore names what stays here.
+
+    Exit status: 0 the job succeeded (with -d: it was created), 1 it failed or the cluster refuses,
+    2 bad input, 130 ended by Ctrl-C.
+    """
+    prepared = submission.read(job, overrides, name=name, claim_size=claim)
+    if dry_run:
+        documents = (*prepared.companions, *prepared.sources, prepared.job)
+        click.echo(yaml.safe_dump_all(map(dict, documents), sort_keys=False), nl=False)
+        return
+
+    async def act(cluster: backend.ClusterBackend) -> models.Job:
+        created = await submission.submit(cluster, prepared)
+        files = sum(map(len, (c["binaryData"]["chunk"] for c in prepared.sources))) * 3 // 4
+        sent = f" with {files / 1024:.0f} KiB of files" if prepared.sources else ""
+        click.echo(f"{names.SINGULAR}/{created.name} created{sent}", err=True)
+        return created if detach else await _follow(cluster, created)
+
+    finished = options.on_cluster(choice, act)
+    if not detach and finished.state != names.State.SUCCEEDED:
+        sys.exit(exits.FAILED)
+
+
+async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Job:
+    """Show the job until it ends; Ctrl-C asks what becomes of it."""
+    with display.Display(()) as screen:
+        shown = asyncio.create_task(following.follow(cluster, job, screen))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, shown.cancel)
+        try:
+            finished = await shown
+        except asyncio.CancelledError:
+            screen.close()
+            await _ask(cluster, job)
+            raise errors.Stopped(signal.SIGINT) from None
+    out, err = display.consoles()
+    message = next((c.message for c in finished.status.conditions if c.type == finished.state), "")
+    console = out if finished.state == names.State.SUCCEEDED else err
+    console.print(f"{finished.state}: {job.name}: {message}", soft_wrap=True)
+    if finished.state == names.State.SUCCEEDED:
+        out.print(f"get its model: tfparallel get model {job.name}", soft_wrap=True)
+    return finished
+
+
+async def _ask(cluster: backend.ClusterBackend, job: models.Job) -> None:
+    """Delete the job, or leave it running; without a terminal it is left."""
+    follow = f"follow it: tfparallel logs -f {job.name}; delete it: tfparallel delete {job.name}"
+    if sys.stdin.isatty():
+        answer = await asyncio.to_thread(
+            click.prompt,
+            f"{job.name} goes on. Leave it running, or delete it?",
+            type=click.Choice(["leave", "delete"]),
+            default="leave",
+            err=True,
+        )
+        if answer == "delete":
+            await cluster.delete_job(job.name)
+            click.echo(f"{job.name} deleted", err=True)
+            return
+    click.echo(f"{job.name} goes on; {follow}", err=True)

@@ -1,0 +1,99 @@
+"""A job as it goes on, for people: what it waits for, its lines, how far it is."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from tfparallel import backend, errors, logs, models
+from tfparallel.terminal import display
+from tfparallel_operator.api import job_status
+from tfparallel_operator.core import decision
+
+_LOOK_SECONDS = 2.0
+"""Between two looks for events."""
+
+_LAST_LINES_SECONDS = 10.0
+"""How long the lines of a job that has ended are waited for."""
+
+
+async def follow(jobs: backend.Backend, job: models.Job, screen: display.Display) -> models.Job:
+    """Show a job until it ends; return it.
+
+    Raises:
+        JobNotFound: it was deleted.
+    """
+    lines = asyncio.create_task(_show_lines(jobs, job, screen))
+    events = asyncio.create_task(_show_events(jobs, job, screen))
+    try:
+        ended = await _show_status(jobs, job, screen)
+        await asyncio.wait([lines], timeout=_LAST_LINES_SECONDS)
+        return ended
+    finally:
+        lines.cancel()
+        events.cancel()
+        await asyncio.gather(lines, events, return_exceptions=True)
+
+
+async def _show_status(
+    jobs: backend.Backend, job: models.Job, screen: display.Display
+) -> models.Job:
+    waiting = ""
+    progress: job_status.ProgressStatus | None = None
+    is_split = False
+    async for seen in jobs.watch_job(job.name):
+        if seen.is_finished:
+            return seen
+        if (words := describe_waiting(seen)) not in ("", waiting):
+            waiting = words
+            screen.note(words)
+        if seen.status.placement is not None and not is_split:
+            is_split = True
+            screen.split(seen.status.placement)
+        if seen.status.progress is not None and seen.status.progress != progress:
+            progress = seen.status.progress
+            screen.progress(progress)
+    raise errors.JobNotFound(f"{job.name} was deleted while it was followed")
+
+
+def describe_waiting(job: models.Job) -> str:
+    """Return what a job waits for before it trains; empty when it does not wait."""
+    status = job.status
+    if status.state is None:
+        return "waiting for the operator"
+    waiting = [
+        f"{role}: {counts.pending} of {counts.desired} pending"
+        + (f" ({counts.reason})" if counts.reason else "")
+        for role, counts in status.replicas.items()
+        if counts.pending
+    ]
+    if waiting:
+        return "; ".join(waiting)
+    if status.progress is None and status.replicas:
+        return f"{status.ready} replicas run; waiting for the first step"
+    return ""
+
+
+async def _show_lines(jobs: backend.Backend, job: models.Job, screen: display.Display) -> None:
+    async for line in _readable(logs.read(jobs, job, None, follow=True)):
+        screen.line(line.replica, line.text)
+
+
+async def _readable(lines: AsyncIterator[logs.Line]) -> AsyncIterator[logs.Line]:
+    """Yield lines until they can be read no longer, such as without the right to."""
+    with contextlib.suppress(errors.Failure):
+        async for line in lines:
+            yield line
+
+
+async def _show_events(jobs: backend.Backend, job: models.Job, screen: display.Display) -> None:
+    """Show what the operator decides: the events of the job itself."""
+    shown: set[tuple[str, str]] = set()
+    while True:
+        with contextlib.suppress(errors.Failure):
+            for event in await jobs.list_events(job):
+                is_mine = event.object.endswith(f"/{job.name}")
+                if is_mine and (event.reason, event.message) not in shown:
+                    shown.add((event.reason, event.message))
+                    kind = decision.EventType(event.type)
+                    screen.event(decision.Event(kind, event.reason, event.message))
+        await asyncio.sleep(_LOOK_SECONDS)

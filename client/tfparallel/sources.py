@@ -1,0 +1,155 @@
+"""The files of a job as an archive that fits into ConfigMaps."""
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import io
+import os
+import pathlib
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pathspec
+
+from tfparallel_operator.api import load, names
+
+IGNORE_FILE = ".tfparallelignore"
+"""Patterns of files that stay here, as in a .gitignore."""
+
+REQUIREMENTS = "requirements.txt"
+"""Packages that the job installs before it starts, where the folder has the file."""
+
+CHUNK_BYTES = 1_000_000
+"""A ConfigMap holds 1 MiB; the rest is for its names."""
+
+MAX_CHUNKS = 32
+MAX_FILE_BYTES = 4 * MAX_CHUNKS * CHUNK_BYTES
+"""All files together, before they are compressed: larger ones are not even read."""
+
+CHUNK_KEY = "chunk"
+LABEL_SOURCE = f"{names.GROUP}/source"
+"""Label of the ConfigMaps of an archive: its digest."""
+
+_IGNORED = (
+    ".*",
+    "__pycache__/",
+    "*.pyc",
+    "node_modules/",
+    "venv/",
+    "/runs/",
+    "*.egg-info/",
+)
+_SHOWN = 3
+"""The largest files that the refusal of a large source names."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Archive:
+    """The files of a folder, packed: equal files give equal bytes."""
+
+    data: bytes
+    files: Sequence[str]
+    """Paths below the folder."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bytes."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def chunks(self) -> Sequence[bytes]:
+        """The bytes in parts of which each fits into a ConfigMap."""
+        starts = range(0, len(self.data), CHUNK_BYTES)
+        return [self.data[start : start + CHUNK_BYTES] for start in starts]
+
+    def config_maps(self, job: str) -> list[dict[str, Any]]:
+        """Return the manifests of the ConfigMaps that carry the archive, in order."""
+        return [
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {
+                    "name": f"{job}-source-{self.digest[:8]}-{number}",
+                    "labels": {names.LABEL_JOB: job, LABEL_SOURCE: self.digest[:63]},
+                },
+                "binaryData": {CHUNK_KEY: base64.b64encode(chunk).decode()},
+                "immutable": True,
+            }
+            for number, chunk in enumerate(self.chunks)
+        ]
+
+    def source(self, job: str) -> dict[str, Any]:
+        """Return `spec.trainer.source` of a job that runs these files."""
+        listed = [config_map["metadata"]["name"] for config_map in self.config_maps(job)]
+        needs = {"requirements": REQUIREMENTS} if REQUIREMENTS in self.files else {}
+        return {"archive": {"configMaps": listed, "sha256": self.digest}, **needs}
+
+
+def pack(folder: pathlib.Path, module: str) -> Archive:
+    """Pack the files that lie next to a job's file, folders too.
+
+    Args:
+        folder: of the job's file.
+        module: the file that the job trains, below it.
+
+    Raises:
+        SpecError: the module is missing or ignored, or the files are too large.
+    """
+    paths = list(_find_files(folder))
+    listed = [path.relative_to(folder).as_posix() for path in paths]
+    if module not in listed:
+        reason = "is ignored" if (folder / module).is_file() else "does not exist"
+        raise load.SpecError(
+            f"spec.trainer.module: {module!r} {reason} in {folder}: correct the name, or"
+            f" {IGNORE_FILE}"
+        )
+    if sum(path.stat().st_size for path in paths) > MAX_FILE_BYTES:
+        raise load.SpecError(_too_large(paths, folder, "more than fits, packed or not"))
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path, name in zip(paths, listed, strict=True):
+            archive.addfile(_describe(path, name), io.BytesIO(path.read_bytes()))
+    packed = Archive(buffer.getvalue(), listed)
+    if len(packed.chunks) > MAX_CHUNKS:
+        size = f"{len(packed.data) / 2**20:.0f} MiB packed"
+        raise load.SpecError(_too_large(paths, folder, size))
+    return packed
+
+
+def _find_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield the files to pack, sorted, without descending into ignored folders."""
+    written = folder / IGNORE_FILE
+    more = written.read_text(encoding="utf-8").splitlines() if written.exists() else []
+    ignored = pathspec.PathSpec.from_lines("gitignore", [*_IGNORED, *more])
+    for root, folders, files in os.walk(folder):
+        base = pathlib.Path(root)
+        below = base.relative_to(folder)
+        folders[:] = sorted(n for n in folders if not ignored.match_file(f"{below / n}/"))
+        for name in sorted(files):
+            if not ignored.match_file(str(below / name)) and (base / name).is_file():
+                yield base / name
+
+
+def _describe(path: pathlib.Path, name: str) -> tarfile.TarInfo:
+    """Describe a file without what differs between machines: owner, time."""
+    info = tarfile.TarInfo(name)
+    info.size = path.stat().st_size
+    info.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+    return info
+
+
+def _too_large(paths: Sequence[pathlib.Path], folder: pathlib.Path, size: str) -> str:
+    largest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[:_SHOWN]
+    shown = ", ".join(
+        f"{path.relative_to(folder)} ({path.stat().st_size / 2**20:.1f} MiB)" for path in largest
+    )
+    return (
+        f"{folder}: the files next to the job's file are too large to send with it ({size}; the"
+        f" limit is {MAX_CHUNKS * CHUNK_BYTES / 2**20:.0f} MiB packed). Largest: {shown}. Keep data"
+        f" in a claim or a bucket, and name files that the job does not need in {IGNORE_FILE}"
+    )
