@@ -36,6 +36,7 @@ JOBS = Resource(names.API_VERSION, names.PLURAL)
 PODS = Resource("v1", "pods")
 SERVICES = Resource("v1", "services")
 CONFIG_MAPS = Resource("v1", "configmaps")
+CLAIMS = Resource("v1", "persistentvolumeclaims")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies")
 SECRETS = Resource("v1", "secrets")
 NODES = Resource("v1", "nodes")
@@ -61,6 +62,7 @@ BY_TYPE = {
     ("v1", "Pod"): PODS,
     ("v1", "Service"): SERVICES,
     ("v1", "ConfigMap"): CONFIG_MAPS,
+    ("v1", "PersistentVolumeClaim"): CLAIMS,
     (NETWORK_POLICIES.api_version, "NetworkPolicy"): NETWORK_POLICIES,
     (WORKLOADS.api_version, "Workload"): WORKLOADS,
     **{(resource.api_version, "PodGroup"): resource for resource in POD_GROUPS},

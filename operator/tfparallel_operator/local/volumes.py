@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import load
-from tfparallel_operator.local import folders
-
-ConfigMaps = Mapping[str, Mapping[str, str]]
+from tfparallel_operator.local import folders, key_maps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,9 +18,11 @@ class Volumes:
     """Stands for every ConfigMap that is not at hand: it is made from the files there."""
     token: str
     """What a projected service account token holds."""
+    secrets: key_maps.KeyMaps = dataclasses.field(default_factory=dict)
+    """The Secrets that the job's file brings."""
 
     def folder(
-        self, volume: Mapping[str, Any], pod: str, config_maps: ConfigMaps
+        self, volume: Mapping[str, Any], pod: str, config_maps: key_maps.KeyMaps
     ) -> folders.Folder:
         """Return the folder of a volume.
 
@@ -36,6 +36,13 @@ class Volumes:
                 if source not in config_maps:
                     return folders.Folder(self.job_folder)
                 return folders.Folder(self.layout.config_map(source), config_maps[source])
+            case {"secret": {"secretName": str(secret)}}:
+                if secret not in self.secrets:
+                    raise load.SpecError(
+                        f"Secret {secret!r} is not in the job's file; add it there after a line"
+                        " with ---, or remove the volume for this run"
+                    )
+                return folders.Folder(self.layout.secret(secret), self.secrets[secret])
             case {"persistentVolumeClaim": {"claimName": str(claim)}}:
                 return folders.Folder(self.layout.claim(claim))
             case {"name": str(name), "emptyDir": _}:
@@ -52,7 +59,7 @@ class Volumes:
         )
 
     def _chosen(
-        self, source: str, items: list[Any], config_maps: ConfigMaps, path: pathlib.Path
+        self, source: str, items: list[Any], config_maps: key_maps.KeyMaps, path: pathlib.Path
     ) -> folders.Folder:
         """Return a folder with some keys of a ConfigMap, under the names that the volume asks."""
         if source not in config_maps:
@@ -60,7 +67,7 @@ class Volumes:
                 f"ConfigMap {source!r} is mounted with items but is not in the job's file; add it"
                 " there, after a line with ---"
             )
-        chosen = {}
+        chosen: dict[str, str | bytes] = {}
         for item in items:
             match item:
                 case {"key": str(key), "path": str(below)} if key in config_maps[source]:
