@@ -169,14 +169,6 @@ def _hungry() -> dict[str, Any]:
     return given
 
 
-def _claiming(**spec: Any) -> dict[str, Any]:
-    claim = {
-        "metadata": {"name": "data"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    return objects.job(workers=1, volumeClaimTemplates=[claim], **spec)
-
-
 def _careless() -> dict[str, Any]:
     rules = [
         {"roles": ["Worker"], "exitCodes": [3], "action": "Ignore"},
@@ -283,7 +275,11 @@ SCENARIOS = {
         attempt=2,
     ),
     "a job with a claim of its own that fails once and is removed": Scenario(
-        _claiming(runPolicy={"ttlSecondsAfterFinished": 5}),
+        objects.job(
+            workers=1,
+            volumeClaimTemplates=[objects.claim_template()],
+            runPolicy={"ttlSecondsAfterFinished": 5},
+        ),
         (run, end("digits-worker-0", 1), let_go, run, end("digits-chief-0", 0)),
         "",
         attempt=2,

@@ -1,33 +1,20 @@
 """The init container that fetches a job's code and packages."""
 
 import hashlib
-import io
 import json
 import pathlib
 import subprocess
 import sys
 import tarfile
-import zipfile
 from collections.abc import Mapping
 from importlib import metadata
 
 import pytest
 
+from testing import sources
 from tfparallel_trainer import errors, settings, source
 from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.logs import console
-
-
-def archive_of(files: Mapping[str, str], *others: tarfile.TarInfo) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        for name, text in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-        for member in others:
-            archive.addfile(member)
-    return content.getvalue()
 
 
 def link(name: str, target: str) -> tarfile.TarInfo:
@@ -61,7 +48,7 @@ def unpack(folder: pathlib.Path, sha256: str) -> tuple[exits.Exit, str]:
 
 def test_an_archive_in_chunks_becomes_a_folder(tmp_path: pathlib.Path) -> None:
     files = {"model.py": "one", "./data/labels.txt": "two"}
-    sha256 = chunked(tmp_path / "chunks", archive_of(files, link("latest", "model.py")), 10)
+    sha256 = chunked(tmp_path / "chunks", sources.archive(files, link("latest", "model.py")), 10)
     for _ in range(2):  # a node that starts again runs it again
         assert unpack(tmp_path, sha256) == (exits.Exit.DONE, "")
         (tmp_path / "source/left-over").mkdir()
@@ -73,7 +60,7 @@ def test_an_archive_in_chunks_becomes_a_folder(tmp_path: pathlib.Path) -> None:
 
 
 def test_chunks_of_another_archive_are_refused(tmp_path: pathlib.Path) -> None:
-    sha256 = chunked(tmp_path / "chunks", archive_of({"model.py": "one"}), 40)
+    sha256 = chunked(tmp_path / "chunks", sources.archive({"model.py": "one"}), 40)
     (tmp_path / "chunks/0001").unlink()
     code, reason = unpack(tmp_path, sha256)
     assert code is exits.Exit.BAD_CONFIGURATION
@@ -84,10 +71,10 @@ def test_chunks_of_another_archive_are_refused(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        archive_of({"../outside": "x"}),
-        archive_of({}, link("out", "../outside")),
-        archive_of({}, link("out", "/etc/passwd")),
-        archive_of({"model.py": "x" * 5000})[:-40],
+        sources.archive({"../outside": "x"}),
+        sources.archive({}, link("out", "../outside")),
+        sources.archive({}, link("out", "/etc/passwd")),
+        sources.archive({"model.py": "x" * 5000})[:-40],
         b"no archive",
     ],
 )
@@ -107,7 +94,7 @@ def test_a_full_disk_may_be_tried_again(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(source, "unpack", full)  # no real disk is full on demand
-    code, reason = unpack(tmp_path, chunked(tmp_path / "chunks", archive_of({}), 1000))
+    code, reason = unpack(tmp_path, chunked(tmp_path / "chunks", sources.archive({}), 1000))
     assert code is exits.Exit.STORAGE_FAILED
     assert "No space left on device" in reason
 
@@ -166,22 +153,6 @@ def test_what_pip_says_tells_a_server_that_is_away_from_a_wrong_requirement(
     assert sentence in str(found.value)
 
 
-def wheel(folder: pathlib.Path, name: str, version: str, *needs: str) -> None:
-    """Write a wheel with one module."""
-    information = f"{name}-{version}.dist-info"
-    about = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
-    files = {
-        f"{name}.py": f"VERSION = {version!r}\n",
-        f"{information}/METADATA": "\n".join([*about, *(f"Requires-Dist: {one}" for one in needs)]),
-        f"{information}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{file},,\n" for file in [*files, f"{information}/RECORD"])
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        for file, content in {**files, f"{information}/RECORD": record}.items():
-            archive.writestr(file, content)
-
-
 def install(folder: pathlib.Path) -> tuple[exits.Exit, str]:
     arguments = ("--requirements", "requirements.txt", "--packages", str(folder / "packages"))
     return fetch(folder, *arguments)
@@ -190,9 +161,9 @@ def install(folder: pathlib.Path) -> tuple[exits.Exit, str]:
 @pytest.mark.usefixtures("processes")
 def test_packages_are_installed_beside_those_that_are_there(tmp_path: pathlib.Path) -> None:
     wheels = tmp_path / "source/wheels"
-    wheel(wheels, "addon", "1.0", "pydantic")
-    wheel(wheels, "greedy", "1.0", "pydantic>=99")
-    wheel(wheels, "pydantic", "99.0")
+    sources.write_wheel(wheels, "addon", "1.0", "pydantic")
+    sources.write_wheel(wheels, "greedy", "1.0", "pydantic>=99")
+    sources.write_wheel(wheels, "pydantic", "99.0")
     requirements = tmp_path / "source/requirements.txt"
     requirements.write_text("--no-index\n--find-links wheels\naddon\n")
     assert install(tmp_path) == (exits.Exit.DONE, "")

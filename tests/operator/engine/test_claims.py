@@ -12,11 +12,7 @@ NAME = "digits-data"
 
 
 def job(**spec: Any) -> dict[str, Any]:
-    template = {
-        "metadata": {"name": "data"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    return objects.job(workers=0, volumeClaimTemplates=[template], **spec)
+    return objects.job(workers=0, volumeClaimTemplates=[objects.claim_template()], **spec)
 
 
 async def existing(world: small_world.World, **metadata: Any) -> client.Object:

@@ -1,15 +1,14 @@
 """What a run takes from ConfigMaps and Secrets of the job's file, and from its environment."""
 
 import base64
-import hashlib
-import io
 import pathlib
-import tarfile
 from typing import Any
 
 import pytest
 
+from testing import sources
 from testing.operator import local_jobs as jobs
+from testing.operator import objects
 from tfparallel_operator.api import load, names
 from tfparallel_operator.local import run, source
 
@@ -96,44 +95,17 @@ async def test_volumes_are_folders_and_secrets_files(folder: pathlib.Path) -> No
         {"name": "images", "mountPath": "/images", "claim": "data"},
         {"name": "key", "mountPath": "/key", "secret": "store"},
     ]
-    template = {
-        "metadata": {"name": "data"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
     document = printing("cat /key/token; echo seen > /images/file", volumes=volumes)
-    document["spec"]["volumeClaimTemplates"] = [template]
+    document["spec"]["volumeClaimTemplates"] = [objects.claim_template()]
     assert await lines(folder, document, secret(token="t\n")) == ["t"]
     assert (folder / "out/claims/job-data/file").read_text() == "seen\n"
     assert (folder / "out/secrets/store/token").stat().st_mode & 0o077 == 0
 
 
-def archived(folder: pathlib.Path, files: dict[str, str]) -> tuple[Any, list[dict[str, Any]]]:
-    """Return an archive of files as a job's source, and its ConfigMaps."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        for name, text in files.items():
-            file = folder / "archived" / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-            archive.add(file, name)
-    data = content.getvalue()
-    chunks = [data[: len(data) // 2], data[len(data) // 2 :]]
-    maps = [
-        {
-            "kind": "ConfigMap",
-            "metadata": {"name": f"code-{number}"},
-            "binaryData": {"chunk": base64.b64encode(chunk).decode()},
-        }
-        for number, chunk in enumerate(chunks)
-    ]
-    sha256 = hashlib.sha256(data).hexdigest()
-    return {"archive": {"configMaps": ["code-0", "code-1"], "sha256": sha256}}, maps
-
-
 @pytest.mark.usefixtures("processes")
 async def test_an_archive_of_the_file_is_the_folder_of_the_source(tmp_path: pathlib.Path) -> None:
     files = {"model.py": "", "data/labels.txt": "one\n"}
-    given, maps = archived(tmp_path, files)
+    given, maps = sources.in_config_maps("code", files)
     line = "cat $TFPARALLEL_SOURCE_DIR/data/labels.txt; echo ${PYTHONPATH%%/workspace*}"
     document = printing(line, source={**given, "requirements": "requirements.txt"})
     first, _ = await lines(tmp_path, document, *maps)
@@ -155,7 +127,7 @@ async def test_an_archive_of_the_file_is_the_folder_of_the_source(tmp_path: path
 def test_an_archive_that_is_not_in_the_file_is_refused_with_a_remedy(
     left: list[int], sentence: str, tmp_path: pathlib.Path
 ) -> None:
-    given, maps = archived(tmp_path, {"model.py": ""})
+    given, maps = sources.in_config_maps("code", {"model.py": ""})
     file = jobs.write(tmp_path, printing("true", source=given), *(maps[place] for place in left))
     with pytest.raises(load.SpecError) as caught:
         source.read(file)
@@ -164,13 +136,13 @@ def test_an_archive_that_is_not_in_the_file_is_refused_with_a_remedy(
 
 
 def test_chunks_in_another_order_are_refused(tmp_path: pathlib.Path) -> None:
-    given, maps = archived(tmp_path, {"model.py": ""})
+    given, maps = sources.in_config_maps("code", {"model.py": ""})
     given["archive"]["configMaps"].reverse()
     with pytest.raises(load.SpecError, match=r"spec\.trainer\.source\.archive\.sha256: received"):
         source.read(jobs.write(tmp_path, printing("true", source=given), *maps))
 
 
 def test_a_module_that_the_archive_does_not_have_is_named(tmp_path: pathlib.Path) -> None:
-    given, maps = archived(tmp_path, {"other.py": ""})
+    given, maps = sources.in_config_maps("code", {"other.py": ""})
     with pytest.raises(load.SpecError, match=r"received 'model\.py'; no such file in ConfigMap"):
         source.read(jobs.write(tmp_path, printing("true", source=given), *maps))
