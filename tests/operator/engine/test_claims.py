@@ -1,10 +1,10 @@
-"""Claims that exist already, on an API server in memory."""
+"""Claims that the operator makes for a job, or finds."""
 
 from typing import Any
 
 import pytest
 
-from testing.operator import objects, small_world
+from testing.operator import harness, objects, small_world
 from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, resources
 
@@ -76,3 +76,20 @@ async def test_what_becomes_of_a_claim_with_its_job(policy: str, left: int) -> N
         world.api.remove(resources.JOBS.path("default", "digits"))
         await world.engine.settle()
     assert len(world.api.items(resources.CLAIMS)) == left
+
+
+async def test_a_claim_that_stays_pending_is_why_pods_wait(
+    place_with_nodes: harness.Place,
+) -> None:
+    place = place_with_nodes
+    template = objects.claim_template()
+    template["spec"]["storageClassName"] = ""
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": NAME}}
+    given = objects.job(workers=0, volumeClaimTemplates=[template])
+    given["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(volumes=[volume])
+
+    async with place.operator():
+        await place.create_job(given)
+        await place.until_reason("Chief", "PersistentVolumeClaims")
+    claim = await place.api.get(resources.CLAIMS.path(place.namespace, NAME))
+    assert claim["metadata"]["labels"][names.LABEL_JOB] == "digits"

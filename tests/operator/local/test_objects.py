@@ -135,6 +135,18 @@ def test_an_archive_that_is_not_in_the_file_is_refused_with_a_remedy(
     assert "remove source" in caught.value.problems[0]
 
 
+@pytest.mark.usefixtures("processes")
+async def test_some_keys_of_a_secret_are_files_of_other_names(tmp_path: pathlib.Path) -> None:
+    selected = {"secretName": "store", "items": [{"key": "token", "path": "deep/key"}]}
+    template = jobs.template(
+        jobs.shell("cd /key && find . -type f"),
+        volumeMounts=[{"name": "key", "mountPath": "/key"}],
+        pod_spec={"volumes": [{"name": "key", "secret": selected}]},
+    )
+    document = jobs.job({"Chief": {"template": template}})
+    assert await lines(tmp_path, document, secret(token="t", user="u")) == ["./deep/key"]
+
+
 def test_chunks_in_another_order_are_refused(tmp_path: pathlib.Path) -> None:
     given, maps = sources.in_config_maps("code", {"model.py": ""})
     given["archive"]["configMaps"].reverse()
