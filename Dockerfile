@@ -16,7 +16,7 @@
 ARG BASE_IMAGE=python:3.11-slim
 
 # What all stages that install have in common. pip lives beside the environment that is shipped,
-# never in it.
+# never in it; the trainer's image has it there for the requirements of jobs.
 FROM ${BASE_IMAGE} AS builder
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
@@ -56,7 +56,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
         install --require-hashes --only-binary :all: -r requirements/operator.txt \
  && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tfparallel
 
-# What both images run on: no pip, a user without rights, a home that it can write to.
+# What both images run on: no pip of the system's, a user without rights, a home that it can write to.
 FROM ${BASE_IMAGE} AS runtime
 RUN rm -rf /usr/local/lib/python3*/site-packages/* /usr/local/lib/python3*/ensurepip \
         /usr/local/bin/pip* /usr/share/python-wheels \
@@ -101,6 +101,7 @@ LABEL org.opencontainers.image.title="tfparallel-trainer" \
 USER 0:0
 RUN install --directory --owner=65532 --group=65532 /workspace /output
 USER 65532:65532
+COPY --from=builder /opt/pip /opt/pip
 COPY --from=trainer-requirements /opt/tfparallel /opt/tfparallel
 COPY --from=trainer-code /stage /
 WORKDIR /workspace

@@ -86,6 +86,8 @@ class World:
     workload: observation.Workload | None = None
     flavors: dict[str, observation.Flavor] = dataclasses.field(default_factory=dict)
     manifests: list[decision.Manifest] = dataclasses.field(default_factory=list)
+    claims: list[str] = dataclasses.field(default_factory=list)
+    """Claims of templates; to make one again changes nothing."""
     deleted: bool = False
     created: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     events: list[decision.Event] = dataclasses.field(default_factory=list)
@@ -234,6 +236,8 @@ class World:
         elif created["kind"] == "NetworkPolicy":
             assert not self.has_policy
             self.has_policy = True
+        elif created["kind"] == "PersistentVolumeClaim":
+            self.claims += [] if name in self.claims else [name]
         elif created["kind"] == "PodGroup":
             key = created["apiVersion"], name
             assert key not in self.groups

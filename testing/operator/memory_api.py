@@ -21,6 +21,7 @@ RESOURCES = (
     resources.PODS,
     resources.SERVICES,
     resources.CONFIG_MAPS,
+    resources.CLAIMS,
     resources.NETWORK_POLICIES,
     resources.EVENTS,
     resources.SECRETS,

@@ -70,3 +70,12 @@ def job(name: str = "digits", workers: int = 2, **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"tfReplicaSpecs": roles, **spec},
     }
+
+
+def claim_template(name: str = "data") -> dict[str, Any]:
+    """Return one of a job's volumeClaimTemplates."""
+    resources = {"requests": {"storage": "1Gi"}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": resources},
+    }

@@ -274,6 +274,16 @@ SCENARIOS = {
         "Succeeded",
         attempt=2,
     ),
+    "a job with a claim of its own that fails once and is removed": Scenario(
+        objects.job(
+            workers=1,
+            volumeClaimTemplates=[objects.claim_template()],
+            runPolicy={"ttlSecondsAfterFinished": 5},
+        ),
+        (run, end("digits-worker-0", 1), let_go, run, end("digits-chief-0", 0)),
+        "",
+        attempt=2,
+    ),
     "a job that is removed after its time to live": Scenario(
         objects.job(workers=0, runPolicy={"ttlSecondsAfterFinished": 5}),
         (run, end("digits-chief-0", 0)),

@@ -58,6 +58,7 @@ def test_sample_is_the_example_with_all_that_it_names(kustomize: rendering.Rende
     trainer = job.spec.trainer
     assert trainer is not None
     assert trainer.source is not None
+    assert trainer.source.config_map is not None
     assert trainer.checkpoint is not None
     source = objects.one("ConfigMap", trainer.source.config_map.name)
     model = rendering.ROOT / "examples/digits" / trainer.module

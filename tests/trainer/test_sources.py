@@ -271,12 +271,13 @@ def test_records_at_an_address_are_refused() -> None:
         opened(lambda: inputs.Records([address], lambda record: (record, record)), division(1, 1))
 
 
-PAGE = (launch.REPOSITORY / "docs" / "data.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+PAGES = [(launch.REPOSITORY / "docs" / page).read_text() for page in ("data.md", "sources.md")]
+BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page, re.S)]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: str(BLOCKS.index(block)))
-def test_the_examples_of_the_page_give_examples(block: str, tmp_path: pathlib.Path) -> None:
+def test_the_examples_of_the_pages_give_examples(block: str, tmp_path: pathlib.Path) -> None:
+    block = block.replace('"/images', f'"{tmp_path}/images')
     (tmp_path / "images").mkdir()
     for name in ("cat", "dog"):
         picture = tf.io.encode_png(tf.zeros((8, 8, 1), tf.uint8)).numpy()

@@ -7,7 +7,16 @@ from typing import Any
 import pydantic
 import yaml
 
-from tfparallel_operator.api import job_status, names, pods, rules, schema, structure, types
+from tfparallel_operator.api import (
+    job_status,
+    names,
+    pods,
+    rules,
+    schema,
+    structure,
+    trainer_spec,
+    types,
+)
 from tfparallel_trainer.contract import environment, job_file
 
 
@@ -122,6 +131,7 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
         if spec.template is not None:
             field = f"spec.tfReplicaSpecs.{role}.template"
             _check_template(field, spec.template, needs_container=job.spec.trainer is None)
+            _check_mounts(field, spec.template, job.spec.trainer)
     value = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     found = list(rules.violations(schema.job_schema(), value))
     if found:
@@ -176,6 +186,25 @@ def _check_template(field: str, template: Mapping[str, Any], *, needs_container:
             f"{field}.spec.containers: received {received}; name the container that trains "
             f"{names.CONTAINER!r}"
         )
+
+
+def _check_mounts(
+    field: str, template: Mapping[str, Any], trainer: trainer_spec.Trainer | None
+) -> None:
+    """See that no volume of the trainer is mounted where a template has one of its own."""
+    pod = parse_template(template, field).spec
+    taken = {volume.get("name") for volume in pod.volumes}
+    volumes = () if trainer is None else trainer.volumes
+    added = {volume.mount_path: volume.name for volume in volumes if volume.name not in taken}
+    for container in pod.containers:
+        for mount in container.volume_mounts if container.name == names.CONTAINER else ():
+            name = added.get(mount.mount_path.rstrip("/"))
+            if name is not None:
+                raise SpecError(
+                    f"{field}.spec.containers: volume {mount.name!r} is mounted at"
+                    f" {mount.mount_path}, as {name!r} of spec.trainer.volumes is: give one of them"
+                    " another mountPath"
+                )
 
 
 def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:

@@ -13,6 +13,9 @@ SHORT_NAME = "tfpj"
 CONTAINER = "tensorflow"
 """The container of a template that trains; the others are sidecars."""
 
+SOURCE_CONTAINER = "tfparallel-source"
+"""The init container that fetches a job's code and packages."""
+
 PORT_NAME = "tfjob-port"
 """The container port that the TensorFlow server of a replica listens on, as TFJob names it."""
 
@@ -126,6 +129,7 @@ class Reason(enum.StrEnum):
     REPLICAS_PENDING = "ReplicasPending"
     REPLICA_FAILED = "ReplicaFailed"
     REPLICA_LOST = "ReplicaLost"
+    SOURCE_FAILED = "SourceFailed"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     FAILURE_POLICY = "FailurePolicy"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -15,7 +15,7 @@ class Cause(enum.StrEnum):
     DISRUPTION = "Disruption"
     """The cluster or a person took the pod: deleted, evicted, preempted, its node lost."""
     INFRASTRUCTURE = "Infrastructure"
-    """The node turned the pod away before anything ran in it."""
+    """The node turned the pod away before anything ran in it, or packages cannot be downloaded."""
     OUT_OF_MEMORY = "OutOfMemory"
     RETRYABLE_EXIT = "RetryableExit"
     PERMANENT_EXIT = "PermanentExit"

@@ -169,6 +169,12 @@ SPEC_RULES = rules.Rules(
         " again",
     ),
     rules.Rule(
+        f"{_equal('volumeClaimTemplates')}"
+        f" && {_equal('persistentVolumeClaimRetentionPolicy.whenDeleted')}",
+        "volumeClaimTemplates and persistentVolumeClaimRetentionPolicy cannot change once the job"
+        " exists: delete the job and apply it again",
+    ),
+    rules.Rule(
         f"{_suspended('self')} || ({_SAME_GANG})",
         "scheduling.gang and runPolicy.schedulingPolicy change only while the job is suspended: set"
         " runPolicy.suspend to true with the change, and then to false",

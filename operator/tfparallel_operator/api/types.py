@@ -9,7 +9,17 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import alias_generators
 
-from tfparallel_operator.api import job_status, mesh_rules, policies, role, rules, spec_rules
+from tfparallel_operator.api import (
+    claims,
+    job_status,
+    mesh_rules,
+    policies,
+    role,
+    rules,
+    spec_rules,
+    trainer_rules,
+    trainer_spec,
+)
 from tfparallel_trainer.contract import base, job_file
 
 MAX_REPLICAS = 5000
@@ -229,16 +239,18 @@ class Spec(base.Model):
     """How the devices share the model: for strategy ModelSplit, which needs it. The product of
     data, stage, spatial and tensor is the number of devices: replicas x devices."""
 
-    trainer: Annotated[
-        job_file.TrainerSpec | None,
-        rules.Rules(
-            rules.Rule(
-                "has(self.epochs) != has(self.steps)",
-                "give either epochs or steps, so that training has one length",
-            )
-        ),
-    ] = None
+    trainer: Annotated[trainer_spec.Trainer | None, trainer_rules.TRAINER] = None
     """What the shipped trainer runs. Absent: the command of each template runs as it is."""
+
+    volume_claim_templates: claims.ClaimTemplates = ()
+    """Claims that the operator makes before the pods, one for each template, for all replicas
+    together. trainer.checkpoint.claim and trainer.volumes name them by their template's name.
+    Cannot change."""
+
+    persistent_volume_claim_retention_policy: claims.RetentionPolicy = pydantic.Field(
+        default_factory=claims.RetentionPolicy
+    )
+    """How long the claims of volumeClaimTemplates live. Cannot change."""
 
     scheduling: Scheduling | None = None
     """When and where the scheduler puts the replicas. Absent: as places become free; with

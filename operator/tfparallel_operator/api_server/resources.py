@@ -36,9 +36,9 @@ JOBS = Resource(names.API_VERSION, names.PLURAL)
 PODS = Resource("v1", "pods")
 SERVICES = Resource("v1", "services")
 CONFIG_MAPS = Resource("v1", "configmaps")
+CLAIMS = Resource("v1", "persistentvolumeclaims")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies")
 SECRETS = Resource("v1", "secrets")
-CLAIMS = Resource("v1", "persistentvolumeclaims")
 NODES = Resource("v1", "nodes")
 EVENTS = Resource("events.k8s.io/v1", "events")
 LEASES = Resource("coordination.k8s.io/v1", "leases")
@@ -62,6 +62,7 @@ BY_TYPE = {
     ("v1", "Pod"): PODS,
     ("v1", "Service"): SERVICES,
     ("v1", "ConfigMap"): CONFIG_MAPS,
+    ("v1", "PersistentVolumeClaim"): CLAIMS,
     (NETWORK_POLICIES.api_version, "NetworkPolicy"): NETWORK_POLICIES,
     (WORKLOADS.api_version, "Workload"): WORKLOADS,
     **{(resource.api_version, "PodGroup"): resource for resource in POD_GROUPS},

@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from tfparallel_operator.api import names, types
+from tfparallel_operator.api import names, paths, types
 from tfparallel_operator.core import (
     cluster_spec,
     containers,
@@ -18,8 +18,10 @@ from tfparallel_operator.core import (
     host_network,
     memory,
     observation,
+    ownership,
     replicas,
     topology,
+    trainer_container,
 )
 from tfparallel_trainer.contract import environment, job_file
 
@@ -27,21 +29,11 @@ JOB_FILE_KEY = "job.json"
 CLUSTER_FILE_KEY = "cluster.json"
 CA_FILE_KEY = "ca.crt"
 SPEC_KEY = "spec.json"
-CONFIG_DIR = "/etc/tfparallel/job"
-TOKEN_DIR = "/etc/tfparallel/token"  # noqa: S105 (a path, not a secret)
-TOKEN_FILE = "token"  # noqa: S105
-WORKSPACE_DIR = "/workspace"
-SOURCE_DIR = f"{WORKSPACE_DIR}/source"
-OUTPUT_DIR = "/output"
+TOKEN_FILE = "token"  # noqa: S105 (a name, not a secret)
 LARGEST_CONFIG = 1_000_000
 """Bytes of data in a ConfigMap, which the API server bounds by 1 MiB: beyond it the record of the
 spec is left out."""
-FAILURE_FILE = "/dev/termination-log"
-"""Where the kubelet looks for what a container says of its end, unless the template says where."""
-TRAINER_COMMAND = ("python", "-m", "tfparallel_trainer")
 TOKEN_SECONDS = 3600
-USER_ID = 65532
-"""The user of the shipped images, which distroless images use too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,11 +61,6 @@ class Settings:
     """Whether jobs with the label of a queue wait for Kueue."""
 
 
-def labels(job: types.TFParallelJob) -> dict[str, str]:
-    """Return the labels that every child carries and that children are watched by."""
-    return {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_JOB: job.metadata.name}
-
-
 def progress_path(namespace: str, name: str) -> str:
     """Return the path of a job's progress below the endpoint's address."""
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/progress"
@@ -99,11 +86,11 @@ def service(job: types.TFParallelJob) -> decision.Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(job, cluster_spec.service_name(job)),
+        "metadata": ownership.metadata(job, cluster_spec.service_name(job)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": labels(job),
+            "selector": ownership.labels(job),
             "ports": [{"name": names.PORT_NAME, "port": names.DEFAULT_PORT}],
         },
     }
@@ -133,7 +120,7 @@ def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
         data[CA_FILE_KEY] = settings.progress_ca
     if sum(map(len, data.values())) > LARGEST_CONFIG:
         del data[SPEC_KEY]
-    own = metadata(job, config_name(job))
+    own = ownership.metadata(job, config_name(job))
     own["annotations"] = {names.ANNOTATION_CONTENT: fingerprint(job, settings)}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": own, "data": data}
 
@@ -195,11 +182,11 @@ def pod(
     spec = replicas.by_role(job)[replica.role]
     template = copy.deepcopy(spec.template) or {}
     given = template.get("metadata") or {}
-    own = metadata(job, replica.pod_name(job.metadata.name))
+    own = ownership.metadata(job, replica.pod_name(job.metadata.name))
     own["annotations"] = dict(given.get("annotations") or {})
     own["labels"] = {
         **(given.get("labels") or {}),
-        **labels(job),
+        **ownership.labels(job),
         names.LABEL_ROLE: replica.role.label,
         names.LABEL_INDEX: str(replica.index),
         names.LABEL_ATTEMPT: str(attempt),
@@ -215,7 +202,10 @@ def pod(
         pod_spec.setdefault("affinity", {}).setdefault("podAffinity", near)
     container = _container(pod_spec)
     if job.spec.trainer is not None:
-        _fill_trainer(pod_spec, container, job, job.spec.trainer, settings)
+        image = settings.trainer_image
+        trainer_container.fill(pod_spec, container, job, job.spec.trainer, image)
+        _mount_config(pod_spec, container, job)
+        containers.set_env(container, environment.JOB_FILE, f"{paths.CONFIG_DIR}/{JOB_FILE_KEY}")
     _fill_container(container, job, replica, spec, attempt)
     grace = pod_spec.get("terminationGracePeriodSeconds")
     if grace is not None:
@@ -242,26 +232,7 @@ def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:
 
 def pod_group(job: types.TFParallelJob, manifest: decision.Manifest) -> decision.Manifest:
     """Return the manifest of a job's PodGroup with the labels and the owner of a child."""
-    return {**manifest, "metadata": metadata(job, manifest["metadata"]["name"])}
-
-
-def metadata(job: types.TFParallelJob, name: str) -> dict[str, Any]:
-    """Return the metadata of a child: it belongs to the job and goes with it."""
-    return {
-        "name": name,
-        "namespace": job.metadata.namespace,
-        "labels": labels(job),
-        "ownerReferences": [
-            {
-                "apiVersion": names.API_VERSION,
-                "kind": names.KIND,
-                "name": job.metadata.name,
-                "uid": job.metadata.uid,
-                "controller": True,
-                "blockOwnerDeletion": True,
-            }
-        ],
-    }
+    return {**manifest, "metadata": ownership.metadata(job, manifest["metadata"]["name"])}
 
 
 def _container(pod_spec: dict[str, Any]) -> dict[str, Any]:
@@ -272,38 +243,6 @@ def _container(pod_spec: dict[str, Any]) -> dict[str, Any]:
             return container
     given.append({"name": names.CONTAINER})
     return given[-1]
-
-
-def _fill_trainer(
-    pod_spec: dict[str, Any],
-    container: dict[str, Any],
-    job: types.TFParallelJob,
-    trainer: job_file.TrainerSpec,
-    settings: Settings,
-) -> None:
-    """Fill in what the shipped trainer needs, where the template is silent."""
-    container.setdefault("image", settings.trainer_image)
-    if "command" not in container and "args" not in container:
-        container["command"] = list(TRAINER_COMMAND)
-    container.setdefault("workingDir", WORKSPACE_DIR)
-    if container["image"] == settings.trainer_image:
-        _restrict(pod_spec, container)
-    pod_spec.setdefault("automountServiceAccountToken", False)
-    containers.mount(
-        pod_spec, container, "tfparallel-job", CONFIG_DIR, containers.config_map(config_name(job))
-    )
-    containers.set_env(container, environment.JOB_FILE, f"{CONFIG_DIR}/{JOB_FILE_KEY}")
-    source = WORKSPACE_DIR
-    if trainer.source is not None:
-        source = SOURCE_DIR
-        volume = containers.config_map(trainer.source.config_map.name)
-        containers.mount(pod_spec, container, "tfparallel-source", source, volume)
-    containers.set_env(container, environment.SOURCE_DIR, source)
-    volume = {"emptyDir": {}}
-    if trainer.checkpoint is not None:
-        volume = {"persistentVolumeClaim": {"claimName": trainer.checkpoint.claim}}
-    containers.mount(pod_spec, container, "tfparallel-output", OUTPUT_DIR, volume, read_only=False)
-    containers.set_env(container, environment.OUTPUT_DIR, f"{OUTPUT_DIR}/{job.metadata.name}")
 
 
 def _fill_container(
@@ -321,7 +260,7 @@ def _fill_container(
         request_devices(container.setdefault("resources", {}), spec)
     containers.set_env(container, environment.JOB_UID, job.metadata.uid)
     containers.set_env(container, environment.ATTEMPT, str(attempt))
-    words = container.get("terminationMessagePath", FAILURE_FILE)
+    words = container.get("terminationMessagePath", containers.FAILURE_FILE)
     containers.set_env(container, environment.FAILURE_FILE, words)
 
 
@@ -338,7 +277,7 @@ def _tell_cluster(
         containers.set_env(container, environment.TF_CONFIG, config)
         return
     containers.set_env(container, environment.TF_CONFIG, cluster_spec.task(replica))
-    path = f"{CONFIG_DIR}/{CLUSTER_FILE_KEY}"
+    path = f"{paths.CONFIG_DIR}/{CLUSTER_FILE_KEY}"
     containers.set_env(container, environment.CLUSTER_FILE, path)
     worker = job.spec.tf_replica_specs.get(types.Role.WORKER)
     if worker is not None:
@@ -361,32 +300,19 @@ def _report_progress(
         }
     }
     volume = {"projected": {"sources": [token]}}
-    containers.mount(pod_spec, container, "tfparallel-token", TOKEN_DIR, volume)
-    containers.set_env(container, environment.PROGRESS_TOKEN_FILE, f"{TOKEN_DIR}/{TOKEN_FILE}")
+    containers.mount(pod_spec, container, "tfparallel-token", paths.TOKEN_DIR, volume)
+    containers.set_env(
+        container, environment.PROGRESS_TOKEN_FILE, f"{paths.TOKEN_DIR}/{TOKEN_FILE}"
+    )
     if settings.progress_ca is not None:
-        containers.mount(
-            pod_spec,
-            container,
-            "tfparallel-job",
-            CONFIG_DIR,
-            containers.config_map(config_name(job)),
+        _mount_config(pod_spec, container, job)
+        containers.set_env(
+            container, environment.PROGRESS_CA_FILE, f"{paths.CONFIG_DIR}/{CA_FILE_KEY}"
         )
-        containers.set_env(container, environment.PROGRESS_CA_FILE, f"{CONFIG_DIR}/{CA_FILE_KEY}")
 
 
-def _restrict(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
-    """Meet the Pod Security level restricted: the shipped image needs no more."""
-    pod_spec.setdefault(
-        "securityContext",
-        {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    )
-    container.setdefault(
-        "securityContext",
-        {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    )
+def _mount_config(
+    pod_spec: dict[str, Any], container: dict[str, Any], job: types.TFParallelJob
+) -> None:
+    volume = containers.config_map(config_name(job))
+    containers.mount(pod_spec, container, "tfparallel-job", paths.CONFIG_DIR, volume)

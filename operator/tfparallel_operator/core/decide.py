@@ -8,6 +8,7 @@ from typing import Any
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import (
     build,
+    claims,
     cleanup,
     cluster_spec,
     completion,
@@ -226,7 +227,8 @@ def _described(case: situation.Case) -> job_status.JobStatus:
         return status
     if trainer.checkpoint is not None:
         reason = names.Reason.CHECKPOINT_CONFIGURED
-        message = f"a restart goes on from the checkpoints on claim {trainer.checkpoint.claim}"
+        claim = claims.name(case.job, trainer.checkpoint.claim)
+        message = f"a restart goes on from the checkpoints on claim {claim}"
     else:
         reason = names.Reason.NO_CHECKPOINT
         message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"

@@ -33,6 +33,7 @@ ObjectType = tuple[str, str]
 
 POD: ObjectType = ("v1", "Pod")
 CONFIG_MAP: ObjectType = ("v1", "ConfigMap")
+CLAIM: ObjectType = ("v1", "PersistentVolumeClaim")
 WORKLOAD: ObjectType = ("kueue.x-k8s.io/v1beta1", "Workload")
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 
-from tfparallel_operator.api import policies, types
+from tfparallel_operator.api import names, policies, types
 from tfparallel_operator.core import observation, replicas, view
 from tfparallel_trainer.contract import exits
 
@@ -45,6 +45,8 @@ class Loss:
     def describe(self, job_name: str) -> str:
         """Say which replica was lost, and how, with what it said itself of its end."""
         name = self.replica.pod_name(job_name)
+        if self.exit is not None and self.exit.of_source:
+            name = f"{name}: init container {names.SOURCE_CONTAINER}"
         if self.exit is None:
             return f"{name} {self.told}"
         if self.exit.code < 0:
@@ -133,6 +135,8 @@ def cause(job: types.TFParallelJob, pod: observation.Pod) -> policies.Cause:
         return policies.Cause.DISRUPTION
     code, reason = (-1, "") if pod.exit is None else (pod.exit.code, pod.exit.reason)
     if code < 0 and (reason in _TURNED_AWAY or reason.startswith("OutOf")):
+        return policies.Cause.INFRASTRUCTURE
+    if code == exits.Exit.STORAGE_FAILED and pod.exit is not None and pod.exit.of_source:
         return policies.Cause.INFRASTRUCTURE
     if reason == OOM_KILLED or code == exits.Exit.OUT_OF_MEMORY:
         return policies.Cause.OUT_OF_MEMORY

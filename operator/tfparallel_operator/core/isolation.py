@@ -1,7 +1,7 @@
 """The NetworkPolicy of a job: its pods take connections from each other and from nobody else."""
 
 from tfparallel_operator.api import types
-from tfparallel_operator.core import build, decision
+from tfparallel_operator.core import build, decision, ownership
 
 
 def isolated(job: types.TFParallelJob) -> bool:
@@ -14,10 +14,10 @@ def policy(job: types.TFParallelJob) -> decision.Manifest:
 
     What pods connect to is not restricted: data, images and the progress endpoint are anywhere.
     """
-    pods = {"podSelector": {"matchLabels": build.labels(job)}}
+    pods = {"podSelector": {"matchLabels": ownership.labels(job)}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": build.metadata(job, build.config_name(job)),
+        "metadata": ownership.metadata(job, build.config_name(job)),
         "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
     }

@@ -34,6 +34,8 @@ class Exit:
     """The kubelet's word: Completed, Error, OOMKilled, Evicted."""
     message: str
     finished_at: datetime.datetime | None
+    of_source: bool = False
+    """Whether it is the exit of the init container that fetches the source."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

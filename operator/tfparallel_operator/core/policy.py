@@ -46,6 +46,8 @@ def _judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure
     reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
     if loss.exit is not None and loss.cause.bounded:
         reason = names.Reason.REPLICA_FAILED
+    if loss.exit is not None and loss.exit.of_source:
+        reason = names.Reason.SOURCE_FAILED
     if (
         rule is not None
         and rule.action is policies.Action.IGNORE
@@ -78,7 +80,7 @@ _REASONS = {
 
 _UNBOUNDED = {
     policies.Cause.DISRUPTION: "a disruption",
-    policies.Cause.INFRASTRUCTURE: "its node did not take it",
+    policies.Cause.INFRASTRUCTURE: "nothing has run in it",
 }
 
 

@@ -5,6 +5,7 @@ import datetime
 from tfparallel_operator.api import job_status, names, policies, types
 from tfparallel_operator.core import (
     build,
+    claims,
     cluster_spec,
     completion,
     conditions,
@@ -215,6 +216,8 @@ def _creations(
         if replica not in taken
     ]
     queueing.place(case, pods)
+    if pods:
+        manifests += claims.manifests(case.job)
     return (*manifests, *pods)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import build, decision, memory, observation, replicas
+from tfparallel_operator.core import build, decision, memory, observation, ownership, replicas
 
 Condition = Mapping[str, Any]
 """One condition of a Workload as JSON."""
@@ -87,7 +87,7 @@ def words(found: observation.Workload) -> str:
 
 def manifest(job: types.TFParallelJob, settings: build.Settings) -> decision.Manifest:
     """Build the Workload of a job; the number of its priority is filled in when it is created."""
-    metadata = build.metadata(job, name(job))
+    metadata = ownership.metadata(job, name(job))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
     metadata["annotations"] = {names.ANNOTATION_RESOURCES: _resources(job)}
     pod_sets = [_pod_set(job, role, settings) for role in replicas.by_role(job)]
@@ -246,7 +246,7 @@ def _pod_set(
     given = (replicas.by_role(job)[role].template or {}).get("metadata") or {}
     own = {names.LABEL_ROLE: role.label}
     metadata = {
-        "labels": {**(given.get("labels") or {}), **build.labels(job), **own},
+        "labels": {**(given.get("labels") or {}), **ownership.labels(job), **own},
         "annotations": dict(given.get("annotations") or {}),
     }
     template = {"metadata": metadata, "spec": spec}

@@ -8,7 +8,16 @@ from typing import TypeVar
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, observation
-from tfparallel_operator.engine import children, jobs, kueue, merge, observe, queue, recorder
+from tfparallel_operator.engine import (
+    children,
+    jobs,
+    kueue,
+    merge,
+    observe,
+    queue,
+    recorder,
+    refusals,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -172,20 +181,21 @@ class Applier:
             created = await self._compare(resource, manifest)
         except errors.Invalid as error:
             if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
-                raise Postponed(_refused(str(error)), error.retry_after) from error
-            raise NotWanted(_invalid(manifest, str(error))) from error
+                raise Postponed(refusals.refused(str(error)), error.retry_after) from error
+            raise NotWanted(refusals.invalid(manifest, str(error))) from error
         except errors.NotFound as error:
             if resource not in (*resources.POD_GROUPS, resources.WORKLOADS):
                 raise
-            raise Postponed(_not_installed(manifest), error.retry_after) from error
+            raise Postponed(refusals.not_installed(manifest), error.retry_after) from error
         except errors.Refused as error:
-            raise Postponed(_refused(str(error)), error.retry_after) from error
+            raise Postponed(refusals.refused(str(error)), error.retry_after) from error
         except errors.Unavailable as error:
             if error.status != _TOO_MANY:
                 raise
             refusal = observation.Refusal(names.Reason.TOO_MANY_REQUESTS, str(error), final=False)
             raise Postponed(refusal, error.retry_after) from error
-        self._children.learn(resource, created)
+        if resource != resources.CLAIMS:  # Nobody follows claims: see `core.claims`.
+            self._children.learn(resource, created)
 
     async def _compare(
         self, resource: resources.Resource, manifest: decision.Manifest
@@ -196,6 +206,8 @@ class Applier:
         found = await self._api.get(resource.path(metadata["namespace"], name))
         if observe.deleting(found):
             raise Blocked(f"{kind} {name} is being deleted")
+        if resource == resources.CLAIMS:
+            return _shared(found, manifest)
         job, owner = metadata["ownerReferences"][0], observe.owner(found)
         if observe.tfjob(found) == job["name"]:
             message = f"{kind} {name} belongs to the TFJob of this name: delete the TFJob"
@@ -277,39 +289,16 @@ def _rank(problem: BaseException) -> int:
     return next((ranks[kind] for kind in order if isinstance(problem, kind)), 0)
 
 
-def _invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
-    if manifest["kind"] != "Pod":
-        return observation.Refusal(names.Reason.INVALID_SPEC, sentence)
-    role = manifest["metadata"]["labels"][names.LABEL_ROLE]
-    message = f"the API server refused the pod of the template of role {role}: {sentence}"
-    return observation.Refusal(names.Reason.INVALID_TEMPLATE, message)
-
-
-def _not_installed(manifest: decision.Manifest) -> observation.Refusal:
-    if manifest["kind"] == "Workload":
-        queue = manifest["spec"]["queueName"]
-        message = (
-            f"the API server does not know Workloads of {manifest['apiVersion']}: install Kueue"
-            f" (see docs/scheduling.md), or remove the label {names.LABEL_QUEUE}={queue}"
-        )
-        reason = names.Reason.KUEUE_NOT_INSTALLED
-        return observation.Refusal(reason, message, final=False)
-    message = (
-        f"the API server does not know PodGroups of {manifest['apiVersion']}: install their gang"
-        " scheduler (see docs/scheduling.md), or change scheduling.gang"
-    )
-    reason = names.Reason.GANG_SCHEDULER_NOT_INSTALLED
-    return observation.Refusal(reason, message, final=False)
-
-
-def _refused(sentence: str) -> observation.Refusal:
-    """Say what kind of refusal a create met that may succeed later."""
-    reason = names.Reason.ADMISSION_DENIED
-    if "exceeded quota" in sentence:
-        reason = names.Reason.QUOTA_EXCEEDED
-    elif "no PriorityClass with name" in sentence:
-        reason = names.Reason.PRIORITY_CLASS_NOT_FOUND
-    return observation.Refusal(reason, sentence, final=False)
+def _shared(found: client.Object, manifest: decision.Manifest) -> client.Object:
+    """Return the claim of a name, if this job or an earlier one of its name has made it."""
+    name, labels = manifest["metadata"]["name"], found["metadata"].get("labels") or {}
+    if labels.get(names.LABEL_JOB) != manifest["metadata"]["labels"][names.LABEL_JOB]:
+        raise Postponed(refusals.foreign_claim(manifest), None)
+    owner = observe.owner(found)
+    expected = manifest["metadata"].get("ownerReferences") or ()
+    if owner is not None and owner.uid not in [reference["uid"] for reference in expected]:
+        raise Blocked(f"PersistentVolumeClaim {name} goes with an earlier job of this name")
+    return found
 
 
 def _same_attempt(found: client.Object, manifest: decision.Manifest) -> bool:

@@ -147,11 +147,30 @@ def _exit(status: Raw, container: Raw) -> observation.Exit | None:
         )
     if status.get("phase") == observation.Phase.FAILED:
         # Evicted before it ran, or its node is gone: no container can tell how it ended.
+        reason, message = status.get("reason", ""), status.get("message", "")
+        taken = observation.Exit(code=-1, reason=reason, message=message, finished_at=None)
+        return taken if reason else _exit_before_training(status) or taken
+    return None
+
+
+def _exit_before_training(status: Raw) -> observation.Exit | None:
+    """Return how an init container has ended a pod; None when none has.
+
+    The codes of the operator's own have a meaning; of any other one the name says most.
+    """
+    for given in status.get("initContainerStatuses") or ():
+        ended = (given.get("state") or {}).get("terminated") or {}
+        code = int(ended.get("exitCode", 0))
+        if not code:
+            continue
+        name, of_source = given.get("name", ""), given.get("name") == names.SOURCE_CONTAINER
+        message = ended.get("message", "")
         return observation.Exit(
-            code=-1,
-            reason=status.get("reason", ""),
-            message=status.get("message", ""),
-            finished_at=None,
+            code=code if of_source else -1,
+            reason=ended.get("reason", ""),
+            message=message if of_source else f"init container {name}, code {code} {message}",
+            finished_at=_time(ended.get("finishedAt")),
+            of_source=of_source,
         )
     return None
 

@@ -15,7 +15,7 @@ import uuid
 
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, observation, replicas
-from tfparallel_operator.local import folders, launch, process, volumes, watcher
+from tfparallel_operator.local import folders, key_maps, launch, process, watcher
 from tfparallel_trainer.contract import progress
 
 Clock = collections.abc.Callable[[], datetime.datetime]
@@ -44,7 +44,7 @@ class LocalCluster:
         job: types.TFParallelJob,
         *,
         launcher: launch.Launcher,
-        config_maps: volumes.ConfigMaps,
+        config_maps: key_maps.KeyMaps,
         layout: folders.Folders,
         told: watcher.Watcher,
         clock: Clock,

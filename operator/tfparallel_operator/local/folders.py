@@ -50,6 +50,10 @@ class Folders:
         """What a pod's process said of its end."""
         return self.root / "failures" / pod
 
+    def secret(self, name: str) -> pathlib.Path:
+        """The files of a Secret."""
+        return self.root / "secrets" / name
+
     def config_map(self, name: str) -> pathlib.Path:
         """The files of a ConfigMap."""
         return self.root / "config" / name
@@ -60,7 +64,7 @@ class Folder:
     """A real folder that stands for a volume."""
 
     path: pathlib.Path
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
     """Files that it holds, by their paths in it."""
     fresh: bool = False
     """Whether it begins empty with every pod."""
@@ -83,13 +87,14 @@ class Folder:
             self.target.mkdir(parents=True)
 
 
-def _write(file: pathlib.Path, content: str) -> None:
+def _write(file: pathlib.Path, text: str | bytes) -> None:
     """Write a file that only its owner reads, unless it is there: a peer may be reading it."""
-    if file.exists() and file.read_text(encoding="utf-8") == content:
+    content = text.encode() if isinstance(text, str) else text
+    if file.exists() and file.read_bytes() == content:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch(mode=0o600)
-    file.write_text(content, encoding="utf-8")
+    file.write_bytes(content)
 
 
 def empty(file: pathlib.Path) -> None:

@@ -6,9 +6,18 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfparallel_operator.api import load, names, pods
-from tfparallel_operator.core import build, decision
-from tfparallel_operator.local import folders, ports, process, slowly, text, volumes
+from tfparallel_operator.api import load, names, paths, pods
+from tfparallel_operator.core import decision
+from tfparallel_operator.local import (
+    folders,
+    key_maps,
+    ports,
+    process,
+    slowly,
+    text,
+    variables,
+    volumes,
+)
 from tfparallel_trainer.contract import environment
 
 GRACE_SECONDS = 10
@@ -56,9 +65,7 @@ class Launcher:
     slowed: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By the names of pods: how many times slower they run."""
 
-    def translate(
-        self, manifest: decision.Manifest, config_maps: volumes.ConfigMaps
-    ) -> Translation:
+    def translate(self, manifest: decision.Manifest, config_maps: key_maps.KeyMaps) -> Translation:
         """Return what to start for a pod.
 
         Raises:
@@ -67,14 +74,14 @@ class Launcher:
         spec = load.parse_template(manifest).spec
         container = spec.trains
         mounts = list(self._mounts(manifest["metadata"]["name"], spec, config_maps))
-        paths = {path: str(folder.target) for path, folder in mounts}
+        places = {path: str(folder.target) for path, folder in mounts}
         if _runs_trainer(container):
-            paths.setdefault(build.WORKSPACE_DIR, str(self.disk.job_folder))
-        given = _variables(container)
+            places.setdefault(paths.WORKSPACE_DIR, str(self.disk.job_folder))
+        given = variables.resolve(container, self._sources(config_maps))
         if environment.FAILURE_FILE in given:
             failure = self.disk.layout.failure(manifest["metadata"]["name"])
-            paths[given[environment.FAILURE_FILE]] = str(failure)
-        local = text.Substitution(paths)
+            places[given[environment.FAILURE_FILE]] = str(failure)
+        local = text.Substitution(places)
         own = {name: self.addresses.apply(local.apply(value)) for name, value in given.items()}
         command = [
             self.addresses.apply(local.apply(text.expand(word, given)))
@@ -94,8 +101,15 @@ class Launcher:
             output=None if output is None else pathlib.Path(output),
         )
 
+    def _sources(self, config_maps: key_maps.KeyMaps) -> variables.Sources:
+        objects = {
+            key_maps.Kind.CONFIG_MAP: config_maps,
+            key_maps.Kind.SECRET: self.disk.secrets,
+        }
+        return variables.Sources(objects, self.inherited)
+
     def _mounts(
-        self, name: str, spec: pods.PodSpec, config_maps: volumes.ConfigMaps
+        self, name: str, spec: pods.PodSpec, config_maps: key_maps.KeyMaps
     ) -> Iterator[tuple[str, folders.Folder]]:
         """Yield each mount: its path in the pod, and the folder that stands for it here."""
         known = {volume.get("name"): volume for volume in spec.volumes}
@@ -151,18 +165,6 @@ def _command(container: pods.Container) -> list[str]:
             " run here: write the command"
         )
     return [*container.command, *container.args]
-
-
-def _variables(container: pods.Container) -> dict[str, str]:
-    """Return the container's own variables, each filled in from those before it."""
-    if container.env_from:
-        raise load.SpecError("envFrom needs a cluster: write the variables below env")
-    variables: dict[str, str] = {}
-    for variable in container.env:
-        if variable.value_from is not None:
-            raise load.SpecError(f"env {variable.name}: valueFrom needs a cluster: give it a value")
-        variables[variable.name] = text.expand(variable.value, variables)
-    return variables
 
 
 def _with_this_python(command: list[str]) -> list[str]:

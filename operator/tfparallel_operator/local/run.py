@@ -27,6 +27,7 @@ from tfparallel_operator.core import (
 from tfparallel_operator.local import (
     cluster,
     folders,
+    key_maps,
     launch,
     ports,
     progress,
@@ -90,7 +91,7 @@ async def run(
         token = secrets.token_urlsafe(32)
         addresses = _addresses(job)
         launcher = launch.Launcher(
-            disk=volumes.Volumes(layout, source.folder, token),
+            disk=volumes.Volumes(layout, source.folder, token, source.secrets),
             addresses=text.Substitution(
                 {cluster_spec.address(job, replica): place for replica, place in addresses.items()}
             ),
@@ -238,7 +239,7 @@ def _addresses(job: types.TFParallelJob) -> Mapping[replicas.Replica, str]:
 
 
 def _translations(
-    job: types.TFParallelJob, launcher: launch.Launcher, config_maps: volumes.ConfigMaps
+    job: types.TFParallelJob, launcher: launch.Launcher, config_maps: key_maps.KeyMaps
 ) -> Mapping[replicas.Replica, launch.Translation]:
     """Translate every pod before anything starts, so that what cannot run is told at once.
 
@@ -253,7 +254,9 @@ def _translations(
         try:
             found[replica] = launcher.translate(manifest, known)
         except load.SpecError as error:
-            problems[replica.role] = f"spec.tfReplicaSpecs.{replica.role}.template: {error}"
+            template = replicas.by_role(job)[replica.role].template
+            field = f"spec.tfReplicaSpecs.{replica.role}.template" if template else "spec.trainer"
+            problems[replica.role] = f"{field}: {error}"
     if problems:
         raise load.SpecError(*problems.values())
     return found

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.local import config_map, overrides
-from tfparallel_trainer.contract import job_file
+from tfparallel_operator.local import archive, key_maps, overrides
+from tfparallel_trainer.contract import job_file, source_code
 
 _UNUSED_KINDS = ("PersistentVolumeClaim", "Namespace")
 """Kinds that a job's file may bring for the cluster and that a folder makes up for here."""
@@ -27,9 +27,10 @@ class Source:
     job: types.TFParallelJob
     folder: pathlib.Path
     """Of the job's file: the user's own files lie there."""
-    config_maps: Mapping[str, Mapping[str, str]]
+    config_maps: key_maps.KeyMaps
     notes: Sequence[str]
     """What a cluster would do and this machine does not, one sentence each."""
+    secrets: key_maps.KeyMaps = dataclasses.field(default_factory=dict)
 
 
 def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:
@@ -42,12 +43,13 @@ def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:
     document = overrides.apply(load.find_job(documents, str(path)), assignments)
     job = load.parse_manifest(document)
     bounded = _bounded(job, assignments)
+    config_maps = key_maps.of_kind(key_maps.Kind.CONFIG_MAP, documents)
+    code = _code(bounded, config_maps)
     source = Source(
-        job=bounded,
+        job=_with_source(bounded, code),
         folder=path.resolve().parent,
-        config_maps=dict(
-            config_map.parse(found) for found in documents if found.get("kind") == config_map.KIND
-        ),
+        config_maps={**config_maps, **code},
+        secrets=key_maps.of_kind(key_maps.Kind.SECRET, documents),
         notes=(*_notes(job, documents), *_limits(job, bounded)),
     )
     problems = list(_problems(source))
@@ -62,11 +64,11 @@ def module_text(source: Source, trainer: job_file.TrainerSpec) -> str:
     Raises:
         SpecError: it cannot be read.
     """
-    reference = trainer.source
-    name = None if reference is None else reference.config_map.name
-    if name is not None and name in source.config_maps:
-        return source.config_maps[name][trainer.module]
-    return read_text(source.folder / trainer.module)
+    files = source.config_maps.get(_config_map(trainer.source))
+    if files is None:
+        return read_text(source.folder / trainer.module)
+    content = files[trainer.module]
+    return content if isinstance(content, str) else content.decode(errors="replace")
 
 
 def read_text(path: pathlib.Path) -> str:
@@ -85,6 +87,32 @@ def read_text(path: pathlib.Path) -> str:
         raise load.SpecError(f"{path}: not UTF-8 text; give a job's YAML file") from error
     except OSError as error:
         raise load.SpecError(f"{path}: {error.strerror}; give a file that can be read") from error
+
+
+def _config_map(source: source_code.Source | None) -> str:
+    """Return the name of the ConfigMap that a job's code comes from; empty without one."""
+    if source is None or source.config_map is None:
+        return ""
+    return source.config_map.name
+
+
+def _code(job: types.TFParallelJob, config_maps: key_maps.KeyMaps) -> key_maps.KeyMaps:
+    """Return the files of a job's archive as a ConfigMap, which here may have folders."""
+    source = None if job.spec.trainer is None else job.spec.trainer.source
+    if source is None or source.archive is None:
+        return {}
+    return {source.archive.config_maps[0]: archive.unpack(source.archive, config_maps)}
+
+
+def _with_source(job: types.TFParallelJob, code: key_maps.KeyMaps) -> types.TFParallelJob:
+    """Return the job without what an init container does for its source: none runs here."""
+    trainer = job.spec.trainer
+    if trainer is None or trainer.source is None:
+        return job
+    [name] = code or [_config_map(trainer.source)]
+    source = source_code.Source(config_map=source_code.ConfigMapSource(name=name))
+    spec = {"trainer": trainer.model_copy(update={"source": source})}
+    return job.model_copy(update={"spec": job.spec.model_copy(update=spec)})
 
 
 def _bounded(job: types.TFParallelJob, assignments: Sequence[str]) -> types.TFParallelJob:
@@ -110,8 +138,14 @@ def _notes(job: types.TFParallelJob, documents: Sequence[Mapping[str, Any]]) -> 
         f"{d.get('kind')} {(d.get('metadata') or {}).get('name')!r} of the file needs a cluster and"
         " is left out"
         for d in documents
-        if d.get("kind") not in (names.KIND, config_map.KIND, *_UNUSED_KINDS)
+        if d.get("kind") not in (names.KIND, *key_maps.Kind, *_UNUSED_KINDS)
     ]
+    origin = None if job.spec.trainer is None else job.spec.trainer.source
+    if origin is not None and origin.requirements is not None:
+        notes.append(
+            f"spec.trainer.source.requirements: {origin.requirements} is not installed here; the"
+            " replicas use the packages of this Python"
+        )
     for role, spec in job.spec.tf_replica_specs.items():
         others = load.parse_template(spec.template or {}).spec.others
         if others:
@@ -129,9 +163,8 @@ def _problems(source: Source) -> list[str]:
             "spec.runPolicy.suspend: received true; a suspended job does not run: set it to false"
         )
     if spec.trainer is not None:
-        reference = spec.trainer.source
-        name = None if reference is None else reference.config_map.name
-        if name is not None and name in source.config_maps:
+        name = _config_map(spec.trainer.source)
+        if name in source.config_maps:
             there, place = spec.trainer.module in source.config_maps[name], f"ConfigMap {name!r}"
         else:
             there = (source.folder / spec.trainer.module).is_file()

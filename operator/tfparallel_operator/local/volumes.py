@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import load
-from tfparallel_operator.local import folders
-
-ConfigMaps = Mapping[str, Mapping[str, str]]
+from tfparallel_operator.local import folders, key_maps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,9 +18,11 @@ class Volumes:
     """Stands for every ConfigMap that is not at hand: it is made from the files there."""
     token: str
     """What a projected service account token holds."""
+    secrets: key_maps.KeyMaps = dataclasses.field(default_factory=dict)
+    """The Secrets that the job's file brings."""
 
     def folder(
-        self, volume: Mapping[str, Any], pod: str, config_maps: ConfigMaps
+        self, volume: Mapping[str, Any], pod: str, config_maps: key_maps.KeyMaps
     ) -> folders.Folder:
         """Return the folder of a volume.
 
@@ -31,11 +31,22 @@ class Volumes:
         """
         match volume:
             case {"name": str(name), "configMap": {"name": str(source), "items": list(items)}}:
-                return self._chosen(source, items, config_maps, self.layout.made(pod, name))
+                kind, path = key_maps.Kind.CONFIG_MAP, self.layout.made(pod, name)
+                return folders.Folder(path, _chosen(kind, source, items, config_maps))
+            case {"name": str(name), "secret": {"secretName": str(source), "items": list(items)}}:
+                kind, path = key_maps.Kind.SECRET, self.layout.made(pod, name)
+                return folders.Folder(path, _chosen(kind, source, items, self.secrets))
             case {"configMap": {"name": str(source)}}:
                 if source not in config_maps:
                     return folders.Folder(self.job_folder)
                 return folders.Folder(self.layout.config_map(source), config_maps[source])
+            case {"secret": {"secretName": str(source)}}:
+                if source not in self.secrets:
+                    raise load.SpecError(
+                        f"Secret {source!r} is not in the job's file; add it there after a line"
+                        " with ---, or remove the volume for this run"
+                    )
+                return folders.Folder(self.layout.secret(source), self.secrets[source])
             case {"persistentVolumeClaim": {"claimName": str(claim)}}:
                 return folders.Folder(self.layout.claim(claim))
             case {"name": str(name), "emptyDir": _}:
@@ -51,23 +62,24 @@ class Volumes:
             " use a configMap, a persistentVolumeClaim or an emptyDir"
         )
 
-    def _chosen(
-        self, source: str, items: list[Any], config_maps: ConfigMaps, path: pathlib.Path
-    ) -> folders.Folder:
-        """Return a folder with some keys of a ConfigMap, under the names that the volume asks."""
-        if source not in config_maps:
-            raise load.SpecError(
-                f"ConfigMap {source!r} is mounted with items but is not in the job's file; add it"
-                " there, after a line with ---"
-            )
-        chosen = {}
-        for item in items:
-            match item:
-                case {"key": str(key), "path": str(below)} if key in config_maps[source]:
-                    chosen[below] = config_maps[source][key]
-                case _:
-                    raise load.SpecError(
-                        f"ConfigMap {source!r}: received the item {item!r}; give one of its keys,"
-                        " and a path for it"
-                    )
-        return folders.Folder(path, chosen)
+
+def _chosen(
+    kind: key_maps.Kind, source: str, items: list[Any], objects: key_maps.KeyMaps
+) -> key_maps.KeyMap:
+    """Return some keys of an object as files, under the names that the volume asks."""
+    if source not in objects:
+        raise load.SpecError(
+            f"{kind} {source!r} is mounted with items but is not in the job's file; add it there,"
+            " after a line with ---"
+        )
+    chosen: dict[str, str | bytes] = {}
+    for item in items:
+        match item:
+            case {"key": str(key), "path": str(below)} if key in objects[source]:
+                chosen[below] = objects[source][key]
+            case _:
+                raise load.SpecError(
+                    f"{kind} {source!r}: received the item {item!r}; give one of its keys, and a"
+                    " path for it"
+                )
+    return chosen

@@ -38,6 +38,24 @@ def _trainer(**fields: Any) -> Change:
     return lambda job: job["spec"].update(trainer=fields)
 
 
+def _variable(**fields: Any) -> Change:
+    return _trainer(epochs=1, env=[{"name": "A", **fields}])
+
+
+def _volume(*volumes: dict[str, Any]) -> Change:
+    given = [{"name": "data", "mountPath": "/data", "claim": "data", **one} for one in volumes]
+    return _trainer(epochs=1, volumes=given)
+
+
+def _claims(*names: str, **spec: Any) -> Change:
+    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    given = [{"metadata": {"name": name}, "spec": {**wanted, **spec}} for name in names]
+    return lambda job: job["spec"].update(volumeClaimTemplates=given)
+
+
+ARCHIVE = {"configMaps": ["code"], "sha256": "0" * 64}
+
+
 def _split(**mesh: Any) -> Change:
     """Give the job a chief and three workers of one device, and a mesh."""
 
@@ -145,6 +163,78 @@ BAD: dict[str, tuple[Change, str]] = {
         _split_over_unequal,
         "a mesh needs equally many devices in each replica",
     ),
+    "two sources": (
+        _trainer(epochs=1, source={"configMap": {"name": "code"}, "archive": ARCHIVE}),
+        "give either source.configMap or source.archive",
+    ),
+    "requirements of nothing": (
+        _trainer(epochs=1, source={"requirements": "requirements.txt"}),
+        "give either source.configMap or source.archive",
+    ),
+    "too many chunks": (
+        _trainer(epochs=1, source={"archive": {**ARCHIVE, "configMaps": ["a"] * 33}}),
+        "must have at most 32 items",
+    ),
+    "a digest that is none": (
+        _trainer(epochs=1, source={"archive": {**ARCHIVE, "sha256": "ABC"}}),
+        "should match '^[0-9a-f]{64}$'",
+    ),
+    "requirements outside of the source": (
+        _trainer(epochs=1, source={"archive": ARCHIVE, "requirements": "../requirements.txt"}),
+        "spec.trainer.source.requirements",
+    ),
+    "a variable of the operator's": (
+        _trainer(epochs=1, env=[{"name": "TF_CONFIG", "value": "{}"}]),
+        "the operator sets TF_CONFIG: remove it",
+    ),
+    "a variable with two values": (
+        _variable(value="a", valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}),
+        "a variable has one value: give either value or valueFrom",
+    ),
+    "a value from nowhere": (_variable(valueFrom={}), "a value has one source: give secretKeyRef"),
+    "variables from nowhere": (
+        _trainer(epochs=1, envFrom=[{"prefix": "A_"}]),
+        "give either secretRef or configMapRef",
+    ),
+    "a volume of two kinds": (
+        _volume({"secret": "key"}),
+        "a volume has one source: give claim, configMap or secret",
+    ),
+    "a volume of the operator's name": (
+        _volume({"name": "tfparallel-source"}),
+        "names that begin with tfparallel- are the operator's: give another name",
+    ),
+    "a volume in the source": (
+        _volume({"mountPath": "/workspace/source/data"}),
+        "mountPath meets a folder of the trainer",
+    ),
+    "a volume over the output": (_volume({"mountPath": "/output"}), "mountPath meets a folder"),
+    "a volume around the workspace": (
+        _volume({"mountPath": "/workspace"}),
+        "mountPath meets a folder",
+    ),
+    "a volume on a path that leads back": (
+        _volume({"mountPath": "/data/../output"}),
+        "mountPath meets a folder",
+    ),
+    "a volume at no path": (_volume({"mountPath": "data"}), "spec.trainer.volumes[0].mountPath"),
+    "two volumes of one name": (
+        _volume({}, {"mountPath": "/other"}),
+        "two volumes have one name: give each its own",
+    ),
+    "two volumes at one path": (
+        _volume({}, {"name": "other"}),
+        "two volumes have one mountPath: give each its own",
+    ),
+    "two claims of one name": (
+        _claims("data", "data"),
+        "two of volumeClaimTemplates have one name: give each its own",
+    ),
+    "a claim without a mode": (_claims("data", accessModes=[]), "accessModes"),
+    "a claim of an unknown mode": (
+        _claims("data", accessModes=["ReadWrite"]),
+        'Unsupported value: "ReadWrite"',
+    ),
     "a name too long for the pods": (
         lambda job: job["metadata"].update(name="a" * 56),
         "metadata.name is too long: with role and index the names of its pods pass 63 characters",
@@ -235,6 +325,16 @@ async def test_an_unknown_field_is_refused_where_strict_validation_is_asked_for(
             "trainer cannot change once the job exists",
         ),
         (
+            _claims("data"),
+            "volumeClaimTemplates and persistentVolumeClaimRetentionPolicy cannot change",
+        ),
+        (
+            lambda job: job["spec"].update(
+                persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete"}
+            ),
+            "volumeClaimTemplates and persistentVolumeClaimRetentionPolicy cannot change",
+        ),
+        (
             lambda job: job["spec"].update(mesh={"data": 1}),
             "mesh cannot change once the job exists",
         ),
@@ -293,6 +393,35 @@ async def test_a_mesh_that_fits_is_taken_and_completed(
         **mesh,
     }
     assert load.parse_job(found).spec.mesh == job_file.Mesh(**mesh)
+
+
+async def test_all_that_a_trainer_may_be_given_is_taken(place: harness.Place) -> None:
+    key = {"name": "store", "key": "token"}
+    trainer = {
+        "epochs": 1,
+        "source": {"archive": ARCHIVE, "requirements": "requirements.txt"},
+        "env": [
+            {"name": "PIP_INDEX_URL", "value": "https://index.example/simple"},
+            {"name": "TOKEN", "valueFrom": {"secretKeyRef": key}},
+            {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        ],
+        "envFrom": [{"secretRef": {"name": "all"}, "prefix": "S_"}],
+        "volumes": [{"name": "images", "mountPath": "/data", "claim": "images"}],
+        "imagePullSecrets": ["registry"],
+    }
+    job = objects.job()
+    _claims("images")(job)
+    job["spec"] |= {
+        "trainer": trainer,
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"},
+    }
+    found = await place.create_job(job)
+    assert found["spec"]["trainer"]["volumes"][0]["readOnly"] is False
+    assert load.parse_job(found).spec.trainer is not None
+    await place.api.patch(
+        resources.JOBS.path(place.namespace, "digits"), {"spec": {"runPolicy": {"suspend": True}}}
+    )
 
 
 async def test_defaults_are_filled_in(place: harness.Place) -> None:

@@ -429,3 +429,26 @@ def test_a_status_shows_a_report_with_its_placement_apart() -> None:
     assert placed.mesh.data == 2
     plain = report.model_copy(update={"placement": None})
     assert job_status.of_report(plain, builders.START)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("field", "entry", "sentence"),
+    [
+        ("env", {"name": "A", "value": 3}, "env.0.value: received 3; put it in quotes"),
+        (
+            "volumes",
+            {"name": "a", "mountPath": "/a", "claim": "a", "readOnly": "yes"},
+            "volumes.0.readOnly: received 'yes'; write true or false",
+        ),
+        ("imagePullSecrets", {"name": "a"}, "imagePullSecrets.0"),
+        ("env", {"name": "A", "values": "3"}, "env.0.values: unknown field"),
+    ],
+)
+def test_entries_of_a_wrong_type_are_named(
+    field: str, entry: dict[str, Any], sentence: str
+) -> None:
+    document = builders.manifest(trainer=True, worker=1)
+    document["spec"]["trainer"][field] = [entry]
+    with pytest.raises(load.SpecError) as caught:
+        load.parse_job(document)
+    assert caught.value.problems[0].startswith(f"spec.trainer.{sentence}")

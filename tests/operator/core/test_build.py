@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import build, replicas
+from tfparallel_operator.api import load, names, paths, types
+from tfparallel_operator.core import build, ownership, replicas
 from tfparallel_trainer.contract import job_file
 
 CHIEF = replicas.Replica(types.Role.CHIEF, 0)
@@ -35,7 +35,7 @@ def test_children_belong_to_the_job_and_are_found_by_its_labels() -> None:
             True,
         )
         assert child["metadata"]["namespace"] == "ns"
-        assert build.labels(job).items() <= child["metadata"]["labels"].items()
+        assert ownership.labels(job).items() <= child["metadata"]["labels"].items()
 
 
 def test_a_pod_is_named_and_labelled_by_role_index_and_attempt() -> None:
@@ -157,11 +157,16 @@ def test_source_and_checkpoint_are_mounted() -> None:
     assert mounts["tfparallel-output"]["readOnly"] is False
 
 
+def _fields(trainer: job_file.TrainerSpec) -> dict[str, Any]:
+    return {name: getattr(trainer, name) for name in job_file.TrainerSpec.model_fields}
+
+
 def test_the_job_file_is_what_the_trainer_reads() -> None:
     job = builders.a_job(trainer=True, chief=1, worker=2)
     data = build.config(job, builders.SETTINGS)["data"]
     read = job_file.JobFile.model_validate_json(data["job.json"])
-    assert read.trainer == job.spec.trainer
+    assert job.spec.trainer is not None
+    assert read.trainer == job_file.TrainerSpec(**_fields(job.spec.trainer))
     assert read.strategy == "MultiWorkerMirrored"
     assert data["ca.crt"] == "CERTIFICATES"
 
@@ -259,7 +264,7 @@ def test_the_trainer_of_a_template_keeps_its_image_command_and_port() -> None:
     assert proxy == {"name": "proxy", "image": "p"}
     assert (trainer["image"], trainer["command"]) == ("mine", ["train"])
     assert trainer["ports"] == [port]
-    assert trainer["workingDir"] == build.WORKSPACE_DIR
+    assert trainer["workingDir"] == paths.WORKSPACE_DIR
     assert "securityContext" not in trainer
     assert "securityContext" not in pod["spec"]
 

@@ -29,8 +29,10 @@ def reason(world: builders.World) -> str:
     return "" if failed is None else failed.reason
 
 
-def ended(code: int, why: str = "Error", **more: Any) -> observation.Pod:
-    how = observation.Exit(code, why, "", builders.START)
+def ended(
+    code: int, why: str = "Error", *, of_source: bool = False, **more: Any
+) -> observation.Pod:
+    how = observation.Exit(code, why, "", builders.START, of_source)
     failed = observation.Phase.FAILED
     return observation.Pod("job-worker-0", "u", WORKER, 1, 0, failed, exit=how, **more)
 
@@ -53,6 +55,10 @@ def ended(code: int, why: str = "Error", **more: Any) -> observation.Pod:
         (ended(137), "ExitCode", policies.Cause.RETRYABLE_EXIT),
         (ended(1), "Never", policies.Cause.PERMANENT_EXIT),
         (ended(65), "OnFailure", policies.Cause.RETRYABLE_EXIT),
+        (ended(73), None, policies.Cause.RETRYABLE_EXIT),
+        (ended(73, of_source=True), None, policies.Cause.INFRASTRUCTURE),
+        (ended(73, of_source=True), "Never", policies.Cause.INFRASTRUCTURE),
+        (ended(78, of_source=True), None, policies.Cause.PERMANENT_EXIT),
     ],
 )
 def test_the_cause_of_a_loss(
@@ -381,3 +387,35 @@ def test_growth_neither_shrinks_nor_passes_the_bound() -> None:
     assert memory.grown("1Gi", policy, 500) == "8Gi"
     assert memory.grown("9Gi", policy, 1) == "9Gi"
     assert memory.grown("lots", policy, 1) == "lots"
+
+
+def test_packages_that_cannot_be_downloaded_are_tried_again_and_cost_no_restart() -> None:
+    world = running(trainer=True, worker=1, run_policy={"backoffLimit": 0})
+    for attempt in (2, 3):
+        failing(world, 73, "packages cannot be downloaded")
+        assert world.status.attempt == attempt
+        assert builders.truth(world, names.Condition.RESTARTING) == ("True", "SourceFailed")
+        world.settle()
+    assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 2)
+    assert world.status.restart_causes == {"Infrastructure": 2}
+
+
+def test_requirements_that_cannot_be_met_fail_the_job_and_say_why() -> None:
+    world = running(trainer=True, worker=1)
+    failing(world, 78, "requirements.txt: no such package")
+    failed = conditions.find(world.status, names.Condition.FAILED)
+    assert failed is not None
+    assert failed.reason == "SourceFailed"
+    assert failed.message == (
+        "job-worker-0: init container tfparallel-source exited with code 78 (the configuration"
+        " cannot work as given): requirements.txt: no such package"
+    )
+
+
+def failing(world: builders.World, code: int, said: str) -> None:
+    """End the pod by its init container, and decide on that."""
+    world.exit("job-worker-0", code, said)
+    how = world.pods["job-worker-0"].exit
+    assert how is not None
+    world.update("job-worker-0", exit=dataclasses.replace(how, of_source=True))
+    world.step()

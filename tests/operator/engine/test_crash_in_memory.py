@@ -64,7 +64,12 @@ async def _live(
 
 def _outcome(api: memory_api.MemoryApi) -> Outcome:
     jobs = api.items(resources.JOBS)
-    kinds = (resources.SERVICES, resources.CONFIG_MAPS, resources.NETWORK_POLICIES)
+    kinds = (
+        resources.SERVICES,
+        resources.CONFIG_MAPS,
+        resources.NETWORK_POLICIES,
+        resources.CLAIMS,
+    )
     children = [child for kind in kinds for child in api.items(kind)]
     return Outcome(
         status=_timeless(jobs[0]["status"]) if jobs else None,

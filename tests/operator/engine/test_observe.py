@@ -134,6 +134,37 @@ def test_an_init_container_that_cannot_start_is_why_a_pod_waits() -> None:
     assert _seen(phase="Pending", initContainerStatuses=[waiting]).waiting == "ErrImagePull: gone"
 
 
+def _ended_by(name: str, code: int, **status: Any) -> observation.Exit:
+    ended = {"exitCode": code, "reason": "Error", "message": "no such package", "finishedAt": AT}
+    init = {"name": name, "state": {"terminated": ended}}
+    waiting = objects.container(waiting={"reason": "PodInitializing"})
+    done = {"name": "first", "state": {"terminated": {"exitCode": 0}}}
+    pod = _seen(phase="Failed", initContainerStatuses=[done, init], **waiting, **status)
+    assert pod.phase is PHASE.FAILED
+    assert pod.exit is not None
+    return pod.exit
+
+
+AT = "2026-11-21T10:00:00Z"
+
+
+def test_the_exit_of_the_source_is_that_of_the_pod() -> None:
+    at = datetime.datetime.fromisoformat(AT)
+    expected = observation.Exit(78, "Error", "no such package", at, of_source=True)
+    assert _ended_by(names.SOURCE_CONTAINER, 78) == expected
+
+
+def test_an_init_container_of_a_template_is_named_and_its_code_means_nothing() -> None:
+    ended = _ended_by("fetch", 78)
+    assert (ended.code, ended.of_source) == (-1, False)
+    assert ended.message == "init container fetch, code 78 no such package"
+
+
+def test_a_pod_that_was_evicted_while_its_source_was_fetched_was_evicted() -> None:
+    ended = _ended_by(names.SOURCE_CONTAINER, 137, reason="Evicted", message="low on memory")
+    assert (ended.code, ended.reason, ended.of_source) == (-1, "Evicted", False)
+
+
 def test_only_the_controlling_job_is_the_owner() -> None:
     raw = objects.pod()
     assert observe.owner(raw) == observe.Owner("default", "digits", objects.UID)

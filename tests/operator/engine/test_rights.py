@@ -68,7 +68,7 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
     }
     async with operator_process.running(arguments, tmp_path / "log") as operator:
         await operator.until_ready()
-        await place.create_job()
+        await place.create_job(objects.job(volumeClaimTemplates=[objects.claim_template()]))
         await place.until_pods(*ALL)
         await place.run_all()
         await place.until_state("Running")
@@ -83,6 +83,8 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
         await place.until_gone(resources.JOBS.path(place.namespace, "digits"))
         assert "forbidden" not in operator.log
         assert '"level": "error"' not in operator.log
+    claim = await place.api.get(resources.CLAIMS.path(place.namespace, "digits-data"))
+    assert "ownerReferences" not in claim["metadata"]
     secret = await place.api.get(resources.SECRETS.path(place.namespace, SECRET))
     assert b"BEGIN CERTIFICATE" in base64.b64decode(secret["data"]["tls.crt"])
     events = await place.api.list(resources.EVENTS, place.namespace)

@@ -47,12 +47,14 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "value-from",
         _container(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
-        f"{_TEMPLATE}env A: valueFrom needs a cluster: give it a value",
+        f"{_TEMPLATE}env A: valueFrom is fieldRef, which is not in the job's file; set A in the"
+        " environment of tfparallel run, or give it a value",
     ),
     (
         "env-from",
         _container(envFrom=[{"configMapRef": {"name": "x"}}]),
-        f"{_TEMPLATE}envFrom needs a cluster: write the variables below env",
+        f"{_TEMPLATE}envFrom: ConfigMap 'x' is not in the job's file; add it there after a line"
+        " with ---, or set optional to true",
     ),
     (
         "number-in-env",
@@ -93,8 +95,8 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "secret",
         _volume(secret={"secretName": "x"}),
-        f"{_TEMPLATE}volume 'data' is a secret, which needs a cluster; without one, use a"
-        " configMap, a persistentVolumeClaim or an emptyDir",
+        f"{_TEMPLATE}Secret 'x' is not in the job's file; add it there after a line with ---, or"
+        " remove the volume for this run",
     ),
     (
         "no-volume",
@@ -156,12 +158,12 @@ def test_what_only_a_cluster_does_is_noted(tmp_path: pathlib.Path) -> None:
     sidecar = {"name": "proxy", "image": "none"}
     template = jobs.template(["true"], pod_spec={"initContainers": [{"name": "fetch"}]})
     template["spec"]["containers"].append(sidecar)
-    secret = {"kind": "Secret", "metadata": {"name": "key"}}
+    service = {"kind": "Service", "metadata": {"name": "key"}}
     claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
     document = jobs.job({"Worker": {"template": template}})
-    given = source.read(jobs.write(tmp_path, document, secret, claim))
+    given = source.read(jobs.write(tmp_path, document, service, claim))
     assert given.notes == (
-        "Secret 'key' of the file needs a cluster and is left out",
+        "Service 'key' of the file needs a cluster and is left out",
         "Worker: only the container tensorflow runs here, not fetch, proxy",
     )
 
@@ -192,7 +194,7 @@ def test_restarts_are_bounded_unless_more_are_asked_for(
     [
         ({"data": {"a": 3}}, "data.a: received 3; input should be a valid string"),
         ({"metadata": {}}, "metadata.name: received {}; field required"),
-        ({"binaryData": {"a": "AA=="}}, "binaryData needs a cluster: write text in data"),
+        ({"binaryData": {"a": "?"}}, "ConfigMap 'code': a is not base64: encode its bytes"),
     ],
 )
 def test_a_config_map_that_makes_no_files_is_refused(

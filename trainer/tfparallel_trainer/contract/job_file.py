@@ -6,27 +6,12 @@ from typing import Annotated, Self
 
 import pydantic
 
-from tfparallel_trainer.contract import base
+from tfparallel_trainer.contract import base, source_code
 
 MODEL_SPLIT = "ModelSplit"
 """The strategy whose devices share one model, as the mesh says."""
 
 _EVERY_STEPS = 100
-
-
-class ConfigMapSource(base.Model):
-    """Files of a ConfigMap."""
-
-    name: Annotated[str, pydantic.Field(min_length=1)]
-    """Name of a ConfigMap in the job's namespace; each of its keys becomes a file."""
-
-
-class Source(base.Model):
-    """Where the user's module comes from when it is not part of the image."""
-
-    config_map: ConfigMapSource
-    """A ConfigMap whose keys are the module's files.
-    `tfparallel run` takes the folder of the job's file instead."""
 
 
 class Checkpoint(base.Model):
@@ -72,7 +57,7 @@ class TrainerSpec(base.Model):
     build_model, compile_model, training_data and, if wanted, evaluation_data; build_strategy for
     strategy Custom."""
 
-    source: Source | None = None
+    source: source_code.Source | None = None
     """Where the module comes from; absent: the image brings it below /workspace."""
 
     epochs: Annotated[int, pydantic.Field(ge=1)] | None = None

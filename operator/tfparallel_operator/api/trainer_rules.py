@@ -1,0 +1,102 @@
+"""Rules of `spec.trainer` alone."""
+
+from collections.abc import Sequence
+
+from tfparallel_operator.api import paths, rules
+from tfparallel_trainer.contract import environment
+
+RESERVED_VARIABLES = (
+    environment.TF_CONFIG,
+    environment.CLUSTER_FILE,
+    environment.WORKERS,
+    environment.JOB_FILE,
+    environment.SOURCE_DIR,
+    environment.OUTPUT_DIR,
+    environment.ATTEMPT,
+    environment.JOB_UID,
+    environment.PROGRESS_URL,
+    environment.PROGRESS_TOKEN_FILE,
+    environment.PROGRESS_CA_FILE,
+    environment.GRACE_SECONDS,
+    environment.FAILURE_FILE,
+)
+"""Variables that the operator sets."""
+
+RESERVED_PREFIX = "tfparallel-"
+"""What the names of the operator's volumes begin with."""
+
+
+def _texts(values: Sequence[str]) -> str:
+    return f"[{', '.join(repr(value) for value in values)}]"
+
+
+def _given(fields: Sequence[str]) -> str:
+    """Count the fields that are there."""
+    return " + ".join(f"(has(self.{field}) ? 1 : 0)" for field in fields)
+
+
+TRAINER = rules.Rules(
+    rules.Rule(
+        "has(self.epochs) != has(self.steps)",
+        "give either epochs or steps, so that training has one length",
+    ),
+    rules.Rule(
+        "!has(self.source) || has(self.source.configMap) != has(self.source.archive)",
+        "give either source.configMap or source.archive; remove source if the image has the code",
+    ),
+)
+
+VARIABLE = rules.Rules(
+    rules.Rule(
+        f"!(self.name in {_texts(RESERVED_VARIABLES)})",
+        "the operator sets this variable: remove it",
+        "'the operator sets %s: remove it'.format([self.name])",
+    ),
+    rules.Rule(
+        "!has(self.value) || !has(self.valueFrom)",
+        "a variable has one value: give either value or valueFrom",
+    ),
+)
+
+VARIABLE_SOURCE = rules.Rules(
+    rules.Rule(
+        f"{_given(('secretKeyRef', 'configMapKeyRef', 'fieldRef', 'resourceFieldRef'))} == 1",
+        "a value has one source: give secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef",
+    ),
+)
+
+VARIABLES = rules.Rules(
+    rules.Rule(
+        "has(self.secretRef) != has(self.configMapRef)",
+        "give either secretRef or configMapRef, and another entry of envFrom for the other",
+    ),
+)
+
+VOLUME = rules.Rules(
+    rules.Rule(
+        f"{_given(('claim', 'configMap', 'secret'))} == 1",
+        "a volume has one source: give claim, configMap or secret",
+    ),
+    rules.Rule(
+        f"!self.name.startsWith('{RESERVED_PREFIX}')",
+        f"names that begin with {RESERVED_PREFIX} are the operator's: give another name",
+    ),
+    rules.Rule(
+        "!self.mountPath.contains('/.')"
+        f" && {_texts(paths.RESERVED)}.all(path, self.mountPath != path"
+        " && !self.mountPath.startsWith(path + '/') && !path.startsWith(self.mountPath + '/'))",
+        f"mountPath meets a folder of the trainer ({', '.join(paths.RESERVED)}), or a part of it"
+        " begins with a point: give another path, such as /data",
+    ),
+)
+
+VOLUMES = rules.Rules(
+    rules.Rule(
+        "self.all(one, self.exists_one(other, other.name == one.name))",
+        "two volumes have one name: give each its own",
+    ),
+    rules.Rule(
+        "self.all(one, self.exists_one(other, other.mountPath == one.mountPath))",
+        "two volumes have one mountPath: give each its own",
+    ),
+)

@@ -1,0 +1,52 @@
+"""Sentences for creates that the API server refuses."""
+
+from tfparallel_operator.api import names
+from tfparallel_operator.core import decision, observation
+
+
+def invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
+    """Say that the API server can never take an object."""
+    if manifest["kind"] != "Pod":
+        return observation.Refusal(names.Reason.INVALID_SPEC, sentence)
+    role = manifest["metadata"]["labels"][names.LABEL_ROLE]
+    message = f"the API server refused the pod of the template of role {role}: {sentence}"
+    return observation.Refusal(names.Reason.INVALID_TEMPLATE, message)
+
+
+def not_installed(manifest: decision.Manifest) -> observation.Refusal:
+    """Say that the API server lacks a resource that the job needs."""
+    if manifest["kind"] == "Workload":
+        queue = manifest["spec"]["queueName"]
+        message = (
+            f"the API server does not know Workloads of {manifest['apiVersion']}: install Kueue"
+            f" (see docs/scheduling.md), or remove the label {names.LABEL_QUEUE}={queue}"
+        )
+        reason = names.Reason.KUEUE_NOT_INSTALLED
+        return observation.Refusal(reason, message, final=False)
+    message = (
+        f"the API server does not know PodGroups of {manifest['apiVersion']}: install their gang"
+        " scheduler (see docs/scheduling.md), or change scheduling.gang"
+    )
+    reason = names.Reason.GANG_SCHEDULER_NOT_INSTALLED
+    return observation.Refusal(reason, message, final=False)
+
+
+def refused(sentence: str) -> observation.Refusal:
+    """Say what kind of refusal a create met that may succeed later."""
+    reason = names.Reason.ADMISSION_DENIED
+    if "exceeded quota" in sentence:
+        reason = names.Reason.QUOTA_EXCEEDED
+    elif "no PriorityClass with name" in sentence:
+        reason = names.Reason.PRIORITY_CLASS_NOT_FOUND
+    return observation.Refusal(reason, sentence, final=False)
+
+
+def foreign_claim(manifest: decision.Manifest) -> observation.Refusal:
+    """Say that the claim of a template exists, and is not the job's."""
+    name, job = manifest["metadata"]["name"], manifest["metadata"]["labels"][names.LABEL_JOB]
+    message = (
+        f"PersistentVolumeClaim {name} exists, and no job of this name has made it: name it in"
+        " trainer.checkpoint.claim or trainer.volumes instead of a template, or let the job use it"
+        f" by kubectl label pvc {name} {names.LABEL_JOB}={job}"
+    )
+    return observation.Refusal(names.Reason.NAME_CONFLICT, message, final=False)

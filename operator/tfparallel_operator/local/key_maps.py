@@ -1,0 +1,80 @@
+"""ConfigMaps and Secrets that the job's file brings: files and variables for its pods."""
+
+import base64
+import binascii
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pydantic
+
+from tfparallel_operator.api import load
+
+KeyMap = Mapping[str, str | bytes]
+"""Content by key: text, or bytes that are no text."""
+
+KeyMaps = Mapping[str, KeyMap]
+"""ConfigMaps, or Secrets, by name."""
+
+
+class Kind(enum.StrEnum):
+    """The kinds of objects that hold keys."""
+
+    CONFIG_MAP = "ConfigMap"
+    SECRET = "Secret"  # noqa: S105 (a kind, not a secret)
+
+
+class _Metadata(pydantic.BaseModel):
+    name: str
+
+
+class _ConfigMap(pydantic.BaseModel):
+    """What files are made from; the rest is let through unread."""
+
+    metadata: _Metadata
+    data: dict[str, str] = pydantic.Field(default_factory=dict)
+    binaryData: dict[str, str] = pydantic.Field(default_factory=dict)  # noqa: N815 (its own name)
+
+
+class _Secret(pydantic.BaseModel):
+    metadata: _Metadata
+    data: dict[str, str] = pydantic.Field(default_factory=dict)
+    stringData: dict[str, str] = pydantic.Field(default_factory=dict)  # noqa: N815 (its own name)
+
+
+def of_kind(kind: Kind, documents: Iterable[Mapping[str, Any]]) -> KeyMaps:
+    """Return the objects of a kind among the documents of a file, by name.
+
+    Raises:
+        SpecError: no files can be made from one.
+    """
+    found = (document for document in documents if document.get("kind") == kind)
+    return dict(_parse(kind, document) for document in found)
+
+
+def _parse(kind: Kind, document: Mapping[str, Any]) -> tuple[str, KeyMap]:
+    try:
+        if kind is Kind.SECRET:
+            secret = _Secret.model_validate(document)
+            name, text, encoded = secret.metadata.name, secret.stringData, secret.data
+        else:
+            config_map = _ConfigMap.model_validate(document)
+            name, text, encoded = config_map.metadata.name, config_map.data, config_map.binaryData
+    except pydantic.ValidationError as error:
+        fault = error.errors()[0]
+        path = ".".join(map(str, fault["loc"]))
+        raise load.SpecError(
+            f"{kind} of the job's file: {path}: received {fault['input']!r}; {fault['msg'].lower()}"
+        ) from error
+    return name, {**{key: _decoded(kind, name, key, encoded[key]) for key in encoded}, **text}
+
+
+def _decoded(kind: Kind, name: str, key: str, value: str) -> str | bytes:
+    try:
+        content = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise load.SpecError(f"{kind} {name!r}: {key} is not base64: encode its bytes") from error
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content

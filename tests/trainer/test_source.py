@@ -1,0 +1,206 @@
+"""The init container that fetches a job's code and packages."""
+
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from importlib import metadata
+
+import pytest
+
+from testing import sources
+from tfparallel_trainer import errors, settings, source
+from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.logs import console
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = tarfile.SYMTYPE, target
+    return member
+
+
+def chunked(folder: pathlib.Path, content: bytes, size: int) -> str:
+    """Write the chunks as the kubelet shows them, and return the digest of the whole."""
+    folder.mkdir()
+    (folder / "..data").mkdir()
+    for number, start in enumerate(range(0, len(content), size)):
+        (folder / f"{number:04}").write_bytes(content[start : start + size])
+    return hashlib.sha256(content).hexdigest()
+
+
+def fetch(folder: pathlib.Path, *arguments: str) -> tuple[exits.Exit, str]:
+    """Run the module's main in this process; return its exit and what it leaves as a reason."""
+    (folder / "source").mkdir(exist_ok=True)
+    (folder / "packages").mkdir(exist_ok=True)
+    env = {environment.FAILURE_FILE: str(folder / "failure")}
+    code = source.main(["--source", str(folder / "source"), *arguments], env)
+    failure = folder / "failure"
+    return code, failure.read_text() if failure.exists() else ""
+
+
+def unpack(folder: pathlib.Path, sha256: str) -> tuple[exits.Exit, str]:
+    return fetch(folder, "--chunks", str(folder / "chunks"), "--sha256", sha256)
+
+
+def test_an_archive_in_chunks_becomes_a_folder(tmp_path: pathlib.Path) -> None:
+    files = {"model.py": "one", "./data/labels.txt": "two"}
+    sha256 = chunked(tmp_path / "chunks", sources.archive(files, link("latest", "model.py")), 10)
+    for _ in range(2):  # a node that starts again runs it again
+        assert unpack(tmp_path, sha256) == (exits.Exit.DONE, "")
+        (tmp_path / "source/left-over").mkdir()
+    assert (tmp_path / "source/model.py").read_text() == "one"
+    assert (tmp_path / "source/data/labels.txt").read_text() == "two"
+    assert (tmp_path / "source/latest").read_text() == "one"
+    assert unpack(tmp_path, sha256)[0] is exits.Exit.DONE
+    assert not (tmp_path / "source/left-over").exists()
+
+
+def test_chunks_of_another_archive_are_refused(tmp_path: pathlib.Path) -> None:
+    sha256 = chunked(tmp_path / "chunks", sources.archive({"model.py": "one"}), 40)
+    (tmp_path / "chunks/0001").unlink()
+    code, reason = unpack(tmp_path, sha256)
+    assert code is exits.Exit.BAD_CONFIGURATION
+    assert f"trainer.source.archive.sha256 is {sha256}" in reason
+    assert list((tmp_path / "source").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        sources.archive({"../outside": "x"}),
+        sources.archive({}, link("out", "../outside")),
+        sources.archive({}, link("out", "/etc/passwd")),
+        sources.archive({"model.py": "x" * 5000})[:-40],
+        b"no archive",
+    ],
+)
+def test_an_archive_that_is_broken_or_leads_elsewhere_is_refused(
+    content: bytes, tmp_path: pathlib.Path
+) -> None:
+    code, reason = unpack(tmp_path, chunked(tmp_path / "chunks", content, 1000))
+    assert code is exits.Exit.BAD_CONFIGURATION
+    assert "trainer.source.archive cannot be unpacked" in reason
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_full_disk_may_be_tried_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(source, "unpack", full)  # no real disk is full on demand
+    code, reason = unpack(tmp_path, chunked(tmp_path / "chunks", sources.archive({}), 1000))
+    assert code is exits.Exit.STORAGE_FAILED
+    assert "No space left on device" in reason
+
+
+def test_requirements_that_the_source_does_not_have_are_named(tmp_path: pathlib.Path) -> None:
+    code, reason = install(tmp_path)
+    assert code is exits.Exit.BAD_CONFIGURATION
+    assert "trainer.source.requirements is 'requirements.txt'" in reason
+
+
+REFUSED = """\
+WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('<X>')': /simple/
+ERROR: Could not find a version that satisfies the requirement nothing (from versions: none)
+ERROR: No matching distribution found for nothing
+"""
+UNKNOWN = REFUSED.partition("\n")[2]
+FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
+CONFLICT = """\
+ERROR: Cannot install greedy because these package versions have conflicting dependencies.
+
+The conflict is caused by:
+    greedy 1.0 depends on numpy>=99
+    The user requested (constraint) numpy==2.4.6
+
+To fix this you could try to:
+ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "sentence"),
+    [
+        (REFUSED, errors.StorageError, "packages cannot be downloaded: Could not find a version"),
+        (FULL, errors.StorageError, "the disk is full"),
+        (UNKNOWN, errors.BadConfigurationError, "No matching distribution found for nothing"),
+        (
+            CONFLICT,
+            errors.BadConfigurationError,
+            "conflicting dependencies; greedy 1.0 depends on numpy>=99; The user requested"
+            " (constraint) numpy==2.4.6. Correct them",
+        ),
+    ],
+)
+def test_what_pip_says_tells_a_server_that_is_away_from_a_wrong_requirement(
+    said: str,
+    kind: type[errors.TrainerError],
+    sentence: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "requirements.txt"
+    file.touch()
+    monkeypatch.setattr(source, "_run", lambda *_: said)  # no index breaks on demand
+    with pytest.raises(kind, match=r"requirements\.txt: ") as found:
+        source.install(file, tmp_path, console.Console("", quiet=True))
+    assert sentence in str(found.value)
+
+
+def install(folder: pathlib.Path) -> tuple[exits.Exit, str]:
+    arguments = ("--requirements", "requirements.txt", "--packages", str(folder / "packages"))
+    return fetch(folder, *arguments)
+
+
+@pytest.mark.usefixtures("processes")
+def test_packages_are_installed_beside_those_that_are_there(tmp_path: pathlib.Path) -> None:
+    wheels = tmp_path / "source/wheels"
+    sources.write_wheel(wheels, "addon", "1.0", "pydantic")
+    sources.write_wheel(wheels, "greedy", "1.0", "pydantic>=99")
+    sources.write_wheel(wheels, "pydantic", "99.0")
+    requirements = tmp_path / "source/requirements.txt"
+    requirements.write_text("--no-index\n--find-links wheels\naddon\n")
+    assert install(tmp_path) == (exits.Exit.DONE, "")
+    found = {path.name for path in (tmp_path / "packages").iterdir()}
+    assert {"addon.py", "addon-1.0.dist-info"} <= found
+    assert not any(name.startswith("pydantic") for name in found)
+    requirements.write_text("--no-index\n--find-links wheels\ngreedy\n")
+    code, reason = install(tmp_path)
+    assert code is exits.Exit.BAD_CONFIGURATION
+    assert "greedy 1.0 depends on pydantic>=99" in reason
+    assert f"(constraint) pydantic=={metadata.version('pydantic')}" in reason
+
+
+@pytest.mark.usefixtures("processes")
+def test_it_is_a_program_that_imports_no_tensorflow(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "tfparallel_trainer.source", "--help"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "--chunks" in done.stdout
+    assert "tensorflow" not in done.stderr
+
+
+@pytest.mark.parametrize("sha256", ["0" * 64, "1" * 64])
+def test_how_the_code_comes_makes_no_other_job_of_it(sha256: str, tmp_path: pathlib.Path) -> None:
+    without = digest(tmp_path, {"configMap": None})
+    archived = {"archive": {"configMaps": ["code"], "sha256": sha256}}
+    assert digest(tmp_path, {**archived, "requirements": "requirements.txt"}) == without
+    assert digest(tmp_path, {"configMap": {"name": "code"}}) != without
+
+
+def digest(folder: pathlib.Path, code: Mapping[str, object]) -> str:
+    """Return what tells the job with a source from others in its output folder."""
+    trainer = {"epochs": 1, "source": code}
+    content = {"name": "job", "strategy": "Mirrored", "trainer": trainer}
+    (folder / "job.json").write_text(json.dumps(content))
+    env = {
+        environment.JOB_FILE: str(folder / "job.json"),
+        environment.SOURCE_DIR: str(folder),
+        environment.OUTPUT_DIR: str(folder),
+    }
+    return settings.read(env).digest

@@ -1,0 +1,237 @@
+"""Fetches a job's code and packages, as an init container: `python -m tfparallel_trainer.source`.
+
+It unpacks an archive whose chunks are the files of a folder, and has pip install requirements. It
+imports no TensorFlow, and ends with an exit code of `contract.exits`.
+"""
+
+import argparse
+import hashlib
+import importlib.metadata
+import importlib.util
+import io
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import traceback
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.logs import console
+
+_PIP = pathlib.Path("/opt/pip/bin/pip")
+"""Beside the environment of the trainer's image, which has none."""
+
+_OPTIONS = (
+    *("--disable-pip-version-check", "--no-cache-dir", "--no-compile", "--no-input"),
+    *("--no-warn-script-location", "--progress-bar=off", "--root-user-action=ignore"),
+)
+
+_UNREACHABLE = re.compile(
+    r"Retrying \(Retry|Max retries exceeded|Could not fetch URL|(Connect|Read)Timeout"
+    r"|NewConnectionError|NameResolutionError|Connection (refused|reset|aborted|broken)"
+    r"|Network is unreachable|IncompleteRead|HTTP error 5\d\d|5\d\d Server Error"
+)
+"""What pip prints when a server does not answer, which another try may mend."""
+
+_FULL = "No space left on device"
+_LONGEST_REASON = 400
+_PACKAGES = "*/python*/*-packages"
+"""Where packages are below a prefix; Debian's own Python puts `local` before it."""
+
+
+def main(arguments: Sequence[str], env: Mapping[str, str]) -> exits.Exit:
+    """Fetch what the arguments name, and say how it ended."""
+    out = console.Console("", env.get(environment.FAILURE_FILE, ""))
+    try:
+        _fetch(_parser().parse_args(arguments), out)
+    except errors.TrainerError as error:
+        out.fail(str(error))
+        return error.exit
+    except OSError as error:
+        out.fail(f"The source cannot be written: {error}. The pod is made again.")
+        return exits.Exit.STORAGE_FAILED
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error))
+        out.fail("fetching the source failed, please report this", trace)
+        return exits.Exit.INTERNAL_ERROR
+    return exits.Exit.DONE
+
+
+def unpack(content: bytes, folder: pathlib.Path) -> None:
+    """Unpack a tar archive, compressed by gzip, and nothing that leads out of the folder.
+
+    Args:
+        content: the archive.
+        folder: takes its files.
+
+    Raises:
+        BadConfigurationError: it is no such archive, or a member leads elsewhere.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise errors.BadConfigurationError(
+            f"trainer.source.archive cannot be unpacked: {error}. Make it again, as a tar archive"
+            " compressed by gzip whose members lie below its folder."
+        ) from error
+
+
+def read_chunks(folder: pathlib.Path, sha256: str) -> bytes:
+    """Return the archive that the files of a folder are the chunks of, in the order of their names.
+
+    Raises:
+        BadConfigurationError: its digest is another one.
+    """
+    files = sorted(file for file in folder.iterdir() if file.name.isdecimal())
+    content = b"".join(file.read_bytes() for file in files)
+    received = hashlib.sha256(content).hexdigest()
+    if received != sha256:
+        raise errors.BadConfigurationError(
+            f"trainer.source.archive.sha256 is {sha256}, and the {len(files)} chunks have"
+            f" {received}: a ConfigMap was changed or left out, or their order was. Submit the job"
+            " again with its source."
+        )
+    return content
+
+
+def install(file: pathlib.Path, folder: pathlib.Path, out: console.Console) -> None:
+    """Have pip install requirements beside the packages that are here, which stay as they are.
+
+    Args:
+        file: the requirements.
+        folder: takes the packages.
+        out: shows what pip says.
+
+    Raises:
+        BadConfigurationError: no such file, no pip, or requirements that cannot be met.
+        StorageError: a server does not answer, or the disk is full.
+    """
+    if not file.is_file():
+        raise errors.BadConfigurationError(
+            f"trainer.source.requirements is {file.name!r}, and the source has no such file: add"
+            " it, or remove the field."
+        )
+    file, folder = file.absolute(), folder.absolute()
+    prefix, constraints = folder / ".prefix", folder / ".constraints"
+    constraints.write_text("\n".join(_installed()), encoding="utf-8")
+    # Unlike --target, --prefix leaves out what is installed already.
+    chosen = [f"--prefix={prefix}", f"--constraint={constraints}", f"--requirement={file}"]
+    said = _run([*_pip(), "install", *_OPTIONS, *chosen], file.parent, out)
+    if said is not None:
+        raise _failure(file.name, said)
+    for packages in (*prefix.glob(_PACKAGES), *prefix.glob(f"local/{_PACKAGES}")):
+        shutil.copytree(packages, folder, symlinks=True, dirs_exist_ok=True)
+    shutil.rmtree(prefix, ignore_errors=True)
+
+
+def _fetch(arguments: argparse.Namespace, out: console.Console) -> None:
+    if arguments.chunks is not None:
+        content = read_chunks(arguments.chunks, arguments.sha256)
+        _empty(arguments.source)
+        unpack(content, arguments.source)
+        out.say(f"unpacked the source, {len(content)} bytes")
+    if arguments.requirements is not None:
+        _empty(arguments.packages)
+        install(arguments.source / arguments.requirements, arguments.packages, out)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tfparallel_trainer.source", description=__doc__)
+    folder = pathlib.Path
+    parser.add_argument("--source", type=folder, required=True, help="the folder of the source")
+    parser.add_argument("--chunks", type=folder, help="a folder with the chunks of an archive")
+    parser.add_argument("--sha256", help="of the archive")
+    parser.add_argument("--requirements", help="a file of the source")
+    parser.add_argument("--packages", type=folder, help="the folder that packages are put into")
+    return parser
+
+
+def _empty(folder: pathlib.Path) -> None:
+    """Begin anew: a node that starts again runs init containers again, in the same volumes."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _installed() -> list[str]:
+    """Return a constraint for each package of this environment."""
+    found = [one for one in importlib.metadata.distributions() if one.metadata["Name"]]
+    return sorted({f"{one.metadata['Name']}=={one.version}" for one in found})
+
+
+def _pip() -> list[str]:
+    if _PIP.is_file():
+        return [str(_PIP), f"--python={sys.executable}"]
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    raise errors.BadConfigurationError(
+        "trainer.source.requirements is given, and the image has no pip: begin the image FROM the"
+        " trainer's, or install the packages into it and remove the field."
+    )
+
+
+def _run(command: Sequence[str], folder: pathlib.Path, out: console.Console) -> str | None:
+    """Show what a command prints; return it if the command fails."""
+    lines = []
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        try:
+            for line in running.stdout or ():
+                out.say(line.rstrip())
+                lines.append(line)
+        except BaseException:
+            running.kill()
+            raise
+    return "".join(lines) if running.returncode else None
+
+
+def _failure(file: str, said: str) -> errors.TrainerError:
+    """Say why pip has failed: what another try may mend, or what a person has to."""
+    reason = _reason(said)
+    if _FULL in said:
+        return errors.StorageError(f"{file}: the disk is full: {reason}. The pod is made again.")
+    if _UNREACHABLE.search(said):
+        return errors.StorageError(
+            f"{file}: packages cannot be downloaded: {reason}. The pod is made again; if this goes"
+            " on, give an index that pods reach as PIP_INDEX_URL in trainer.env."
+        )
+    return errors.BadConfigurationError(
+        f"{file}: pip cannot meet the requirements beside the packages of the image: {reason}."
+        " Correct them, or build an image of your own."
+    )
+
+
+def _reason(said: str) -> str:
+    """Return what pip names as its errors, with the requirements that exclude each other."""
+    reasons, conflicting = [], False
+    for line in said.splitlines():
+        error = line.partition("ERROR: ")[2]
+        if (error and not error.startswith("ResolutionImpossible")) or conflicting:
+            reasons.append((error or line).strip().rstrip(".:"))
+        conflicting = bool(line.strip()) and (conflicting or "conflict is caused by" in line)
+    return (
+        "; ".join(dict.fromkeys(filter(None, reasons)))[:_LONGEST_REASON]
+        or said[-_LONGEST_REASON:].strip()
+    )
+
+
+def _give_up(*_: object) -> NoReturn:
+    raise errors.PreemptedError("Asked to end while the source was fetched.")
+
+
+if __name__ == "__main__":
+    # The first process of a container ignores SIGTERM unless it says otherwise.
+    signal.signal(signal.SIGTERM, _give_up)
+    sys.exit(main(sys.argv[1:], os.environ))
