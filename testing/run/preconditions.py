@@ -12,9 +12,10 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterable
 
+from images import targets
 from testing import paths
 from testing.cluster import binaries, console, coscheduling, folders, kind, kueue, packages
-from testing.images import build, inputs
+from testing.image_cache import build
 from testing.pytest_plugin.tiers import Tier
 
 GIB = 2**30
@@ -97,7 +98,7 @@ def lacks_node_and_images() -> str | None:
         if os.geteuid() == 0:
             packages.ensure_node()
             binaries.ensure(binaries.FULL)
-        build.ensure(inputs.TARGETS.values())
+        build.ensure(targets.TARGETS.values())
 
     return _attempt(prepare)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from images import targets
 from testing import waiting
 from testing.e2e import exported, namespaces, operator, readme, volumes
-from testing.images import inputs
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -122,7 +122,7 @@ def test_the_readme_shows_the_table_that_kubectl_prints(run: Run) -> None:
 def test_the_readme_builds_the_images_that_the_chart_runs() -> None:
     create, *builds, load = (command.line for command in readme.commands("kind create"))
     assert create == "kind create cluster"
-    images = inputs.TARGETS.values()
+    images = targets.TARGETS.values()
     assert builds == [
         f"docker build --target {image.name} --tag {image.reference} ." for image in images
     ]

@@ -50,6 +50,8 @@ class Settings:
 
     trainer_image: str
     """Image of replicas that have no template."""
+    trainer_pull_secrets: tuple[str, ...] = ()
+    """Secrets that pull that image, for pods whose template has none."""
     progress_url: str | None = None
     """Address of the progress endpoint without the job's path; absent: nothing is reported."""
     progress_ca: str | None = None
@@ -288,6 +290,7 @@ def _fill_trainer(
     container.setdefault("workingDir", WORKSPACE_DIR)
     if container["image"] == settings.trainer_image:
         _restrict(pod_spec, container)
+        _add_pull_secrets(pod_spec, settings)
     pod_spec.setdefault("automountServiceAccountToken", False)
     containers.mount(
         pod_spec, container, "tfparallel-job", CONFIG_DIR, containers.config_map(config_name(job))
@@ -372,6 +375,12 @@ def _report_progress(
             containers.config_map(config_name(job)),
         )
         containers.set_env(container, environment.PROGRESS_CA_FILE, f"{CONFIG_DIR}/{CA_FILE_KEY}")
+
+
+def _add_pull_secrets(pod_spec: dict[str, Any], settings: Settings) -> None:
+    if settings.trainer_pull_secrets:
+        listed = [{"name": name} for name in settings.trainer_pull_secrets]
+        pod_spec.setdefault("imagePullSecrets", listed)
 
 
 def _restrict(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
