@@ -89,7 +89,7 @@ images: ## Build both images; REGISTRY=… TAG=… PUSH=1 ENGINE=… BASE_IMAGE=
 	@$(PYTHON) -m images $(if $(ENGINE),--engine $(ENGINE)) $(if $(REGISTRY),--registry $(REGISTRY)) \
 		$(if $(TAG),--tag $(TAG)) $(if $(PUSH),--push) $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) \
 		$(if $(CUDA),--requirements requirements/trainer-cuda.txt) \
-		$(if $(ARCHIVES),--archives $(ARCHIVES))
+		$(if $(ARCHIVES),--archives $(ARCHIVES)) $(TARGETS)
 
 cluster-up: $(VENV)/.dev ## Start a real test cluster and print its kubeconfig (root)
 	$(BIN)/python -m testing.cluster up --mode full

@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterable
 
 from images import targets
 from testing import paths
-from testing.cluster import binaries, console, coscheduling, folders, kind, kueue, packages
+from testing.cluster import (
+    binaries,
+    console,
+    coscheduling,
+    folders,
+    kind,
+    kueue,
+    packages,
+    registry,
+)
 from testing.image_cache import build
 from testing.pytest_plugin.tiers import Tier
 
@@ -97,7 +106,7 @@ def lacks_node_and_images() -> str | None:
     def prepare() -> None:
         if os.geteuid() == 0:
             packages.ensure_node()
-            binaries.ensure(binaries.FULL)
+            binaries.ensure([*binaries.FULL, registry.MODULE])
         build.ensure(targets.TARGETS.values())
 
     return _attempt(prepare)

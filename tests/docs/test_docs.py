@@ -18,14 +18,14 @@ from tfparallel_trainer.fitting import support
 from tfparallel_trainer.split.pipeline import schedule
 
 
-@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
 def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("https://"):
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
 def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), flags=re.DOTALL):
         for document in yaml.safe_load_all(block):

@@ -186,6 +186,7 @@ def test_make_passes_its_variables(tmp_path: Path) -> None:
         "BASE_IMAGE": "python:3.12",
         "CUDA": "1",
         "ARCHIVES": "archives",
+        "TARGETS": "operator",
     }
     given = [f"{name}={value}" for name, value in variables.items()]
     command = ["make", "--dry-run", "images", "PYTHON=python", *given]
@@ -193,7 +194,7 @@ def test_make_passes_its_variables(tmp_path: Path) -> None:
     assert done.stdout.replace("\\\n", " ").split() == [
         *("python", "-m", "images", "--engine", "podman", "--registry", "registry.example/team"),
         *("--tag", "v7", "--push", "--base-image", "python:3.12"),
-        *("--requirements", "requirements/trainer-cuda.txt", "--archives", "archives"),
+        *("--requirements", "requirements/trainer-cuda.txt", "--archives", "archives", "operator"),
     ]
 
 
