@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testing import paths
+from testing import pages, paths
 from testing.cluster import handle
 from testing.operator import rendering
 
@@ -143,8 +143,10 @@ def test_an_example_passes_strict_validation(cluster: handle.Cluster, example: s
     flags = ("--dry-run=server", "--validate=strict", "--output=name")
     folder = paths.EXAMPLES / example
     applied = cluster.run_kubectl("apply", *flags, "--kustomize", str(folder)).split()
-    assert f"configmap/{example}" in applied
-    assert [name for name in applied if name.startswith("tfparalleljob.")]
+    blocks = pages.blocks(folder / "README.md", "console")
+    commands = [command for block in blocks for command in pages.commands(block)]
+    [shown] = [command.shown for command in commands if command.line.startswith("kubectl apply -k")]
+    assert [line.removesuffix(" created") for line in shown] == applied
     files = [f"--filename={file}" for file in paths.example_jobs(example)]
     assert len(cluster.run_kubectl("apply", *flags, *files).split()) == len(files)
 

@@ -110,8 +110,12 @@ def test_the_operator_comes_from_the_registry_and_is_ready(
 
 
 def test_pods_of_jobs_pull_with_the_same_secret(pulled: namespaces.Namespace, place: str) -> None:
-    command = ["python", "-c", "print('pulled')"]
-    template = {"spec": {"containers": [{"name": "tensorflow", "command": command}]}}
+    container = {
+        "name": "tensorflow",
+        "command": ["python", "-c", "print('pulled')"],
+        "imagePullPolicy": "Always",
+    }
+    template = {"spec": {"containers": [container]}}
     trainer = {"module": "model.py", "epochs": 1, "globalBatchSize": 1}
     pulled.apply(
         jobs.job("pulled", trainer=trainer, tfReplicaSpecs={"Worker": {"template": template}})
@@ -120,5 +124,5 @@ def test_pods_of_jobs_pull_with_the_same_secret(pulled: namespaces.Namespace, pl
     assert job["status"]["state"] == "Succeeded", pulled.describe("pulled")
     [pod] = pulled.pods("pulled").values()
     assert pod["spec"]["imagePullSecrets"] == [{"name": SECRET}]
-    [container] = pod["spec"]["containers"]
-    assert container["image"] == f"{place}/{targets.OPERATOR.reference}"
+    [running] = pod["spec"]["containers"]
+    assert running["image"] == f"{place}/{targets.OPERATOR.reference}"
