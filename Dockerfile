@@ -1,7 +1,4 @@
-# Two images from one file:
-#
-#   docker build --target operator -t tfparallel/operator:0.1.0 .
-#   docker build --target trainer  -t tfparallel/trainer:0.1.0 .
+# Two images from one file: `make images` builds both.
 #
 # BASE_IMAGE            any Debian-like image with python3 (3.11 or newer) and its venv module
 # TRAINER_REQUIREMENTS  requirements/trainer.txt for CPU, requirements/trainer-cuda.txt for GPUs

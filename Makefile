@@ -68,7 +68,7 @@ setup: $(VENV)/.dev ## Install everything for development into .venv
 lint: $(VENV)/.dev ## Check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy client operator trainer testing tests manifests benchmarks
+	$(BIN)/mypy client operator trainer images testing tests manifests benchmarks
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## Rewrite the code in the common style
@@ -85,8 +85,11 @@ lock: $(VENV)/.dev ## Pin the requirements anew
 	$(BIN)/python requirements/lock.py
 
 ##@ Cluster
-images: $(VENV)/.dev ## Build both images (docker, or buildah on a local base)
-	$(BIN)/python -m testing.images
+images: ## Build both images; REGISTRY=… TAG=… PUSH=1 ENGINE=… BASE_IMAGE=… CUDA=1 ARCHIVES=folder
+	@$(PYTHON) -m images $(if $(ENGINE),--engine $(ENGINE)) $(if $(REGISTRY),--registry $(REGISTRY)) \
+		$(if $(TAG),--tag $(TAG)) $(if $(PUSH),--push) $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) \
+		$(if $(CUDA),--requirements requirements/trainer-cuda.txt) \
+		$(if $(ARCHIVES),--archives $(ARCHIVES)) $(TARGETS)
 
 cluster-up: $(VENV)/.dev ## Start a real test cluster and print its kubeconfig (root)
 	$(BIN)/python -m testing.cluster up --mode full

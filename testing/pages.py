@@ -7,7 +7,13 @@ import re
 from testing import paths
 
 ALL = sorted(
-    [*paths.ROOT.glob("*.md"), *paths.PAGES.glob("*.md"), paths.ROOT / "testing/cluster/README.md"]
+    [
+        *paths.ROOT.glob("*.md"),
+        *paths.PAGES.glob("*.md"),
+        *paths.EXAMPLES.glob("**/README.md"),
+        *paths.ROOT.glob("charts/*/README.md"),
+        paths.ROOT / "testing/cluster/README.md",
+    ]
 )
 
 

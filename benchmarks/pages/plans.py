@@ -71,7 +71,7 @@ def question(file: pathlib.Path) -> plan.Question:
         folder=str(file.parent),
         module=trainer.module,
         processes=worker.replicas or 1,
-        devices=worker.devices or 1,
+        devices=load.devices_of(worker),
         mesh=None if mesh.auto else mesh.axes,
         microbatches=None if mesh.auto else mesh.microbatches,
         schedule=mesh.schedule,

@@ -22,6 +22,7 @@ import yaml
 
 from benchmarks import page as benchmarks_page
 from benchmarks.pages import comparisons, plans
+from testing import paths
 from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status
 from tfparallel_operator.local import traffic
@@ -72,17 +73,11 @@ def image(folder: str) -> pathlib.Path:
     return plans.IMAGES / f"pipeline-{folder}.svg"
 
 
-def jobs(folder: str) -> Sequence[pathlib.Path]:
-    """The manifests of an example."""
-    return sorted((plans.EXAMPLES / folder).glob("*.yaml"))
-
-
 def _command(file: pathlib.Path, changes: Sequence[str]) -> list[str]:
     container = {"name": "tensorflow", "env": [{"name": environment.STEP_LOG, "value": "1"}]}
     given = (
         "spec.trainer.epochs=null",
         f"spec.trainer.steps={STEPS}",
-        "spec.tfReplicaSpecs.Worker.devices=null",
         f"spec.tfReplicaSpecs.Worker.template={json.dumps({'spec': {'containers': [container]}})}",
         *changes,
     )
@@ -92,10 +87,11 @@ def _command(file: pathlib.Path, changes: Sequence[str]) -> list[str]:
 
 def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
     """Run a job with changes for some steps."""
-    name = yaml.safe_load(file.read_text(encoding="utf-8"))["metadata"]["name"]
+    job = yaml.safe_load(file.read_text(encoding="utf-8"))
+    claim = job["spec"]["trainer"]["checkpoint"]["claim"]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
         out = pathlib.Path(folder, "out")
-        log = out / "claims" / name / name / outputs.STEP_LOG
+        log = out / "claims" / claim / job["metadata"]["name"] / outputs.STEP_LOG
         meter = traffic.Meter(os.getpid())
         running = subprocess.Popen(
             _command(file, changes),
@@ -164,11 +160,11 @@ def _reported(out: pathlib.Path) -> int:
 
 def table(folder: str) -> str:
     """Measure all jobs of an example beside the whole model on one device."""
-    first = jobs(folder)[0]
+    first = paths.example_jobs(folder)[0]
     whole = measure(first, WHOLE)
     alone = plans.planned(first, whole=True)
     lines = [*HEAD, _row("one device", alone, whole, whole)]
-    for file in jobs(folder):
+    for file in paths.example_jobs(folder):
         made = plans.planned(file)
         found = measure(file, list(_changes(file, made)))
         lines.append(_row(f"`{file.name}`: {made.mesh}", made, found, whole))

@@ -36,7 +36,7 @@ out of every search.
 """
 
 
-def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+def _names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
     return tuple(name for name in (part.strip() for part in value.split(",")) if name)
 
 
@@ -48,10 +48,17 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     help="Image of replicas that have no template.",
 )
 @click.option(
+    "--trainer-pull-secrets",
+    envvar="TFPARALLEL_TRAINER_PULL_SECRETS",
+    default="",
+    callback=_names,
+    help="Comma-separated Secrets that pull that image, in the namespaces of jobs.",
+)
+@click.option(
     "--watch-namespaces",
     envvar="TFPARALLEL_WATCH_NAMESPACES",
     default="",
-    callback=_namespaces,
+    callback=_names,
     help="Comma-separated namespaces whose jobs are run; empty: all.",
 )
 @click.option("--namespace", envvar="POD_NAMESPACE", help="The operator's own namespace.")
@@ -126,6 +133,7 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
 )
 def main(
     trainer_image: str,
+    trainer_pull_secrets: tuple[str, ...],
     watch_namespaces: tuple[str, ...],
     namespace: str | None,
     instance: str | None,
@@ -144,6 +152,7 @@ def main(
     """Run TFParallelJobs on a Kubernetes cluster."""
     wanted = settings.Settings(
         trainer_image=trainer_image,
+        trainer_pull_secrets=trainer_pull_secrets,
         watch_namespaces=watch_namespaces,
         namespace=namespace or credentials.own_namespace(),
         instance=instance or f"{platform.node()}-{secrets.token_hex(4)}",

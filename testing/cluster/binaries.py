@@ -55,6 +55,7 @@ TARGETS = {
     ),
     "kueue": Target("kueue", "."),
     "kuberouter": Target("kuberouter", "."),
+    "registry": Target("registry", "."),
 }
 CLIENTS = ("kubectl", "helm")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")

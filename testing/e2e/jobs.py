@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from images import targets
 from testing.e2e import namespaces
-from testing.images import inputs
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -35,7 +35,7 @@ def script(source: str, **replica: Any) -> namespaces.Object:
     """A role whose replicas run a Python script of their own."""
     container = {
         "name": "tensorflow",
-        "image": inputs.TRAINER.reference,
+        "image": targets.TRAINER.reference,
         "command": ["python", "-c", source],
         "securityContext": RESTRICTED,
     }

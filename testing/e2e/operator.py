@@ -4,12 +4,13 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from images import targets
 from testing.cluster import handle
 from testing.e2e import volumes
-from testing.images import build, inputs
+from testing.image_cache import build
 
-CHART = inputs.ROOT / "charts/tfparallel-operator"
-EXAMPLES = inputs.ROOT / "examples"
+CHART = targets.ROOT / "charts/tfparallel-operator"
+EXAMPLES = targets.ROOT / "examples"
 NAMESPACE = "tfparallel-system"
 RELEASE = "tfparallel-operator"
 CRD = "tfparalleljobs.tfparallel.dev"
@@ -24,7 +25,7 @@ KINDS = (
 @contextlib.contextmanager
 def running(cluster: handle.Cluster) -> Iterator[None]:
     """Meanwhile a cluster has both images on its node, the operator, and a keeper of volumes."""
-    for image in build.ensure(inputs.TARGETS.values()):
+    for image in build.ensure(targets.TARGETS.values()):
         cluster.load_image(image.archive)
     keeper = volumes.Keeper(cluster)
     keeper.start()

@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from images import targets
 from testing.cluster import handle
 from testing.e2e import namespaces
-from testing.images import inputs
 
 KEEPER = "keeper"
 KEEPER_NAMESPACE = "volumes"
@@ -159,7 +159,7 @@ def _claim(volume: str, name: str) -> namespaces.Object:
 def _pod(volumes: namespaces.Object) -> namespaces.Object:
     container = {
         "name": KEEPER,
-        "image": inputs.TRAINER.reference,
+        "image": targets.TRAINER.reference,
         "command": ["sleep", "infinity"],
         "securityContext": {"runAsUser": 0, "runAsGroup": 0},
         "volumeMounts": [{"name": "volumes", "mountPath": MOUNT}],

@@ -15,11 +15,9 @@ NAMESPACE = "tfparallel-system"
 CHART_LABELS = (
     "app.kubernetes.io/instance",
     "app.kubernetes.io/managed-by",
-    "app.kubernetes.io/part-of",
-    "app.kubernetes.io/version",
     "helm.sh/chart",
 )
-"""Labels that Helm's habits add to what kustomize writes, and one that is not on all objects."""
+"""Labels that Helm's habits add to what kustomize writes."""
 
 Manifest = dict[str, Any]
 Key = tuple[str, str, str]

@@ -46,8 +46,9 @@ RUNS = {
     "tests/client/": (*TRAINER, *LOCAL),
     "tests/operator/engine/": ENGINE,
     "tests/operator/api/": ("manifests/",),
-    "tests/charts/": ("charts/", "manifests/"),
-    "tests/e2e/": (*TRAINER, *ENGINE, "charts/", "examples/"),
+    "tests/charts/": ("charts/", "manifests/", "examples/"),
+    "tests/e2e/": (*TRAINER, *ENGINE, "charts/", "examples/", "images/"),
+    "tests/testing/": ("images/",),
     "tests/docs/": ("docs/", "examples/", *LOCAL),
 }
 """What runs in the processes, pods and clusters of a folder's tests."""

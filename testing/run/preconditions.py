@@ -12,9 +12,19 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterable
 
+from images import targets
 from testing import paths
-from testing.cluster import binaries, console, coscheduling, folders, kind, kueue, packages
-from testing.images import build, inputs
+from testing.cluster import (
+    binaries,
+    console,
+    coscheduling,
+    folders,
+    kind,
+    kueue,
+    packages,
+    registry,
+)
+from testing.image_cache import build
 from testing.pytest_plugin.tiers import Tier
 
 GIB = 2**30
@@ -96,8 +106,8 @@ def lacks_node_and_images() -> str | None:
     def prepare() -> None:
         if os.geteuid() == 0:
             packages.ensure_node()
-            binaries.ensure(binaries.FULL)
-        build.ensure(inputs.TARGETS.values())
+            binaries.ensure([*binaries.FULL, registry.MODULE])
+        build.ensure(targets.TARGETS.values())
 
     return _attempt(prepare)
 

@@ -33,7 +33,7 @@ def chart(helm: rendering.Command) -> rendering.Render:
 
     def render(*values: str, release: str = "tfparallel-operator") -> rendering.Objects:
         settings = [part for value in values for part in ("--set", value)]
-        where = ["--namespace", rendering.NAMESPACE]
+        where = ["--namespace", rendering.NAMESPACE, "--skip-tests"]
         done = helm("template", release, str(rendering.CHART), *where, *settings)
         assert done.returncode == 0, done.stderr
         return rendering.Objects.parse(done.stdout)

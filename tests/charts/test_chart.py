@@ -2,13 +2,14 @@
 
 import json
 import tomllib
+from typing import Any
 
 import pytest
 import yaml
 
+from images import targets
 from testing import pages
 from testing.cluster import binaries
-from testing.images import inputs
 from testing.operator import rendering
 from tfparallel_operator import main as operator
 from tfparallel_operator.engine import metrics
@@ -45,9 +46,9 @@ def test_supported_kubernetes_is_what_the_tests_run() -> None:
 
 def test_default_images_are_those_that_the_dockerfile_builds(chart: rendering.Render) -> None:
     objects = chart()
-    assert rendering.container(objects)["image"] == inputs.OPERATOR.reference
+    assert rendering.container(objects)["image"] == targets.OPERATOR.reference
     trainer = rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"]
-    assert trainer == inputs.TRAINER.reference
+    assert trainer == targets.TRAINER.reference
 
 
 def test_digest_wins_over_tag(chart: rendering.Render) -> None:
@@ -56,7 +57,40 @@ def test_digest_wins_over_tag(chart: rendering.Render) -> None:
     )
     assert rendering.container(objects)["image"] == f"mine@{DIGEST}"
     trainer = rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"]
-    assert trainer == f"{inputs.TRAINER.repository}:v2"
+    assert trainer == f"{targets.TRAINER.repository}:v2"
+
+
+def test_one_value_chooses_the_registry_of_both_images(chart: rendering.Render) -> None:
+    registry = "registry.example:5000/team"
+    objects = chart(f"global.imageRegistry={registry}", "trainer.image.registry=ignored.example")
+    images = (
+        rendering.container(objects)["image"],
+        rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"],
+    )
+    assert images == tuple(
+        target.full_reference(registry, "") for target in (targets.OPERATOR, targets.TRAINER)
+    )
+
+
+def test_each_image_may_have_a_registry(chart: rendering.Render) -> None:
+    objects = chart("image.registry=a.example", f"image.digest={DIGEST}", "trainer.image.tag=v2")
+    assert (
+        rendering.container(objects)["image"] == f"a.example/{targets.OPERATOR.repository}@{DIGEST}"
+    )
+    trainer = rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"]
+    assert trainer == f"{targets.TRAINER.repository}:v2"
+
+
+def test_secrets_pull_the_images(chart: rendering.Render) -> None:
+    objects = chart(
+        "global.imagePullSecrets[0].name=both",
+        "imagePullSecrets[0].name=first",
+        "trainer.imagePullSecrets[0].name=second",
+    )
+    pod = objects.one("Deployment")["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "both"}, {"name": "first"}]
+    secrets = rendering.environment(objects)["TFPARALLEL_TRAINER_PULL_SECRETS"]
+    assert secrets == "both,second"
 
 
 def test_crd_is_kept_by_default_and_can_be_left_out(chart: rendering.Render) -> None:
@@ -208,14 +242,25 @@ def test_metrics_are_found_by_the_prometheus_operator(chart: rendering.Render) -
         "metrics.serviceMonitor.enabled=true",
         "metrics.serviceMonitor.interval=15s",
         "metrics.serviceMonitor.labels.release=prometheus",
+        "metrics.serviceMonitor.scrapeTimeout=10s",
+        "metrics.serviceMonitor.namespace=monitoring",
+        "metrics.serviceMonitor.relabelings[0].action=drop",
     )
     monitor, service = objects.one("ServiceMonitor"), objects.one("Service")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     chosen = monitor["spec"]["selector"]["matchLabels"].items()
     assert chosen <= service["metadata"]["labels"].items()
     assert monitor["spec"]["endpoints"] == [
-        {"port": "metrics", "path": metrics.PATH, "interval": "15s"}
+        {
+            "port": "metrics",
+            "path": metrics.PATH,
+            "interval": "15s",
+            "scrapeTimeout": "10s",
+            "relabelings": [{"action": "drop"}],
+        }
     ]
+    assert monitor["metadata"]["namespace"] == "monitoring"
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": [rendering.NAMESPACE]}
     [port] = [one for one in service["spec"]["ports"] if one["name"] == "metrics"]
     [target] = [
         one for one in rendering.container(objects)["ports"] if one["name"] == port["targetPort"]
@@ -255,7 +300,14 @@ def test_placement_reaches_the_pod(chart: rendering.Render) -> None:
         "podAnnotations.team=a",
         "extraEnv[0].name=X",
         "extraEnv[0].value=y",
+        "podLabels.cost=a",
+        "deploymentAnnotations.owner=b",
+        "topologySpreadConstraints[0].maxSkew=1",
+        "extraArgs={--workers=8}",
+        "extraVolumes[0].name=certificates",
+        "extraVolumeMounts[0].name=certificates",
     )
+    assert objects.one("Deployment")["metadata"]["annotations"] == {"owner": "b"}
     template = objects.one("Deployment")["spec"]["template"]
     pod = template["spec"]
     assert pod["nodeSelector"] == {"pool": "system"}
@@ -263,7 +315,49 @@ def test_placement_reaches_the_pod(chart: rendering.Render) -> None:
     assert pod["priorityClassName"] == "high"
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     assert template["metadata"]["annotations"] == {"team": "a"}
+    assert template["metadata"]["labels"]["cost"] == "a"
+    assert pod["topologySpreadConstraints"] == [{"maxSkew": 1}]
+    assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "certificates"]
+    container = rendering.container(objects)
+    assert [mount["name"] for mount in container["volumeMounts"]] == ["tmp", "certificates"]
+    assert container["args"] == ["--workers=8"]
     assert rendering.environment(objects)["X"] == "y"
+
+
+def test_the_operator_may_live_in_another_namespace(chart: rendering.Render) -> None:
+    objects = chart("namespaceOverride=machines", "metrics.serviceMonitor.enabled=true")
+    namespaces = {m["metadata"].get("namespace", "machines") for m in objects}
+    assert namespaces == {"machines"}
+    subjects = [m["subjects"] for m in objects.of_kind("ClusterRoleBinding", "RoleBinding")]
+    assert {subject["namespace"] for [subject] in subjects} == {"machines"}
+
+
+def test_the_disruption_budget_can_be_chosen(chart: rendering.Render) -> None:
+    chosen = chart("replicas=3", "podDisruptionBudget.minAvailable=50%")
+    budget = chosen.one("PodDisruptionBudget")["spec"]
+    assert budget["minAvailable"] == "50%"
+    assert "maxUnavailable" not in budget
+    left_out = chart("replicas=3", "podDisruptionBudget.enabled=false")
+    assert left_out.of_kind("PodDisruptionBudget") == []
+
+
+def test_helm_test_asks_the_service_whether_the_operator_is_ready(
+    helm: rendering.Command,
+) -> None:
+    where = ("--namespace", rendering.NAMESPACE)
+    done = helm("template", "blue", str(rendering.CHART), *where)
+    objects = rendering.Objects.parse(done.stdout)
+    pod, service = objects.one("Pod"), objects.one("Service")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    [container] = pod["spec"]["containers"]
+    [metrics_port] = [one for one in service["spec"]["ports"] if one["name"] == "metrics"]
+    address = f"http://{service['metadata']['name']}.{rendering.NAMESPACE}.svc"
+    assert f"{address}:{metrics_port['port']}/readyz" in container["args"][0]
+    operator_pod = objects.one("Deployment")["spec"]["template"]["spec"]
+    assert pod["spec"]["securityContext"] == operator_pod["securityContext"]
+    assert container["securityContext"] == operator_pod["containers"][0]["securityContext"]
+    chosen = service["spec"]["selector"].items()
+    assert not chosen <= pod["metadata"]["labels"].items()
 
 
 @pytest.mark.parametrize(
@@ -278,6 +372,8 @@ def test_placement_reaches_the_pod(chart: rendering.Render) -> None:
         ("metrics.serviceMonitor.interval=often", "/metrics/serviceMonitor/interval"),
         ("watchNamespaces={Team_A}", "/watchNamespaces"),
         ("image.digest=latest", "/image/digest"),
+        ("global.imageRegistry=https://registry.example", "/global/imageRegistry"),
+        ("podDisruptionBudget.maxUnavailable=few", "/podDisruptionBudget/maxUnavailable"),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm: rendering.Command, value: str, named: str) -> None:
@@ -286,17 +382,16 @@ def test_wrong_values_are_refused_by_name(helm: rendering.Command, value: str, n
     assert named in done.stderr
 
 
-def test_every_value_has_a_comment_and_a_schema() -> None:
-    text = (rendering.CHART / "values.yaml").read_text(encoding="utf-8")
+def test_the_schema_has_the_values_and_no_others() -> None:
     schema = json.loads((rendering.CHART / "values.schema.json").read_text(encoding="utf-8"))
-    values = yaml.safe_load(text)
-    assert set(values) == set(schema["properties"]) - {"global"}
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        key, _, rest = line.partition(":")
-        opens_section = not rest and key.strip() in {
-            "image", "trainer", "metrics", "crds", "rbac", "serviceAccount", "gangScheduling",
-        }  # fmt: skip
-        described = lines[number - 1].lstrip().startswith("# --")
-        if key and not key.startswith((" ", "#")):
-            assert described or opens_section, line
+    values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
+
+    def compare(values: Any, schema: Any) -> None:
+        assert set(values) == set(schema["properties"])
+        for name, node in schema["properties"].items():
+            if "properties" in node:
+                compare(values[name], node)
+            else:
+                assert node["description"], name
+
+    compare(values, schema)

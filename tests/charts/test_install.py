@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from testing import pages, paths
 from testing.cluster import handle
 from testing.operator import rendering
 
@@ -139,6 +140,19 @@ def test_kustomization_passes_strict_validation(cluster: handle.Cluster, overlay
     )
     assert "deployment.apps/tfparallel-operator" in applied
     assert "customresourcedefinition.apiextensions.k8s.io/tfparalleljobs" in applied
+
+
+@pytest.mark.parametrize("example", sorted({file.parent.name for file in paths.example_jobs()}))
+def test_an_example_passes_strict_validation(cluster: handle.Cluster, example: str) -> None:
+    flags = ("--dry-run=server", "--validate=strict", "--output=name")
+    folder = paths.EXAMPLES / example
+    applied = cluster.run_kubectl("apply", *flags, "--kustomize", str(folder)).split()
+    blocks = pages.blocks(folder / "README.md", "console")
+    commands = [command for block in blocks for command in pages.commands(block)]
+    [shown] = [command.shown for command in commands if command.line.startswith("kubectl apply -k")]
+    assert [line.removesuffix(" created") for line in shown] == applied
+    files = [f"--filename={file}" for file in paths.example_jobs(example)]
+    assert len(cluster.run_kubectl("apply", *flags, *files).split()) == len(files)
 
 
 @pytest.fixture

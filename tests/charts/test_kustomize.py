@@ -1,10 +1,12 @@
 """The kustomizations build, and install the same objects as the chart."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from testing.images import inputs
+from images import targets
 from testing.operator import rendering
-from tfparallel_operator.api import load
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 
@@ -19,7 +21,7 @@ def test_base_names_no_namespace_and_no_tag(kustomize: rendering.Render) -> None
     assert objects.of_kind("Deployment")
     for manifest in objects:
         assert "namespace" not in manifest["metadata"]
-    assert rendering.container(objects)["image"] == inputs.OPERATOR.repository
+    assert rendering.container(objects)["image"] == targets.OPERATOR.repository
 
 
 def test_default_installs_what_the_chart_installs(
@@ -52,15 +54,26 @@ def test_selectors_choose_the_operator_alone(default: rendering.Objects) -> None
     assert default.one("Deployment")["spec"]["selector"]["matchLabels"] == selector
 
 
-def test_sample_is_the_example_with_all_that_it_names(kustomize: rendering.Render) -> None:
-    objects = kustomize("manifests/samples")
-    job = load.parse_job(objects.one("TFParallelJob"))
-    trainer = job.spec.trainer
-    assert trainer is not None
-    assert trainer.source is not None
-    assert trainer.source.config_map is not None
-    assert trainer.checkpoint is not None
-    source = objects.one("ConfigMap", trainer.source.config_map.name)
-    model = rendering.ROOT / "examples/digits" / trainer.module
-    assert source["data"] == {trainer.module: model.read_text(encoding="utf-8")}
-    assert objects.one("PersistentVolumeClaim", trainer.checkpoint.claim)
+def test_the_overlay_chooses_where_both_images_come_from(
+    kustomize: rendering.Render, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(rendering.ROOT / "manifests", tmp_path / "manifests")
+    file = copy / "overlays/default/kustomization.yaml"
+    text = file.read_text(encoding="utf-8")
+    for name in ("newName: tfparallel-operator", "value: tfparallel-trainer"):
+        assert text.count(name) == 1
+        text = text.replace(name, name.replace(": ", ": registry.example/"))
+    file.write_text(text, encoding="utf-8")
+    objects = kustomize(str(file.parent))
+    images = (
+        rendering.container(objects)["image"],
+        rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"],
+    )
+    assert images == tuple(
+        target.full_reference("registry.example", "") for target in targets.TARGETS.values()
+    )
+
+
+def test_versions_are_those_of_the_distributions(default: rendering.Objects) -> None:
+    labels = [manifest["metadata"]["labels"] for manifest in default]
+    assert {one["app.kubernetes.io/version"] for one in labels} == {targets.OPERATOR.version}

@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from benchmarks.pages import comparisons, plans, split_costs
+from benchmarks.pages import comparisons, plans
 from testing import pages, paths
 from testing.operator import builders
 from tfparallel.cli import compare, plan
@@ -18,14 +18,14 @@ from tfparallel_trainer.fitting import support
 from tfparallel_trainer.split.pipeline import schedule
 
 
-@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
 def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("https://"):
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
 def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), flags=re.DOTALL):
         for document in yaml.safe_load_all(block):
@@ -58,32 +58,18 @@ def test_the_page_on_strategies_shows_its_example_and_every_strategy() -> None:
     assert listed == list(types.Strategy)
 
 
-JOBS = sorted(paths.ROOT.glob("examples/*/*.yaml"))
-
-
-@pytest.mark.parametrize("file", JOBS, ids=lambda file: f"{file.parent.name}/{file.name}")
-def test_every_job_of_an_example_is_a_valid_one(file: pathlib.Path) -> None:
-    documents = load.parse_documents(file.read_text(), str(file))
-    jobs = [document for document in documents if document.get("kind") == names.KIND]
-    for job in jobs:
-        assert load.parse_job(job).spec.tf_replica_specs
-    assert jobs or file.name == "kustomization.yaml"
-
-
 def test_the_page_on_model_split_shows_its_examples() -> None:
     page = (paths.ROOT / "docs/model-split.md").read_text()
     first = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)[0]
     assert first == (paths.ROOT / "examples/split-two-models/job.yaml").read_text()
     shown = pages.rows("model-split.md", "weights, fill the device.")
-    assert {row[0] for row in shown} == {
-        file.name for file in paths.ROOT.glob("examples/split-cnn/*.yaml")
-    }
+    assert {row[0] for row in shown} == {file.name for file in paths.example_jobs("split-cnn")}
     for file, mesh, places, _ in shown:
         document = yaml.safe_load((paths.ROOT / "examples/split-cnn" / file).read_text())
         job = load.parse_job(document)
         assert yaml.safe_load(mesh) == document["spec"]["mesh"]
         worker = job.spec.tf_replica_specs[types.Role.WORKER]
-        given = [worker.replicas, worker.devices or 1]
+        given = [worker.replicas, load.devices_of(worker)]
         assert [int(number) for number in re.findall(r"\d+", places)] == given
     for folder in paths.ROOT.glob("examples/split-*"):
         assert f"`{folder.name}`" in page or f"`examples/{folder.name}`" in page
@@ -261,7 +247,8 @@ def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
         )
     ]
     assert whole.startswith("| one device |")
-    assert [line.split("`")[1] for line in others] == [one.name for one in split_costs.jobs(folder)]
+    files = [line.split("`")[1] for line in others]
+    assert files == [file.name for file in paths.example_jobs(folder)]
     assert f"](images/{plans.image(folder).name})" in page
     assert f"$ .venv/bin/tfparallel run {plans.DRAWN[folder].relative_to(paths.ROOT)}\n" in page
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from images import targets
 from testing.cluster import handle
 from testing.e2e import volumes
-from testing.images import build, inputs
+from testing.image_cache import build
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -35,9 +36,9 @@ print(json.dumps({
 LARGEST_OPERATOR_BYTES = 300e6
 
 
-@pytest.fixture(scope="module", params=list(inputs.TARGETS))
+@pytest.fixture(scope="module", params=list(targets.TARGETS))
 def image(request: pytest.FixtureRequest, cluster: handle.Cluster) -> build.Image:
-    [built] = build.ensure([inputs.TARGETS[request.param]])
+    [built] = build.ensure([targets.TARGETS[request.param]])
     return built
 
 
@@ -89,8 +90,8 @@ def test_it_runs_as_a_user_without_rights(image: build.Image) -> None:
 
 def test_it_holds_what_it_needs_and_no_more(cluster: handle.Cluster, image: build.Image) -> None:
     held = {
-        inputs.OPERATOR.reference: ["kopf", "tfparallel_trainer"],
-        inputs.TRAINER.reference: ["tensorflow", "sklearn", "tfparallel_trainer"],
+        targets.OPERATOR.reference: ["kopf", "tfparallel_trainer"],
+        targets.TRAINER.reference: ["tensorflow", "sklearn", "tfparallel_trainer"],
     }
     found = json.loads(_run(cluster, image, LOOK))
     assert found == {
@@ -102,5 +103,5 @@ def test_it_holds_what_it_needs_and_no_more(cluster: handle.Cluster, image: buil
 
 
 def test_operator_is_small(cluster: handle.Cluster) -> None:
-    [image] = build.ensure([inputs.OPERATOR])
+    [image] = build.ensure([targets.OPERATOR])
     assert image.archive.stat().st_size < LARGEST_OPERATOR_BYTES

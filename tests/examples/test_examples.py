@@ -61,7 +61,7 @@ def test_mnist_is_learned_from_images_that_are_shifted(
     name: str, file: str, tmp_path: pathlib.Path
 ) -> None:
     _run("mnist", tmp_path, "--set", "spec.trainer.epochs=3", file=file)
-    written = tmp_path / "out/claims" / name / name / outputs.SUMMARY
+    written = tmp_path / "out/claims/mnist" / name / outputs.SUMMARY
     told = outputs.Summary.model_validate_json(written.read_text())
     assert told.epochs == 3
     assert float(told.metrics["val_accuracy"]) >= 0.95

@@ -34,8 +34,9 @@ def run(file: pathlib.Path, folder: pathlib.Path, *changes: str) -> tuple[str, p
         [*command, *settings], cwd=folder, check=False, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    name = yaml.safe_load(file.read_text())["metadata"]["name"]
-    return done.stdout, folder / "out/claims" / name / name
+    job = yaml.safe_load(file.read_text())
+    claim = job["spec"]["trainer"]["checkpoint"]["claim"]
+    return done.stdout, folder / "out/claims" / claim / job["metadata"]["name"]
 
 
 def told(results: pathlib.Path) -> dict[str, float]:

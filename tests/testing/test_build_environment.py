@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from testing.images import console, debian, engines, inputs, pip_settings
+from images import engines, pip_settings, programs, targets
+from testing.image_cache import debian
 
 DEB822 = """\
 # A comment
@@ -47,7 +48,7 @@ def test_source_is_found_in_the_older_form(tmp_path: Path) -> None:
 
 def test_missing_source_is_named(tmp_path: Path) -> None:
     folder = _apt(tmp_path, "sources.list", ONE_LINE)
-    with pytest.raises(console.ImageError, match="trixie"):
+    with pytest.raises(programs.ImageError, match="trixie"):
         debian.find_source("trixie", folder)
 
 
@@ -73,9 +74,10 @@ def test_secrets_vanish_after_the_build(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_dockerfile_takes_the_secrets_that_a_build_gives() -> None:
-    text = (inputs.ROOT / "Dockerfile").read_text(encoding="utf-8")
-    flags = engines.common_flags(inputs.OPERATOR, {"pip.conf": Path("/a"), "ca.crt": Path("/b")})
-    given = [part for part in flags if part.startswith("id=")]
+    text = (targets.ROOT / "Dockerfile").read_text(encoding="utf-8")
+    secrets = {"pip.conf": Path("/a"), "ca.crt": Path("/b")}
+    build = engines.Build(targets.OPERATOR, "operator:1", secrets=secrets)
+    given = [part for part in build.flags if part.startswith("id=")]
     assert given == ["id=pip.conf,src=/a", "id=ca.crt,src=/b"]
     assert f"id=ca.crt,target={pip_settings.CA_SECRET}" in text
     installing = [step for step in text.split("\nRUN ") if "--require-hashes" in step]
@@ -87,15 +89,15 @@ def test_dockerfile_takes_the_secrets_that_a_build_gives() -> None:
 def test_failed_program_is_told_with_the_end_of_its_output(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = ["sh", "-c", "echo first; echo the reason >&2; exit 3"]
-    with pytest.raises(console.ImageError, match="the reason"):
-        console.run(command, log, shown=lambda _: False)
+    with pytest.raises(programs.ProgramError, match=r"\Athe reason\Z"):
+        programs.run(command, log, shown=lambda _: False)
     assert log.read_text(encoding="utf-8") == "first\nthe reason\n"
 
 
 @pytest.mark.usefixtures("processes")
 def test_progress_lines_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["sh", "-c", "echo STEP 1; echo noise"]
-    console.run(command, tmp_path / "log", shown=lambda line: "STEP" in line)
+    programs.run(command, tmp_path / "log", shown=lambda line: "STEP" in line)
     shown = capsys.readouterr().err
     assert "STEP 1" in shown
     assert "noise" not in shown

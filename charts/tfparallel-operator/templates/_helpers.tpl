@@ -19,6 +19,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "tfparallel.labels" -}}
 {{ include "tfparallel.selector" . }}
+app.kubernetes.io/component: operator
 app.kubernetes.io/part-of: tfparallel
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -36,18 +37,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* An image by digest or tag: call with a dict of image and appVersion. */}}
+{{/* An image by digest or tag: call with a dict of image and root. */}}
 {{- define "tfparallel.image" -}}
+{{- $registry := default .image.registry .root.Values.global.imageRegistry | trimSuffix "/" -}}
+{{- $name := ternary (printf "%s/%s" $registry .image.repository) .image.repository (ne $registry "") -}}
 {{- if .image.digest -}}
-{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .image.repository (default .appVersion .image.tag) -}}
+{{- printf "%s:%s" $name (default .root.Chart.AppVersion .image.tag) -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "tfparallel.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
 {{- end -}}
 
 {{/* The operator's service account as the one subject of a binding. */}}
 {{- define "tfparallel.subjects" -}}
 - kind: ServiceAccount
   name: {{ include "tfparallel.serviceAccount" . }}
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ include "tfparallel.namespace" . }}
 {{- end -}}

@@ -42,6 +42,8 @@ class Settings:
 
     trainer_image: str
     """Image of replicas that have no template."""
+    trainer_pull_secrets: tuple[str, ...] = ()
+    """Secrets that pull that image, for pods whose template has none."""
     progress_url: str | None = None
     """Address of the progress endpoint without the job's path; absent: nothing is reported."""
     progress_ca: str | None = None
@@ -204,6 +206,8 @@ def pod(
     if job.spec.trainer is not None:
         image = settings.trainer_image
         trainer_container.fill(pod_spec, container, job, job.spec.trainer, image)
+        if container["image"] == image:
+            _add_pull_secrets(pod_spec, settings)
         _mount_config(pod_spec, container, job)
         containers.set_env(container, environment.JOB_FILE, f"{paths.CONFIG_DIR}/{JOB_FILE_KEY}")
     _fill_container(container, job, replica, spec, attempt)
@@ -316,3 +320,9 @@ def _mount_config(
 ) -> None:
     volume = containers.config_map(config_name(job))
     containers.mount(pod_spec, container, "tfparallel-job", paths.CONFIG_DIR, volume)
+
+
+def _add_pull_secrets(pod_spec: dict[str, Any], settings: Settings) -> None:
+    if settings.trainer_pull_secrets:
+        listed = [{"name": name} for name in settings.trainer_pull_secrets]
+        pod_spec.setdefault("imagePullSecrets", listed)

@@ -6,6 +6,7 @@ nothing and leaves nothing behind.
 """
 
 import asyncio
+import dataclasses
 import datetime
 import logging
 import signal
@@ -236,16 +237,19 @@ class Operator:
         self._queue.add(queue.Key(owner.namespace, owner.name))
 
     def _build_settings(self) -> build.Settings:
-        image = self._wanted.trainer_image
+        plain = build.Settings(
+            trainer_image=self._wanted.trainer_image,
+            trainer_pull_secrets=self._wanted.trainer_pull_secrets,
+            gangs=self._wanted.gangs,
+            queues=True,
+        )
         if self._bundle is None:
-            return build.Settings(trainer_image=image, gangs=self._wanted.gangs, queues=True)
-        return build.Settings(
-            trainer_image=image,
+            return plain
+        return dataclasses.replace(
+            plain,
             progress_url=f"https://{self._wanted.progress_host}:{self._wanted.progress_port}",
             progress_ca=self._bundle.authorities,
             listening_since=timers.utc_now(),
-            gangs=self._wanted.gangs,
-            queues=True,
         )
 
 

@@ -20,6 +20,9 @@ class Settings:
     trainer_image: str
     """Image of replicas that have no template."""
 
+    trainer_pull_secrets: tuple[str, ...] = ()
+    """Secrets that pull that image, in the namespaces of jobs."""
+
     watch_namespaces: tuple[str, ...] = ()
     """Namespaces whose jobs are run; empty: all."""
 

@@ -15,8 +15,12 @@ CHIEF = replicas.Replica(types.Role.CHIEF, 0)
 WORKER = replicas.Replica(types.Role.WORKER, 1)
 
 
-def a_pod(job: types.TFParallelJob, replica: replicas.Replica = WORKER) -> dict[str, Any]:
-    return build.pod(job, replica, builders.SETTINGS, attempt=2, replica_attempt=1)
+def a_pod(
+    job: types.TFParallelJob,
+    replica: replicas.Replica = WORKER,
+    settings: build.Settings = builders.SETTINGS,
+) -> dict[str, Any]:
+    return build.pod(job, replica, settings, attempt=2, replica_attempt=1)
 
 
 def environment(pod: dict[str, Any]) -> dict[str, str]:
@@ -138,6 +142,24 @@ def test_without_a_template_the_shipped_trainer_runs_restricted() -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert environment(pod)["TFPARALLEL_JOB_FILE"] == "/etc/tfparallel/job/job.json"
     assert environment(pod)["TFPARALLEL_FAILURE_FILE"] == "/dev/termination-log"
+
+
+def test_secrets_pull_the_trainers_image_unless_the_template_has_some() -> None:
+    settings = dataclasses.replace(builders.SETTINGS, trainer_pull_secrets=("ours", "mirror"))
+    job = builders.a_job(trainer=True, chief=1, worker=2)
+    shipped = a_pod(job, settings=settings)
+    assert shipped["spec"]["imagePullSecrets"] == [{"name": "ours"}, {"name": "mirror"}]
+    assert "imagePullSecrets" not in a_pod(job)["spec"]
+    document = builders.manifest(trainer=True, chief=1)
+    container = {"name": "tensorflow"}
+    template = {"imagePullSecrets": [{"name": "mine"}], "containers": [container]}
+    document["spec"]["tfReplicaSpecs"]["Chief"]["template"] = {"spec": template}
+    chosen = a_pod(load.parse_job(document), CHIEF, settings)
+    assert chosen["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+    container["image"] = "another"
+    del template["imagePullSecrets"]
+    other = a_pod(load.parse_job(document), CHIEF, settings)
+    assert "imagePullSecrets" not in other["spec"]
 
 
 def test_source_and_checkpoint_are_mounted() -> None:

@@ -1,4 +1,4 @@
-"""Progress on standard error, and programs whose output becomes progress."""
+"""Programs whose output goes to a log, with their progress on standard error."""
 
 import os
 import subprocess
@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from testing.cluster import console
-
-TAIL_LINES = 25
 WIDTH = 110
 
 
-class ImageError(console.ClusterError):
+class ImageError(Exception):
     """Something a person can act on; the message is the whole report."""
+
+
+class ProgramError(Exception):
+    """A program failed; the message is the last line of its output."""
 
 
 def say(text: str) -> None:
@@ -26,16 +27,16 @@ def run(
     command: Sequence[str],
     log: Path,
     *,
-    shown: Callable[[str], bool],
+    shown: Callable[[str], bool] = bool,
     environment: Mapping[str, str] | None = None,
 ) -> None:
     """Run a program; its output goes to the log, and the lines that `shown` picks to the terminal.
 
     Raises:
-        ImageError: the program failed; with the end of its output.
+        ProgramError: the program failed.
     """
     began = time.monotonic()
-    lines: list[str] = []
+    last = ""
     with (
         log.open("a", encoding="utf-8") as output,
         subprocess.Popen(
@@ -50,12 +51,11 @@ def run(
     ):
         for line in running.stdout or ():
             output.write(line)
-            lines = [*lines[1 - TAIL_LINES :], line.rstrip()]
+            last = line.strip() or last
             if shown(line):
                 say(f"{time.monotonic() - began:4.0f} s  {line.strip()}")
     if running.returncode != 0:
-        end = "\n".join(lines)
-        raise ImageError(f"{' '.join(command[:3])} … failed ({log}):\n{end}")
+        raise ProgramError(last or f"exit status {running.returncode}")
 
 
 def read(command: Sequence[str]) -> str | None:

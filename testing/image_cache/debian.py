@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from testing.images import console
+from images import programs
 
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
 SOURCES = Path("/etc/apt")
@@ -30,7 +30,7 @@ def suite() -> str:
     release = Path("/etc/os-release").read_text(encoding="utf-8")
     found = re.search(r"^VERSION_CODENAME=(\S+)$", release, re.MULTILINE)
     if found is None or not re.search(r"^ID=debian$", release, re.MULTILINE):
-        raise console.ImageError(
+        raise programs.ImageError(
             "Without a Docker engine the images are built on a base made by debootstrap, which "
             "needs Debian: start Docker, or run this on Debian."
         )
@@ -45,7 +45,7 @@ def find_source(wanted: str, folder: Path = SOURCES) -> Source:
         for source in parse(text):
             if source.suite == wanted:
                 return source
-    raise console.ImageError(f"apt of this machine has no source for the suite {wanted}.")
+    raise programs.ImageError(f"apt of this machine has no source for the suite {wanted}.")
 
 
 def fingerprint() -> str:
@@ -61,10 +61,10 @@ def make_root(folder: Path, log: Path) -> Path:
     if source.keyring is not None:
         command.append(f"--keyring={source.keyring}")
     try:
-        console.run([*command, source.suite, str(root), source.uri], log, shown=_is_phase)
-    except console.ImageError:
+        programs.run([*command, source.suite, str(root), source.uri], log, shown=_is_phase)
+    except programs.ProgramError as error:
         shutil.rmtree(root)
-        raise
+        raise programs.ImageError(f"debootstrap failed: {error}. See {log}.") from error
     for name in EMPTIED:
         _empty(root / name)
     # The container engine brings these two, and the host's must not stay behind.

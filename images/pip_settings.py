@@ -1,13 +1,13 @@
-"""The host's pip configuration as build secrets: it serves the build and stays in no image."""
+"""The pip configuration of this machine as secrets of a build: no image keeps it."""
 
 import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from testing.images import console
+from images import programs
 
-CA_SECRET = "/run/secrets/ca.crt"
+CA_SECRET = "/run/secrets/ca.crt"  # noqa: S105 - a path
 """Where the Dockerfile mounts the certificates."""
 
 NOT_PASSED = {"find-links", "cache-dir", "no-index"}
@@ -33,9 +33,9 @@ def secrets(folder: Path) -> Iterator[dict[str, Path]]:
 
 def host_options() -> dict[str, str]:
     """What pip of this Python is configured with, by files and environment alike."""
-    listing = console.read([sys.executable, "-m", "pip", "config", "list"])
+    listing = programs.read([sys.executable, "-m", "pip", "config", "list"])
     if listing is None:
-        listing = console.read(["python3", "-m", "pip", "config", "list"])
+        listing = programs.read(["python3", "-m", "pip", "config", "list"])
     options = {}
     for line in (listing or "").splitlines():
         key, _, quoted = line.partition("=")

@@ -1,0 +1,32 @@
+"""What an image is made of, as the key of its place in the cache.
+
+The hash is taken over the files that the Dockerfile copies for a target, so a change in the
+operator leaves the trainer's image where it is.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from images import targets
+
+COMMON_SOURCES = ("Dockerfile", ".dockerignore", "requirements/build.txt")
+IGNORED_FOLDERS = {"__pycache__"}
+
+
+def fingerprint(target: targets.Target, base: str) -> str:
+    """A hash of the name, of the base and of the content of every source."""
+    digest = hashlib.sha256(f"{target.reference}\0{base}".encode())
+    for file in _files(target):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest.update(f"{file.relative_to(targets.ROOT)}\0{content}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _files(target: targets.Target) -> Iterator[Path]:
+    for source in (*COMMON_SOURCES, *target.sources):
+        path = targets.ROOT / source
+        found = [path] if path.is_file() else path.rglob("*")
+        for file in sorted(found):
+            if file.is_file() and not IGNORED_FOLDERS.intersection(file.parts):
+                yield file

@@ -1,1 +1,0 @@
-"""Builds the images of the Dockerfile where nothing can be pulled, and keeps them in the cache."""

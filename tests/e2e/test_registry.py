@@ -1,0 +1,128 @@
+"""Images go to a registry that wants a password, by the README's command, and come from there."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from images import targets
+from testing.cluster import handle, registry, settings
+from testing.e2e import jobs, namespaces, operator, readme
+from testing.image_cache import build, store
+
+pytestmark = [pytest.mark.timeout(1800)]
+
+PLACEHOLDER = "registry.example/team"
+SECRET = "registry"
+ACCOUNT = f"--username={registry.USER} --password={registry.PASSWORD}"
+
+
+@pytest.fixture(scope="module")
+def shell(
+    module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
+) -> readme.Shell:
+    """A terminal where buildah has the base image of the tests, and no other engine is chosen."""
+    folder = tmp_path_factory.mktemp("push")
+    terminal = readme.shell(module_namespace, folder)
+    base = store.ensure_base(build.folder(), folder / "base.log")
+    more = {
+        "ENGINE": "buildah",
+        "BASE_IMAGE": base,
+        "REGISTRY_AUTH_FILE": str(folder / "passwords.json"),
+    }
+    return readme.Shell({**terminal.environment, **more, **_own_store(folder)})
+
+
+def _own_store(folder: Path) -> Mapping[str, str]:
+    """The variables by which buildah uses the store of the tests."""
+    graph = build.folder() / "storage"
+    driver = next(name for name in ("overlay", "vfs") if (graph / name).is_dir())
+    file = folder / "storage.conf"
+    file.write_text(
+        f'[storage]\ndriver = "{driver}"\ngraphroot = "{graph}"\n'
+        f'runroot = "{build.folder() / "run"}"\n',
+        encoding="utf-8",
+    )
+    return {"CONTAINERS_STORAGE_CONF": str(file), "BUILDAH_ISOLATION": "chroot"}
+
+
+@pytest.fixture(scope="module")
+def place(
+    cluster: handle.Cluster, shell: readme.Shell, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Where the operator's image was pushed to: first in vain, for want of a password."""
+    if cluster.mode == settings.Kind.mode:
+        pytest.skip("A registry inside a cluster needs root.")
+    with registry.running(cluster, tmp_path_factory.mktemp("registry")) as running:
+        where = f"{running.address}/team"
+        [push] = [
+            command.line.replace(PLACEHOLDER, where)
+            for command in readme.commands(f"make images REGISTRY={PLACEHOLDER}")
+        ]
+        with pytest.raises(AssertionError) as refused:
+            shell.run(f"{push} TARGETS=operator")
+        assert f"error: buildah cannot push {where}/{targets.OPERATOR.reference}: " in str(
+            refused.value
+        )
+        assert f"`buildah login {running.address}`" in str(refused.value)
+        shell.run(f"buildah login --tls-verify=false {ACCOUNT} {running.address}")
+        said = shell.run(f"{push} TARGETS=operator")
+        assert said.splitlines()[-1] == f"{where}/{targets.OPERATOR.reference}"
+        yield where
+
+
+def _create_secret(cluster: handle.Cluster, namespace: str, where: str) -> None:
+    account = (f"--docker-username={registry.USER}", f"--docker-password={registry.PASSWORD}")
+    server = f"--docker-server={where.partition('/')[0]}"
+    cluster.run_kubectl(
+        "create", "secret", "docker-registry", SECRET, f"--namespace={namespace}", server, *account
+    )
+
+
+@pytest.fixture(scope="module")
+def pulled(
+    cluster: handle.Cluster, module_namespace: namespaces.Namespace, place: str
+) -> Iterator[namespaces.Namespace]:
+    """The operator runs from the registry, and so would the trainer, had it been pushed."""
+    for namespace in (operator.NAMESPACE, module_namespace.name):
+        _create_secret(cluster, namespace, place)
+    try:
+        operator.install(
+            cluster,
+            f"global.imageRegistry={place}",
+            f"global.imagePullSecrets[0].name={SECRET}",
+            f"trainer.image.repository={targets.OPERATOR.repository}",
+        )
+        yield module_namespace
+    finally:
+        operator.install(cluster)
+        cluster.run_kubectl("delete", "secret", SECRET, operator.WHERE)
+
+
+def test_the_operator_comes_from_the_registry_and_is_ready(
+    cluster: handle.Cluster, pulled: namespaces.Namespace, place: str
+) -> None:
+    image = "--output=jsonpath={.items[*].spec.containers[*].image}"
+    selector = "--selector=app.kubernetes.io/component=operator"
+    images = cluster.run_kubectl("get", "pods", operator.WHERE, selector, image).split()
+    assert f"{place}/{targets.OPERATOR.reference}" in images
+    assert "Succeeded" in cluster.run_helm("test", operator.RELEASE, operator.WHERE)
+
+
+def test_pods_of_jobs_pull_with_the_same_secret(pulled: namespaces.Namespace, place: str) -> None:
+    container = {
+        "name": "tensorflow",
+        "command": ["python", "-c", "print('pulled')"],
+        "imagePullPolicy": "Always",
+    }
+    template = {"spec": {"containers": [container]}}
+    trainer = {"module": "model.py", "epochs": 1, "globalBatchSize": 1}
+    pulled.apply(
+        jobs.job("pulled", trainer=trainer, tfReplicaSpecs={"Worker": {"template": template}})
+    )
+    job = pulled.wait_ended("pulled")
+    assert job["status"]["state"] == "Succeeded", pulled.describe("pulled")
+    [pod] = pulled.pods("pulled").values()
+    assert pod["spec"]["imagePullSecrets"] == [{"name": SECRET}]
+    [running] = pod["spec"]["containers"]
+    assert running["image"] == f"{place}/{targets.OPERATOR.reference}"

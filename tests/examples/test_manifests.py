@@ -1,0 +1,71 @@
+"""The manifests of the examples are valid, ask for CPU and memory, and run without GPUs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from images import targets
+from testing import pages, paths
+from tfparallel_operator.api import load, names, types
+
+JOBS = paths.example_jobs()
+EXAMPLES = sorted({file.parent for file in JOBS})
+
+of_every_job = pytest.mark.parametrize(
+    "file", JOBS, ids=lambda file: f"{file.parent.name}/{file.name}"
+)
+of_every_example = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+
+
+def _job(file: Path) -> types.TFParallelJob:
+    return load.parse_job(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def _containers(file: Path) -> list[dict[str, Any]]:
+    """The containers that train, one of each role."""
+    roles = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["tfReplicaSpecs"].values()
+    return [
+        container
+        for role in roles
+        for container in role["template"]["spec"]["containers"]
+        if container["name"] == names.CONTAINER
+    ]
+
+
+def test_every_folder_is_an_example() -> None:
+    folders = {file.parent for file in paths.EXAMPLES.glob("*/*") if file.is_file()}
+    assert folders == {*EXAMPLES}
+
+
+@of_every_job
+def test_no_job_asks_for_gpus(file: Path) -> None:
+    assert {role.devices for role in _job(file).spec.tf_replica_specs.values()} == {None}
+
+
+@of_every_job
+def test_every_replica_requests_and_limits_cpu_and_memory(file: Path) -> None:
+    assert len(_containers(file)) == len(_job(file).spec.tf_replica_specs)
+    for container in _containers(file):
+        requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+        assert {*requests} == {*limits} == {"cpu", "memory"}
+
+
+@of_every_job
+def test_images_are_those_that_the_dockerfile_builds(file: Path) -> None:
+    brings_a_script = _job(file).spec.trainer is None
+    expected = targets.TRAINER.reference if brings_a_script else None
+    assert {container.get("image") for container in _containers(file)} == {expected}
+
+
+@of_every_example
+def test_the_page_of_an_example_shows_how_to_run_it(folder: Path) -> None:
+    page = folder / "README.md"
+    blocks = pages.blocks(page, "console")
+    lines = [command.line for block in blocks for command in pages.commands(block)]
+    where = folder.relative_to(paths.ROOT)
+    assert f"kubectl apply -k {where}" in lines
+    assert any(line.startswith(f"tfparallel run {where}/") for line in lines)
+    text = page.read_text(encoding="utf-8")
+    assert all(file.name in text for file in paths.example_jobs(folder.name))
