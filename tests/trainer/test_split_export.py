@@ -15,6 +15,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard, values
 from tfparallel_trainer.split.state import blueprint, export, warm
 from tfparallel_trainer.step import averages, replica
+from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__:DeprecationWarning",  # within Keras
@@ -77,13 +78,13 @@ def halves(model: Any) -> list[shard.State]:
     return [shard.State([share], wholes) for share in shares]
 
 
-def save(model: Any, folder: pathlib.Path) -> pathlib.Path:
-    parts = halves(model)
-    folder.mkdir()
+def save(model: Any, folder: pathlib.Path) -> folders.Folder:
+    parts, root = halves(model), folders.Folder(folder.parent)
+    draft = root.draft(folder.name, "1")
     for number, state in enumerate(parts):
-        files.write_part(folder, number, state)
-    files.complete(folder, 2, 1, AT, parts[0].wholes)
-    return folder
+        files.write_part(draft, number, state)
+    root.publish(draft, folder.name, files.complete(draft, 2, 1, AT, parts[0].wholes))
+    return root.child(folder.name)
 
 
 NOT_LOADED = ("nested", "own_layers")

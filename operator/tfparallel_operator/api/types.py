@@ -235,7 +235,18 @@ class Spec(base.Model):
             rules.Rule(
                 "has(self.epochs) != has(self.steps)",
                 "give either epochs or steps, so that training has one length",
-            )
+            ),
+            rules.Rule(
+                "!has(self.checkpoint) || has(self.checkpoint.claim) != has(self.checkpoint.uri)",
+                "give either checkpoint.claim or checkpoint.uri, so that state has one place",
+            ),
+            rules.Rule(
+                "!has(self.checkpoint) || !has(self.checkpoint.uri)"
+                f" || self.checkpoint.uri.matches('{job_file.URI}')",
+                "give checkpoint.uri as s3://BUCKET/PREFIX or gs://BUCKET/PREFIX",
+                "'checkpoint.uri is %s: give s3://BUCKET/PREFIX or gs://BUCKET/PREFIX'"
+                ".format([self.checkpoint.uri])",
+            ),
         ),
     ] = None
     """What the shipped trainer runs. Absent: the command of each template runs as it is."""

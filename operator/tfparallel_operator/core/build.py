@@ -300,7 +300,7 @@ def _fill_trainer(
         containers.mount(pod_spec, container, "tfparallel-source", source, volume)
     containers.set_env(container, environment.SOURCE_DIR, source)
     volume = {"emptyDir": {}}
-    if trainer.checkpoint is not None:
+    if trainer.checkpoint is not None and trainer.checkpoint.claim is not None:
         volume = {"persistentVolumeClaim": {"claimName": trainer.checkpoint.claim}}
     containers.mount(pod_spec, container, "tfparallel-output", OUTPUT_DIR, volume, read_only=False)
     containers.set_env(container, environment.OUTPUT_DIR, f"{OUTPUT_DIR}/{job.metadata.name}")

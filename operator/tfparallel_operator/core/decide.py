@@ -226,7 +226,7 @@ def _described(case: situation.Case) -> job_status.JobStatus:
         return status
     if trainer.checkpoint is not None:
         reason = names.Reason.CHECKPOINT_CONFIGURED
-        message = f"a restart goes on from the checkpoints on claim {trainer.checkpoint.claim}"
+        message = f"a restart goes on from the checkpoints on {trainer.checkpoint.place}"
     else:
         reason = names.Reason.NO_CHECKPOINT
         message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"
