@@ -6,6 +6,7 @@ import hypothesis
 
 pytest_plugins = [
     "testing.cluster.fixtures",
+    "testing.buckets",
     "testing.pytest_plugin.tiers",
     "testing.pytest_plugin.guard",
     "testing.pytest_plugin.times",

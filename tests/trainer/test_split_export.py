@@ -146,7 +146,7 @@ def test_the_state_of_any_optimizer_is_in_the_file(tmp_path: pathlib.Path, name:
 def test_a_damaged_checkpoint_is_not_exported(tmp_path: pathlib.Path) -> None:
     given = module(split_models.skips)
     checkpoint = save(eager(given), tmp_path / "checkpoint")
-    (checkpoint / "part-00001.bin").write_bytes(b"")
+    (checkpoint.path / "part-00001.bin").write_bytes(b"")
     with pytest.raises(errors.StorageError, match=r"part-00001.bin is damaged"):
         export.save(blueprint.draw(given, 3), checkpoint, tmp_path / "model.keras", given)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

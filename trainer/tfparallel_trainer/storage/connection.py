@@ -20,8 +20,11 @@ CREDENTIALS = {
 }
 """The variables that most installations give."""
 
-_RETRIES: "store.RetryConfig" = {"max_retries": 10, "retry_timeout": datetime.timedelta(minutes=3)}
-_FIRST_RETRIES: "store.RetryConfig" = {
+Retries = dict[str, Any]
+"""What obstore takes as the configuration of repeats."""
+
+RETRIES: Retries = {"max_retries": 10, "retry_timeout": datetime.timedelta(minutes=3)}
+_FIRST_RETRIES: Retries = {
     "max_retries": 3,
     "retry_timeout": datetime.timedelta(seconds=20),
 }
@@ -59,7 +62,7 @@ def connect(scheme: str, bucket: str) -> "store.ObjectStore":
     Raises:
         RefusedError: the environment does not say how.
     """
-    return _store(scheme, bucket, _RETRIES)
+    return _store(scheme, bucket, RETRIES)
 
 
 def check(place: address.Address) -> None:
@@ -74,7 +77,7 @@ def check(place: address.Address) -> None:
         obstore.list_with_delimiter(bucket, place.prefix or None)
 
 
-def _store(scheme: str, bucket: str, retries: "store.RetryConfig") -> "store.ObjectStore":
+def _store(scheme: str, bucket: str, retries: Retries) -> "store.ObjectStore":
     options: store.ClientConfig = {**_TIMEOUTS}
     if server(scheme).startswith("http://"):
         options["allow_http"] = True
