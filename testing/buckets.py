@@ -1,6 +1,7 @@
 """A real S3 server on loopback, whose objects are files of a folder: the fixture `s3`."""
 
 import dataclasses
+import json
 import pathlib
 import secrets
 import socket
@@ -13,10 +14,11 @@ import pytest
 from testing import waiting
 from testing.cluster import binaries
 from tfparallel_operator.local import ports
-from tfparallel_trainer.storage import address, folder
-from tfparallel_trainer.storage import bucket as buckets
+from tfparallel_trainer.storage import address, bucket
 
 KEY, SECRET, REGION = "tester", "a-secret-of-the-tests", "eu-west-3"
+STRANGER = "stranger"
+"""A user with the same secret and without rights."""
 CLOSED = "http://127.0.0.1:9"
 """Nobody listens there: the cloud's own service of credentials, for the tests."""
 
@@ -42,23 +44,24 @@ class Bucket:
         return self.files / "runs" / "test"
 
     @property
-    def directory(self) -> buckets.Bucket:
+    def directory(self) -> bucket.Bucket:
         """The same as the trainer sees it, by the environment of this process."""
-        return buckets.Bucket(address.Address.parse(f"{self.uri}/test"))
+        return bucket.Bucket(address.Address.parse(f"{self.uri}/test"))
+
+    @property
+    def checkpoints(self) -> bucket.Bucket:
+        """The checkpoints of the job that tests run."""
+        return self.directory.child("checkpoints")
 
     def put(self, key: str, content: bytes) -> str:
         """Store an object; returns its address."""
         place = address.Address("s3", self.name)
-        buckets.Bucket(place).write(key, content)
+        bucket.Bucket(place).write(key, content)
         return str(place.child(key))
 
     def checkpoint(self, **fields: Any) -> dict[str, Any]:
         """The field trainer.checkpoint of a job that uses the bucket."""
         return {"uri": self.uri, **fields}
-
-    def checkpoints(self) -> folder.Folder:
-        """The files of the checkpoints, to look at or to damage."""
-        return folder.Folder(self.results / "checkpoints")
 
 
 @pytest.fixture(scope="session")
@@ -66,11 +69,22 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathli
     """The folder of all buckets, and the server's address."""
     binaries.ensure(binaries.OBJECT_STORE)
     root = tmp_path_factory.mktemp("s3")
-    for name in ("buckets", "metadata"):
+    for name in ("buckets", "metadata", "users"):
         (root / name).mkdir()
+    user = {"access": STRANGER, "secret": SECRET, "role": "user"}
+    users = {"accessAccounts": {STRANGER: user}}
+    (root / "users" / "users.json").write_text(json.dumps(users))
     (port,) = ports.allocate(1)
     command = [str(binaries.path(*binaries.OBJECT_STORE)), "--access", KEY, "--secret", SECRET]
-    command += ["--region", REGION, "--port", f"{ports.HOST}:{port}", "--quiet"]
+    command += [
+        "--region",
+        REGION,
+        "--iam-dir",
+        str(root / "users"),
+        "--port",
+        f"{ports.HOST}:{port}",
+        "--quiet",
+    ]
     command += ["posix", "--sidecar", str(root / "metadata"), str(root / "buckets")]
     with (
         (root / "log").open("wb") as log,

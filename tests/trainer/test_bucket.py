@@ -21,11 +21,11 @@ from tfparallel_trainer.storage import address, bucket, connection, directory, f
 def opened(
     s3: buckets.Bucket, attempt: int | None = 1, keep: int = 2, job: str = "a"
 ) -> store.Store:
-    return store.Store(s3.directory.child("checkpoints"), keep, job, attempt, lambda _: None)
+    return store.Store(s3.checkpoints, keep, job, attempt, lambda _: None)
 
 
 def names(s3: buckets.Bucket) -> list[str]:
-    return [path.name for path in store.checkpoints(s3.checkpoints())]
+    return [path.name for path in store.checkpoints(s3.checkpoints)]
 
 
 def test_the_newest_checkpoints_are_kept_and_found_again(s3: buckets.Bucket) -> None:
@@ -44,13 +44,13 @@ def test_the_newest_checkpoints_are_kept_and_found_again(s3: buckets.Bucket) -> 
 @pytest.mark.parametrize("damage", ["changed", "truncated", "removed"])
 def test_a_damaged_checkpoint_is_passed_over(s3: buckets.Bucket, name: str, damage: str) -> None:
     sentences: list[str] = []
-    saved = store.Store(s3.directory.child("checkpoints"), 3, "a", 1, sentences.append)
+    saved = store.Store(s3.checkpoints, 3, "a", 1, sentences.append)
     saved.save(checkpoints.state(1), checkpoints.at(1))
     saved.save(checkpoints.state(2), checkpoints.at(2))
-    damaged = s3.directory.child("checkpoints").child(names(s3)[-1])
+    damaged = s3.checkpoints.child(names(s3)[-1])
     content = damaged.read(name)
     if damage == "removed":
-        (s3.checkpoints().path / damaged.name / name).unlink()
+        (s3.results / "checkpoints" / damaged.name / name).unlink()
     elif damage == "truncated":
         damaged.write(name, content[:-3])
     else:
@@ -65,7 +65,7 @@ def test_a_damaged_checkpoint_is_passed_over(s3: buckets.Bucket, name: str, dama
 
 
 def test_parts_without_an_index_are_no_checkpoint_and_are_removed(s3: buckets.Bucket) -> None:
-    root = s3.directory.child("checkpoints")
+    root = s3.checkpoints
     draft = root.draft(store.name(5), "000001-99")
     files.write_part(draft, 0, checkpoints.state(5))
     saved = opened(s3)
@@ -135,7 +135,7 @@ def test_a_checkpoint_is_removed_index_first(
 ) -> None:
     saved = opened(s3)
     saved.save(checkpoints.state(1), checkpoints.at(1))
-    root = s3.directory.child("checkpoints")
+    root = s3.checkpoints
     (entry,) = root.entries()
     assert entry.version() is not None
     delete, deleted = obstore.delete, []

@@ -200,7 +200,7 @@ def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
         if me == 1:  # a folder where its file should be
             taken = owner.find(folders.Folder(tmp_path))
             assert taken is not None
-            draft = tmp_path / f".writing-{own.attempt:06}-{taken.process}-{store.name(2)}"
+            draft = tmp_path / f".writing-{own.attempt:06}-{taken.process}-1-{store.name(2)}"
             (draft / "part-00001.bin").mkdir(parents=True)
         own.save(given_states[me], at(2))
 

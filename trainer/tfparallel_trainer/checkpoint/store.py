@@ -4,6 +4,7 @@ Each process that holds variables writes a part, and the chief, which owns the f
 gives a checkpoint its name when all parts are there. A process alone is the chief of no others.
 """
 
+import contextlib
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -47,6 +48,7 @@ class Store:
         self._keep = keep
         self._say = say
         self._peers = together or peers.Peers()
+        self._saves = 0
         if self._peers.is_chief:
             self._owner = self._take(job, attempt)
         if not self._peers.alone:
@@ -71,7 +73,8 @@ class Store:
         """
         if self._peers.alone and self._has_intact(at.step):
             return
-        writer = f"{self.attempt:06}-{self._owner.process}"
+        self._saves += 1  # no save writes where an earlier one of this step may have left files
+        writer = f"{self.attempt:06}-{self._owner.process}-{self._saves}"
         draft = self._folder.draft(name(at.step), writer)
         self._together(at, lambda: self._write_part(draft, state))
         self._together(at, lambda: self._finish(draft, at, state))
@@ -87,7 +90,8 @@ class Store:
         if isinstance(error, errors.TrainerError):
             raise error
         if failed is not None and self._peers.is_chief:
-            self._remove_drafts()  # they may be what fills the disk
+            with contextlib.suppress(OSError):
+                self._remove_drafts()  # they may be what fills the disk
         if error is not None:
             raise self._not_written(at, error) from error
         if failed is not None:
@@ -104,7 +108,10 @@ class Store:
         )
 
     def _last_good(self) -> str:
-        kept = checkpoints(self._folder)
+        try:
+            kept = checkpoints(self._folder)
+        except OSError:
+            return f"{self._folder} does not say which one is the last good one"
         if not kept:
             return "There is none before"
         return f"{name(step_of(kept[-1]))} is the last good one"
@@ -226,7 +233,11 @@ class Store:
         return found
 
     def _has_intact(self, step: int) -> bool:
-        return any(_is_intact(folder) for folder in of_step(self._folder, step))
+        """Whether a checkpoint of a step can be read; False where the storage does not say."""
+        try:
+            return any(_is_intact(folder) for folder in of_step(self._folder, step))
+        except OSError:
+            return False
 
     def _remove_drafts(self, but: directory.Directory | None = None) -> None:
         """Remove what writers left that were cut off; who still writes one has been replaced."""

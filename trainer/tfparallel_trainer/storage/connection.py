@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import errno
 import functools
+import html
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -30,15 +31,21 @@ _FIRST_RETRIES: Retries = {
 }
 _TIMEOUTS: "store.ClientConfig" = {"read_timeout": "30s", "timeout": "10m", "connect_timeout": "5s"}
 _SERVERS = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
 }
 _IDENTITY = re.compile(r"/latest/(api/token|meta-data)|computeMetadata|/oauth2/|Metadata server")
 """Marks a request for credentials: without any in the environment, a cloud's own service gives
 them to its machines."""
+_STATUS = re.compile(r"status code: (\d{3})")
+_REASON = re.compile(r"<Code>([^<]*)</Code>(?:\s*<Message>([^<]*)</Message>)?")
 _MISSING = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
-_REDIRECT = re.compile(r"redirect|PermanentRedirect|AuthorizationHeaderMalformed")
-_REFUSED = re.compile(r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken")
+_REGION = re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|redirect without LOCATION")
+_CREDENTIALS = re.compile(
+    r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|Unauthorized"
+)
+_TRANSIENT = (404, 408, 409, 429)
+"""Answers below 500 that a repeat may change."""
 
 
 class RefusedError(PermissionError):
@@ -114,37 +121,52 @@ def explained(place: address.Address) -> Iterator[None]:
 
 
 def _explanation(error: Exception, place: address.Address) -> OSError:
-    text, scheme = _text(error), place.scheme
-    where = f"bucket {place.bucket!r} at {server(scheme) or 'its cloud'}"
-    if _MISSING.search(str(error)):
-        return RefusedError(
-            f"{where} does not exist: create it, or correct the address {place}"
-            f" or the server ({_SERVERS[scheme][-1]})"
-        )
     if isinstance(error, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
         return ChangedError(errno.EEXIST, "Changed by another process", str(place))
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and not _MISSING.search(str(error)):
         return FileNotFoundError(errno.ENOENT, "No such object", str(place))
-    if _IDENTITY.search(str(error)):
-        return RefusedError(
+    refusal = _refusal(str(error), _text(error), place)
+    if refusal is not None:
+        return RefusedError(refusal)
+    return OSError(errno.EIO, _text(error), str(place))
+
+
+def _refusal(error: str, text: str, place: address.Address) -> str | None:
+    """Why a repeat would fail again, and what to do; None where it may not."""
+    scheme = place.scheme
+    where = f"bucket {place.bucket!r} at {server(scheme) or 'its cloud'}"
+    match = _STATUS.search(error)
+    status = 0 if match is None else int(match[1])
+    if _MISSING.search(error):
+        return (
+            f"{where} does not exist: create it, or correct the address {place} or the server "
+            f"({_SERVERS[scheme][0]})"
+        )
+    if _IDENTITY.search(error):
+        return (
             f"the environment has no credentials for {where}: set {CREDENTIALS[scheme]} from a "
             "Secret, or give the pod's service account a role of the cloud"
         )
-    if isinstance(error, exceptions.UnauthenticatedError) or _REFUSED.search(str(error)):
-        return RefusedError(
+    if status == 401 or _CREDENTIALS.search(error):
+        return (
             f"{where} does not accept the credentials of the environment ({text}): correct "
             f"{CREDENTIALS[scheme]}"
         )
-    if isinstance(error, exceptions.PermissionDeniedError):
-        return RefusedError(
+    if status == 403:
+        return (
             f"the credentials of the environment lack a right on {where} ({text}): allow them to "
             f"list, read, write and delete below {place}"
         )
-    if _REDIRECT.search(str(error)):
-        return RefusedError(f"{where} is in another region ({text}): set AWS_REGION to it")
-    return OSError(errno.EIO, text, str(place))
+    if _REGION.search(error):
+        return f"{where} is in another region ({text}): set AWS_REGION to it"
+    if 400 <= status < 500 and status not in _TRANSIENT:
+        return f"{where} refuses the request ({text}): see the address and the credentials"
+    return None
 
 
 def _text(error: Exception) -> str:
-    """The first paragraph of a message; the rest shows obstore's own values."""
+    """What a server says of an error, or the first line of obstore's message."""
+    reason = _REASON.search(str(error))
+    if reason is not None:
+        return ": ".join(html.unescape(part) for part in reason.groups() if part)
     return " ".join(str(error).partition("\n\n")[0].split())[:400]
