@@ -88,7 +88,7 @@ def test_records_in_a_bucket_train_as_files_do(runs: trainings.Runs, s3: buckets
             module="model.py",
             source=runs.folder / name,
             folder=name,
-            processes=2,
+            strategy="Mirrored",
             epochs=2,
             globalBatchSize=8,
             checkpoint={"claim": "c"},

@@ -10,7 +10,7 @@ import keras
 import pytest
 
 from testing import buckets
-from testing.trainer import launch, weights
+from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import preflight, settings
 from tfparallel_trainer.checkpoint import store
@@ -34,7 +34,6 @@ def test_killed_it_resumes_and_ends_with_the_bits_of_an_unbroken_run(
         "globalBatchSize": 20,
         "seed": 5,
         "strategy": "Mirrored",
-        "savedModel": True,
         "variables": s3.variables,
     }
     checkpoint = {**s3.checkpoint(everySteps=7), "keep": 2}
@@ -65,7 +64,6 @@ def check_results(s3: buckets.Bucket, last: int) -> None:
     logged = [record["step"] for record in map(json.loads, lines) if record["event"] == "train"]
     assert logged[0] < last - 9 < logged[-1] == last
     assert len(list((s3.results / outputs.TENSORBOARD / "train").iterdir())) == 2
-    assert (s3.results / outputs.SAVED_MODEL / "saved_model.pb").is_file()
     assert not list(s3.results.rglob(".*"))
 
 
@@ -78,38 +76,36 @@ def test_the_trained_model_is_fetched_and_starts_another_run(
         "strategy": "Mirrored",
         "variables": {**s3.variables, "TMPDIR": str(runs.folder)},
     }
-    runs.finish(**job, folder="first", checkpoint=s3.checkpoint())
+    runs.finish(**job, folder="first", savedModel=True, checkpoint=s3.checkpoint())
+    assert (s3.results / outputs.SAVED_MODEL / "saved_model.pb").is_file()
     model = keras.models.load_model(s3.results / outputs.MODEL)
     uri = f"{s3.uri}/test/{outputs.MODEL}"
     second = runs.finish(**job, folder="second", initialWeights=uri, checkpoint={"claim": "c"})
     assert f"starting with the weights of {uri}" in second.chief.output
     assert model.count_params() > 0
-    missing = runs.end(**job, folder="third", initialWeights=f"s3://{s3.name}/none.keras")
-    assert missing.chief.code == exits.Exit.BAD_CONFIGURATION
-    assert f"Cannot fetch 's3://{s3.name}/none.keras'" in missing.chief.errors
 
 
-def test_the_parts_of_a_divided_model_are_those_of_a_folder(
+def test_each_process_writes_its_part_of_a_divided_model(
     runs: trainings.Runs, s3: buckets.Bucket
 ) -> None:
-    """Each of two processes writes its part; a run of one process resumes from both."""
+    """A run of one process resumes from both parts, and ends as one that trains it all."""
     job: dict[str, Any] = {
         "module": "mlp.py",
         "globalBatchSize": 20,
-        "strategy": "ModelSplit",
+        "seed": 3,
+        "checkpoint": s3.checkpoint(),
         "variables": s3.variables,
     }
-    divided: dict[str, Any] = {"processes": 2, "mesh": {"tensor": 2}}
-    runs.finish(**job, **divided, folder="bucket", steps=4, checkpoint=s3.checkpoint())
-    folder = runs.finish(**job, **divided, folder="folder", steps=4, checkpoint={"claim": "c"})
-    weights.assert_same_bits(newest(s3), folder.checkpoint())
+    mesh = {"tensor": 2}
+    runs.finish(**job, folder="two", strategy="ModelSplit", mesh=mesh, processes=2, steps=4)
     checkpoint = store.checkpoints(s3.checkpoints)[-1]
     assert len(list((s3.results / "checkpoints" / checkpoint.name).glob("*.bin"))) == 2
     assert keras.models.load_model(s3.results / outputs.MODEL).count_params() > 0
-    resumed = runs.finish(
-        **job, mesh={}, folder="resumed", steps=5, attempt=2, checkpoint=s3.checkpoint()
-    )
+    resumed = runs.finish(**job, folder="one", strategy="Mirrored", steps=5, attempt=2)
     assert "resuming after step 4 " in resumed.chief.output
+    with reference.floatx():
+        expected, _ = reference.train(reference.load("mlp"), 5, 20, 3)
+    assert weights.difference(weights.of_model(newest(s3)), expected) <= weights.TOLERANCE
 
 
 def test_an_evaluator_reads_the_checkpoints_of_a_chief_with_a_disk_of_its_own(

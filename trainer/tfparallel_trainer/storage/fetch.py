@@ -57,7 +57,8 @@ def _explained(text: str) -> Iterator[None]:
     except ValueError as error:
         raise errors.BadConfigurationError(f"Cannot fetch {error}.") from error
     except (FileNotFoundError, connection.RefusedError) as error:
-        raise errors.BadConfigurationError(f"Cannot fetch {text!r}: {error}.") from error
+        reason = error.strerror or error
+        raise errors.BadConfigurationError(f"Cannot fetch {text!r}: {reason}.") from error
     except OSError as error:
         raise errors.StorageError(
             f"Cannot fetch {text!r} ({error}): see the server, and the space in {_cache()}."
@@ -66,9 +67,13 @@ def _explained(text: str) -> Iterator[None]:
 
 def _objects(place: address.Address, *, whole_prefix: bool) -> "Sequence[ObjectMeta]":
     if not whole_prefix:
-        with connection.explained(place):
-            source = connection.connect(place.scheme, place.bucket)
-            return [obstore.head(source, place.prefix)]
+        try:
+            with connection.explained(place):
+                source = connection.connect(place.scheme, place.bucket)
+                return [obstore.head(source, place.prefix)]
+        except FileNotFoundError:
+            connection.check(place)  # the answer to this request tells an object from a bucket
+            raise
     objects = bucket.Bucket(place).objects()
     # Some tools put an empty object where a folder would be.
     parents = {str(one) for meta in objects for one in pathlib.PurePosixPath(meta["path"]).parents}
