@@ -7,6 +7,7 @@ import hypothesis
 pytest_plugins = [
     "testing.cluster.fixtures",
     "testing.operator.fixtures",
+    "testing.buckets",
     "testing.pytest_plugin.tiers",
     "testing.pytest_plugin.guard",
     "testing.pytest_plugin.times",

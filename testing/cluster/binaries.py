@@ -56,7 +56,10 @@ TARGETS = {
     "kueue": Target("kueue", "."),
     "kuberouter": Target("kuberouter", "."),
     "registry": Target("registry", "."),
+    "versitygw": Target("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
 }
+OBJECT_STORE = ("versitygw",)
+"""A server of S3 whose buckets are folders."""
 CLIENTS = ("kubectl", "helm")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 LIGHT = (*CONTROL_PLANE, *CLIENTS, "kwok")

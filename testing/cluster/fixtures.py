@@ -31,6 +31,7 @@ NODES = 4
 OWN_NAME = re.compile(r"pytest-[a-z]+-(\d+)")
 
 PROGRAMS = {
+    "s3": binaries.OBJECT_STORE,
     "light_cluster": binaries.LIGHT,
     "light_cluster_with_nodes": binaries.LIGHT,
     "upgrade_cluster": binaries.LIGHT,

@@ -36,6 +36,7 @@ FIXTURES = {
     "long_computation": Tier.PROCESS,
     "runs": Tier.PROCESS,
     "isolated": Tier.PROCESS,
+    "s3": Tier.PROCESS,
     "cluster_programs": Tier.CLUSTER,
     "clients": Tier.CLUSTER,
     "cluster": Tier.CLUSTER,

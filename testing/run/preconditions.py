@@ -52,7 +52,7 @@ def obstacles(tiers: Iterable[Tier]) -> list[Obstacle]:
 
 def _obstacle(tier: Tier) -> Obstacle | None:
     checks: dict[Tier, tuple[Callable[[], str | None], ...]] = {
-        Tier.PROCESS: (lacks_loopback,),
+        Tier.PROCESS: (lacks_loopback, lacks_object_store),
         Tier.CLUSTER: (lacks_loopback, lacks_cluster_programs),
         Tier.E2E: (lacks_container_rights, lacks_cluster_programs, lacks_node_and_images),
         Tier.LONG: (lacks_cluster_programs, lacks_long_programs),
@@ -88,6 +88,11 @@ def lacks_container_rights() -> str | None:
     if os.geteuid() == 0 or kind.docker_answers():
         return None
     return "containers need root or a Docker engine."
+
+
+def lacks_object_store() -> str | None:
+    """Build the server of object stores; say why that fails."""
+    return _attempt(lambda: binaries.ensure(binaries.OBJECT_STORE))
 
 
 def lacks_cluster_programs() -> str | None:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from tfparallel_trainer.checkpoint import files, shard, store
+from tfparallel_trainer.storage import folder as folders
 
 
 def variables(value: float) -> dict[str, keras.Variable]:
@@ -27,4 +28,4 @@ def at(step: int) -> files.Position:
 def opened(
     folder: pathlib.Path, attempt: int | None = 1, keep: int = 2, job: str = "a"
 ) -> store.Store:
-    return store.Store(folder, keep, job, attempt, lambda _: None)
+    return store.Store(folders.Folder(folder), keep, job, attempt, lambda _: None)

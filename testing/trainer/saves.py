@@ -64,7 +64,7 @@ class Moment:
 
     def of_step(self, step: int) -> dict[str, str]:
         """What tells a process that trains the model to end in the save of a step."""
-        ending = f"-{step}/{self.file}".rstrip("/")
+        ending = f"-{step:010}/{self.file}".rstrip("/")
         return {"EVENT": self.event, "ENDING": ending, "LIMIT": str(self.limit)}
 
     @property

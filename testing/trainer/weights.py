@@ -8,6 +8,8 @@ import numpy as np
 
 from tfparallel_trainer.checkpoint import files, store
 from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.storage import directory
+from tfparallel_trainer.storage import folder as folders
 
 TOLERANCE = 1e-10
 """Of weights in float64, after some tens of steps."""
@@ -28,13 +30,20 @@ def run_difference(folder: pathlib.Path, expected: Sequence[Any]) -> float:
 
 def checkpoint(output: pathlib.Path, step: int | None = None) -> dict[str, Any]:
     """Read and verify the variables of a checkpoint, the newest by default."""
-    folder = output / outputs.CHECKPOINTS
-    return of_files(store.checkpoints(folder)[-1] if step is None else folder / store.name(step))
+    folder = folders.Folder(output / outputs.CHECKPOINTS)
+    return of_directory(
+        store.checkpoints(folder)[-1] if step is None else folder.child(store.name(step))
+    )
 
 
 def of_files(path: pathlib.Path) -> dict[str, Any]:
     """Read and verify the variables of the checkpoint in a folder."""
-    return dict(files.read(path, files.read_index(path)))
+    return of_directory(folders.Folder(path))
+
+
+def of_directory(checkpoint: directory.Directory) -> dict[str, Any]:
+    """Read and verify the variables of a checkpoint."""
+    return dict(files.read(checkpoint, files.read_index(checkpoint)))
 
 
 def of_model(variables: Mapping[str, Any]) -> list[Any]:

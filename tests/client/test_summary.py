@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from tfparallel.terminal import placement, summary
+from tfparallel.machine import summary
+from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import conditions
 from tfparallel_operator.local import folders, run

@@ -9,6 +9,7 @@ import pytest
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files, keys, shard, store
+from tfparallel_trainer.storage import folder as folders
 
 
 def nested() -> keras.Model:
@@ -69,7 +70,7 @@ def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("name", ["part-00000.bin", "part-00000.json", "index.json"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) -> None:
     said: list[str] = []
-    saved = store.Store(tmp_path, 3, "a", 1, said.append)
+    saved = store.Store(folders.Folder(tmp_path), 3, "a", 1, said.append)
     saved.save(checkpoints.state(1), checkpoints.at(1))
     saved.save(checkpoints.state(2), checkpoints.at(2))
     damaged = tmp_path / "step-0000000002" / name
@@ -84,7 +85,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) 
 
 
 def test_an_interrupted_write_leaves_nothing_to_restore(tmp_path: pathlib.Path) -> None:
-    files.write_part(tmp_path / ".writing-000001-99", 0, checkpoints.state(5))
+    files.write_part(folders.Folder(tmp_path / ".writing-000001-99"), 0, checkpoints.state(5))
     saved = checkpoints.opened(tmp_path)
     assert saved.restore(checkpoints.state(0)) is None
     saved.save(checkpoints.state(6), checkpoints.at(6))

@@ -7,9 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import launch, normalised, ranks
+from testing.trainer import launch, normalised, ranks, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.step import finite
 
@@ -91,7 +90,7 @@ def train(
     with trainings.Runs(folder).group(environments) as group:
         (ended,) = group.wait(90)
     newest = sorted((folder / "output" / "checkpoints").glob("step-*"))[-1]
-    return ended, dict(files.read(newest, files.read_index(newest)))
+    return ended, weights.of_files(newest)
 
 
 def test_training_stops_before_the_checkpoint_is_spoilt(tmp_path: pathlib.Path) -> None:

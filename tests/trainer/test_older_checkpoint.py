@@ -11,6 +11,7 @@ from testing.trainer import runs as trainings
 from testing.trainer import weights
 from tfparallel_trainer.checkpoint import store
 from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.storage import folder as folders
 
 SAVED = pathlib.Path(__file__).parent / "checkpoints"
 FORMAT_1, FORMAT_2 = SAVED / "a98b046", SAVED / "8e63e94"
@@ -40,7 +41,6 @@ def test_a_checkpoint_of_another_format_is_refused_and_stays(runs: trainings.Run
     run = resume(runs, FORMAT_1)
     assert run.chief.code == exits.Exit.BAD_CONFIGURATION, run.ended
     assert "has format 1, and this version of the trainer reads format 2" in run.chief.errors
-    assert "trainer.checkpoint.claim" in run.chief.errors
-    assert [path.name for path in store.checkpoints(run.output / outputs.CHECKPOINTS)] == [
-        store.name(BEGUN)
-    ]
+    assert "give trainer.checkpoint another claim or uri" in run.chief.errors
+    kept = store.checkpoints(folders.Folder(run.output / outputs.CHECKPOINTS))
+    assert [checkpoint.name for checkpoint in kept] == [store.name(BEGUN)]

@@ -11,6 +11,8 @@ from tfparallel_trainer import progress, reporting
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.logs import console, records
+from tfparallel_trainer.storage import folder as folders
+from tfparallel_trainer.storage import mirror
 
 
 class Kept(progress.Pusher):
@@ -71,7 +73,7 @@ def test_a_resumed_run_tells_its_own_pace(clock: Clock) -> None:
 def test_a_report_costs_next_to_nothing(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written = records.Records(tmp_path)
+    written = records.Records(tmp_path, mirror.of(tmp_path, folders.Folder(tmp_path)))
     reporter = reporting.Reporter(console.Console("test"), written, Kept(), chief=True)
     costs = []
     for step in range(1, 101):

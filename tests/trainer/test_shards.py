@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files, owner, peers, shard, store, values
+from tfparallel_trainer.storage import folder as folders
 
 Division = tuple[tuple[int, ...], ...]
 """For each axis of a variable where its parts begin."""
@@ -63,7 +64,7 @@ class Processes:
         names = tuple(f"worker-{number}" for number in range(self._count))
         together = peers.Peers(me=me, names=names, gather=gather)
         folder = self._folders[me % len(self._folders)]
-        return store.Store(folder, 3, "a", 1, self.said.append, together)
+        return store.Store(folders.Folder(folder), 3, "a", 1, self.said.append, together)
 
 
 def at(step: int) -> files.Position:
@@ -197,9 +198,9 @@ def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
 
     def work(me: int, own: store.Store) -> None:
         if me == 1:  # a folder where its file should be
-            taken = owner.find(tmp_path)
+            taken = owner.find(folders.Folder(tmp_path))
             assert taken is not None
-            draft = tmp_path / f".writing-{own.attempt:06}-{taken.process}-2"
+            draft = tmp_path / f".writing-{own.attempt:06}-{taken.process}-1-{store.name(2)}"
             (draft / "part-00001.bin").mkdir(parents=True)
         own.save(given_states[me], at(2))
 
@@ -218,7 +219,7 @@ def test_a_slow_process_is_waited_for(tmp_path: pathlib.Path) -> None:
     def work(me: int, own: store.Store) -> bool:
         if me == 1:
             time.sleep(0.5)
-            assert not store.checkpoints(tmp_path)
+            assert not store.checkpoints(folders.Folder(tmp_path))
         own.save(given_states[me], at(1))
         return (tmp_path / "step-0000000001" / "index.json").is_file()
 
@@ -241,7 +242,9 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
         with pytest.raises(errors.StorageError, match=said):
             checkpoints.opened(tmp_path).save(state, at(1))
     checkpoints.opened(tmp_path).save(given_state, at(1))
-    assert [path.name for path in store.checkpoints(tmp_path)] == ["step-0000000001"]
+    assert [path.name for path in store.checkpoints(folders.Folder(tmp_path))] == [
+        "step-0000000001"
+    ]
 
 
 def test_processes_that_share_no_folder_are_told(tmp_path: pathlib.Path) -> None:

@@ -5,6 +5,7 @@ import itertools
 import pathlib
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing import buckets
 from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, inputs, user
@@ -266,23 +268,47 @@ def test_wrong_record_files_are_refused(
 
 
 def test_records_at_an_address_are_refused() -> None:
-    address = "gs://bucket/a.tfrecord"
-    with pytest.raises(errors.UserCodeError, match=r"'gs://bucket/a.tfrecord', an address"):
+    address = "http://bucket/a.tfrecord"
+    with pytest.raises(errors.BadConfigurationError, match=r"'http://bucket/a.tfrecord' is not an"):
         opened(lambda: inputs.Records([address], lambda record: (record, record)), division(1, 1))
 
 
 PAGES = [(launch.REPOSITORY / "docs" / page).read_text() for page in ("data.md", "sources.md")]
 BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page, re.S)]
+OF_BUCKETS = [block for block in BLOCKS if "my-bucket" in block]
+OF_FILES = [block for block in BLOCKS if block not in OF_BUCKETS]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: str(BLOCKS.index(block)))
-def test_the_examples_of_the_pages_give_examples(block: str, tmp_path: pathlib.Path) -> None:
-    block = block.replace('"/images', f'"{tmp_path}/images')
-    (tmp_path / "images").mkdir()
+@pytest.mark.parametrize("block", OF_FILES, ids=lambda block: str(BLOCKS.index(block)))
+def test_the_examples_of_the_page_give_examples(block: str, tmp_path: pathlib.Path) -> None:
+    write_files(tmp_path)
+    assert examples_of(block, tmp_path) in (2, 100)
+
+
+@pytest.mark.parametrize("block", OF_BUCKETS, ids=lambda block: str(BLOCKS.index(block)))
+def test_the_examples_of_the_page_read_from_a_bucket(
+    block: str, tmp_path: pathlib.Path, s3: buckets.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    write_files(tmp_path / "files")
+    for path in (tmp_path / "files").rglob("*.*"):
+        s3.put(path.relative_to(tmp_path / "files").as_posix(), path.read_bytes())
+    assert examples_of(block.replace("my-bucket", s3.name), tmp_path) == 2
+
+
+def write_files(folder: pathlib.Path) -> None:
+    """Write the files that the examples of the page read."""
+    (folder / "images").mkdir(parents=True)
     for name in ("cat", "dog"):
         picture = tf.io.encode_png(tf.zeros((8, 8, 1), tf.uint8)).numpy()
-        (tmp_path / "images" / f"{name}.png").write_bytes(picture)
-    write_features(tmp_path / "a.tfrecord", {"x": [[1.0] * 3] * 2, "y": [[3.0]] * 2})
+        (folder / "images" / f"{name}.png").write_bytes(picture)
+    write_features(folder / "a.tfrecord", {"x": [[1.0] * 3] * 2, "y": [[3.0]] * 2})
+    np.savez(folder / "digits.npz", x=np.ones((2, 3)), y=np.ones((2, 1)))
+
+
+def examples_of(block: str, tmp_path: pathlib.Path) -> int:
+    """Count the examples that the data function of an example gives."""
+    block = block.replace('"/images', f'"{tmp_path}/images')
     (tmp_path / "model.py").write_text(f"{block}\n\ndef build_model():\n    pass\n")
     made = user.load(tmp_path, "model.py")
     request = source.Request(
@@ -294,7 +320,7 @@ def test_the_examples_of_the_pages_give_examples(block: str, tmp_path: pathlib.P
     )
     (first, *rest) = source.training(made, request).epoch(0, 0)
     assert all(part is not None for part in first.parts)
-    assert sum(one.examples for one in (first, *rest)) in (2, 100)
+    return sum(one.examples for one in (first, *rest))
 
 
 STEPS, FIRST_STEPS, BATCH, SEED = 17, 7, 8, 5

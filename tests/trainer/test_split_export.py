@@ -15,6 +15,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard, values
 from tfparallel_trainer.split.state import blueprint, export, warm
 from tfparallel_trainer.step import averages, replica
+from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__:DeprecationWarning",  # within Keras
@@ -77,13 +78,13 @@ def halves(model: Any) -> list[shard.State]:
     return [shard.State([share], wholes) for share in shares]
 
 
-def save(model: Any, folder: pathlib.Path) -> pathlib.Path:
-    parts = halves(model)
-    folder.mkdir()
+def save(model: Any, folder: pathlib.Path) -> folders.Folder:
+    parts, root = halves(model), folders.Folder(folder.parent)
+    draft = root.draft(folder.name, "1")
     for number, state in enumerate(parts):
-        files.write_part(folder, number, state)
-    files.complete(folder, 2, 1, AT, parts[0].wholes)
-    return folder
+        files.write_part(draft, number, state)
+    root.publish(draft, folder.name, files.complete(draft, 2, 1, AT, parts[0].wholes))
+    return root.child(folder.name)
 
 
 NOT_LOADED = ("nested", "own_layers")
@@ -145,7 +146,7 @@ def test_the_state_of_any_optimizer_is_in_the_file(tmp_path: pathlib.Path, name:
 def test_a_damaged_checkpoint_is_not_exported(tmp_path: pathlib.Path) -> None:
     given = module(split_models.skips)
     checkpoint = save(eager(given), tmp_path / "checkpoint")
-    (checkpoint / "part-00001.bin").write_bytes(b"")
+    (checkpoint.path / "part-00001.bin").write_bytes(b"")
     with pytest.raises(errors.StorageError, match=r"part-00001.bin is damaged"):
         export.save(blueprint.draw(given, 3), checkpoint, tmp_path / "model.keras", given)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

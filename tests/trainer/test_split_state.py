@@ -11,6 +11,7 @@ from testing.trainer import reference, saves, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.checkpoint import store
 from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
@@ -112,7 +113,7 @@ def test_killed_during_a_save_it_goes_on_from_the_one_before(
             processes = group.wait(LIMIT)
         assert processes[victim].code == moment.code, processes
         assert processes[1 - victim].code == exits.Exit.PEER_LOST, processes
-        assert store.checkpoints(checkpoints)[-1].name == store.name(step - 1)
+        assert store.checkpoints(folders.Folder(checkpoints))[-1].name == store.name(step - 1)
         weights.checkpoint(checkpoints.parent)  # reads and verifies all of it
     killed, unbroken = (
         runs.finish("model.py", folder=folder, limit=LIMIT, **job)

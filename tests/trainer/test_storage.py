@@ -15,11 +15,12 @@ import pytest
 import tensorflow as tf
 
 from testing import disks, waiting
-from testing.trainer import checkpoints, launch
+from testing.trainer import checkpoints, launch, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, export, failures, user
-from tfparallel_trainer.checkpoint import files, store
+from tfparallel_trainer.checkpoint import store
 from tfparallel_trainer.contract import exits
+from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -208,8 +209,8 @@ def test_a_full_disk_is_told_and_leaves_a_good_checkpoint(
     assert "step-0000000002 is the last good one" in ended.errors
     checkpoints = small_disk / "checkpoints"
     for name in ("step-0000000001", "step-0000000002"):
-        index = files.read_index(checkpoints / name)
-        assert all(np.isfinite(array).all() for _, array in files.read(checkpoints / name, index))
+        saved = weights.of_files(checkpoints / name)
+        assert all(np.isfinite(array).all() for array in saved.values())
     assert not (checkpoints / "step-0000000003").exists()
 
 
@@ -231,18 +232,17 @@ def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
             group.wait_for_output(0, "] step ")
             # The kernel refuses while a file is being written.
             waiting.until(
-                lambda: store.checkpoints(folder) and not remount(folder, "ro"),
+                lambda: store.checkpoints(folders.Folder(folder)) and not remount(folder, "ro"),
                 "a moment in which nothing is written",
                 poll=0.01,
             )
             (ended,) = group.wait(90)
-        kept = store.checkpoints(folder)
+        kept = store.checkpoints(folders.Folder(folder))
         assert ended.code == exits.Exit.STORAGE_FAILED, ended
         assert "cannot be written ([Errno 30] Read-only file system" in ended.errors
         assert f"{kept[-1].name} is the last good one" in ended.errors
-        assert all(
-            np.isfinite(a).all() for _, a in files.read(kept[-1], files.read_index(kept[-1]))
-        )
+        saved = weights.of_directory(kept[-1])
+        assert all(np.isfinite(array).all() for array in saved.values())
 
         with begin(tmp_path, checkpoint=checkpoint) as group:  # as the operator tries again
             (ended,) = group.wait(90)

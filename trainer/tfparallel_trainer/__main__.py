@@ -29,7 +29,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         out = console.Console(given.cluster.task.name, failure_file)
         preflight.check(given)
         if preflight.finished(given) and not results.owed(given):
-            out.say(f"this job has already finished; its results are in {given.output_dir}")
+            out.say(f"this job has already finished; its results are in {given.results}")
         else:
             _tell_cluster(env)
             _attempt(given, out, started)

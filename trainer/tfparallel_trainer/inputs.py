@@ -43,10 +43,11 @@ class Arrays(_Mapped):
 
 
 class Records(_Mapped):
-    """TFRecord files that are not compressed, on disks that this process can read.
+    """TFRecord files that are not compressed, on a disk or in a bucket.
 
     Args:
-        paths: the files; their records are numbered in this order.
+        paths: the files, or addresses such as s3://bucket/a.tfrecord, which are copied to the local
+            disk first (see `Context.fetch`); their records are numbered in this order.
         parse: makes an example of a record (a scalar string); as a function of `map`.
     """
 

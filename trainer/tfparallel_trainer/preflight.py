@@ -8,6 +8,7 @@ from tfparallel_trainer import errors, settings
 from tfparallel_trainer.contract import environment, job_file, outputs
 from tfparallel_trainer.distributed import tpu_name
 from tfparallel_trainer.mesh import tasks
+from tfparallel_trainer.storage import address, connection
 
 _STRATEGIES = (
     "Mirrored",
@@ -28,6 +29,7 @@ def check(given: settings.Settings) -> None:
         BadConfigurationError: strategy and cluster do not fit each other, or the module has
             changed since this job was run to its end.
     """
+    _check_bucket(given)
     _check_module(given)
     strategy, processes = given.job.strategy, len(given.cluster.tasks)
     if strategy not in _STRATEGIES:
@@ -59,6 +61,28 @@ def check(given: settings.Settings) -> None:
         _check_under_strategy(given)
 
 
+def _check_bucket(given: settings.Settings) -> None:
+    """Refuse a bucket that cannot be used, before minutes are spent on data and model.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+    checkpoint = given.job.trainer.checkpoint
+    if checkpoint is None or checkpoint.uri is None:
+        return
+    try:
+        connection.check(address.Address.parse(checkpoint.uri))
+    except connection.RefusedError as error:
+        raise errors.BadConfigurationError(
+            f"trainer.checkpoint.uri is {checkpoint.uri!r}, and {error}."
+        ) from error
+    except OSError as error:
+        raise errors.StorageError(
+            f"trainer.checkpoint.uri is {checkpoint.uri!r}, which does not answer ({error}): see "
+            "the server's address and the network."
+        ) from error
+
+
 def _check_module(given: settings.Settings) -> None:
     """Refuse a module that would not be trained, because another one was, to the end."""
     ended = end_of(given)
@@ -68,7 +92,7 @@ def _check_module(given: settings.Settings) -> None:
         return  # the job itself has ended, and its source was changed afterwards
     raise errors.BadConfigurationError(
         f"{given.job.trainer.module} has changed since this job ended after {ended.steps} steps, "
-        f"and {given.output_dir} holds the results: give another trainer.checkpoint.claim (or "
+        f"and {given.results} holds the results: give trainer.checkpoint another claim or uri (or "
         "--output) to train what it says now, or remove these results."
     )
 
@@ -137,8 +161,7 @@ def finished(given: settings.Settings) -> bool:
 def end_of(given: settings.Settings) -> outputs.Summary | None:
     """How this very job ended in this output directory; None when it has not."""
     try:
-        text = (given.output_dir / outputs.SUMMARY).read_text(encoding="utf-8")
-        summary = outputs.Summary.model_validate_json(text)
+        summary = outputs.Summary.model_validate_json(given.results.read(outputs.SUMMARY))
     except (OSError, pydantic.ValidationError):
         return None
     return summary if summary.done and summary.job_digest == given.digest else None

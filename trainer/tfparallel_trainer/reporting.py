@@ -145,6 +145,15 @@ class Reporter:
         if self._records is not None:
             self._records.event(kind, step, **facts)
 
+    def flush(self) -> None:
+        """Let others read what is recorded, and what else the output folder holds.
+
+        Raises:
+            StorageError: it cannot be copied to where results are kept.
+        """
+        if self._records is not None:
+            self._records.flush()
+
     def _say(self, sentence: str) -> None:
         if self._lines:
             self._out.say(sentence)

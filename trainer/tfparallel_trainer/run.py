@@ -34,6 +34,7 @@ from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import agreement, devices, meeting, shape, watch
 from tfparallel_trainer.step import evaluate, train
+from tfparallel_trainer.storage import folder, mirror
 
 generations = itertools.count()
 """Of the meshes of this process; a script may train several times."""
@@ -149,7 +150,9 @@ def number(digest: str) -> int:
 def reporter_of(given: settings.Settings, process: Process) -> Iterator[reporting.Reporter]:
     """Open the outlets of this process while the body runs."""
     chief = given.cluster.is_chief
-    written = records.Records(given.output_dir) if chief and process.logs else None
+    written = None
+    if chief and process.logs:
+        written = records.Records(given.output_dir, mirror.of(given.output_dir, given.results))
     target = given.progress if chief else None
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
     pusher = progress.Pusher(target, interval, process.out.say)
@@ -184,6 +187,7 @@ def loop(
         began = time.monotonic()
         if ready.save(at):
             reporter.event("checkpoint", at.step, seconds=round(time.monotonic() - began, 3))
+            reporter.flush()
 
     if given.logs_steps and given.cluster.is_chief:
         made = step_log.Recorded(made, ready.replicas[0], given.output_dir)
@@ -261,9 +265,9 @@ def write_results(
     process.watch.moved(f"the export of {outputs.MODEL} began")
     export.save(model, given.output_dir / outputs.MODEL, process.module.path)
     if given.job.trainer.saved_model:
-        folder = given.output_dir / outputs.SAVED_MODEL
+        serving = given.output_dir / outputs.SAVED_MODEL
         process.watch.moved(f"the export of {outputs.SAVED_MODEL} began")
-        export.save_for_serving(model, folder, process.module.path)
+        export.save_for_serving(model, serving, process.module.path)
     write_summary(given, process, ready, reporter, position, steps_by_worker)
 
 
@@ -294,8 +298,10 @@ def write_summary(
         steps_by_worker=steps_by_worker,
     )
     reporter.event("done", position.step)
+    reporter.flush()
     content = summary.model_dump_json(by_alias=True, exclude_none=True)
-    files.write_text(given.output_dir / outputs.SUMMARY, content)
+    folder.Folder(given.output_dir).write(outputs.SUMMARY, content.encode())
+    reporter.flush()  # the last file: it says that the others are in place
     process.out.say(
         f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
     )

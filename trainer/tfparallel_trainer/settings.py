@@ -10,9 +10,11 @@ from collections.abc import Mapping
 import pydantic
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import environment, job_file
+from tfparallel_trainer.contract import environment, job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.mesh import tasks
+from tfparallel_trainer.storage import address, bucket, directory
+from tfparallel_trainer.storage import folder as folders
 
 WITH_SERVERS = "ParameterServer"
 """The strategy that trains asynchronously."""
@@ -68,6 +70,19 @@ class Settings:
         """SHA-256 of the user's module; of nothing if it cannot be read, which shows later."""
         path = self.source_dir / self.job.trainer.module
         return hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
+
+    @property
+    def results(self) -> directory.Directory:
+        """Where checkpoints and results are kept: the output folder, or below the job's URI."""
+        checkpoint = self.job.trainer.checkpoint
+        if checkpoint is None or checkpoint.uri is None:
+            return folders.Folder(self.output_dir)
+        return bucket.Bucket(address.Address.parse(checkpoint.uri).child(self.job.name))
+
+    @property
+    def checkpoints(self) -> directory.Directory:
+        """The directory of the checkpoints."""
+        return self.results.child(outputs.CHECKPOINTS)
 
     @property
     def uses_servers(self) -> bool:
@@ -166,8 +181,8 @@ def folder(path: str | os.PathLike[str], name: str) -> pathlib.Path:
     text = os.fspath(path)
     if "://" in text:
         raise errors.BadConfigurationError(
-            f"{name} is {text!r}, an address, and checkpoints are written to folders: give a "
-            "folder of a claim (a CSI driver mounts buckets as claims, too)."
+            f"{name} is {text!r}, an address, and must be a local folder: for a bucket, set "
+            "trainer.checkpoint.uri of a job, or mount it by a claim of a CSI driver."
         )
     return pathlib.Path(path)
 

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tfparallel_trainer import settings, stall, user, warm
 from tfparallel_trainer.checkpoint import files, keys, shard, store
-from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, nest, source
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.step import metric_sums, replica, state
@@ -93,7 +92,7 @@ def prepare(
     watch.moved("reading the newest checkpoint began")
     restored = saved.restore(held) if saved is not None else None
     if restored is not None:
-        say(f"resuming after step {restored.step} from {given.output_dir / outputs.CHECKPOINTS}")
+        say(f"resuming after step {restored.step} from {given.checkpoints}")
     weights = given.job.trainer.initial_weights
     if restored is None and weights is not None and given.cluster.is_chief:
         watch.moved("reading the initial weights began")
@@ -125,8 +124,7 @@ def _store(given: settings.Settings, say: Callable[[str], None]) -> store.Store 
     checkpoint = given.job.trainer.checkpoint
     if checkpoint is None or not given.cluster.is_chief:
         return None
-    folder = given.output_dir / outputs.CHECKPOINTS
-    return store.Store(folder, checkpoint.keep, given.job_uid, given.attempt, say)
+    return store.Store(given.checkpoints, checkpoint.keep, given.job_uid, given.attempt, say)
 
 
 def over(mesh: shape.Mesh, given: settings.Settings, devices: int) -> feed.Division:

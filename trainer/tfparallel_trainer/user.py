@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, faults, random_state
+from tfparallel_trainer.storage import fetch
 
 _REQUIRED = ("build_model", "training_data")
 _OPTIONAL = ("compile_model", "evaluation_data", "build_strategy", "callbacks", "layer_ways")
@@ -35,7 +36,18 @@ class Context:
     source_dir: pathlib.Path
     """Folder of the module and the files beside it."""
     output_dir: pathlib.Path
-    """Folder of checkpoints, model and logs."""
+    """Folder of checkpoints, model and logs; with trainer.checkpoint.uri, of model and logs."""
+
+    def fetch(self, address: str) -> pathlib.Path:
+        """Copy an object of a bucket to the local disk, once for all processes of a machine.
+
+        Args:
+            address: s3://bucket/key or gs://bucket/key; with a slash at its end, all objects below.
+
+        Returns:
+            The local file, or the local folder.
+        """
+        return fetch.fetch(address)
 
 
 def _unheard(_: str) -> None:

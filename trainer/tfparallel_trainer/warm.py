@@ -11,6 +11,7 @@ import h5py
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys
+from tfparallel_trainer.storage import address, fetch
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _INSIDE = "model.weights.h5"
@@ -22,7 +23,7 @@ def load(model: Any, given: str, folder: pathlib.Path) -> None:
 
     Args:
         model: a built and compiled model.
-        given: `trainer.initialWeights`: a path, relative to `folder` or absolute.
+        given: `trainer.initialWeights`: a path, relative to `folder` or absolute, or an address.
         folder: the folder of the user's module.
 
     Raises:
@@ -46,7 +47,7 @@ def reading(given: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
     Raises:
         BadConfigurationError: the file is not there, or cannot be read.
     """
-    path = folder / given
+    path = fetch.fetch(given) if address.is_address(given) else folder / given
     if not path.name.endswith((_MODEL, _WEIGHTS)) or not path.is_file():
         raise errors.BadConfigurationError(
             f"trainer.initialWeights is {given!r}: give a file that ends in {_MODEL} or {_WEIGHTS} "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tfparallel_operator.api import paths, rules
-from tfparallel_trainer.contract import environment
+from tfparallel_trainer.contract import environment, job_file
 
 RESERVED_VARIABLES = (
     environment.TF_CONFIG,
@@ -43,6 +43,17 @@ TRAINER = rules.Rules(
     rules.Rule(
         "!has(self.source) || has(self.source.configMap) != has(self.source.archive)",
         "give either source.configMap or source.archive; remove source if the image has the code",
+    ),
+    rules.Rule(
+        "!has(self.checkpoint) || has(self.checkpoint.claim) != has(self.checkpoint.uri)",
+        "give either checkpoint.claim or checkpoint.uri, so that state has one place",
+    ),
+    rules.Rule(
+        "!has(self.checkpoint) || !has(self.checkpoint.uri)"
+        f" || self.checkpoint.uri.matches('{job_file.URI}')",
+        "give checkpoint.uri as s3://BUCKET/PREFIX or gs://BUCKET/PREFIX",
+        "'checkpoint.uri is %s: give s3://BUCKET/PREFIX or gs://BUCKET/PREFIX'"
+        ".format([self.checkpoint.uri])",
     ),
 )
 

@@ -227,8 +227,9 @@ def _described(case: situation.Case) -> job_status.JobStatus:
         return status
     if trainer.checkpoint is not None:
         reason = names.Reason.CHECKPOINT_CONFIGURED
-        claim = claims.name(case.job, trainer.checkpoint.claim)
-        message = f"a restart goes on from the checkpoints on claim {claim}"
+        claim, uri = trainer.checkpoint.claim, trainer.checkpoint.uri
+        place = uri if claim is None else f"claim {claims.name(case.job, claim)}"
+        message = f"a restart goes on from the checkpoints on {place}"
     else:
         reason = names.Reason.NO_CHECKPOINT
         message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"

@@ -38,7 +38,7 @@ def fill(
     _add_user_fields(pod_spec, container, job, trainer)
     sources.add(pod_spec, container, trainer.source)
     volume: dict[str, Any] = {"emptyDir": {}}
-    if trainer.checkpoint is not None:
+    if trainer.checkpoint is not None and trainer.checkpoint.claim is not None:
         volume = containers.claim(claims.name(job, trainer.checkpoint.claim))
     containers.mount(
         pod_spec, container, "tfparallel-output", paths.OUTPUT_DIR, volume, read_only=False

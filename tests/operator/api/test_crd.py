@@ -111,6 +111,22 @@ BAD: dict[str, tuple[Change, str]] = {
         "give either epochs or steps, so that training has one length",
     ),
     "no length": (_trainer(seed=1), "give either epochs or steps, so that training has one length"),
+    "state in two places": (
+        _trainer(epochs=1, checkpoint={"claim": "c", "uri": "s3://b"}),
+        "give either checkpoint.claim or checkpoint.uri, so that state has one place",
+    ),
+    "state in no place": (
+        _trainer(epochs=1, checkpoint={}),
+        "give either checkpoint.claim or checkpoint.uri, so that state has one place",
+    ),
+    "state on a web server": (
+        _trainer(epochs=1, checkpoint={"uri": "https://b/c"}),
+        "checkpoint.uri is https://b/c: give s3://BUCKET/PREFIX or gs://BUCKET/PREFIX",
+    ),
+    "state in no bucket": (
+        _trainer(epochs=1, checkpoint={"uri": "s3:///prefix"}),
+        "checkpoint.uri is s3:///prefix: give s3://BUCKET/PREFIX or gs://BUCKET/PREFIX",
+    ),
     "a strategy without its servers": (
         lambda job: job["spec"].update(strategy="ParameterServer"),
         "strategy ParameterServer needs servers: add PS, or remove strategy",

@@ -77,6 +77,26 @@ BAD: list[tuple[str, Change, str]] = [
         "give either epochs or steps; neither is given",
     ),
     (
+        "state in two places",
+        lambda d: d["spec"]["trainer"].update(checkpoint={"claim": "c", "uri": "s3://b"}),
+        "spec.trainer.checkpoint: give either claim or uri; both is given",
+    ),
+    (
+        "state in no place",
+        lambda d: d["spec"]["trainer"].update(checkpoint={}),
+        "spec.trainer.checkpoint: give either claim or uri; neither is given",
+    ),
+    (
+        "state on a web server",
+        lambda d: d["spec"]["trainer"].update(checkpoint={"uri": "https://b/c"}),
+        "uri is 'https://b/c': give s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, or give claim",
+    ),
+    (
+        "state in no bucket",
+        lambda d: d["spec"]["trainer"].update(checkpoint={"uri": "s3:///prefix"}),
+        "uri is 's3:///prefix': give s3://BUCKET/PREFIX",
+    ),
+    (
         "an evaluator without anything to read",
         lambda d: d["spec"]["tfReplicaSpecs"].update(Evaluator={}),
         "the evaluator reads checkpoints: give trainer.checkpoint, or remove Evaluator",

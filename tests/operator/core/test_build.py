@@ -183,6 +183,18 @@ def _fields(trainer: job_file.TrainerSpec) -> dict[str, Any]:
     return {name: getattr(trainer, name) for name in job_file.TrainerSpec.model_fields}
 
 
+def test_checkpoints_in_a_bucket_leave_a_pod_with_a_folder_of_its_own() -> None:
+    document = builders.manifest(trainer=True, worker=2)
+    document["spec"]["trainer"]["checkpoint"] = {"uri": "s3://bucket/runs"}
+    job = load.parse_job(document)
+    volumes = {volume["name"]: volume for volume in a_pod(job)["spec"]["volumes"]}
+    assert volumes["tfparallel-output"] == {"name": "tfparallel-output", "emptyDir": {}}
+    content = build.config(job, builders.SETTINGS)["data"][build.JOB_FILE_KEY]
+    checkpoint = job_file.JobFile.model_validate_json(content).trainer.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.uri == "s3://bucket/runs"
+
+
 def test_the_job_file_is_what_the_trainer_reads() -> None:
     job = builders.a_job(trainer=True, chief=1, worker=2)
     data = build.config(job, builders.SETTINGS)["data"]

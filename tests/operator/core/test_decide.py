@@ -181,10 +181,14 @@ def test_status_says_whether_a_restart_would_resume() -> None:
     world = builders.a_world(trainer=True, worker=1)
     assert builders.truth(world, names.Condition.RESUMABLE) == ("False", "NoCheckpoint")
     document = builders.manifest(trainer=True, worker=1)
-    document["spec"]["trainer"]["checkpoint"] = {"claim": "c"}
-    world = builders.World(load.parse_job(document))
-    world.settle()
-    assert builders.truth(world, names.Condition.RESUMABLE) == ("True", "CheckpointConfigured")
+    for checkpoint, place in (({"claim": "c"}, "claim c"), ({"uri": "gs://b/c"}, "gs://b/c")):
+        document["spec"]["trainer"]["checkpoint"] = checkpoint
+        world = builders.World(load.parse_job(document))
+        world.settle()
+        assert builders.truth(world, names.Condition.RESUMABLE) == ("True", "CheckpointConfigured")
+        resumable = conditions.find(world.status, names.Condition.RESUMABLE)
+        assert resumable is not None
+        assert resumable.message == f"a restart goes on from the checkpoints on {place}"
 
 
 def test_why_a_pod_waits_stands_in_the_status() -> None:

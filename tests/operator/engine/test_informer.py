@@ -136,8 +136,8 @@ async def test_a_list_that_the_watch_has_overtaken_brings_nothing_back(
     async with world.running():
         answer = world.api.page
 
-        async def late(*given: Any) -> client.Listing:
-            listing = await answer(*given)
+        async def late(*arguments: Any, **options: Any) -> client.Listing:
+            listing = await answer(*arguments, **options)
             world.api.remove(resources.PODS.path("default", "a"))
             await _turns()
             return listing

@@ -1,19 +1,17 @@
-"""One checkpoint on disk: a folder with an index and a part for each process that holds variables.
+"""One checkpoint: a directory with an index and a part for each process that holds variables.
 
 `part-00000.bin` holds the pieces of variables that the first process has, one after the other;
 `part-00000.json` says of each where it lies in its variable, and has the CRC-32 of each block of
-its rows. A part's index is written when all of its data is on the disk and has been read back. When
-all parts are there, and together hold every element of every variable once, `index.json` is
-written, and the folder gets its name. So a folder with the right name is whole unless the disk
-damaged it, which the sums show.
+its rows. A part's index is written when all of its data is stored and has been read back. When all
+parts are there, and together hold every element of every variable once, `directory.publish` writes
+`index.json` and makes the directory an entry. So an entry is whole unless the storage damaged it,
+which the sums show.
 """
 
 import json
-import os
-import pathlib
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pydantic
@@ -21,12 +19,12 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import shard, values
+from tfparallel_trainer.storage import directory
 
 FORMAT = 2
-_INDEX = "index.json"
 _OTHER_FORMAT = (
     "{} has format {}, and this version of the trainer reads format {}: train on with the image "
-    "that wrote it, or give another trainer.checkpoint.claim to begin from step 0."
+    "that wrote it, or give trainer.checkpoint another claim or uri to begin from step 0."
 )
 
 
@@ -93,46 +91,45 @@ class DamagedError(Exception):
     """A checkpoint is not whole; the text says what is wrong."""
 
 
-def write_part(folder: pathlib.Path, number: int, state: shard.State) -> None:
-    """Write what a process's ranks write into a folder, flush it to the disk and read it back.
+def write_part(folder: directory.Directory, number: int, state: shard.State) -> None:
+    """Write what a process's ranks write into a directory, and read it back.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: the storage does not take it.
         DamagedError: what was read back differs.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, list[Piece]] = {}
     entries: dict[str, Entry] = {}
-    with _data(folder, number).open("wb") as data:
+    end = 0
+    with folder.writer(_data(number)) as data:
         for key, one in state.each():
             if not one.writes:
                 continue
-            written.setdefault(key, []).append(_write(data, one, number))
+            piece, end = _write(data, one, number, end)
+            written.setdefault(key, []).append(piece)
             entries[key] = Entry(
                 shape=one.shape,
                 dtype=tf.as_dtype(one.variable.dtype).name,
                 label=one.label,
                 pieces=tuple(written[key]),
             )
-        _flush(data)
     for key, entry in entries.items():
         for piece in entry.pieces:
             for _ in _blocks(folder, key, entry, piece, piece.box):
                 pass
-    with _list(folder, number).open("w", encoding="utf-8") as file:
-        file.write(_Part(arrays=entries).model_dump_json())
-        _flush(file)
-    sync_folder(folder)
+    with folder.writer(_list(number)) as listing:
+        listing.write(_Part(arrays=entries).model_dump_json().encode())
+    folder.flush()
 
 
 def complete(
-    folder: pathlib.Path,
+    folder: directory.Directory,
     parts: int,
     attempt: int,
     at: Position,
     wanted: Mapping[str, shard.Whole],
-) -> None:
-    """Write the index of a checkpoint whose parts are written.
+) -> bytes:
+    """Build the index of a checkpoint whose parts are written.
 
     Args:
         folder: where the parts are.
@@ -141,8 +138,10 @@ def complete(
         at: how far training has come.
         wanted: all variables, by key.
 
+    Returns:
+        The content of `index.json`.
+
     Raises:
-        OSError: the disk does not take it.
         DamagedError: a part is missing, or an element of a variable is in none or in two of them.
     """
     sums = tuple(zlib.crc32(_content(folder, number, parts)) for number in range(parts))
@@ -160,13 +159,10 @@ def complete(
             raise DamagedError(f"{key} ({entry.label}): {error}") from error
         if missing:
             raise DamagedError(f"{missing} elements of {key} ({entry.label}) are in no part")
-    with (folder / _INDEX).open("w", encoding="utf-8") as file:
-        file.write(index.model_dump_json(indent=1))
-        _flush(file)
-    sync_folder(folder)
+    return index.model_dump_json(indent=1).encode()
 
 
-def read_index(folder: pathlib.Path) -> Index:
+def read_index(folder: directory.Directory) -> Index:
     """Read what a checkpoint holds, without its arrays.
 
     Raises:
@@ -174,17 +170,17 @@ def read_index(folder: pathlib.Path) -> Index:
         BadConfigurationError: another version of the trainer wrote it, in a format of its own.
     """
     try:
-        content = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        content = json.loads(folder.read(directory.INDEX))
         written = content.get("format") if isinstance(content, dict) else None
         if isinstance(written, int) and written != FORMAT:
             raise errors.BadConfigurationError(_OTHER_FORMAT.format(folder, written, FORMAT))
         index = Index.model_validate(content)
     except (OSError, ValueError) as error:
-        raise DamagedError(f"{folder / _INDEX} cannot be read: {error}") from error
+        raise DamagedError(f"{folder}/{directory.INDEX} cannot be read: {error}") from error
     return index.model_copy(update={"arrays": _gather(folder, index)})
 
 
-def read(folder: pathlib.Path, index: Index) -> Iterator[tuple[str, Any]]:
+def read(folder: directory.Directory, index: Index) -> Iterator[tuple[str, Any]]:
     """Give each key and its array, one at a time, checked.
 
     Raises:
@@ -198,7 +194,7 @@ def read(folder: pathlib.Path, index: Index) -> Iterator[tuple[str, Any]]:
 
 
 def blocks(
-    folder: pathlib.Path, index: Index, key: str, wanted: shard.Box
+    folder: directory.Directory, index: Index, key: str, wanted: shard.Box
 ) -> Iterator[tuple[shard.Box, Any]]:
     """Give a part of a variable, in blocks, each checked and with the place that it has.
 
@@ -219,41 +215,23 @@ def blocks(
         raise DamagedError(f"{folder} lacks {left} elements of {key} ({entry.label})")
 
 
-def sync_folder(folder: pathlib.Path) -> None:
-    """Make the names in a folder last over a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_text(path: pathlib.Path, text: str) -> None:
-    """Write a small file so that readers see all of it or what was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        _flush(file)
-    draft.replace(path)
-    sync_folder(path.parent)
-
-
-def _write(data: IO[bytes], one: shard.Shard, part: int) -> Piece:
-    """Append a shard to a file."""
-    offset, sums, box = data.tell(), [], one.box
+def _write(data: directory.Writer, one: shard.Shard, part: int, offset: int) -> tuple[Piece, int]:
+    """Append a shard to a file at an offset; gives where the file ends then, too."""
+    sums, box, end = [], one.box, offset
     for block in values.blocks(one.variable):
         content = block.tobytes()
         sums.append(zlib.crc32(content))
         data.write(content)
+        end += len(content)
     rows = values.rows_of(box.shape, tf.as_dtype(one.variable.dtype).size)
-    return Piece(
+    piece = Piece(
         start=box.start, shape=box.shape, offset=offset, rows=rows, crc32s=tuple(sums), part=part
     )
+    return piece, end
 
 
 def _blocks(
-    folder: pathlib.Path, key: str, entry: Entry, piece: Piece, wanted: shard.Box
+    folder: directory.Directory, key: str, entry: Entry, piece: Piece, wanted: shard.Box
 ) -> Iterator[tuple[shard.Box, Any]]:
     """Give what is wanted of a piece, which it lies in."""
     dtype = np.dtype(tf.as_dtype(entry.dtype).as_numpy_dtype)
@@ -261,14 +239,13 @@ def _blocks(
     low, high = (inner[0].start, inner[0].stop) if inner else (0, 1)
     length = piece.shape[0] if piece.shape else 1
     row = dtype.itemsize * int(np.prod(piece.shape[1:], dtype=np.int64))
-    path = _data(folder, piece.part)
+    path = f"{folder}/{_data(piece.part)}"
     try:
-        with path.open("rb") as data:
+        with folder.reader(_data(piece.part)) as data:
             for number in range(low // piece.rows, -(-high // piece.rows)):
                 first = number * piece.rows
                 last = min(first + piece.rows, length)
-                data.seek(piece.offset + first * row)
-                content = data.read((last - first) * row)
+                content = data.read_at(piece.offset + first * row, (last - first) * row)
                 short = len(content) != (last - first) * row
                 if short or zlib.crc32(content) != piece.crc32s[number]:
                     raise DamagedError(f"{path} is damaged at {key} ({entry.label})")
@@ -289,7 +266,7 @@ def _blocks(
         raise DamagedError(f"{path} cannot be read: {error}") from error
 
 
-def _gather(folder: pathlib.Path, index: Index) -> dict[str, Entry]:
+def _gather(folder: directory.Directory, index: Index) -> dict[str, Entry]:
     """Bring together what all parts hold.
 
     Raises:
@@ -299,7 +276,7 @@ def _gather(folder: pathlib.Path, index: Index) -> dict[str, Entry]:
     for number, wanted in enumerate(index.parts):
         content = _content(folder, number, len(index.parts))
         if zlib.crc32(content) != wanted:
-            raise DamagedError(f"{_list(folder, number)} is damaged")
+            raise DamagedError(f"{folder}/{_list(number)} is damaged")
         for key, entry in _entries(folder, number, content).items():
             known = found.get(key, entry.model_copy(update={"pieces": ()}))
             if (known.shape, known.dtype) != (entry.shape, entry.dtype):
@@ -308,30 +285,25 @@ def _gather(folder: pathlib.Path, index: Index) -> dict[str, Entry]:
     return found
 
 
-def _entries(folder: pathlib.Path, number: int, content: bytes) -> dict[str, Entry]:
+def _entries(folder: directory.Directory, number: int, content: bytes) -> dict[str, Entry]:
     try:
         return _Part.model_validate_json(content).arrays
     except ValueError as error:
-        raise DamagedError(f"{_list(folder, number)} cannot be read: {error}") from error
+        raise DamagedError(f"{folder}/{_list(number)} cannot be read: {error}") from error
 
 
-def _content(folder: pathlib.Path, number: int, parts: int) -> bytes:
+def _content(folder: directory.Directory, number: int, parts: int) -> bytes:
     try:
-        if not _data(folder, number).is_file():
-            raise FileNotFoundError(f"{_data(folder, number)} is not there")
-        return _list(folder, number).read_bytes()
+        if not folder.has(_data(number)):
+            raise FileNotFoundError(f"{folder}/{_data(number)} is not there")
+        return folder.read(_list(number))
     except OSError as error:
         raise DamagedError(f"part {number + 1} of {parts} is missing: {error}") from error
 
 
-def _data(folder: pathlib.Path, number: int) -> pathlib.Path:
-    return folder / f"part-{number:05}.bin"
+def _data(number: int) -> str:
+    return f"part-{number:05}.bin"
 
 
-def _list(folder: pathlib.Path, number: int) -> pathlib.Path:
-    return folder / f"part-{number:05}.json"
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _list(number: int) -> str:
+    return f"part-{number:05}.json"

@@ -1,4 +1,4 @@
-"""Who may write to a folder of checkpoints: the process that took it last.
+"""Who may write to a directory of checkpoints: the process that took it last.
 
 A writer that was cut off and replaced may still run, on a node that nobody reaches. The one that
 replaced it has left its name, and who does not find the own name writes nothing more. With
@@ -7,11 +7,10 @@ parameter servers the chief is replaced within an attempt, so a name holds more 
 
 import dataclasses
 import json
-import pathlib
 import secrets
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.storage import directory
 
 FILE = "owner.json"
 
@@ -30,25 +29,27 @@ class Owner:
         return f"attempt {self.attempt} of job {self.job or 'without a uid'}"
 
 
-def take(folder: pathlib.Path, job: str, attempt: int | None) -> Owner:
+def take(folder: directory.Directory, job: str, attempt: int | None) -> Owner:
     """Take a folder for an attempt; None takes the number after the last.
 
     Raises:
         PreemptedError: a newer attempt at the same job has already taken it.
         OSError: the folder cannot be written to.
     """
-    last = find(folder)
-    same = last is not None and last.job == job
-    before = last.attempt if last is not None and same else 0
-    own = Owner(job, attempt or before + 1, secrets.token_hex(8))
-    if own.attempt < before:
-        raise _replaced(folder, own, last)
-    content = json.dumps(dataclasses.asdict(own))
-    files.write_text(folder / FILE, content)
-    return own
+    process = secrets.token_hex(8)
+    while True:
+        before = folder.snapshot(FILE)
+        last = _parse(before.content)
+        if last is not None and last.process == process:
+            return last  # the answer to the write below was lost
+        own = _successor(last, job, attempt, process)
+        if last is not None and last.job == job and own.attempt < last.attempt:
+            raise _replaced(folder, own, last)
+        if folder.replace(FILE, before, json.dumps(dataclasses.asdict(own)).encode()):
+            return own
 
 
-def check(folder: pathlib.Path, own: Owner) -> None:
+def check(folder: directory.Directory, own: Owner) -> None:
     """Make sure that a folder is still this process's.
 
     Raises:
@@ -59,17 +60,31 @@ def check(folder: pathlib.Path, own: Owner) -> None:
         raise _replaced(folder, own, last)
 
 
-def find(folder: pathlib.Path) -> Owner | None:
-    """Return who took a folder last; None when nobody did."""
+def find(folder: directory.Directory) -> Owner | None:
+    """Return who took a folder last; None when nobody did.
+
+    Raises:
+        OSError: the storage does not say.
+    """
+    return _parse(folder.snapshot(FILE).content)
+
+
+def _successor(last: Owner | None, job: str, attempt: int | None, process: str) -> Owner:
+    before = last.attempt if last is not None and last.job == job else 0
+    return Owner(job, attempt or before + 1, process)
+
+
+def _parse(content: bytes | None) -> Owner | None:
+    if content is None:
+        return None
     try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        process = str(content.get("process", ""))
-        return Owner(str(content["job"]), int(content["attempt"]), process)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        fields = json.loads(content)
+        return Owner(str(fields["job"]), int(fields["attempt"]), str(fields.get("process", "")))
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _replaced(folder: pathlib.Path, own: Owner, last: Owner | None) -> errors.PreemptedError:
+def _replaced(folder: directory.Directory, own: Owner, last: Owner | None) -> errors.PreemptedError:
     other = last or "nobody known"
     if last is not None and (last.job, last.attempt) == (own.job, own.attempt):
         other = "a newer process of the same"

@@ -4,24 +4,25 @@ Each process that holds variables writes a part, and the chief, which owns the f
 gives a checkpoint its name when all parts are there. A process alone is the chief of no others.
 """
 
-import pathlib
+import contextlib
 import re
-import shutil
+import zlib
 from collections.abc import Callable, Mapping
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, faults
 from tfparallel_trainer.checkpoint import files, keys, owner, peers, shard, values
+from tfparallel_trainer.storage import directory
 
-_STEP = re.compile(r"step-(\d{10})")
+_STEP = re.compile(r"step-(\d{10})(-.+)?")
 _SHARED_BITS = 60
 
 
 class Store:
-    """The folder that the checkpoints of a job live in."""
+    """The directory that the checkpoints of a job live in."""
 
     def __init__(
         self,
-        folder: pathlib.Path,
+        folder: directory.Directory,
         keep: int,
         job: str,
         attempt: int | None,
@@ -47,6 +48,7 @@ class Store:
         self._keep = keep
         self._say = say
         self._peers = together or peers.Peers()
+        self._saves = 0
         if self._peers.is_chief:
             self._owner = self._take(job, attempt)
         if not self._peers.alone:
@@ -69,12 +71,13 @@ class Store:
             StorageError: the disk does not take it; the checkpoints before are as they were.
             PeerLostError: another process could not write its part.
         """
-        final = self._folder / name(at.step)
-        if self._peers.alone and final.exists() and self._is_intact(final):
+        if self._peers.alone and self._has_intact(at.step):
             return
-        draft = self._folder / f".writing-{self.attempt:06}-{self._owner.process}-{at.step}"
+        self._saves += 1  # no save writes where an earlier one of this step may have left files
+        writer = f"{self.attempt:06}-{self._owner.process}-{self._saves}"
+        draft = self._folder.draft(name(at.step), writer)
         self._together(at, lambda: self._write_part(draft, state))
-        self._together(at, lambda: self._finish(draft, final, at, state))
+        self._together(at, lambda: self._finish(draft, at, state))
 
     def _together(self, at: files.Position, work: Callable[[], None]) -> None:
         """Do a part of saving on each process; it is done when it has succeeded on all."""
@@ -87,7 +90,8 @@ class Store:
         if isinstance(error, errors.TrainerError):
             raise error
         if failed is not None and self._peers.is_chief:
-            self._remove_drafts()  # they may be what fills the disk
+            with contextlib.suppress(OSError):
+                self._remove_drafts()  # they may be what fills the disk
         if error is not None:
             raise self._not_written(at, error) from error
         if failed is not None:
@@ -104,31 +108,36 @@ class Store:
         )
 
     def _last_good(self) -> str:
-        kept = checkpoints(self._folder)
-        return f"{kept[-1].name} is the last good one" if kept else "There is none before"
+        try:
+            kept = checkpoints(self._folder)
+        except OSError:
+            return f"{self._folder} does not say which one is the last good one"
+        if not kept:
+            return "There is none before"
+        return f"{name(step_of(kept[-1]))} is the last good one"
 
-    def _write_part(self, draft: pathlib.Path, state: shard.State) -> None:
+    def _write_part(self, draft: directory.Directory, state: shard.State) -> None:
         owner.check(self._folder, self._owner)
         if self._peers.is_chief:
             self._remove_drafts(but=draft)
         files.write_part(draft, self._peers.me, state)
 
-    def _finish(
-        self, draft: pathlib.Path, final: pathlib.Path, at: files.Position, state: shard.State
-    ) -> None:
-        """Give what all have written its name, and remove old checkpoints then."""
+    def _finish(self, draft: directory.Directory, at: files.Position, state: shard.State) -> None:
+        """Make what all have written a checkpoint, and remove old ones then."""
         if not self._peers.is_chief:
             return
-        files.complete(draft, self._peers.count, self.attempt, at, state.wholes)
+        index = files.complete(draft, self._peers.count, self.attempt, at, state.wholes)
         owner.check(self._folder, self._owner)
-        if final.exists() and self._is_intact(final):
-            shutil.rmtree(draft)
+        if self._has_intact(at.step):
+            self._folder.remove(draft)
             return
-        shutil.rmtree(final, ignore_errors=True)
-        draft.rename(final)
-        files.sync_folder(self._folder)
-        for folder in checkpoints(self._folder)[: -self._keep]:
-            shutil.rmtree(folder, ignore_errors=True)
+        for damaged in of_step(self._folder, at.step):
+            self._folder.remove(damaged)
+        self._folder.publish(draft, name(at.step), index)
+        kept = sorted({step_of(folder) for folder in checkpoints(self._folder)})[-self._keep :]
+        for folder in checkpoints(self._folder):
+            if step_of(folder) not in kept:
+                self._folder.remove(folder)
 
     def restore(self, state: shard.State) -> files.Position | None:
         """Assign the newest whole checkpoint to the variables; None when there is none.
@@ -148,9 +157,10 @@ class Store:
             if step < 0:
                 return None
             steps = [one for one in steps if one < step]
-            folder = self._folder / name(step)
-            index = self._verified(folder, state)
-            if index is None:
+            index, folder = None, self._same(step)
+            if folder is not None:
+                index = self._verified(folder, state)
+            if folder is None or index is None:
                 continue
             try:
                 for key, one in state.each():
@@ -161,7 +171,13 @@ class Store:
                 ) from error
             return index.position
 
-    def _verified(self, folder: pathlib.Path, state: shard.State) -> files.Index | None:
+    def _same(self, step: int) -> directory.Directory | None:
+        """The newest checkpoint of a step; None: processes see different ones, or none."""
+        found = of_step(self._folder, step)
+        names = self._peers.gather(zlib.crc32(found[-1].name.encode()) if found else -1)
+        return found[-1] if found and len(set(names)) == 1 else None
+
+    def _verified(self, folder: directory.Directory, state: shard.State) -> files.Index | None:
         """Read a checkpoint's index and, without keeping it, what is needed of its data.
 
         None when it is damaged for any of the processes.
@@ -187,9 +203,14 @@ class Store:
 
     def _take(self, job: str, attempt: int | None) -> owner.Owner:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.prepare()
             return owner.take(self._folder, job, attempt)
         except OSError as error:
+            if faults.of_storage(error):
+                raise errors.StorageError(
+                    f"{self._folder} does not answer ({error}), and no step is made: see the "
+                    "storage and the network."
+                ) from error
             raise errors.BadConfigurationError(
                 f"The output directory cannot be written to: {error}."
             ) from error
@@ -211,24 +232,28 @@ class Store:
             raise errors.PeerLostError(f"{self._folder} belongs to nobody any more.")
         return found
 
-    def _is_intact(self, folder: pathlib.Path) -> bool:
+    def _has_intact(self, step: int) -> bool:
+        """Whether a checkpoint of a step can be read; False where the storage does not say."""
         try:
-            for _ in files.read(folder, files.read_index(folder)):
-                pass
-        except files.DamagedError:
+            return any(_is_intact(folder) for folder in of_step(self._folder, step))
+        except OSError:
             return False
-        return True
 
-    def _remove_drafts(self, but: pathlib.Path | None = None) -> None:
+    def _remove_drafts(self, but: directory.Directory | None = None) -> None:
         """Remove what writers left that were cut off; who still writes one has been replaced."""
-        for draft in self._folder.glob(".writing-*"):
+        for draft in self._folder.drafts():
             if draft != but:
-                shutil.rmtree(draft, ignore_errors=True)
+                self._folder.remove(draft)
 
 
-def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The checkpoints in a folder, the oldest first."""
-    return sorted(path for path in folder.iterdir() if _STEP.fullmatch(path.name))
+def checkpoints(folder: directory.Directory) -> list[directory.Directory]:
+    """The checkpoints in a directory, the oldest first."""
+    return [entry for entry in folder.entries() if _STEP.fullmatch(entry.name)]
+
+
+def of_step(folder: directory.Directory, step: int) -> list[directory.Directory]:
+    """The checkpoints of a step; in a bucket, each writer's is one of its own."""
+    return [entry for entry in checkpoints(folder) if step_of(entry) == step]
 
 
 def name(step: int) -> str:
@@ -236,12 +261,17 @@ def name(step: int) -> str:
     return f"step-{step:010}"
 
 
-def step_of(checkpoint: pathlib.Path) -> int:
+def step_of(checkpoint: directory.Directory) -> int:
     """The step that a checkpoint was saved after."""
-    return int(checkpoint.name.removeprefix("step-"))
+    match = _STEP.fullmatch(checkpoint.name)
+    if match is None:
+        raise ValueError(f"{checkpoint} is no checkpoint")
+    return int(match[1])
 
 
-def check(folder: pathlib.Path, index: files.Index, wanted: Mapping[str, shard.Whole]) -> None:
+def check(
+    folder: directory.Directory, index: files.Index, wanted: Mapping[str, shard.Whole]
+) -> None:
     """Compare the keys and shapes of a checkpoint with those of the model.
 
     Raises:
@@ -257,11 +287,20 @@ def check(folder: pathlib.Path, index: files.Index, wanted: Mapping[str, shard.W
     if differing:
         raise errors.BadConfigurationError(
             f"{folder} is a checkpoint of another model: {differing}. "
-            "Give the changed model another claim or remove the checkpoints."
+            "Give the changed model another claim or uri, or remove the checkpoints."
         )
 
 
-def _assign(folder: pathlib.Path, index: files.Index, key: str, one: shard.Shard) -> None:
+def _is_intact(folder: directory.Directory) -> bool:
+    try:
+        for _ in files.read(folder, files.read_index(folder)):
+            pass
+    except files.DamagedError:
+        return False
+    return True
+
+
+def _assign(folder: directory.Directory, index: files.Index, key: str, one: shard.Shard) -> None:
     whole = one.box
     parts = files.blocks(folder, index, key, whole)
     values.assign(one.variable, ((box.within(whole), block) for box, block in parts))

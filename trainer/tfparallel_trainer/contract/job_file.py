@@ -2,6 +2,7 @@
 
 import enum
 import math
+import re
 from typing import Annotated, Self
 
 import pydantic
@@ -11,15 +12,23 @@ from tfparallel_trainer.contract import base, source_code
 MODEL_SPLIT = "ModelSplit"
 """The strategy whose devices share one model, as the mesh says."""
 
+URI = "^(s3|gs)://[a-z0-9][a-z0-9._-]*(/.*)?$"
+"""What the address of a prefix in an object store looks like."""
+
 _EVERY_STEPS = 100
 
 
 class Checkpoint(base.Model):
     """Where state is kept, so that a restart resumes, and how often it is saved."""
 
-    claim: Annotated[str, pydantic.Field(min_length=1)]
+    claim: Annotated[str, pydantic.Field(min_length=1)] | None = None
     """Name of a PersistentVolumeClaim that every replica can mount (ReadWriteMany when they run on
-    several nodes). `tfparallel run` uses a folder of that name below its own."""
+    several nodes). `tfparallel run` uses a folder of that name below its own. Give this or uri."""
+
+    uri: Annotated[str, pydantic.Field(max_length=1024)] | None = None
+    """A prefix in an object store, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. The job keeps
+    checkpoints, logs and the trained model below its name there, with the credentials of the
+    container's environment. Give this or claim."""
 
     every_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
     """A checkpoint is saved after each step whose number divides by this; absent, and everyMinutes
@@ -31,6 +40,17 @@ class Checkpoint(base.Model):
 
     keep: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
     """How many of the newest checkpoints are kept."""
+
+    @pydantic.model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.claim is None) == (self.uri is None):
+            received = "neither" if self.claim is None else "both"
+            raise ValueError(f"give either claim or uri; {received} is given")
+        if self.uri is not None and not re.match(URI, self.uri):
+            raise ValueError(
+                f"uri is {self.uri!r}: give s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, or give claim"
+            )
+        return self
 
     @property
     def steps_between(self) -> int | None:
@@ -73,8 +93,9 @@ class TrainerSpec(base.Model):
     """Seed of initial weights, order of examples and dropout."""
 
     initial_weights: Annotated[str, pydantic.Field(min_length=1)] | None = None
-    """A file that Keras wrote (.keras or .weights.h5), relative to the source or absolute, whose
-    weights the first step begins with. A checkpoint goes before it. Absent: build_model's own."""
+    """A file that Keras wrote (.keras or .weights.h5), whose weights the first step begins with: a
+    path, relative to the source or absolute, or an address in a bucket (s3://… or gs://…). A
+    checkpoint goes before it. Absent: build_model's own."""
 
     saved_model: bool = False
     """Whether the trained model is exported as a SavedModel too (the folder saved_model), which

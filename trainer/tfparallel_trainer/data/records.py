@@ -5,6 +5,7 @@ small read a record finds where all of them begin; then any can be read without 
 """
 
 import array
+import concurrent.futures
 import os
 import struct
 from collections.abc import Sequence
@@ -15,10 +16,13 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import marks
+from tfparallel_trainer.storage import address, fetch
 
 _HEAD = struct.Struct("<QI")
 _TAIL = 4
 _GZIP = b"\x1f\x8b"
+_DOWNLOADS = 8
+"""Files that are copied from a bucket at the same time."""
 
 
 class Index:
@@ -30,8 +34,9 @@ class Index:
     """
 
     def __init__(self, paths: Sequence[str], function: str) -> None:
-        self._paths = list(paths)
-        found = [_records(path, function) for path in paths]
+        with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS) as pool:
+            self._paths = list(pool.map(_local, paths))
+        found = [_records(path, function) for path in self._paths]
         count = sum(len(places) for places in found)
         if not count:
             raise errors.UserCodeError(
@@ -61,13 +66,13 @@ class Index:
         return content
 
 
+def _local(path: str) -> str:
+    """The file itself: of an address, a copy on the local disk."""
+    return str(fetch.fetch(path)) if address.is_address(path) else path
+
+
 def _records(path: str, function: str) -> npt.NDArray[np.int64]:
     """Offset and length of each record's content."""
-    if "://" in path:
-        raise errors.UserCodeError(
-            f"{function} returns inputs.Records of {path!r}, an address, and reads files of this "
-            "machine: mount or copy them, or return a tf.data.TFRecordDataset."
-        )
     found = array.array("q")  # a list of tuples takes ten times the memory
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 
 from tfparallel_trainer import settings
-from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import outputs
 
 _INTERVAL_SECONDS = 5.0
@@ -14,7 +13,7 @@ class Board:
     """Writes how far the evaluator has come."""
 
     def __init__(self, given: settings.Settings) -> None:
-        self._path = given.output_dir / outputs.EVALUATION
+        self._results = given.results
         self._latest = outputs.Evaluated(job_digest=given.digest, job_uid=given.job_uid, beat=0)
         self._beat = 0
         self._write()
@@ -33,5 +32,6 @@ class Board:
 
     def _write(self) -> None:
         self._latest = self._latest.model_copy(update={"beat": self._beat})
-        files.write_text(self._path, self._latest.model_dump_json(by_alias=True))
+        content = self._latest.model_dump_json(by_alias=True)
+        self._results.write(outputs.EVALUATION, content.encode())
         self._written_at = time.monotonic()

@@ -1,6 +1,6 @@
 """What the evaluator has found, as the chief and the evaluator's next run read it.
 
-The two share nothing but the output directory, so a small file there is all that passes between
+The two share nothing but where results are kept, so a small file there is all that passes between
 them. Of a job that was deleted and made again the file is another job's, which its uid shows.
 """
 
@@ -20,8 +20,7 @@ _SILENCE_SECONDS = 60.0
 def read(given: settings.Settings) -> outputs.Evaluated | None:
     """How far the evaluator of this job has come; None when it has not begun."""
     try:
-        text = (given.output_dir / outputs.EVALUATION).read_text(encoding="utf-8")
-        found = outputs.Evaluated.model_validate_json(text)
+        found = outputs.Evaluated.model_validate_json(given.results.read(outputs.EVALUATION))
     except (OSError, pydantic.ValidationError):
         return None
     same = (found.job_digest, found.job_uid) == (given.digest, given.job_uid)

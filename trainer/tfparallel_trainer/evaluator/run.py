@@ -5,7 +5,6 @@ evaluate. A checkpoint may be removed while it is read, because training keeps o
 """
 
 import contextlib
-import pathlib
 import time
 from collections.abc import Iterator
 
@@ -17,6 +16,7 @@ from tfparallel_trainer.evaluator import board
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import devices, shape
 from tfparallel_trainer.step import evaluate, replica
+from tfparallel_trainer.storage import directory, mirror
 
 _LOOK_EVERY_SECONDS = 1.0
 
@@ -29,10 +29,11 @@ def until_done(given: settings.Settings, process: run.Process) -> None:
     """
     devices.prepare(1, alone=True)
     told = board.Board(given)
-    written = records.Records(given.output_dir, outputs.EVALUATION_LOG)
+    copies = mirror.of(given.output_dir, given.results)
+    written = records.Records(given.output_dir, copies, outputs.EVALUATION_LOG)
     with contextlib.closing(written):
         made = Evaluator(given, process, told, written)
-        process.out.say(f"evaluates the checkpoints of {given.output_dir / outputs.CHECKPOINTS}")
+        process.out.say(f"evaluates the checkpoints of {given.checkpoints}")
         while made.look():
             with process.watch.waiting("the wait for a checkpoint"):
                 time.sleep(_LOOK_EVERY_SECONDS)
@@ -72,8 +73,8 @@ class Evaluator:
         self._board = told
         self._records = written
         self._watch = process.watch
-        self._folder = given.output_dir / outputs.CHECKPOINTS
-        self._skipped: set[tuple[str, int]] = set()
+        self._folder = given.checkpoints
+        self._skipped: set[tuple[str, str]] = set()
         self._examples = source.evaluation(process.module, _request(given))
         sample, seed = self._examples.sample(), given.job.trainer.seed
         own = replica.build(process.module, shape.Mesh(), 0, "", seed, sample)
@@ -94,7 +95,7 @@ class Evaluator:
                 return True
         return not done
 
-    def _new(self) -> list[pathlib.Path]:
+    def _new(self) -> list[directory.Directory]:
         """Checkpoints that are newer than the last one, the oldest first."""
         try:
             found = store.checkpoints(self._folder)
@@ -102,13 +103,10 @@ class Evaluator:
             return []
         return [folder for folder in found if store.step_of(folder) > self.evaluated]
 
-    def _load(self, folder: pathlib.Path) -> files.Position | None:
+    def _load(self, folder: directory.Directory) -> files.Position | None:
         """Give the model a checkpoint's weights; None when it is not whole, or gone."""
-        try:
-            identity = folder.name, folder.stat().st_mtime_ns
-        except OSError:
-            return None
-        if identity in self._skipped:
+        version = folder.version()
+        if version is None or (folder.name, version) in self._skipped:
             return None
         try:
             index = files.read_index(folder)
@@ -117,8 +115,8 @@ class Evaluator:
                 self._variables[key].assign(array)
                 self._moved(f"reading {key} of {folder.name}")
         except files.DamagedError as error:
-            self._skipped.add(identity)
-            if folder.exists():  # one that training has removed is no loss
+            self._skipped.add((folder.name, version))
+            if folder.version() is not None:  # one that training has removed is no loss
                 self._out.say(f"skipping a checkpoint: {error}")
             return None
         return index.position

@@ -1,24 +1,40 @@
 """Records of a run: JSON lines for machines and TensorBoard's event files."""
 
+import contextlib
 import datetime
 import errno
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.storage import mirror
 
 
 class Records:
     """Writes what happens in a run; only chief and evaluator have one. Later attempts append."""
 
-    def __init__(self, output_dir: pathlib.Path, log: str = outputs.TRAIN_LOG) -> None:
-        """Raises:
-        BadConfigurationError: the folder is on a file system that is read-only from the beginning.
+    def __init__(
+        self, output_dir: pathlib.Path, copies: mirror.Mirror, log: str = outputs.TRAIN_LOG
+    ) -> None:
+        """Open the log of a run, with what earlier attempts wrote.
+
+        Args:
+            output_dir: the folder of the logs.
+            copies: brings them to where results are kept.
+            log: the file of the lines.
+
+        Raises:
+            BadConfigurationError: the folder is on a file system that is read-only from the
+                beginning.
         """
+        self._copies = copies
+        with _storing():
+            copies.restore([log, outputs.STEP_LOG])
         path = output_dir / log
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,13 +65,31 @@ class Records:
                 tf.summary.scalar(name, value, step=step)
 
     def flush(self) -> None:
-        """Let readers see everything that is written."""
+        """Let readers see everything that is written.
+
+        Raises:
+            StorageError: it cannot be copied to where results are kept.
+        """
         for writer in self._writers.values():
             writer.flush()
+        with _storing():
+            self._copies.upload()
 
     def close(self) -> None:
-        """Bring everything to the disk."""
+        """Bring everything to the disk; copies are as new as the storage allows."""
+        with contextlib.suppress(errors.StorageError):
+            self.flush()
         for writer in self._writers.values():
-            writer.flush()
             writer.close()
         self._lines.close()
+
+
+@contextlib.contextmanager
+def _storing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise errors.StorageError(
+            f"Logs and results cannot be copied ({error}): see trainer.checkpoint.uri. A new run "
+            "resumes from the last checkpoint."
+        ) from error

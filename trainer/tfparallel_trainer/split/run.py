@@ -15,7 +15,7 @@ from tfparallel_trainer import (
     termination,
     training,
 )
-from tfparallel_trainer.checkpoint import files, peers
+from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.fitting import callbacks
@@ -28,6 +28,7 @@ from tfparallel_trainer.split.pipeline import partition
 from tfparallel_trainer.split.planning import settings as planner
 from tfparallel_trainer.split.state import keeping
 from tfparallel_trainer.step import checks
+from tfparallel_trainer.storage import folder
 
 
 def train_to_end(given: settings.Settings, process: run.Process) -> None:
@@ -213,7 +214,7 @@ def _write_pipeline(given: settings.Settings, found: planned.Planned, own: ranks
         spans=own.watched.spans,
     )
     text = content.model_dump_json(by_alias=True)
-    files.write_text(given.output_dir / outputs.PIPELINE, text)
+    folder.Folder(given.output_dir).write(outputs.PIPELINE, text.encode())
 
 
 def _announce(

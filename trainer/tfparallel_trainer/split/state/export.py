@@ -18,6 +18,7 @@ from tfparallel_trainer.checkpoint import files, shard, values
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.split.state import archive, blueprint
 from tfparallel_trainer.step import replica
+from tfparallel_trainer.storage import directory
 
 _COPIES = 3
 """How often the weights are in memory at most while Keras loads and exports a model."""
@@ -41,7 +42,10 @@ def check(drawn: blueprint.Blueprint, module: user.Module) -> None:
 
 
 def save(
-    drawn: blueprint.Blueprint, checkpoint: pathlib.Path, path: pathlib.Path, module: user.Module
+    drawn: blueprint.Blueprint,
+    checkpoint: directory.Directory,
+    path: pathlib.Path,
+    module: user.Module,
 ) -> None:
     """Write `model.keras`, so that readers see all of it or what was there before.
 
@@ -49,7 +53,7 @@ def save(
 
     Args:
         drawn: the unsplit model; gets the learning rate and the counters of the checkpoint.
-        checkpoint: the folder of a checkpoint that is whole.
+        checkpoint: a checkpoint that is whole.
         path: where to.
         module: the user's module.
 
@@ -121,7 +125,7 @@ def free_bytes(root: pathlib.Path = pathlib.Path("/")) -> float:
     return min(free)
 
 
-def _count(drawn: blueprint.Blueprint, checkpoint: pathlib.Path, index: files.Index) -> None:
+def _count(drawn: blueprint.Blueprint, checkpoint: directory.Directory, index: files.Index) -> None:
     """Give the optimizer its counters and its rate, which Keras writes into the config, too."""
     for key, one in drawn.counters.items():
         parts = files.blocks(checkpoint, index, key, shard.box((), ()))
@@ -130,7 +134,7 @@ def _count(drawn: blueprint.Blueprint, checkpoint: pathlib.Path, index: files.In
 
 def _fill(
     drawn: blueprint.Blueprint,
-    checkpoint: pathlib.Path,
+    checkpoint: directory.Directory,
     index: files.Index,
     empty: pathlib.Path,
     target: h5py.File,

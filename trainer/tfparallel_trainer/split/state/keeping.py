@@ -1,8 +1,6 @@
 """What becomes of a divided model's state: saved in parts, found again, and one file at the end."""
 
 import dataclasses
-import pathlib
-import shutil
 from collections.abc import Callable, Sequence
 
 from tfparallel_trainer import settings, user
@@ -10,6 +8,7 @@ from tfparallel_trainer.checkpoint import files, peers, shard, slots, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.split.engine import member
 from tfparallel_trainer.split.state import blueprint, export, warm
+from tfparallel_trainer.storage import directory
 
 _EXPORT = ".exporting"
 """Folder of what is exported where no checkpoint holds it."""
@@ -44,8 +43,7 @@ class Keeping:
         """
         restored = None if self.saved is None else self.saved.restore(self.state)
         if restored is not None:
-            folder = self.given.output_dir / outputs.CHECKPOINTS
-            say(f"resuming after step {restored.step} from {folder}")
+            say(f"resuming after step {restored.step} from {self.given.checkpoints}")
             return restored
         weights = self.given.job.trainer.initial_weights
         if weights is not None:
@@ -64,17 +62,17 @@ class Keeping:
             StorageError: the disk does not take it.
             UserCodeError: Keras cannot write the model.
         """
-        folder = self.given.output_dir / outputs.CHECKPOINTS
-        beside = self.given.output_dir / _EXPORT
-        if self.saved is None or not (folder / store.name(at.step)).exists():
-            folder = beside
+        saved = [] if self.saved is None else store.of_step(self.given.checkpoints, at.step)
+        beside = self.given.results.child(_EXPORT)
+        if not saved:
             kept = self.unsaved or _store(self.given, beside, 1, say, self.together)
             kept.save(self.state, at)
+            saved = store.of_step(beside, at.step)
         if self.together.is_chief:
-            self._write(folder / store.name(at.step), say)
-            shutil.rmtree(beside, ignore_errors=True)
+            self._write(saved[-1], say)
+            self.given.results.remove(beside)
 
-    def _write(self, checkpoint: pathlib.Path, say: Callable[[str], None]) -> None:
+    def _write(self, checkpoint: directory.Directory, say: Callable[[str], None]) -> None:
         path = self.given.output_dir / outputs.MODEL
         export.save(self.drawn, checkpoint, path, self.module)
         if self.given.job.trainer.saved_model:
@@ -109,8 +107,7 @@ def prepare(
     if together.is_chief:
         export.check(drawn, module)
     checkpoint = given.job.trainer.checkpoint
-    folder = given.output_dir / outputs.CHECKPOINTS
-    beside = given.output_dir / _EXPORT
+    beside = given.results.child(_EXPORT)
     return Keeping(
         given=given,
         module=module,
@@ -118,7 +115,9 @@ def prepare(
         drawn=drawn,
         members=members,
         state=shard.State([_share(drawn, own) for own in members], drawn.wholes),
-        saved=_store(given, folder, checkpoint.keep, say, together) if checkpoint else None,
+        saved=_store(given, given.checkpoints, checkpoint.keep, say, together)
+        if checkpoint
+        else None,
         # A folder that processes do not share is found now, and not once the model is trained.
         unsaved=None if checkpoint else _store(given, beside, 1, say, together),
     )
@@ -126,7 +125,7 @@ def prepare(
 
 def _store(
     given: settings.Settings,
-    folder: pathlib.Path,
+    folder: directory.Directory,
     keep: int,
     say: Callable[[str], None],
     together: peers.Peers,

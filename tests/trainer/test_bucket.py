@@ -1,0 +1,238 @@
+"""Checkpoints in a bucket of a real server: the same guarantees as in a folder."""
+
+import datetime
+import http.server
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+
+from testing import buckets
+from testing.trainer import checkpoints
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import files, owner, shard, store
+from tfparallel_trainer.storage import address, bucket, connection, directory, fetch
+
+
+def opened(
+    s3: buckets.Bucket, attempt: int | None = 1, keep: int = 2, job: str = "a"
+) -> store.Store:
+    return store.Store(s3.checkpoints, keep, job, attempt, lambda _: None)
+
+
+def names(s3: buckets.Bucket) -> list[str]:
+    return [path.name for path in store.checkpoints(s3.checkpoints)]
+
+
+def test_the_newest_checkpoints_are_kept_and_found_again(s3: buckets.Bucket) -> None:
+    saved = opened(s3)
+    assert saved.restore(checkpoints.state(0)) is None
+    for step in (5, 25, 31):
+        saved.save(checkpoints.state(step), checkpoints.at(step))
+    assert [name[:15] for name in names(s3)] == ["step-0000000025", "step-0000000031"]
+    variables = checkpoints.variables(0)
+    assert saved.restore(shard.undivided(variables)) == checkpoints.at(31)
+    for key, expected in checkpoints.variables(31).items():
+        np.testing.assert_array_equal(variables[key].value.numpy(), expected.value.numpy())
+
+
+@pytest.mark.parametrize("name", ["part-00000.bin", "part-00000.json", "index.json"])
+@pytest.mark.parametrize("damage", ["changed", "truncated", "removed"])
+def test_a_damaged_checkpoint_is_passed_over(s3: buckets.Bucket, name: str, damage: str) -> None:
+    sentences: list[str] = []
+    saved = store.Store(s3.checkpoints, 3, "a", 1, sentences.append)
+    saved.save(checkpoints.state(1), checkpoints.at(1))
+    saved.save(checkpoints.state(2), checkpoints.at(2))
+    damaged = s3.checkpoints.child(names(s3)[-1])
+    content = damaged.read(name)
+    if damage == "removed":
+        (s3.results / "checkpoints" / damaged.name / name).unlink()
+    elif damage == "truncated":
+        damaged.write(name, content[:-3])
+    else:
+        damaged.write(name, bytes([content[0] ^ 0xFF]) + content[1:])
+    assert saved.restore(checkpoints.state(0)) == checkpoints.at(1)
+    if (name, damage) != ("index.json", "removed"):  # then it is no checkpoint at all
+        assert len(sentences) == 1
+        assert "step-0000000002" in sentences[0]
+    saved.save(checkpoints.state(2), checkpoints.at(2))  # the same step again replaces it
+    assert saved.restore(checkpoints.state(0)) == checkpoints.at(2)
+    assert len(names(s3)) == 2
+
+
+def test_parts_without_an_index_are_no_checkpoint_and_are_removed(s3: buckets.Bucket) -> None:
+    root = s3.checkpoints
+    draft = root.draft(store.name(5), "000001-99")
+    files.write_part(draft, 0, checkpoints.state(5))
+    saved = opened(s3)
+    assert saved.restore(checkpoints.state(0)) is None
+    saved.save(checkpoints.state(6), checkpoints.at(6))
+    assert not draft.objects()
+    assert root.drafts() == []
+
+
+def test_an_older_attempt_writes_nothing_more(s3: buckets.Bucket) -> None:
+    old = opened(s3, 1)
+    new = opened(s3, 2)
+    with pytest.raises(errors.PreemptedError, match=r"This is attempt 1 .* attempt 2 .* has taken"):
+        old.save(checkpoints.state(1), checkpoints.at(1))
+    assert names(s3) == []
+    with pytest.raises(errors.PreemptedError):
+        opened(s3, 1)
+    new.save(checkpoints.state(2), checkpoints.at(2))
+    assert opened(s3, None).attempt == 3
+
+
+def test_an_older_attempt_that_was_about_to_publish_publishes_nothing(
+    s3: buckets.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = opened(s3, 1)
+    complete = files.complete
+
+    def late(*arguments: object) -> bytes:
+        opened(s3, 2)
+        index: bytes = complete(*arguments)  # type: ignore[arg-type]
+        return index
+
+    monkeypatch.setattr(files, "complete", late)
+    with pytest.raises(errors.PreemptedError):
+        old.save(checkpoints.state(1), checkpoints.at(1))
+    assert names(s3) == []
+
+
+def test_two_that_take_a_prefix_at_the_same_time_do_not_both_get_it(s3: buckets.Bucket) -> None:
+    root = s3.directory
+    for other in (b"first", b"second"):  # where the mark is missing, and where it is there
+        before = root.snapshot(owner.FILE)
+        assert root.replace(owner.FILE, root.snapshot(owner.FILE), other)
+        assert not root.replace(owner.FILE, before, b"late")
+        assert root.read(owner.FILE) == other
+
+
+def test_taking_tries_again_when_another_comes_between(
+    s3: buckets.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, snapshot = s3.directory, bucket.Bucket.snapshot
+    calls: list[str] = []
+
+    def beaten(self: bucket.Bucket, name: str) -> directory.Snapshot:
+        before = snapshot(self, name)
+        calls.append(name)
+        if len(calls) == 1:
+            owner.take(root, "a", 4)
+        return before
+
+    monkeypatch.setattr(bucket.Bucket, "snapshot", beaten)
+    assert owner.take(root, "a", None).attempt == 5
+
+
+def test_a_checkpoint_is_removed_index_first(
+    s3: buckets.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = opened(s3)
+    saved.save(checkpoints.state(1), checkpoints.at(1))
+    root = s3.checkpoints
+    (entry,) = root.entries()
+    assert entry.version() is not None
+    delete, deleted = obstore.delete, []
+
+    def killed(source: Any, keys: Any) -> None:
+        deleted.append(keys)
+        delete(source, keys)
+        raise OSError("killed")
+
+    monkeypatch.setattr(obstore, "delete", killed)
+    root.remove(entry)
+    assert deleted == [f"runs/test/checkpoints/{entry.name}/index.json"]
+    assert (root.entries(), entry.version()) == ([], None)
+    assert root.drafts() == [entry]
+
+
+def test_a_large_object_goes_up_in_parts_and_comes_back_the_same(s3: buckets.Bucket) -> None:
+    content = np.random.default_rng(1).bytes(20 << 20)
+    with s3.directory.writer("large") as writer:
+        for start in range(0, len(content), 3 << 20):
+            writer.write(content[start : start + (3 << 20)])
+    with s3.directory.reader("large") as reader:
+        assert reader.read_at((15 << 20) - 5, 2 << 20) == content[(15 << 20) - 5 :][: 2 << 20]
+        assert reader.read_at(len(content) - 3, 10) == content[-3:]
+        assert reader.read_at(0, 10) == content[:10]
+
+
+def test_an_object_whose_writer_fails_does_not_appear(s3: buckets.Bucket) -> None:
+    with pytest.raises(ZeroDivisionError), s3.directory.writer("half") as writer:
+        writer.write(b"x")
+        raise ZeroDivisionError
+    assert not s3.directory.has("half")
+
+
+FEW: connection.Retries = {
+    "max_retries": 3,
+    "retry_timeout": datetime.timedelta(seconds=30),
+    "backoff": {
+        "init_backoff": datetime.timedelta(milliseconds=1),
+        "max_backoff": datetime.timedelta(milliseconds=5),
+    },
+}
+
+
+class Busy(http.server.BaseHTTPRequestHandler):
+    """Refuses the first requests as a store does that is asked too often."""
+
+    busy = 0
+    requests = 0
+    status = 503
+
+    def do_GET(self) -> None:
+        kind = type(self)
+        kind.requests += 1
+        status = kind.status if kind.requests <= kind.busy else 200
+        self.send_response(status)
+        self.send_header("Content-Length", "4")
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(b"good" if status == 200 else b"slow")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Busy]]:
+    class Server(Busy):
+        pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        monkeypatch.setattr(connection, "RETRIES", FEW)
+        connection.connect.cache_clear()
+        yield Server
+        server.shutdown()
+    connection.connect.cache_clear()
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_store_that_is_busy_is_asked_again(busy: type[Busy], status: int) -> None:
+    busy.busy, busy.status = 2, status
+    assert bucket.Bucket(address.Address("s3", "b")).read("object") == b"good"
+    assert busy.requests == 3
+
+
+def test_a_store_that_stays_busy_is_a_fault_of_storage(
+    busy: type[Busy], tmp_path: pathlib.Path
+) -> None:
+    busy.busy = 1000
+    with pytest.raises(OSError, match="503"):
+        bucket.Bucket(address.Address("s3", "b")).read("object")
+    assert busy.requests == 4
+    with pytest.raises(errors.StorageError, match="Cannot fetch 's3://b/object'"):
+        fetch.fetch("s3://b/object", tmp_path)
+    saved = bucket.Bucket(address.Address("s3", "b", "p"))
+    with pytest.raises(errors.StorageError, match="s3://b/p does not answer"):
+        store.Store(saved, 1, "a", 1, lambda _: None)

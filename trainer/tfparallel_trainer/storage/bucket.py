@@ -1,0 +1,219 @@
+"""A directory below a prefix of a bucket: an entry counts once its index is there.
+
+A store has no rename, so the draft of an entry has its final name, which holds the writer's, too.
+No two processes ever write the same object of an entry.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import obstore
+
+from tfparallel_trainer.storage import address, connection, directory
+
+if TYPE_CHECKING:
+    from obstore import store
+
+_CHUNK_BYTES = 16 << 20
+"""Of a request; a store takes 10,000 of them for an object, so 160 GB."""
+_REQUESTS = 4
+"""Requests of an upload at the same time, each with a chunk in memory."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bucket:
+    """What lies below an address."""
+
+    place: address.Address
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @property
+    def name(self) -> str:
+        """The last part of the prefix."""
+        return self.place.prefix.rpartition("/")[2]
+
+    def child(self, name: str) -> Self:
+        """A prefix below this one."""
+        return dataclasses.replace(self, place=self.place.child(name))
+
+    def prepare(self) -> None:
+        """Do nothing: prefixes exist as soon as an object has them."""
+
+    def has(self, name: str) -> bool:
+        """Whether an object exists."""
+        return self._tag(name) is not None
+
+    def read(self, name: str) -> bytes:
+        """Read a small object."""
+        place = self.place.child(name)
+        with connection.explained(place):
+            return bytes(obstore.get(self._store, place.prefix).bytes())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a small object, which a store does all at once."""
+        place = self.place.child(name)
+        with connection.explained(place):
+            obstore.put(self._store, place.prefix, content)
+
+    def snapshot(self, name: str) -> directory.Snapshot:
+        """Read a small object to replace it."""
+        place = self.place.child(name)
+        try:
+            with connection.explained(place):
+                result = obstore.get(self._store, place.prefix)
+                return directory.Snapshot(bytes(result.bytes()), _version(result.meta))
+        except FileNotFoundError:
+            return directory.Snapshot(None)
+
+    def replace(self, name: str, before: directory.Snapshot, content: bytes) -> bool:
+        """Write a small object by a conditional request."""
+        place = self.place.child(name)
+        mode: Any = before.version or "create"
+        try:
+            with connection.explained(place):
+                obstore.put(self._store, place.prefix, content, mode=mode)
+        except connection.ChangedError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def reader(self, name: str) -> Iterator["_Reader"]:
+        """Open a large object."""
+        yield _Reader(self._store, self.place.child(name))
+
+    @contextlib.contextmanager
+    def writer(self, name: str) -> Iterator["_Writer"]:
+        """Open a large object to write; it appears when the body has ended."""
+        file = _Writer(self._store, self.place.child(name))
+        yield file
+        file.complete()  # not after an error: half an object would appear
+
+    def flush(self) -> None:
+        """Do nothing: what a store has taken, it keeps."""
+
+    def entries(self) -> Sequence[Self]:
+        """The prefixes here that have an index."""
+        return [self.child(name) for name, whole in self._folders().items() if whole]
+
+    def drafts(self) -> Sequence[Self]:
+        """The prefixes here without an index."""
+        return [self.child(name) for name, whole in self._folders().items() if not whole]
+
+    def draft(self, name: str, writer: str) -> Self:
+        """The prefix that the entry has, too."""
+        return self.child(f"{name}-{writer}")
+
+    def publish(self, draft: Self, name: str, index: bytes) -> None:
+        """Write the index of a draft."""
+        draft.write(directory.INDEX, index)
+
+    def remove(self, entry: Self) -> None:
+        """Remove the index, then all other objects."""
+        with contextlib.suppress(OSError), connection.explained(entry.place):
+            place = entry.place.child(directory.INDEX)
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(self._store, place.prefix)
+            paths = [meta["path"] for meta in entry.objects()]
+            if paths:
+                obstore.delete(self._store, paths)
+
+    def version(self) -> str | None:
+        """The tag of this entry's index."""
+        return self._tag(directory.INDEX)
+
+    def objects(self) -> Sequence["obstore.ObjectMeta"]:
+        """All objects below this prefix, in the order of their keys."""
+        with connection.explained(self.place):
+            pages = obstore.list(self._store, self.place.prefix or None)
+            return sorted((meta for page in pages for meta in page), key=lambda meta: meta["path"])
+
+    def upload(self, path: pathlib.Path, name: str) -> None:
+        """Copy a local file of any size; readers see all of it or the content before."""
+        place = self.place.child(name)
+        with connection.explained(place):
+            obstore.put(
+                self._store,
+                place.prefix,
+                path,
+                chunk_size=_CHUNK_BYTES,
+                max_concurrency=_REQUESTS,
+            )
+
+    @property
+    def _store(self) -> "store.ObjectStore":
+        return connection.connect(self.place.scheme, self.place.bucket)
+
+    def _folders(self) -> dict[str, bool]:
+        """The prefixes one level below, and whether each has an index."""
+        start = len(self.place.prefix) + 1 if self.place.prefix else 0
+        parts = [meta["path"][start:].split("/") for meta in self.objects()]
+        whole = {part[0] for part in parts if part[1:] == [directory.INDEX]}
+        return {part[0]: part[0] in whole for part in parts if len(part) > 1}
+
+    def _tag(self, name: str) -> str | None:
+        place = self.place.child(name)
+        try:
+            with connection.explained(place):
+                meta = obstore.head(self._store, place.prefix)
+        except FileNotFoundError:
+            return None
+        return f"{meta['e_tag']} {meta['last_modified']}"
+
+
+class _Writer:
+    def __init__(self, target: "store.ObjectStore", place: address.Address) -> None:
+        self._place = place
+        with connection.explained(place):
+            self._file = obstore.open_writer(
+                target, place.prefix, buffer_size=_CHUNK_BYTES, max_concurrency=_REQUESTS
+            )
+
+    def write(self, content: bytes) -> None:
+        with connection.explained(self._place):
+            self._file.write(content)
+
+    def complete(self) -> None:
+        with connection.explained(self._place):
+            self._file.close()
+
+
+class _Reader:
+    """Reads chunks, because each request takes as long as some megabytes."""
+
+    def __init__(self, source: "store.ObjectStore", place: address.Address) -> None:
+        self._source = source
+        self._place = place
+        with connection.explained(place):
+            self._size = obstore.head(source, place.prefix)["size"]
+        self._offset = 0
+        self._chunk = b""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        start = offset - self._offset
+        if start < 0 or start + length > len(self._chunk):
+            self._fill(offset, length)
+            start = 0
+        return self._chunk[start : start + length]
+
+    def _fill(self, offset: int, length: int) -> None:
+        end = min(offset + max(length, _CHUNK_BYTES), self._size)
+        self._offset, self._chunk = offset, b""
+        if offset < end:
+            path = self._place.prefix
+            with connection.explained(self._place):
+                chunk = obstore.get_range(self._source, path, start=offset, end=end)
+            self._chunk = bytes(chunk)
+
+
+def _version(meta: "obstore.ObjectMeta") -> "obstore.UpdateVersion":
+    version: obstore.UpdateVersion = {}
+    if meta["e_tag"] is not None:
+        version["e_tag"] = meta["e_tag"]
+    if meta["version"] is not None:
+        version["version"] = meta["version"]
+    return version

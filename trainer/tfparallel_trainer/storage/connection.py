@@ -1,0 +1,172 @@
+"""Opens buckets with the credentials of the environment, and explains what they refuse."""
+
+import contextlib
+import datetime
+import errno
+import functools
+import html
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import obstore
+from obstore import exceptions, store
+
+from tfparallel_trainer.storage import address
+
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+"""The variables that most installations give."""
+
+Retries = dict[str, Any]
+"""What obstore takes as the configuration of repeats."""
+
+RETRIES: Retries = {"max_retries": 10, "retry_timeout": datetime.timedelta(minutes=3)}
+_FIRST_RETRIES: Retries = {
+    "max_retries": 3,
+    "retry_timeout": datetime.timedelta(seconds=20),
+}
+_TIMEOUTS: "store.ClientConfig" = {"read_timeout": "30s", "timeout": "10m", "connect_timeout": "5s"}
+_SERVERS = {
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+}
+_IDENTITY = re.compile(r"/latest/(api/token|meta-data)|computeMetadata|/oauth2/|Metadata server")
+"""Marks a request for credentials: without any in the environment, a cloud's own service gives
+them to its machines."""
+_STATUS = re.compile(r"status code: (\d{3})")
+_REASON = re.compile(r"<Code>([^<]*)</Code>(?:\s*<Message>([^<]*)</Message>)?")
+_MISSING = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
+_REGION = re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|redirect without LOCATION")
+_CREDENTIALS = re.compile(
+    r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|Unauthorized"
+)
+_TRANSIENT = (404, 408, 409, 429)
+"""Answers below 500 that a repeat may change."""
+
+
+class RefusedError(PermissionError):
+    """A bucket cannot be used as it is configured: a repeat would fail again."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(errno.EACCES, sentence)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class ChangedError(OSError):
+    """A conditional write came too late: the object has changed since it was read."""
+
+
+@functools.cache
+def connect(scheme: str, bucket: str) -> "store.ObjectStore":
+    """Connect to a bucket; requests that fail for a moment are repeated for up to three minutes.
+
+    Raises:
+        RefusedError: the environment does not say how.
+    """
+    return _store(scheme, bucket, RETRIES)
+
+
+def check(place: address.Address) -> None:
+    """See that a bucket answers and takes the credentials.
+
+    Raises:
+        RefusedError: it does not exist, or refuses the credentials.
+        OSError: it does not answer.
+    """
+    with explained(place):
+        bucket = _store(place.scheme, place.bucket, _FIRST_RETRIES)
+        obstore.list_with_delimiter(bucket, place.prefix or None)
+
+
+def _store(scheme: str, bucket: str, retries: Retries) -> "store.ObjectStore":
+    options: store.ClientConfig = {**_TIMEOUTS}
+    if server(scheme).startswith("http://"):
+        options["allow_http"] = True
+    kind: Any = store.S3Store if scheme == "s3" else store.GCSStore
+    try:
+        opened: store.ObjectStore = kind(bucket, client_options=options, retry_config=retries)
+    except (exceptions.BaseError, ValueError, OSError) as error:
+        raise RefusedError(
+            f"the environment does not say how to open bucket {bucket!r} ({_text(error)}): see "
+            f"{CREDENTIALS[scheme]}"
+        ) from error
+    return opened
+
+
+def server(scheme: str, env: Mapping[str, str] = os.environ) -> str:
+    """The address of a server that the environment names; empty: the cloud's own."""
+    return next((env[name] for name in _SERVERS[scheme] if env.get(name)), "")
+
+
+@contextlib.contextmanager
+def explained(place: address.Address) -> Iterator[None]:
+    """Turn what obstore raises for an object or a prefix into an OSError with a sentence.
+
+    Raises:
+        FileNotFoundError: the object is missing.
+        ChangedError: a conditional write came too late.
+        RefusedError: the bucket is missing or refuses the credentials.
+        OSError: anything else.
+    """
+    try:
+        yield
+    except (FileNotFoundError, exceptions.BaseError) as error:
+        raise _explanation(error, place) from error
+
+
+def _explanation(error: Exception, place: address.Address) -> OSError:
+    if isinstance(error, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
+        return ChangedError(errno.EEXIST, "Changed by another process", str(place))
+    if isinstance(error, FileNotFoundError) and not _MISSING.search(str(error)):
+        return FileNotFoundError(errno.ENOENT, "No such object", str(place))
+    refusal = _refusal(str(error), _text(error), place)
+    if refusal is not None:
+        return RefusedError(refusal)
+    return OSError(errno.EIO, _text(error), str(place))
+
+
+def _refusal(error: str, text: str, place: address.Address) -> str | None:
+    """Why a repeat would fail again, and what to do; None where it may not."""
+    scheme = place.scheme
+    where = f"bucket {place.bucket!r} at {server(scheme) or 'its cloud'}"
+    match = _STATUS.search(error)
+    status = 0 if match is None else int(match[1])
+    if _MISSING.search(error):
+        return (
+            f"{where} does not exist: create it, or correct the address {place} or the server "
+            f"({_SERVERS[scheme][0]})"
+        )
+    if _IDENTITY.search(error):
+        return (
+            f"the environment has no credentials for {where}: set {CREDENTIALS[scheme]} from a "
+            "Secret, or give the pod's service account a role of the cloud"
+        )
+    if status == 401 or _CREDENTIALS.search(error):
+        return (
+            f"{where} does not accept the credentials of the environment ({text}): correct "
+            f"{CREDENTIALS[scheme]}"
+        )
+    if status == 403:
+        return (
+            f"the credentials of the environment lack a right on {where} ({text}): allow them to "
+            f"list, read, write and delete below {place}"
+        )
+    if _REGION.search(error):
+        return f"{where} is in another region ({text}): set AWS_REGION to it"
+    if 400 <= status < 500 and status not in _TRANSIENT:
+        return f"{where} refuses the request ({text}): see the address and the credentials"
+    return None
+
+
+def _text(error: Exception) -> str:
+    """What a server says of an error, or the first line of obstore's message."""
+    reason = _REASON.search(str(error))
+    if reason is not None:
+        return ": ".join(html.unescape(part) for part in reason.groups() if part)
+    return " ".join(str(error).partition("\n\n")[0].split())[:400]

@@ -1,0 +1,99 @@
+"""What checkpoints need of the place that keeps them."""
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, Self
+
+INDEX = "index.json"
+"""The file that is written last into an entry: the entry counts once it is in place."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A small file as it was when it was read."""
+
+    content: bytes | None
+    """None: the file was missing."""
+    version: object = None
+    """What the storage tells versions apart by."""
+
+
+class Writer(Protocol):
+    """Takes the content of a large file."""
+
+    def write(self, content: bytes, /) -> object:
+        """Append bytes."""
+
+
+class Reader(Protocol):
+    """Reads a large file."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read bytes from an offset; fewer than `length` where the file ends."""
+
+
+class Directory(Protocol):
+    """A folder, or a prefix of a bucket, with files and with entries.
+
+    An entry is a subdirectory that appears all at once: its files are written to a draft, which
+    `publish` turns into the entry. All methods raise OSError if the storage fails, and
+    FileNotFoundError if a file is missing.
+    """
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+
+    def child(self, name: str) -> Self:
+        """A subdirectory, whether or not it exists."""
+
+    def prepare(self) -> None:
+        """Create the directory where it is missing."""
+
+    def has(self, name: str) -> bool:
+        """Whether a file exists."""
+
+    def read(self, name: str) -> bytes:
+        """Read a small file."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a small file, so that readers see all of it or the content before."""
+
+    def snapshot(self, name: str) -> Snapshot:
+        """Read a small file to replace it."""
+
+    def replace(self, name: str, before: Snapshot, content: bytes) -> bool:
+        """Write a small file; False: another writer has changed it since it was read."""
+
+    def reader(self, name: str) -> AbstractContextManager[Reader]:
+        """Open a large file."""
+
+    def writer(self, name: str) -> AbstractContextManager[Writer]:
+        """Open a large file to write; the content lasts once the context ends without an error."""
+
+    def flush(self) -> None:
+        """Make the names of the files that were written last over a power cut."""
+
+    def entries(self) -> Sequence[Self]:
+        """The subdirectories that may be entries, in the order of their names."""
+
+    def drafts(self) -> Sequence[Self]:
+        """Drafts that were not published, or of which only a part has been removed."""
+
+    def draft(self, name: str, writer: str) -> Self:
+        """The place for the files of an entry until it is published.
+
+        Args:
+            name: of the entry.
+            writer: tells apart the processes that may write entries of this name.
+        """
+
+    def publish(self, draft: Self, name: str, index: bytes) -> None:
+        """Write the index of a draft whose files are complete, and turn it into an entry."""
+
+    def remove(self, entry: Self) -> None:
+        """Remove an entry or a draft, its index first; what cannot be removed stays a draft."""
+
+    def version(self) -> str | None:
+        """Changes when this entry is replaced by another of its name; None: it is gone."""
