@@ -97,10 +97,10 @@ def _needs_files(
 ) -> bool:
     reference = trainer.get("source")
     if reference is None:
-        return (folder / trainer.get("module", "model.py")).is_file()
-    name = reference.get("configMap", {}).get("name")
+        return (folder / str(trainer.get("module", "model.py"))).is_file()
+    name: str | None = reference.get("configMap", {}).get("name")
     brought = {d["metadata"]["name"] for d in companions if d["kind"] == "ConfigMap"}
-    return isinstance(name, str) and name not in brought
+    return name is not None and name not in brought
 
 
 def _claim(job: Mapping[str, Any], size: str) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """A client around another one, for tests in which requests meet trouble on their way."""
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -33,13 +34,20 @@ class WrappedApi(client.Client):
         namespace: str | None,
         selector: str = "",
         place: str = "",
+        fields: str = "",
     ) -> client.Listing:
-        return await self._read(lambda: self._inner.page(resource, namespace, selector, place))
+        page = functools.partial(self._inner.page, resource, namespace, selector, place, fields)
+        return await self._read(page)
 
     async def watch(
-        self, resource: resources.Resource, namespace: str | None, version: str, selector: str = ""
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        version: str,
+        selector: str = "",
+        fields: str = "",
     ) -> AsyncIterator[client.WatchEvent]:
-        async for event in self._inner.watch(resource, namespace, version, selector):
+        async for event in self._inner.watch(resource, namespace, version, selector, fields):
             yield event
 
     async def create(

@@ -36,7 +36,7 @@ spec is left out."""
 TOKEN_SECONDS = 3600
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the installation decides for every job."""
 

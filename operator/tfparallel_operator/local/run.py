@@ -126,7 +126,11 @@ async def _live(
     """Run the job until it has ended or a signal ends it; return the signal."""
     async with progress.endpoint(local.job, token, local.report) as url:
         settings = build.Settings(
-            TRAINER_IMAGE, url, first_pause=_NONE, settling=_NONE, share_above=None
+            trainer_image=TRAINER_IMAGE,
+            progress_url=url,
+            first_pause=_NONE,
+            settling=_NONE,
+            share_above=None,
         )
         with _Interruption(local, told) as interruption:
             try:

@@ -211,6 +211,11 @@ async def _all_events() -> set[tuple[str, str]]:
         await world.engine.settle(seconds=60)
     seen += world.events()
 
+    world = small_world.World()
+    async with world.running(objects.job()):
+        await world.fail_source("digits-worker-0", 78)
+    seen += world.events()
+
     for job in (objects.job(strategy="Mirrored"), objects.job()):
         world = small_world.World(RefusingApi(errors.Invalid))
         async with world.running(job):
