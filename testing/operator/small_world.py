@@ -6,6 +6,7 @@ from typing import Any
 
 from testing import clock
 from testing.operator import memory_api, objects, small_engine
+from tfparallel_operator.api import names
 from tfparallel_operator.engine import client, resources
 
 
@@ -45,6 +46,14 @@ class World:
         [pod] = [p for p in self.api.items(resources.PODS) if p["metadata"]["name"] == name]
         ended = objects.container(terminated={"exitCode": code, "reason": "Error"})
         self._write(pod, phase="Failed" if code else "Succeeded", **ended)
+        await self.let_go()
+
+    async def end_source(self, name: str, code: int) -> None:
+        """End a pod by the init container that fetches its source."""
+        [pod] = [p for p in self.api.items(resources.PODS) if p["metadata"]["name"] == name]
+        ended = {"terminated": {"exitCode": code, "reason": "Error"}}
+        init = {"name": names.SOURCE_CONTAINER, "state": ended}
+        self._write(pod, phase="Failed", initContainerStatuses=[init])
         await self.let_go()
 
     async def report(self, step: int, seconds: float) -> None:
