@@ -48,13 +48,12 @@ class World:
         self._write(pod, phase="Failed" if code else "Succeeded", **ended)
         await self.let_go()
 
-    async def fail_source(self, name: str, code: int) -> None:
-        """End a pod whose init container could not get the code."""
+    async def end_source(self, name: str, code: int) -> None:
+        """End a pod by the init container that fetches its source."""
         [pod] = [p for p in self.api.items(resources.PODS) if p["metadata"]["name"] == name]
         ended = {"terminated": {"exitCode": code, "reason": "Error"}}
-        init = [{"name": names.SOURCE_CONTAINER, "state": ended}]
-        waiting = objects.container(waiting={"reason": "PodInitializing"})
-        self._write(pod, phase="Failed", initContainerStatuses=init, **waiting)
+        init = {"name": names.SOURCE_CONTAINER, "state": ended}
+        self._write(pod, phase="Failed", initContainerStatuses=[init])
         await self.let_go()
 
     async def report(self, step: int, seconds: float) -> None:

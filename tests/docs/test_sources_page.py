@@ -24,9 +24,7 @@ def test_the_archive_of_the_page_is_one_that_pods_unpack(tmp_path: pathlib.Path)
     mounted.mkdir()
     for number, chunk in enumerate(sorted(tmp_path.glob("chunk.*"))):
         chunk.rename(mounted / source_code.chunk_file(number))
-    content = source.read_chunks(mounted, done.stdout.split()[0])
-    (tmp_path / "source").mkdir()
-    source.unpack(content, tmp_path / "source")
+    assert source.unpack(mounted, done.stdout.split()[0], tmp_path / "source") == 2
     assert (tmp_path / "source/model.py").read_text() == "one"
     assert (tmp_path / "source/data/labels.txt").read_text() == "two"
     assert create.endswith(f"--from-file={source_code.CHUNK_KEY}=chunk.0000")

@@ -5,10 +5,8 @@ imports no TensorFlow, and ends with an exit code of `contract.exits`.
 """
 
 import argparse
-import hashlib
 import importlib.metadata
 import importlib.util
-import io
 import os
 import pathlib
 import re
@@ -16,14 +14,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import traceback
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.contract import environment, exits, source_code
 from tfparallel_trainer.logs import console
 
 _PIP = pathlib.Path("/opt/pip/bin/pip")
@@ -65,42 +61,33 @@ def main(arguments: Sequence[str], env: Mapping[str, str]) -> exits.Exit:
     return exits.Exit.DONE
 
 
-def unpack(content: bytes, folder: pathlib.Path) -> None:
-    """Unpack a tar archive, compressed by gzip, and nothing that leads out of the folder.
+def unpack(chunks: pathlib.Path, sha256: str, folder: pathlib.Path) -> int:
+    """Unpack an archive into a folder, and return how many files it has.
 
     Args:
-        content: the archive.
+        chunks: a folder with a file for each chunk, in the order of their names.
+        sha256: of the archive.
         folder: takes its files.
 
     Raises:
-        BadConfigurationError: it is no such archive, or a member leads elsewhere.
+        BadConfigurationError: it is another archive, or none, or a member leads elsewhere.
     """
+    parts = sorted(file for file in chunks.iterdir() if file.name.isdecimal())
+    count = 0
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-            archive.extractall(folder, filter="data")
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+        content = source_code.join((file.read_bytes() for file in parts), sha256)
+        for file in source_code.read_files(content):
+            path = folder / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.content)
+            path.chmod(0o755 if file.executable else 0o644)
+            count += 1
+    except ValueError as error:
         raise errors.BadConfigurationError(
-            f"trainer.source.archive cannot be unpacked: {error}. Make it again, as a tar archive"
-            " compressed by gzip whose members lie below its folder."
+            f"trainer.source.archive cannot be unpacked: {error}. Archive the source again, and"
+            " name the ConfigMaps of its chunks in their order."
         ) from error
-
-
-def read_chunks(folder: pathlib.Path, sha256: str) -> bytes:
-    """Return the archive that the files of a folder are the chunks of, in the order of their names.
-
-    Raises:
-        BadConfigurationError: its digest is another one.
-    """
-    files = sorted(file for file in folder.iterdir() if file.name.isdecimal())
-    content = b"".join(file.read_bytes() for file in files)
-    received = hashlib.sha256(content).hexdigest()
-    if received != sha256:
-        raise errors.BadConfigurationError(
-            f"trainer.source.archive.sha256 is {sha256}, and the {len(files)} chunks have"
-            f" {received}: a ConfigMap was changed or left out, or their order was. Submit the job"
-            " again with its source."
-        )
-    return content
+    return count
 
 
 def install(file: pathlib.Path, folder: pathlib.Path, out: console.Console) -> None:
@@ -135,10 +122,9 @@ def install(file: pathlib.Path, folder: pathlib.Path, out: console.Console) -> N
 
 def _fetch(arguments: argparse.Namespace, out: console.Console) -> None:
     if arguments.chunks is not None:
-        content = read_chunks(arguments.chunks, arguments.sha256)
         _empty(arguments.source)
-        unpack(content, arguments.source)
-        out.say(f"unpacked the source, {len(content)} bytes")
+        count = unpack(arguments.chunks, arguments.sha256, arguments.source)
+        out.say(f"unpacked the {count} files of the source")
     if arguments.requirements is not None:
         _empty(arguments.packages)
         install(arguments.source / arguments.requirements, arguments.packages, out)

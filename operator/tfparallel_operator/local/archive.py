@@ -1,12 +1,5 @@
 """The archive of a job's source, from the ConfigMaps of the job's file."""
 
-import hashlib
-import io
-import pathlib
-import tarfile
-import tempfile
-import zlib
-
 from tfparallel_operator.api import load
 from tfparallel_operator.local import key_maps
 from tfparallel_trainer.contract import source_code
@@ -20,24 +13,12 @@ def unpack(archive: source_code.Archive, config_maps: key_maps.KeyMaps) -> key_m
     Raises:
         SpecError: the job's file does not bring all chunks, or they are no such archive.
     """
-    content = b"".join(_chunk(name, config_maps) for name in archive.config_maps)
-    received = hashlib.sha256(content).hexdigest()
-    if received != archive.sha256:
-        raise load.SpecError(
-            f"{_FIELD}.sha256: received {archive.sha256}; the ConfigMaps of the job's file have"
-            f" {received}: make the archive and its ConfigMaps again"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as files:
-                files.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise load.SpecError(
-                f"{_FIELD}: it cannot be unpacked: {error}; give a tar archive compressed by gzip"
-            ) from error
-        root = pathlib.Path(folder)
-        found = (path for path in root.rglob("*") if path.is_file())
-        return {str(path.relative_to(root)): path.read_bytes() for path in found}
+    chunks = [_chunk(name, config_maps) for name in archive.config_maps]
+    try:
+        content = source_code.join(chunks, archive.sha256)
+        return {file.path: file.content for file in source_code.read_files(content)}
+    except ValueError as error:
+        raise load.SpecError(f"{_FIELD}: {error}; archive the source again") from error
 
 
 def _chunk(name: str, config_maps: key_maps.KeyMaps) -> bytes:

@@ -31,6 +31,7 @@ class Source:
     notes: Sequence[str]
     """What a cluster would do and this machine does not, one sentence each."""
     secrets: key_maps.KeyMaps = dataclasses.field(default_factory=dict)
+    """The Secrets of its file."""
 
 
 def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:

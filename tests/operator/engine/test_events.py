@@ -127,6 +127,11 @@ async def _all_refusals() -> list[tuple[str, str]]:
     seen += world.events()
 
     world = small_world.World()
+    async with world.running(objects.job()):
+        await world.end_source("digits-worker-0", 78)
+    seen += world.events()
+
+    world = small_world.World()
     async with world.running(objects.job(workers=1)):
         await world.start_pods()
         world.api.remove(resources.PODS.path("default", "digits-chief-0"))
@@ -209,11 +214,6 @@ async def _all_events() -> set[tuple[str, str]]:
     world = small_world.World()
     async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": 60})):
         await world.engine.settle(seconds=60)
-    seen += world.events()
-
-    world = small_world.World()
-    async with world.running(objects.job()):
-        await world.fail_source("digits-worker-0", 78)
     seen += world.events()
 
     for job in (objects.job(strategy="Mirrored"), objects.job()):

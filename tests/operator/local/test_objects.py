@@ -150,7 +150,7 @@ async def test_some_keys_of_a_secret_are_files_of_other_names(tmp_path: pathlib.
 def test_chunks_in_another_order_are_refused(tmp_path: pathlib.Path) -> None:
     given, maps = sources.in_config_maps("code", {"model.py": ""})
     given["archive"]["configMaps"].reverse()
-    with pytest.raises(load.SpecError, match=r"spec\.trainer\.source\.archive\.sha256: received"):
+    with pytest.raises(load.SpecError, match=r"spec\.trainer\.source\.archive: sha256 is"):
         source.read(jobs.write(tmp_path, printing("true", source=given), *maps))
 
 

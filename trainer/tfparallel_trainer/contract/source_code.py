@@ -1,5 +1,12 @@
 """Where a job's code comes from: `spec.trainer.source`, and the chunks of an archive."""
 
+import dataclasses
+import hashlib
+import io
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import pydantic
@@ -23,6 +30,53 @@ def chunk_file(number: int) -> str:
         number: of the chunk, from 0.
     """
     return f"{number:04}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class File:
+    """A file of an archive."""
+
+    path: str
+    """Below the folder of the source."""
+    content: bytes
+    executable: bool
+
+
+def join(chunks: Iterable[bytes], sha256: str) -> bytes:
+    """Return the archive of chunks.
+
+    Raises:
+        ValueError: its digest is another one.
+    """
+    content = b"".join(chunks)
+    received = hashlib.sha256(content).hexdigest()
+    if received != sha256:
+        raise ValueError(f"sha256 is {sha256}, and the chunks have {received}")
+    return content
+
+
+def read_files(content: bytes) -> Iterator[File]:
+    """Yield the files of an archive. Links, which may lead elsewhere, are refused.
+
+    Not `tarfile`'s own filter, which Python 3.11 has from 3.11.4 on: Debian 12 ships 3.11.2.
+
+    Raises:
+        ValueError: it is no tar archive compressed by gzip, or has a member that cannot be taken.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+            for member in archive:
+                path = posixpath.normpath(member.name)
+                if path.startswith("/") or path.split("/")[0] == "..":
+                    raise ValueError(f"{member.name!r} leads out of its folder")
+                if member.isdir():
+                    continue
+                data = archive.extractfile(member) if member.isfile() else None
+                if data is None:
+                    raise ValueError(f"{member.name!r} is a link, or no file: archive its content")
+                yield File(path, data.read(), bool(member.mode & 0o100))
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ValueError(f"not a tar archive compressed by gzip: {error}") from error
 
 
 class Archive(base.Model):
