@@ -1,11 +1,13 @@
 """`kubectl apply -k` of an example makes all that its job names."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from images import targets
 from testing import paths
 from testing.operator import rendering
 from tfparallel_operator.api import load, names
@@ -23,13 +25,18 @@ def _jobs(folder: Path, objects: rendering.Objects) -> list[rendering.Manifest]:
 
 
 def _named(node: Any, field: str) -> set[str]:
+    """The strings of a field, wherever it is."""
+    return {found for found in _nodes(node, field) if isinstance(found, str)}
+
+
+def _nodes(node: Any, field: str) -> list[Any]:
     """The values of a field, wherever it is."""
     if isinstance(node, list):
-        return set().union(*(_named(inner, field) for inner in node))
+        return [found for inner in node for found in _nodes(inner, field)]
     if not isinstance(node, dict):
-        return set()
-    inner = set().union(*(_named(inner, field) for inner in node.values()))
-    return inner | ({node[field]} if isinstance(node.get(field), str) else set())
+        return []
+    here = [node[field]] if field in node else []
+    return here + [found for inner in node.values() for found in _nodes(inner, field)]
 
 
 @of_every_example
@@ -42,23 +49,13 @@ def test_a_kustomization_makes_what_the_jobs_of_its_example_name(
     claims = {m["metadata"]["name"] for m in objects.of_kind("PersistentVolumeClaim")}
     for manifest in _jobs(folder, objects):
         spec = load.parse_job(manifest).spec
-        sources = [*_nodes(manifest, "configMap")]
-        assert {source["name"] for source in sources} == {folder.name} == {*code}
+        sources = {source["name"] for source in _nodes(manifest, "configMap")}
+        assert sources == {folder.name} == {*code}
         assert _named(manifest["spec"], "claim") | _named(manifest["spec"], "claimName") == claims
         if spec.trainer is not None:
             assert spec.trainer.module in code[folder.name]
     for file, content in code[folder.name].items():
         assert content == (folder / file).read_text(encoding="utf-8")
-
-
-def _nodes(node: Any, field: str) -> list[Any]:
-    """The nodes below a field, wherever it is."""
-    if isinstance(node, list):
-        return [found for inner in node for found in _nodes(inner, field)]
-    if not isinstance(node, dict):
-        return []
-    here = [node[field]] if field in node else []
-    return here + [found for inner in node.values() for found in _nodes(inner, field)]
 
 
 @of_every_example
@@ -90,3 +87,28 @@ def test_a_component_gives_every_replica_that_computes_its_gpus(
     for role, replica in after.tf_replica_specs.items():
         computes = role == "Worker" or (role == "Chief" and "PS" not in after.tf_replica_specs)
         assert replica.devices == (load.devices_of(before[role]) if computes else None)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples, whose one entry for the image names a registry."""
+    copy = tmp_path_factory.mktemp("elsewhere") / "examples"
+    shutil.copytree(paths.EXAMPLES, copy)
+    file = copy / "components/image/kustomization.yaml"
+    text = file.read_text(encoding="utf-8")
+    name = f"newName: {targets.TRAINER.repository}"
+    assert text.count(name) == 1
+    there = f"newName: registry.example/{targets.TRAINER.repository}"
+    file.write_text(text.replace(name, there), encoding="utf-8")
+    return copy
+
+
+@of_every_example
+def test_one_entry_chooses_where_the_image_of_scripts_comes_from(
+    folder: Path, elsewhere: Path, kustomize: rendering.Render
+) -> None:
+    objects = kustomize(str(elsewhere / folder.name))
+    images = _named(objects.one(names.KIND)["spec"], "image")
+    job = load.parse_job(objects.one(names.KIND))
+    expected = targets.TRAINER.full_reference("registry.example", "")
+    assert images == (set() if job.spec.trainer else {expected})

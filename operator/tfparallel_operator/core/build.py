@@ -42,8 +42,6 @@ class Settings:
 
     trainer_image: str
     """Image of replicas that have no template."""
-    trainer_pull_secrets: tuple[str, ...] = ()
-    """Secrets that pull that image, for pods whose template has none."""
     progress_url: str | None = None
     """Address of the progress endpoint without the job's path; absent: nothing is reported."""
     progress_ca: str | None = None
@@ -61,6 +59,8 @@ class Settings:
     """Who starts pods together; absent: nothing schedules here, all pods start at once."""
     queues: bool = False
     """Whether jobs with the label of a queue wait for Kueue."""
+    trainer_pull_secrets: tuple[str, ...] = ()
+    """Secrets that pull the trainer's image, for pods whose template has none."""
 
 
 def progress_path(namespace: str, name: str) -> str:
