@@ -1,5 +1,6 @@
 """Checkpoints in a bucket of a real server: the same guarantees as in a folder."""
 
+import contextlib
 import datetime
 import http.server
 import pathlib
@@ -206,15 +207,23 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Busy]]:
     class Server(Busy):
         pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    with serving(Server) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
         monkeypatch.setattr(connection, "RETRIES", FEW)
         connection.connect.cache_clear()
         yield Server
-        server.shutdown()
     connection.connect.cache_clear()
+
+
+@contextlib.contextmanager
+def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Answer requests on loopback in a thread; gives the address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -236,3 +245,51 @@ def test_a_store_that_stays_busy_is_a_fault_of_storage(
     saved = bucket.Bucket(address.Address("s3", "b", "p"))
     with pytest.raises(errors.StorageError, match="s3://b/p does not answer"):
         store.Store(saved, 1, "a", 1, lambda _: None)
+
+
+class Generations(http.server.BaseHTTPRequestHandler):
+    """One object of Google Cloud Storage, whose generation a write may name."""
+
+    content = b"first"
+    generation = 7
+
+    def do_GET(self) -> None:
+        self.answer(200, type(self).content)
+
+    def do_PUT(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        kind = type(self)
+        if self.headers["x-goog-if-generation-match"] != str(kind.generation):
+            self.answer(412)
+            return
+        kind.content, kind.generation = content, kind.generation + 1
+        self.answer(200)
+
+    def answer(self, status: int, content: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
+        self.send_header("ETag", '"tag"')
+        self.send_header("x-goog-generation", str(type(self).generation))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_write_to_google_cloud_storage_names_the_generation_that_it_replaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No server of that store that runs offline takes the requests of its XML interface."""
+    with serving(Generations) as url:
+        monkeypatch.setenv("GOOGLE_BASE_URL", url)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "a-token")
+        place = bucket.Bucket(address.Address("gs", "a-bucket"))
+        before = place.snapshot("object")
+        assert before.content == b"first"
+        assert place.replace("object", before, b"second")
+        assert not place.replace("object", before, b"late")
+        assert not place.replace("object", directory.Snapshot(None), b"late")
+        assert place.read("object") == b"second"
+    connection.connect.cache_clear()
