@@ -4,10 +4,9 @@ import dataclasses
 import datetime
 
 from tfparallel_operator.api import policies, types
-from tfparallel_operator.core import observation, replicas, view
+from tfparallel_operator.core import observation, remedies, replicas, view
 from tfparallel_trainer.contract import exits
 
-_LONGEST_MESSAGE = 600
 _FIRST_SIGNAL_CODE = 128
 _CONTRACT = frozenset(exits.Exit)
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
@@ -52,8 +51,15 @@ class Loss:
         meaning = exits.describe(self.exit.code)
         reason = f", {self.exit.reason}" if self.exit.reason not in ("", "Error") else ""
         told = f"{name} exited with code {self.exit.code} ({meaning}{reason})"
-        said = " ".join(self.exit.message.split()).rstrip(".")[:_LONGEST_MESSAGE]
+        said = remedies.shorten(self.exit.message).rstrip(".")
         return f"{told}: {said}" if said else told
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, where that is known and the replica did not say so itself."""
+        if self.exit is None:
+            return remedies.find(self.told)
+        return remedies.find_for_exit(self.exit.code, self.exit.reason, self.exit.message)
 
 
 def losses(job: types.TFParallelJob, sight: view.View) -> tuple[Loss, ...]:

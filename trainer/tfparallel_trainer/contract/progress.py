@@ -56,6 +56,9 @@ class Progress(base.Model):
     examples_per_second: Annotated[str, pydantic.Field(max_length=32)] | None = None
     """Training examples a second over all replicas, since the report before."""
 
+    input_wait: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    """Share of its time that the coordinator waits for its input, lately: 0.35."""
+
     metrics: Metrics = pydantic.Field(default_factory=dict)
     """The latest loss and metrics; those of the evaluation begin with val_."""
 
