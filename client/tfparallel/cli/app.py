@@ -8,7 +8,7 @@ from tfparallel.cli import exits
 
 SECTIONS = {
     "On this machine": ("run", "validate", "plan", "compare", "convert"),
-    "On a cluster": ("status", "logs", "events", "suspend", "resume", "scale", "delete"),
+    "On a cluster": ("status", "why", "logs", "events", "suspend", "resume", "scale", "delete"),
     "About the command": ("version",),
 }
 """Each verb is the attribute `command` of the module of its name."""

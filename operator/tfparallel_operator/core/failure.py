@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import re
 
 from tfparallel_operator.api import policies, types
 from tfparallel_operator.core import observation, remedies, replicas, view
@@ -29,6 +30,15 @@ _TURNED_AWAY = frozenset(
     }
 )
 """Reasons of a pod that its node did not take in; so are those that begin with OutOf."""
+
+
+_DESCRIPTION = re.compile(r"(?P<pod>\S+) exited with code (?P<code>\d+) ")
+
+
+def find_exit(message: str) -> tuple[str, int] | None:
+    """Return the pod and the exit code in a message that begins as `Loss.describe` writes it."""
+    match = _DESCRIPTION.match(message)
+    return None if match is None else (match["pod"], int(match["code"]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

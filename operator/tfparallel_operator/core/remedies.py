@@ -47,6 +47,14 @@ def find_for_exit(code: int, reason: str, message: str) -> str:
     return "" if message else BY_EXIT_CODE.get(code, "")
 
 
+def split(message: str) -> tuple[str, str]:
+    """Return what stands before the remedy in a condition's message, and the remedy."""
+    for remedy in (find(message), *BY_EXIT_CODE.values()):
+        if remedy and message.endswith(f". {remedy}"):
+            return message.removesuffix(f" {remedy}"), remedy
+    return message, ""
+
+
 def append(sentence: str, remedy: str) -> str:
     """Return a sentence of bounded length with a remedy behind it, if there is one."""
     return f"{shorten(sentence).rstrip('.')}. {remedy}" if remedy else sentence
@@ -195,11 +203,11 @@ TABLE = _table(
             "Add the key {name} to the {kind}, or correct the key in the job."
         ),
         r'configmap "(?P<name>[^"]+)" not found': (
-            "Create it: `kubectl create configmap {name} --from-file=FILE`, or correct its name in"
+            "Create the ConfigMap: `kubectl create configmap {name} --from-file=FILE`, or correct its name in"
             " the job."
         ),
         r'secret "(?P<name>[^"]+)" not found': (
-            "Create it: `kubectl create secret generic {name} --from-literal=KEY=VALUE`, or"
+            "Create the Secret: `kubectl create secret generic {name} --from-literal=KEY=VALUE`, or"
             " correct its name in the job."
         ),
         r"container has runAsNonRoot and image will run as root": (

@@ -16,6 +16,9 @@ MAX_BODY_BYTES = 32_768
 MIN_INTERVAL_SECONDS = 5.0
 """Shortest time between two reports of a job, except for the last one."""
 
+MAX_INPUT_WAIT = 0.1
+"""The share of the time that a coordinator may wait for its input before it counts as slow."""
+
 MAX_STAGES = 32
 """Of a longer pipeline a report tells of the first ones."""
 
