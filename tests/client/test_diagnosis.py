@@ -10,8 +10,10 @@ import pytest
 from testing.operator import symptoms
 from tfparallel import errors, models
 from tfparallel.cli import why
-from tfparallel.cluster import objects
+from tfparallel.cluster import access, backend, objects
 from tfparallel.diagnosis import findings, gather, rules
+from tfparallel_operator.api_server import client, credentials, resources
+from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.core import remedies
 from tfparallel_trainer.contract import exits
 
@@ -210,3 +212,40 @@ def test_json_has_the_parts() -> None:
         "remedy": "Let it run: `tfparallel resume digits`.",
         "evidence": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "installed", "expected"),
+    [
+        ((), ["tfparallel-system"], ["operator"]),
+        ((), [], []),
+        ((None,), ["tfparallel-system"], ["operator"]),
+        ((None,), [], None),
+        ((None, "tfparallel-system"), ["tfparallel-system"], None),
+    ],
+)
+async def test_operators_are_looked_for_where_rights_allow(
+    forbidden: Sequence[str | None],
+    installed: Sequence[str],
+    expected: Sequence[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def list_deployments(
+        _: client.Client, __: resources.Resource, scope: str | None, ___: str
+    ) -> client.Listing:
+        if scope in forbidden:
+            raise api_errors.Refused("deployments is forbidden", status=403)
+        bodies = [
+            {
+                "metadata": {"namespace": namespace, "name": "operator"},
+                "spec": {"template": {"spec": {"containers": [{}]}}},
+            }
+            for namespace in installed
+        ]
+        return client.Listing(tuple(bodies), "1")
+
+    monkeypatch.setattr(client.Client, "list", list_deployments)
+    server = credentials.Access("https://none", tls=False, token=credentials.Token(str))
+    context = access.Context(name="", namespace="team", access=server)
+    found = await backend.ClusterBackend(context).list_operators()
+    assert (None if found is None else [one.name for one in found]) == expected

@@ -102,7 +102,7 @@ def _unseen(facts: findings.Facts) -> findings.Diagnosis | None:
         )
         for one in facts.operators or ()
     )
-    sentence = f"no operator has looked at {job.name} in {age}: {reason}"
+    sentence = f"No operator has looked at {job.name} in {age}: {reason}"
     return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy, evidence)
 
 
