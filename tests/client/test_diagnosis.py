@@ -126,6 +126,27 @@ def test_of_a_gang_the_pod_that_holds_up_the_others_is_named() -> None:
     assert "digits-worker-1 and 2 more wait: Unschedulable: 0/4" in diagnosis.sentence
 
 
+def test_a_loss_that_is_not_answered_yet_is_no_wait() -> None:
+    seen = symptoms.running(worker=2)
+    seen.exit("digits-worker-0", exits.Exit.PEER_LOST)
+    seen.step()
+    diagnosis = rules.diagnose(symptoms.facts(seen))
+    assert "digits-worker-0 exited with code 75, and the operator looks" in diagnosis.sentence
+
+
+def test_a_pod_that_its_node_does_not_end_is_evidence_of_a_restart() -> None:
+    seen = symptoms.running()
+    seen.update("digits-worker-0", node="node-3")
+    seen.exit("digits-chief-0", exits.Exit.PEER_LOST)
+    seen.exit("digits-worker-0", exits.Exit.DEVICE_FAILED)
+    seen.step()
+    diagnosis = rules.diagnose(symptoms.facts(seen))
+    assert diagnosis.kind is findings.Kind.RESTARTING
+    assert "digits-worker-0 is still being deleted on node-3" in {
+        fact.text for fact in diagnosis.evidence
+    }
+
+
 def test_a_script_of_a_users_own_is_not_slow_for_want_of_reports() -> None:
     facts = symptoms.slow_start()
     job = dataclasses.replace(facts.job, manifest={"spec": {"tfReplicaSpecs": {}}})

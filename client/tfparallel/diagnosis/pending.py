@@ -15,9 +15,6 @@ _UNREMARKABLE = re.compile(r"(?:ContainerCreating|PodInitializing|)")
 _PREEMPTION = re.compile(r"[,.]? ?(?:no new claims to deallocate, )?preemption: .*")
 """What the scheduler adds about pods that it could displace."""
 
-_HELD_BY_OTHERS = ("optimistic rejection", "rejection in Unreserve")
-"""What the scheduler-plugins say of a pod for which there is room, but not for all of its gang."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wait:
@@ -82,7 +79,7 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
 def _rank(words: str) -> int:
     if not words:
         return 3
-    if any(held in words for held in _HELD_BY_OTHERS):
+    if remedies.is_held_by_others(words):
         return 2
     return 0 if remedies.find(words) else 1
 

@@ -212,6 +212,11 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
         evidence += pending.list_evidence(wait, facts)
         sentence = f"{sentence}, and {pending.describe_wait(wait)}"
         return findings.Diagnosis(findings.Kind.RESTARTING, sentence, wait.remedy, tuple(evidence))
+    evidence += (
+        findings.Evidence(findings.Source.POD, f"{one.pod} is still being deleted on {one.node}")
+        for one in facts.replicas
+        if one.phase == "Terminating"
+    )
     evidence += findings.describe_lines(facts)
     return findings.Diagnosis(
         findings.Kind.RESTARTING,
@@ -231,12 +236,22 @@ def _waiting(facts: findings.Facts) -> findings.Diagnosis | None:
     if wait is None:
         if runs:
             return None
-        sentence = f"{name} is pending: the operator is about to create its replicas"
+        sentence = f"{name} is pending: {_next_act(facts)}"
         return findings.Diagnosis(findings.Kind.PENDING, sentence, "Wait a moment.")
     state = f"runs with {ready} replicas" if runs else "is pending"
     sentence = f"{name} {state}: {pending.describe_wait(wait)}"
     evidence = tuple(pending.list_evidence(wait, facts))
     return findings.Diagnosis(findings.Kind.PENDING, sentence, wait.remedy, evidence)
+
+
+def _next_act(facts: findings.Facts) -> str:
+    """Return what the operator is about to do for a job of which no replica waits."""
+    ended = next((one for one in facts.replicas if one.exit_code), None)
+    if ended is not None:
+        return f"{ended.pod} exited with code {ended.exit_code}, and the operator looks for a cause"
+    if facts.replicas:
+        return "its replicas have just started"
+    return "the operator is about to create its replicas"
 
 
 def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:

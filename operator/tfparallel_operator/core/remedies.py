@@ -47,6 +47,11 @@ def find_for_exit(code: int, reason: str, message: str) -> str:
     return "" if message else BY_EXIT_CODE.get(code, "")
 
 
+def is_held_by_others(words: str) -> bool:
+    """Whether there is room for a pod, but not for all of its gang: another one says why."""
+    return _HELD_BY_OTHERS.search(words) is not None
+
+
 def split(message: str) -> tuple[str, str]:
     """Return what stands before the remedy in a condition's message, and the remedy."""
     for remedy in (find(message), *BY_EXIT_CODE.values()):
@@ -73,6 +78,9 @@ OUT_OF_MEMORY = (
 
 _NO_PROGRAM = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of containers whose program did not start; the message is the runtime's."""
+
+_HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve")
+"""The scheduler-plugins' words."""
 
 _CLAIM = r'persistentvolumeclaim "(?P<name>[^"]+)"'
 _NO_IMAGE = r"(?:ErrImagePull|ImagePullBackOff|Failed to pull)"
@@ -140,7 +148,7 @@ TABLE = _table(
             "Let pods run on the nodes again with `kubectl uncordon NODE`, or add nodes."
         ),
         r"no nodes available to schedule pods": "Add nodes to the cluster, or wait for them.",
-        r"optimistic rejection|rejection in Unreserve|\b[Gg]ang\b|[Pp]od ?[Gg]roup": (
+        rf"{_HELD_BY_OTHERS.pattern}|\b[Gg]ang\b|[Pp]od ?[Gg]roup": (
             "The replicas start together: free room for all of them, lower their number, or remove"
             " scheduling.gang."
         ),
