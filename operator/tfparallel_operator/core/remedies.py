@@ -211,8 +211,8 @@ TABLE = _table(
             "Add the key {name} to the {kind}, or correct the key in the job."
         ),
         r'configmap "(?P<name>[^"]+)" not found': (
-            "Create the ConfigMap: `kubectl create configmap {name} --from-file=FILE`, or correct its name in"
-            " the job."
+            "Create the ConfigMap: `kubectl create configmap {name} --from-file=FILE`, or correct"
+            " its name in the job."
         ),
         r'secret "(?P<name>[^"]+)" not found': (
             "Create the Secret: `kubectl create secret generic {name} --from-literal=KEY=VALUE`, or"
