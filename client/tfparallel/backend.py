@@ -33,6 +33,9 @@ class Backend(Protocol):
     ) -> AsyncIterator[str]:
         """Yield the lines of a replica's log, with `follow` until it ends."""
 
+    async def list_operators(self) -> Sequence[models.Operator] | None:
+        """Return the operators that are installed; None: your rights do not show them."""
+
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
         """Delete the replicas of a job and keep it, or have it run again."""
 

@@ -55,6 +55,19 @@ class Replica:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Operator:
+    """An installation of the operator."""
+
+    namespace: str
+    name: str
+    """Of its Deployment."""
+    replicas: int
+    ready: int
+    watched: tuple[str, ...]
+    """The namespaces whose jobs it runs; empty: all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Event:
     """Something that Kubernetes or the operator reported of a job or of one of its objects."""
 

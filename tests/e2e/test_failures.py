@@ -1,7 +1,11 @@
 """What goes wrong is told where people look: state, last exit, condition, Event, log."""
 
+import subprocess
+import sys
+
 import pytest
 
+from testing import waiting
 from testing.cluster import console
 from testing.e2e import jobs, namespaces, operator
 from tfparallel_trainer.contract import exits
@@ -10,9 +14,13 @@ pytestmark = [pytest.mark.timeout(1800)]
 
 
 def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespace) -> None:
+    namespace.apply(jobs.trained("broken", epochs=1))
+    # A pod that lacks a ConfigMap says so in no condition: only Events have the kubelet's words.
+    missing = 'waits: FailedMount: MountVolume.SetUp failed for volume "tfparallel-source"'
+    shown = waiting.until(lambda: _why(namespace, "broken"), missing, when=lambda w: missing in w)
+    assert 'configmap "broken" not found. What to do: Create the ConfigMap:' in shown
     source = "--from-literal=model.py=import no_such_package"
     namespace.kubectl("create", "configmap", "broken", source)
-    namespace.apply(jobs.trained("broken", epochs=1))
     job = namespace.wait_ended("broken")
     status = job["status"]
     assert status["state"] == "Failed", namespace.describe("broken")
@@ -26,8 +34,20 @@ def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespa
     # The pod of the root cause is kept; others may be deleted that end at the same time.
     pod = failed["message"].split()[0]
     assert "no_such_package" in namespace.kubectl("logs", pod)
+    shown = _why(namespace, "broken")
+    assert f"ago: {pod} exited with code {exits.Exit.USER_ERROR.value}" in shown
+    assert "What to do: Correct the module" in shown
+    assert f"log {pod.removeprefix('broken-')}: error:" in shown
     # The Event is written after the status.
     namespace.wait("broken", lambda _: failed["reason"] in _warnings(namespace))
+
+
+def _why(namespace: namespaces.Namespace, job: str) -> str:
+    """What `tfparallel why` prints, on one line."""
+    where = (f"--namespace={namespace.name}", f"--kubeconfig={namespace.cluster.kubeconfig}")
+    command = (sys.executable, "-m", "tfparallel", "why", job, *where)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return " ".join(done.stdout.split())
 
 
 def _warnings(namespace: namespaces.Namespace) -> list[str]:

@@ -4,12 +4,14 @@ import pathlib
 import statistics
 import time
 import types
+from collections.abc import Generator
 
 import pytest
 
 from tfparallel_trainer import progress, reporting
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
+from tfparallel_trainer.data import feed, waiting
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.storage import folder as folders
 from tfparallel_trainer.storage import mirror
@@ -68,6 +70,25 @@ def test_a_resumed_run_tells_its_own_pace(clock: Clock) -> None:
     last = kept.reports[-1]
     assert last.examples_per_second == "10", "an evaluation is no training time"
     assert last.eta == protocol.format_duration((2 + 100 + 2) / 2 * 197), "but it takes time"
+
+
+def test_a_report_has_the_share_of_time_that_input_took(clock: Clock) -> None:
+    kept = Kept()
+    reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter.wait = waiting.Wait(clock.monotonic)
+
+    def batches() -> Generator[feed.Batch, None, None]:
+        for _ in range(3):
+            clock.now += 3  # the input takes three seconds, the step one
+            yield feed.Batch(1, [])
+
+    for number, _ in enumerate(reporter.wait.timed(batches()), 1):
+        clock.now += 1
+        reporter.stepped(20)
+        reporter.train({"loss": 0.5}, number, 3, 0)
+    reporter.train({"loss": 0.5}, 3, 3, 1)
+    shares = [report.input_wait for report in kept.reports]
+    assert shares == [None, None, "0.75", "0.75"], "the first step is left out"
 
 
 def test_a_report_costs_next_to_nothing(

@@ -111,7 +111,7 @@ class Reporter:
             facts["examplesPerSecond"] = round(rate, 3)
         self._record("train", step, {**values, "input_wait": waited.share}, facts)
         self._metrics.update(self._beside())
-        self._pusher.put(self._progress(step, total, epoch, rate))
+        self._pusher.put(self._progress(step, total, epoch, rate, waited))
 
     def evaluation(
         self, values: dict[str, float], step: int, total: int | None, epoch: int
@@ -165,7 +165,12 @@ class Reporter:
             self._records.metrics(kind, step, values, **facts)
 
     def _progress(
-        self, step: int, total: int | None, epoch: int, rate: float | None
+        self,
+        step: int,
+        total: int | None,
+        epoch: int,
+        rate: float | None,
+        waited: waiting.Span | None = None,
     ) -> progress.Report:
         left = None
         if total is not None and self._timed_steps > 0:
@@ -177,6 +182,7 @@ class Reporter:
             epoch=epoch,
             percent=None if total is None else min(100, 100 * step // total),
             examples_per_second=None if rate is None else progress.format_number(rate),
+            input_wait=f"{waited.share:.2f}" if waited is not None and waited.steps else None,
             metrics={
                 name[:64]: progress.format_number(value)
                 for name, value in list(self._metrics.items())[:64]

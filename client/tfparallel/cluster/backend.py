@@ -18,6 +18,12 @@ FIELD_MANAGER = "tfparallel-cli"
 _PAUSE_SECONDS = 1.0
 """Between two tries to watch."""
 
+_OPERATORS = "app.kubernetes.io/part-of=tfparallel"
+"""The label of the operator's Deployment that the chart's values do not change."""
+
+_USUAL_NAMESPACE = "tfparallel-system"
+"""Of an operator, for users who may not list Deployments of all namespaces."""
+
 _ROLES = ("chief", "master", "worker", "ps", "evaluator")
 
 
@@ -128,6 +134,17 @@ class ClusterBackend:
         with answers.explained(self.context):
             async for line in self._api.read_log(job.namespace, replica.pod, query):
                 yield line.decode(errors="replace")
+
+    async def list_operators(self) -> Sequence[models.Operator] | None:
+        """Return the operators that are installed; None: your rights do not show them."""
+        for scope in (None, _USUAL_NAMESPACE):
+            try:
+                found = await self._api.list(resources.DEPLOYMENTS, scope, _OPERATORS)
+            except api_errors.ApiError:
+                continue
+            if scope is None or found.items:
+                return [objects.parse_operator(body) for body in found.items]
+        return None
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
         """Delete the replicas of a job and keep it, or have it run again."""

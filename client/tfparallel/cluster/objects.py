@@ -74,6 +74,24 @@ def parse_event(body: api.Object) -> models.Event:
     )
 
 
+def parse_operator(body: api.Object) -> models.Operator:
+    """Return the operator that a Deployment is."""
+    metadata, spec, status = body["metadata"], body["spec"], body.get("status", {})
+    variables = {
+        variable["name"]: variable.get("value", "")
+        for container in spec["template"]["spec"]["containers"]
+        for variable in container.get("env", [])
+    }
+    listed = variables.get("TFPARALLEL_WATCH_NAMESPACES", "").split(",")
+    return models.Operator(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        replicas=spec.get("replicas", 1),
+        ready=status.get("readyReplicas", 0),
+        watched=tuple(name.strip() for name in listed if name.strip()),
+    )
+
+
 def _container(status: api.Object) -> api.Object:
     """Return the status of the container that trains, or of the first init container that waits."""
     running: list[Any] = status.get("containerStatuses") or []

@@ -4,11 +4,8 @@ import datetime
 from collections.abc import Sequence
 
 from tfparallel_operator.api import job_status, types
-from tfparallel_operator.core import indices, observation, view
+from tfparallel_operator.core import indices, observation, remedies, view
 from tfparallel_trainer.contract import exits
-
-_HELD_BY_OTHERS = ("optimistic rejection", "rejection in Unreserve")
-"""What the scheduler-plugins say of a pod for which there is place, but not for all of its gang."""
 
 _UNKNOWN_TIME = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
@@ -63,7 +60,7 @@ def _waiting(pods: Sequence[observation.Pod]) -> str:
     waiting = [pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting]
     if not waiting:
         return ""
-    cause = min(waiting, key=lambda pod: any(words in pod.waiting for words in _HELD_BY_OTHERS))
+    cause = min(waiting, key=lambda pod: remedies.is_held_by_others(pod.waiting))
     return f"{cause.name}: {cause.waiting}"
 
 

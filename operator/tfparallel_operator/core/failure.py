@@ -2,12 +2,12 @@
 
 import dataclasses
 import datetime
+import re
 
 from tfparallel_operator.api import names, policies, types
-from tfparallel_operator.core import observation, replicas, view
+from tfparallel_operator.core import observation, remedies, replicas, view
 from tfparallel_trainer.contract import exits
 
-_LONGEST_MESSAGE = 600
 _FIRST_SIGNAL_CODE = 128
 _CONTRACT = frozenset(exits.Exit)
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
@@ -32,6 +32,15 @@ _TURNED_AWAY = frozenset(
 """Reasons of a pod that its node did not take in; so are those that begin with OutOf."""
 
 
+_DESCRIPTION = re.compile(r"(?P<pod>\S+) exited with code (?P<code>\d+) ")
+
+
+def find_exit(message: str) -> tuple[str, int] | None:
+    """Return the pod and the exit code in a message that begins as `Loss.describe` writes it."""
+    match = _DESCRIPTION.match(message)
+    return None if match is None else (match["pod"], int(match["code"]))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
     """A replica that ended without success, whose pod is gone, or that does not get on."""
@@ -54,8 +63,15 @@ class Loss:
         meaning = exits.describe(self.exit.code)
         reason = f", {self.exit.reason}" if self.exit.reason not in ("", "Error") else ""
         told = f"{name} exited with code {self.exit.code} ({meaning}{reason})"
-        said = " ".join(self.exit.message.split()).rstrip(".")[:_LONGEST_MESSAGE]
+        said = remedies.shorten(self.exit.message).rstrip(".")
         return f"{told}: {said}" if said else told
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, where that is known and the replica did not say so itself."""
+        if self.exit is None:
+            return remedies.find(self.told)
+        return remedies.find_for_exit(self.exit.code, self.exit.reason, self.exit.message)
 
 
 def losses(job: types.TFParallelJob, sight: view.View) -> tuple[Loss, ...]:

@@ -30,11 +30,13 @@ class Verdict:
     outcome: Outcome
     reason: names.Reason
     message: str
+    remedy: str = ""
+    """What to do, where that is known."""
 
 
 def judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss) -> Verdict:
     """Say what a loss leads to. That of an evaluator never fails the job."""
-    verdict = _judge(job, status, loss)
+    verdict = dataclasses.replace(_judge(job, status, loss), remedy=loss.remedy)
     if verdict.outcome is Outcome.FAIL and loss.replica.role is types.Role.EVALUATOR:
         return dataclasses.replace(verdict, outcome=Outcome.IGNORE)
     return verdict

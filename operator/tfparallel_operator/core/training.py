@@ -18,6 +18,7 @@ from tfparallel_operator.core import (
     observation,
     policy,
     queueing,
+    remedies,
     replicas,
     restarts,
     scaling,
@@ -55,7 +56,8 @@ def train(
         match verdict.outcome:
             case policy.Outcome.FAIL:
                 status = _stalled(case, status, loss, verdict)
-                return case.end(status, names.Condition.FAILED, verdict.reason, verdict.message)
+                message = remedies.append(verdict.message, verdict.remedy)
+                return case.end(status, names.Condition.FAILED, verdict.reason, message)
             case policy.Outcome.RESTART:
                 status = _stalled(case, status, loss, verdict)
                 return _restart(case, status, loss, losses, verdict)
@@ -92,7 +94,8 @@ def _stalled(
     if loss.cause is not policies.Cause.STALL:
         return status
     kind = names.Condition.TRAINING_STALLED
-    return case.condition(status, kind, True, verdict.reason, verdict.message)
+    message = remedies.append(verdict.message, verdict.remedy)
+    return case.condition(status, kind, True, verdict.reason, message)
 
 
 def _restart(
@@ -106,6 +109,7 @@ def _restart(
     reason, message = verdict.reason, verdict.message
     if pause:
         message = f"{message}, after {pause.total_seconds():.0f} s"
+    message = remedies.append(message, verdict.remedy)
     before = case.sight(status)
     status = counts.count(status, before)
     status = restarts.restart(case.job, status, loss, losses, case.now + pause)
@@ -240,6 +244,7 @@ def refused(
     if true and before is not None and before.reason == refusal.reason:
         return decision.Decision(status, wake_at=deadlines.active(case.job, status))
     message = f"the API server refuses to create pods, trying again: {refusal.message}"
+    message = remedies.append(message, remedies.find(refusal.message))
     status = case.condition(status, _REFUSED, True, refusal.reason, message)
     return decision.Decision(
         case.observed(status),
@@ -249,9 +254,11 @@ def refused(
 
 
 def _ready_sentence(status: job_status.JobStatus) -> str:
-    refused = conditions.find(status, _REFUSED)
-    waiting = next((c.reason for c in status.replicas.values() if c.reason), "")
-    if refused is not None and refused.status is job_status.Truth.TRUE:
-        waiting = refused.message
     sentence = f"{status.ready} replicas run or have completed"
-    return f"{sentence}; {waiting}" if waiting else sentence
+    refused = conditions.find(status, _REFUSED)
+    if refused is not None and refused.status is job_status.Truth.TRUE:
+        return f"{sentence}; {refused.message}"
+    waiting = next((c.reason for c in status.replicas.values() if c.reason), "")
+    if not waiting:
+        return sentence
+    return remedies.append(f"{sentence}; {waiting}", remedies.find(waiting))

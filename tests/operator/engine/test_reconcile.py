@@ -10,6 +10,7 @@ from testing import clock
 from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.core import remedies
 
 CHIEF = resources.PODS.path("default", "digits-chief-0")
 
@@ -103,7 +104,7 @@ async def test_a_quota_is_waited_for_and_told_of(world: World) -> None:
         refused = world.condition("CreationRefused")
         assert (refused["status"], refused["reason"]) == ("True", "QuotaExceeded")
         assert refused["message"] == (
-            f"the API server refuses to create pods, trying again: {QUOTA}"
+            f"the API server refuses to create pods, trying again: {QUOTA}. {remedies.find(QUOTA)}"
         )
         [event] = [
             event

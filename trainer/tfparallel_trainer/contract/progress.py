@@ -16,6 +16,9 @@ MAX_BODY_BYTES = 32_768
 MIN_INTERVAL_SECONDS = 5.0
 """Shortest time between two reports of a job, except for the last one."""
 
+MAX_INPUT_WAIT = 0.1
+"""The share of the time that a coordinator may wait for its input before it counts as slow."""
+
 MAX_STAGES = 32
 """Of a longer pipeline a report tells of the first ones."""
 
@@ -55,6 +58,9 @@ class Progress(base.Model):
 
     examples_per_second: Annotated[str, pydantic.Field(max_length=32)] | None = None
     """Training examples a second over all replicas, since the report before."""
+
+    input_wait: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    """Share of its time that the coordinator waits for its input, lately: 0.35."""
 
     metrics: Metrics = pydantic.Field(default_factory=dict)
     """The latest loss and metrics; those of the evaluation begin with val_."""

@@ -5,10 +5,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Generator
 
+from tfparallel_trainer.contract import progress
 from tfparallel_trainer.data import feed
-
-TOO_MUCH = 0.1
-"""The share of the time that may go by in waiting before a warning says so."""
 
 _WAITED_SECONDS = 1.0
 """Waiting that is shorter in all is not worth a warning."""
@@ -80,7 +78,7 @@ class Wait:
     def warning(self) -> str | None:
         """A sentence when input has kept the devices waiting lately; at most once an epoch."""
         span = self._lately
-        if self._warned or span.waited < _WAITED_SECONDS or span.share <= TOO_MUCH:
+        if self._warned or span.waited < _WAITED_SECONDS or span.share <= progress.MAX_INPUT_WAIT:
             return None
         self._warned = True
         self._lately = Span()

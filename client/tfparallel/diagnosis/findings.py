@@ -1,0 +1,107 @@
+"""What a diagnosis is made of, and what it is made from."""
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Iterator, Sequence
+
+from tfparallel import models
+from tfparallel.terminal import status as terminal
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import conditions
+
+
+class Kind(enum.StrEnum):
+    """What is the matter with a job, in one word."""
+
+    UNSEEN = "Unseen"
+    """No operator has looked at it."""
+    REFUSED = "Refused"
+    """The API server refuses its pods, or the operator its newest spec."""
+    QUEUED = "Queued"
+    SUSPENDED = "Suspended"
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RESTARTING = "Restarting"
+    STALLED = "Stalled"
+    SLOW = "Slow"
+    TRAINING = "Training"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Source(enum.StrEnum):
+    """Where evidence comes from."""
+
+    CONDITION = "condition"
+    POD = "pod"
+    EVENT = "event"
+    EXIT = "exit"
+    LOG = "log"
+    PROGRESS = "progress"
+    OPERATOR = "operator"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact that a finding rests on."""
+
+    source: Source
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why a job is as it is."""
+
+    kind: Kind
+    sentence: str
+    remedy: str
+    """What to do; empty where nothing needs to be done."""
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """What a place knows of a job at one moment."""
+
+    job: models.Job
+    replicas: Sequence[models.Replica]
+    events: Sequence[models.Event]
+    """Oldest first."""
+    last_lines: Sequence[str]
+    """Of the log of the replica that `rules.find_witness` names."""
+    operators: Sequence[models.Operator] | None
+    """Those that are installed; None: nobody looked, or may look."""
+    now: datetime.datetime
+
+    @property
+    def status(self) -> job_status.JobStatus:
+        """The job's status."""
+        return self.job.status
+
+    def find_true(self, kind: names.Condition) -> job_status.Condition | None:
+        """Return a condition that is true."""
+        condition = conditions.find(self.status, kind)
+        holds = condition is not None and condition.status is job_status.Truth.TRUE
+        return condition if holds else None
+
+    def age(self, moment: datetime.datetime) -> str:
+        """Return for how long something is so: 45s, 12m, 3h, 8d."""
+        return terminal.age(moment, self.now)
+
+
+def describe_condition(
+    condition: job_status.Condition, facts: Facts, message: str = ""
+) -> Evidence:
+    """Return a condition as evidence, with its message where the sentence does not have it."""
+    age = facts.age(condition.last_transition_time)
+    words = f"{condition.reason}: {message}" if message else condition.reason
+    text = f"{condition.type} is {condition.status} for {age}: {words}"
+    return Evidence(Source.CONDITION, text)
+
+
+def describe_lines(facts: Facts) -> Iterator[Evidence]:
+    """Yield the last lines of the witness."""
+    for line in facts.last_lines:
+        yield Evidence(Source.LOG, line)

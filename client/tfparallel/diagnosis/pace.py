@@ -1,0 +1,141 @@
+"""Training that runs: whether it has stalled, and what keeps it slow. Pure."""
+
+import statistics
+
+from tfparallel.diagnosis import findings
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import conditions
+from tfparallel_trainer.contract import progress
+
+SILENT_SECONDS = 60.0
+"""Twelve times as long as the coordinator pauses between two reports."""
+
+_STRAGGLES = 1.5
+"""Times the work of the median stage that makes a stage a straggler."""
+
+
+def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
+    """Say how training gets on."""
+    return (
+        _not_reporting(facts)
+        or _silent(facts)
+        or _waits_for_input(facts)
+        or _straggler(facts)
+        or _training(facts)
+    )
+
+
+def describe_progress(report: job_status.ProgressStatus) -> str:
+    """Return a report in words."""
+    total = "" if report.total_steps is None else f" of {report.total_steps}"
+    parts = [f"step {report.step}{total}"]
+    parts += [f"loss {report.metrics['loss']}"] if "loss" in report.metrics else []
+    parts += [f"{report.examples_per_second} examples/s"] if report.examples_per_second else []
+    parts += [f"{report.eta} to go"] if report.eta else []
+    return ", ".join(parts)
+
+
+def _not_reporting(facts: findings.Facts) -> findings.Diagnosis | None:
+    """The attempt has reported nothing yet."""
+    name, report = facts.job.name, facts.status.progress
+    began = facts.status.attempt_time or facts.status.start_time
+    reported = None if report is None else report.last_update_time
+    if reported is not None and (began is None or reported > began):
+        return None
+    running = conditions.find(facts.status, names.Condition.RUNNING)
+    since = running.last_transition_time if running is not None else facts.now
+    age = facts.age(since)
+    lines = tuple(findings.describe_lines(facts))
+    if "trainer" not in facts.job.manifest.get("spec", {}):
+        sentence = f"{name} has run its own command for {age}, which reports no progress"
+        remedy = f"Read its log: `tfparallel logs {name} --all`."
+        return findings.Diagnosis(findings.Kind.TRAINING, sentence, remedy, lines)
+    if (facts.now - since).total_seconds() < SILENT_SECONDS:
+        sentence = f"{name} starts: its replicas have run for {age}, and no step has ended yet"
+        return findings.Diagnosis(findings.Kind.STARTING, sentence, "Wait a moment.", lines)
+    sentence = (
+        f"{name} is slow to start: its replicas have run for {age}, and no step has ended yet"
+    )
+    remedy = (
+        "See what the coordinator does: it loads data, builds the graph of the first step, or waits"
+        f" for a peer. `tfparallel logs {name} -f` follows it."
+    )
+    return findings.Diagnosis(findings.Kind.SLOW, sentence, remedy, lines)
+
+
+def _silent(facts: findings.Facts) -> findings.Diagnosis | None:
+    """Reports came, and come no longer."""
+    report = facts.status.progress
+    if report is None or report.last_update_time is None:
+        return None
+    if (facts.now - report.last_update_time).total_seconds() < SILENT_SECONDS:
+        return None
+    age = facts.age(report.last_update_time)
+    sentence = f"{facts.job.name} is slow: it has reported nothing for {age}, since step"
+    remedy = (
+        "See whether a step, an evaluation or a checkpoint takes so long: `tfparallel logs"
+        f" {facts.job.name}`. Set runPolicy.stallDeadlineSeconds to have a hung job restarted."
+    )
+    evidence = (_progress(report), *findings.describe_lines(facts))
+    return findings.Diagnosis(findings.Kind.SLOW, f"{sentence} {report.step}", remedy, evidence)
+
+
+def _waits_for_input(facts: findings.Facts) -> findings.Diagnosis | None:
+    report = facts.status.progress
+    if report is None or report.input_wait is None:
+        return None
+    share = float(report.input_wait)
+    if share <= progress.MAX_INPUT_WAIT:
+        return None
+    sentence = f"{facts.job.name} is slow: it waits for its input {share:.0%} of the time"
+    remedy = (
+        "Do less for each example, in parallel (num_parallel_calls) or once (cache), or raise"
+        " resources.requests.cpu of the replicas."
+    )
+    return findings.Diagnosis(findings.Kind.SLOW, sentence, remedy, (_progress(report),))
+
+
+def _straggler(facts: findings.Facts) -> findings.Diagnosis | None:
+    """One stage of a split model computes for much longer than the others."""
+    placement = facts.status.placement
+    stages = [] if placement is None else [s for s in placement.stages if s.busy_seconds]
+    if len(stages) < 2:
+        return None
+    slowest = max(stages, key=lambda stage: float(stage.busy_seconds or 0))
+    busy = float(slowest.busy_seconds or 0)
+    others = [float(s.busy_seconds or 0) for s in stages if s is not slowest]
+    usual = statistics.median(others)
+    if busy <= _STRAGGLES * usual:
+        return None
+    where = ", ".join(slowest.devices)
+    sentence = (
+        f"{facts.job.name} is slow: stage {slowest.stage} on {where} computes {busy:.3g} s of a"
+        f" step, the other stages {usual:.3g} s, and they wait for it"
+    )
+    remedy = (
+        "Divide the layers more evenly: remove mesh.cuts so that the planner does, or move a cut."
+        " If the division is even, look at the load of that node."
+    )
+    evidence = tuple(
+        findings.Evidence(
+            findings.Source.PROGRESS,
+            f"stage {stage.stage} ({stage.layers}) on {', '.join(stage.devices)}: busy"
+            f" {stage.busy_seconds} s",
+        )
+        for stage in stages
+    )
+    return findings.Diagnosis(findings.Kind.SLOW, sentence, remedy, evidence)
+
+
+def _training(facts: findings.Facts) -> findings.Diagnosis:
+    report = facts.status.progress
+    words = "" if report is None else f": {describe_progress(report)}"
+    sentence = f"{facts.job.name} trains, and nothing that it reports holds it up{words}"
+    causes = facts.status.restart_causes
+    told = ", ".join(f"{count} {cause}" for cause, count in causes.items())
+    evidence = (findings.Evidence(findings.Source.OPERATOR, f"restarts: {told}"),) if told else ()
+    return findings.Diagnosis(findings.Kind.TRAINING, sentence, "", evidence)
+
+
+def _progress(report: job_status.ProgressStatus) -> findings.Evidence:
+    return findings.Evidence(findings.Source.PROGRESS, describe_progress(report))

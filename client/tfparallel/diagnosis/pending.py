@@ -1,0 +1,110 @@
+"""Pods that wait: which of them says why, and in which words. Pure."""
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterator
+
+from tfparallel import models
+from tfparallel.diagnosis import findings
+from tfparallel_operator.core import remedies
+
+_UNREMARKABLE = re.compile(r"(?:ContainerCreating|PodInitializing|)")
+"""What every pod passes through: the cause, if any, is in Events alone."""
+
+_PREEMPTION = re.compile(r"[,.]? ?(?:no new claims to deallocate, )?preemption: .*")
+"""What the scheduler adds about pods that it could displace."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wait:
+    """A pod that does not run yet."""
+
+    pod: str
+    words: str
+    """Why, in the words of the scheduler or the kubelet; empty: nobody said."""
+    node: str
+    created: datetime.datetime | None
+    others: int
+    """How many more pods wait."""
+
+    @property
+    def short_words(self) -> str:
+        """The words without what the scheduler says of preemption."""
+        return _PREEMPTION.sub("", remedies.shorten(self.words)).rstrip(".")
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if self.words:
+            known = remedies.find(self.words)
+            return known or f"See what the cluster says of it: `kubectl describe pod {self.pod}`."
+        if self.node:
+            return "Wait: to pull a large image takes minutes."
+        return "Wait a moment: the scheduler has not looked at it yet."
+
+
+def find_wait(facts: findings.Facts) -> Wait | None:
+    """Return the pod that waits and says most about why."""
+    waiting = [replica for replica in facts.replicas if replica.phase == "Pending"]
+    if not waiting:
+        return None
+    told = [(_find_words(replica, facts), replica) for replica in waiting]
+    words, replica = min(told, key=lambda one: _rank(one[0]))
+    return Wait(replica.pod, words, replica.node, replica.created, len(waiting) - 1)
+
+
+def describe_wait(wait: Wait) -> str:
+    """Return the part of a sentence that says what waits, and why."""
+    subject = f"{wait.pod} waits" if not wait.others else f"{wait.pod} and {wait.others} more wait"
+    if wait.words:
+        return f"{subject}: {wait.short_words}"
+    if wait.node:
+        return f"{subject} for its containers, which {wait.node} creates"
+    return f"{subject} for a node"
+
+
+def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Evidence]:
+    """Yield the state of the pod, and the latest warnings of the cluster about it."""
+    where = f", on {wait.node}" if wait.node else ", on no node"
+    since = "" if wait.created is None else f" for {facts.age(wait.created)}"
+    yield findings.Evidence(findings.Source.POD, f"{wait.pod} is Pending{since}{where}")
+    for event in _warnings(wait.pod, facts)[-2:]:
+        often = f" {event.count} times, last" if event.count > 1 else ""
+        words = "" if event.message in wait.words else f": {remedies.shorten(event.message)}"
+        text = f"{event.reason}{often} {facts.age(event.time)} ago{words}"
+        yield findings.Evidence(findings.Source.EVENT, text)
+
+
+def _rank(words: str) -> int:
+    if not words:
+        return 3
+    if remedies.is_held_by_others(words):
+        return 2
+    return 0 if remedies.find(words) else 1
+
+
+def _find_words(replica: models.Replica, facts: findings.Facts) -> str:
+    """Return the words of the pod, else the operator's of its role, else those of Events."""
+    if not _UNREMARKABLE.fullmatch(replica.reason):
+        return replica.reason
+    for counts in facts.status.replicas.values():
+        pod, _, words = counts.reason.partition(": ")
+        if pod == replica.pod and words:
+            return words
+    warnings = _warnings(replica.pod, facts)
+    if warnings:
+        return f"{warnings[-1].reason}: {warnings[-1].message}"
+    return ""
+
+
+def _warnings(pod: str, facts: findings.Facts) -> list[models.Event]:
+    """Return the cluster's warnings about a pod, since it exists: names are used again."""
+    created = next((one.created for one in facts.replicas if one.pod == pod), None)
+    return [
+        event
+        for event in facts.events
+        if event.object == f"pod/{pod}"
+        and event.type == "Warning"
+        and (created is None or event.time >= created)
+    ]

@@ -1,0 +1,292 @@
+"""From what is known of a job to one sentence. Pure."""
+
+import datetime
+from collections.abc import Callable
+
+from tfparallel import logs, models
+from tfparallel.cluster import answers
+from tfparallel.diagnosis import findings, pace, pending
+from tfparallel.terminal import status as terminal
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import conditions, failure, remedies
+
+UNSEEN_AFTER = datetime.timedelta(seconds=10)
+"""How long an operator that runs may take to look at a new job."""
+
+_ENDED = ("Failed", "Terminating", "Succeeded")
+
+
+def diagnose(facts: findings.Facts) -> findings.Diagnosis:
+    """Say why a job is as it is. The first rule that applies decides: ends outweigh the rest."""
+    for rule in _RULES:
+        diagnosis = rule(facts)
+        if diagnosis is not None:
+            return diagnosis
+    return pace.diagnose_pace(facts)
+
+
+def find_witness(job: models.Job, replicas: list[models.Replica]) -> models.Replica | None:
+    """Return the replica whose last lines say most: the one that failed first, or coordinates."""
+    by_pod = {replica.pod: replica for replica in replicas}
+    for kind in (names.Condition.FAILED, names.Condition.RESTARTING):
+        condition = conditions.find(job.status, kind)
+        if condition is None or condition.status is not job_status.Truth.TRUE:
+            continue
+        root = by_pod.get(condition.message.partition(" ")[0])
+        if root is not None and root.phase in _ENDED:
+            return root
+        return next((one for one in replicas if one.exit_code), None)
+    coordinator = logs.find_coordinator(job)
+    running = (one for one in replicas if one.phase == "Running")
+    return next((one for one in running if one.name == coordinator), None)
+
+
+def _succeeded(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.SUCCEEDED)
+    if condition is None:
+        return None
+    age = facts.age(condition.last_transition_time)
+    sentence = f"{facts.job.name} succeeded {age} ago: {condition.message}"
+    return findings.Diagnosis(findings.Kind.SUCCEEDED, sentence, "")
+
+
+def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.FAILED)
+    if condition is None:
+        return None
+    cause, remedy = remedies.split(condition.message)
+    sentence = f"{facts.job.name} failed {facts.age(condition.last_transition_time)} ago: {cause}"
+    evidence = [findings.describe_condition(condition, facts), *_exits(facts)]
+    evidence += findings.describe_lines(facts)
+    remedy = _remedy_of_failure(facts, condition, remedy)
+    return findings.Diagnosis(findings.Kind.FAILED, sentence, remedy, tuple(evidence))
+
+
+def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition, remedy: str) -> str:
+    if condition.reason in (
+        names.Reason.INVALID_SPEC,
+        names.Reason.INVALID_TEMPLATE,
+        names.Reason.NAME_CONFLICT,
+    ):
+        return "Correct the job and apply it again: the operator then starts it."
+    remedy = remedy or _remedy_of_exit(condition.message) or "Correct what its last lines say."
+    return f"{remedy} Then submit the job again, after `tfparallel delete {facts.job.name}`."
+
+
+def _remedy_of_exit(message: str) -> str:
+    """Return the remedy of an exit code where the replica's own words stand for it."""
+    ended = failure.find_exit(message)
+    return "" if ended is None else remedies.BY_EXIT_CODE.get(ended[1], "")
+
+
+def _unseen(facts: findings.Facts) -> findings.Diagnosis | None:
+    """No status: the operator has never looked at the job."""
+    job = facts.job
+    if job.status.state is not None:
+        return None
+    manager = job.manifest.get("spec", {}).get("runPolicy", {}).get("managedBy")
+    if manager not in (None, names.CONTROLLER):
+        sentence = f"{job.name} is left to {manager}, by runPolicy.managedBy"
+        remedy = f"See why {manager} does not run it, or create it again without managedBy."
+        return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy)
+    age = facts.age(job.created)
+    if facts.now - job.created < UNSEEN_AFTER:
+        sentence = f"{job.name} was created {age} ago, and the operator has not looked at it yet"
+        return findings.Diagnosis(findings.Kind.UNSEEN, sentence, "Wait a moment.")
+    reason, remedy = _missing_operator(facts)
+    evidence = tuple(
+        findings.Evidence(
+            findings.Source.OPERATOR,
+            f"Deployment {one.namespace}/{one.name}: {one.ready} of {one.replicas} replicas ready,"
+            f" watches {', '.join(one.watched) or 'all namespaces'}",
+        )
+        for one in facts.operators or ()
+    )
+    sentence = f"No operator has looked at {job.name} in {age}: {reason}"
+    return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy, evidence)
+
+
+def _missing_operator(facts: findings.Facts) -> tuple[str, str]:
+    """Return why no operator acts, and what to do."""
+    namespace = facts.job.namespace
+    if facts.operators is None:
+        return (
+            f"it is not installed, does not run, or does not watch namespace {namespace!r}",
+            "Ask an administrator for `kubectl get deployments -A -l"
+            " app.kubernetes.io/part-of=tfparallel`.",
+        )
+    if not facts.operators:
+        return "it is not installed in this cluster", f"Install it: `{answers.INSTALL}`."
+    watching = [one for one in facts.operators if not one.watched or namespace in one.watched]
+    if not watching:
+        listed = ", ".join(sorted({name for one in facts.operators for name in one.watched}))
+        return (
+            f"it watches only {listed}, and the job is in {namespace!r}",
+            "Add the namespace to watchNamespaces of the chart, or create the job in one of those.",
+        )
+    [first, *_] = watching
+    where = f"`kubectl -n {first.namespace}"
+    if not any(one.ready for one in watching):
+        return (
+            f"{first.namespace}/{first.name} does not run",
+            f"See why: {where} describe deployment {first.name}`.",
+        )
+    return (
+        f"{first.namespace}/{first.name} runs, and does not act",
+        f"Read its log: {where} logs deployment/{first.name}`.",
+    )
+
+
+def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.SUSPENDED)
+    if condition is None:
+        return None
+    age = facts.age(condition.last_transition_time)
+    sentence = f"{facts.job.name} has been suspended for {age}, by runPolicy.suspend"
+    remedy = f"Let it run: `tfparallel resume {facts.job.name}`."
+    return findings.Diagnosis(findings.Kind.SUSPENDED, sentence, remedy)
+
+
+def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = conditions.find(facts.status, names.Condition.ADMITTED)
+    waits = condition is not None and condition.reason in (
+        names.Reason.JOB_QUEUED,
+        names.Reason.JOB_EVICTED,
+    )
+    if condition is None or not waits or condition.status is not job_status.Truth.FALSE:
+        return None
+    age = facts.age(condition.last_transition_time)
+    sentence = f"{facts.job.name} has waited for {age} in {remedies.shorten(condition.message)}"
+    remedy = remedies.find(condition.message)
+    return findings.Diagnosis(
+        findings.Kind.QUEUED,
+        sentence,
+        remedy or "Wait until Kueue admits it, or choose another queue.",
+        (findings.describe_condition(condition, facts),),
+    )
+
+
+def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.CREATION_REFUSED)
+    if condition is None:
+        return None
+    cause, remedy = remedies.split(condition.message)
+    age = facts.age(condition.last_transition_time)
+    sentence = f"{facts.job.name} has waited for {age}: {cause}"
+    return findings.Diagnosis(
+        findings.Kind.REFUSED,
+        sentence,
+        remedy or "Correct what the message names: the operator tries again by itself.",
+        (findings.describe_condition(condition, facts),),
+    )
+
+
+def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.TRAINING_STALLED)
+    wait = pending.find_wait(facts)
+    if condition is None or (wait is not None and wait.words):
+        return None
+    cause, remedy = remedies.split(condition.message)
+    evidence = (findings.describe_condition(condition, facts), *findings.describe_lines(facts))
+    return findings.Diagnosis(
+        findings.Kind.STALLED,
+        f"{facts.job.name} has stalled: {cause}",
+        remedy or f"Read what the coordinator wrote last: `tfparallel logs {facts.job.name}`.",
+        evidence,
+    )
+
+
+def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.RESTARTING)
+    if condition is None:
+        return None
+    cause, remedy = remedies.split(condition.message)
+    evidence = [findings.describe_condition(condition, facts), *_exits(facts)]
+    sentence = f"{facts.job.name} restarts as attempt {facts.status.attempt}"
+    begins_at = facts.status.attempt_time
+    if begins_at is not None and begins_at > facts.now:
+        sentence += f" in {terminal.age(facts.now, begins_at)}"
+    wait = pending.find_wait(facts)
+    if wait is not None and wait.words:
+        evidence[0] = findings.describe_condition(condition, facts, cause)
+        evidence += pending.list_evidence(wait, facts)
+        sentence = f"{sentence}, and {pending.describe_wait(wait)}"
+        return findings.Diagnosis(findings.Kind.RESTARTING, sentence, wait.remedy, tuple(evidence))
+    evidence += (
+        findings.Evidence(findings.Source.POD, f"{one.pod} is still being deleted on {one.node}")
+        for one in facts.replicas
+        if one.phase == "Terminating"
+    )
+    evidence += findings.describe_lines(facts)
+    return findings.Diagnosis(
+        findings.Kind.RESTARTING,
+        f"{sentence}: {cause}",
+        remedy
+        or _remedy_of_exit(condition.message)
+        or "Wait: the operator creates the replicas again.",
+        tuple(evidence),
+    )
+
+
+def _waiting(facts: findings.Facts) -> findings.Diagnosis | None:
+    """Replicas wait: all of them, or with parameter servers some."""
+    runs = facts.find_true(names.Condition.RUNNING) is not None
+    wait = pending.find_wait(facts)
+    name, ready = facts.job.name, facts.status.ready
+    if wait is None:
+        if runs:
+            return None
+        sentence = f"{name} is pending: {_next_act(facts)}"
+        return findings.Diagnosis(findings.Kind.PENDING, sentence, "Wait a moment.")
+    state = f"runs with {ready} replicas" if runs else "is pending"
+    sentence = f"{name} {state}: {pending.describe_wait(wait)}"
+    evidence = tuple(pending.list_evidence(wait, facts))
+    return findings.Diagnosis(findings.Kind.PENDING, sentence, wait.remedy, evidence)
+
+
+def _next_act(facts: findings.Facts) -> str:
+    """Return what the operator is about to do for a job of which no replica waits."""
+    ended = next((one for one in facts.replicas if one.exit_code), None)
+    if ended is not None:
+        return f"{ended.pod} exited with code {ended.exit_code}, and the operator looks for a cause"
+    if facts.replicas:
+        return "its replicas have just started"
+    return "the operator is about to create its replicas"
+
+
+def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.SPEC_INVALID)
+    if condition is None:
+        return None
+    sentence = f"{facts.job.name} goes on with its last valid spec: {condition.message}"
+    remedy = "Correct the field and apply the job again."
+    evidence = (findings.describe_condition(condition, facts),)
+    return findings.Diagnosis(findings.Kind.REFUSED, sentence, remedy, evidence)
+
+
+def _exits(facts: findings.Facts) -> list[findings.Evidence]:
+    """Return the newest failed exit of each role."""
+    lasts = (counts.last_exit for counts in facts.status.replicas.values())
+    return [
+        findings.Evidence(
+            findings.Source.EXIT,
+            f"{last.replica} exited with {last.code} ({last.reason})"
+            + ("" if last.time is None else f" {facts.age(last.time)} ago"),
+        )
+        for last in lasts
+        if last is not None
+    ]
+
+
+_RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
+    _succeeded,
+    _failed,
+    _unseen,
+    _suspended,
+    _queued,
+    _refused,
+    _stalled,
+    _restarting,
+    _waiting,
+    _invalid,
+)

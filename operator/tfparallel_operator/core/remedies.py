@@ -1,0 +1,279 @@
+"""What to do when a job waits or fails: the words of Kubernetes and exit codes, to remedies. Pure.
+
+Words are those of the scheduler, the kubelet, the API server, Kueue and the container runtime, as
+they stand in conditions, container states and Events.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from tfparallel_trainer.contract import exits
+
+LONGEST_WORDS = 600
+"""Of words that somebody else wrote; longer ones are cut."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do about words that match a pattern."""
+
+    pattern: re.Pattern[str]
+    sentence: str
+    """Names in braces stand for the pattern's groups."""
+
+
+def find(words: str) -> str:
+    """Return what to do about words of Kubernetes; empty where nothing is known."""
+    for remedy in TABLE:
+        match = remedy.pattern.search(words)
+        if match is not None:
+            return remedy.sentence.format(**match.groupdict())
+    return ""
+
+
+def find_for_exit(code: int, reason: str, message: str) -> str:
+    """Return what to do about the end of a container.
+
+    Args:
+        code: its exit code; negative when it never ran to an exit.
+        reason: the kubelet's word, such as OOMKilled.
+        message: what it left as its termination message: the trainer's has the remedy already.
+    """
+    if code < 0 or reason in _NO_PROGRAM:
+        return find(f"{reason}: {message}")
+    if reason == "OOMKilled":
+        return OUT_OF_MEMORY
+    return "" if message else BY_EXIT_CODE.get(code, "")
+
+
+def is_held_by_others(words: str) -> bool:
+    """Whether there is room for a pod, but not for all of its gang: another one says why."""
+    return _HELD_BY_OTHERS.search(words) is not None
+
+
+def split(message: str) -> tuple[str, str]:
+    """Return what stands before the remedy in a condition's message, and the remedy."""
+    for remedy in (find(message), *BY_EXIT_CODE.values()):
+        if remedy and message.endswith(f". {remedy}"):
+            return message.removesuffix(f" {remedy}"), remedy
+    return message, ""
+
+
+def append(sentence: str, remedy: str) -> str:
+    """Return a sentence of bounded length with a remedy behind it, if there is one."""
+    return f"{shorten(sentence).rstrip('.')}. {remedy}" if remedy else sentence
+
+
+def shorten(words: str) -> str:
+    """Return words on one line, cut where they are too long."""
+    line = " ".join(words.split())
+    return line if len(line) <= LONGEST_WORDS else f"{line[: LONGEST_WORDS - 1]}…"
+
+
+OUT_OF_MEMORY = (
+    "Raise resources.limits.memory of the role, lower trainer.globalBatchSize, or set"
+    " runPolicy.outOfMemory to raise the limit after each loss."
+)
+
+_NO_PROGRAM = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of containers whose program did not start; the message is the runtime's."""
+
+_HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve")
+"""The scheduler-plugins' words."""
+
+_CLAIM = r'persistentvolumeclaim "(?P<name>[^"]+)"'
+_NO_IMAGE = r"(?:ErrImagePull|ImagePullBackOff|Failed to pull)"
+_NAMED = r'"?(?P<name>[\w./:@-]+)"?'
+
+
+def _table(rows: Mapping[str, str]) -> tuple[Remedy, ...]:
+    return tuple(Remedy(re.compile(words), sentence) for words, sentence in rows.items())
+
+
+TABLE = _table(
+    {
+        # Claims: the scheduler looks at them before it looks at nodes.
+        rf"{_CLAIM} not found": (
+            "Create the claim {name} in the namespace of the job, or correct its name in the job."
+        ),
+        rf"{_CLAIM} is being deleted": (
+            "Wait until the claim {name} is gone and create it again, or name another claim."
+        ),
+        r"unbound immediate PersistentVolumeClaims": (
+            "Find out why the claim has no volume with `kubectl describe pvc`: it often names a"
+            " storage class that does not exist."
+        ),
+        r"didn't find available persistent volumes to bind": (
+            "Create a volume that fits the claim, or choose a storage class that provides volumes."
+        ),
+        r"volume node affinity conflict|didn't match PersistentVolume's node affinity": (
+            "The claim's volume is in another zone or on another node: remove the job's selector,"
+            " or use a storage class with ReadWriteMany."
+        ),
+        r"Multi-Attach error": (
+            "The volume is on another node: use a storage class with ReadWriteMany for replicas on"
+            " several nodes."
+        ),
+        # Nodes.
+        r"Insufficient nvidia\.com/gpu": (
+            "Lower devices of the role to what a node has free, wait for other jobs, or add nodes"
+            " with GPUs."
+        ),
+        r"Insufficient (?P<name>cpu|memory|ephemeral-storage)": (
+            "Lower resources.requests.{name} of the role, wait for other jobs, or add nodes."
+        ),
+        r"Insufficient (?P<name>[\w-]+(?:[./][\w-]+)*)": (
+            "Ask for less of {name}, wait for other jobs, or add nodes that have it."
+        ),
+        r"Too many pods": "Wait for other pods to end, or add nodes.",
+        r"didn't match Pod's node affinity/selector": (
+            "Correct nodeSelector or nodeAffinity of the role, or label a node:"
+            " `kubectl get nodes --show-labels` shows the labels."
+        ),
+        r"didn't match pod (?:anti-)?affinity|didn't satisfy existing pods anti-affinity": (
+            "Relax podAffinity or podAntiAffinity of the role, or add nodes."
+        ),
+        r"didn't match pod topology spread": (
+            "Relax topologySpreadConstraints of the role, or add nodes."
+        ),
+        r"didn't have free ports": (
+            "Wait until the job that has the ports ends, or turn hostNetwork off."
+        ),
+        r"untolerated taint": (
+            "Add a toleration for the taint to the role, or remove the taint with"
+            " `kubectl taint nodes`."
+        ),
+        r"node\(s\) were unschedulable": (
+            "Let pods run on the nodes again with `kubectl uncordon NODE`, or add nodes."
+        ),
+        r"no nodes available to schedule pods": "Add nodes to the cluster, or wait for them.",
+        rf"{_HELD_BY_OTHERS.pattern}|\b[Gg]ang\b|[Pp]od ?[Gg]roup": (
+            "The replicas start together: free room for all of them, lower their number, or remove"
+            " scheduling.gang."
+        ),
+        r"SchedulingGated": (
+            "Wait for the controller that set the pod's scheduling gate, or remove the gate from"
+            " the template."
+        ),
+        # Quotas, rights and admission.
+        r"exceeded quota: (?P<name>[\w.-]+)": (
+            "Ask for less, delete jobs that have ended, or have the quota raised:"
+            " `kubectl describe quota {name}` shows its use."
+        ),
+        r"failed quota: (?P<name>[\w.-]+)": (
+            "Set resources of the role, which the quota {name} demands of each container."
+        ),
+        rf"no PriorityClass with name {_NAMED} was found": (
+            "Create the PriorityClass {name}, or correct priorityClassName of the role."
+        ),
+        r'serviceaccount "(?P<name>[^"]+)" not found': (
+            "Create the service account {name}, or correct serviceAccountName of the role."
+        ),
+        r"violates PodSecurity": (
+            "Set the securityContext that the message names, or use a namespace with a lower Pod"
+            " Security level."
+        ),
+        # Kueue.
+        r"LocalQueue (?P<name>\S+) doesn't exist": (
+            "Create the LocalQueue {name} in the namespace, or correct the label"
+            " kueue.x-k8s.io/queue-name."
+        ),
+        r"(?:ClusterQueue|LocalQueue) \S+ is (?:inactive|stopped)": (
+            "Ask the administrator to start the queue, or choose another queue."
+        ),
+        r"insufficient unused quota": (
+            "Wait until other jobs of the queue end, ask for less, or have its quota raised."
+        ),
+        r"insufficient quota|resource (?P<name>\S+) unavailable in ClusterQueue": (
+            "The queue never has as much: ask for less, or have its quota raised."
+        ),
+        # Images.
+        r"InvalidImageName": "Correct the image's name in the job: REGISTRY/NAME:TAG.",
+        r"ErrImageNeverPull": (
+            "Bring the image to the node, or set imagePullPolicy to IfNotPresent."
+        ),
+        rf"{_NO_IMAGE}.*(?:(?i:authoriz)|denied|forbidden)": (
+            "Correct the image's name, or add a registry's Secret to imagePullSecrets of the role."
+        ),
+        rf"{_NO_IMAGE}.*(?:no such host|dial tcp|i/o timeout)": (
+            "Let the node reach the image's registry, or use a registry that it can reach."
+        ),
+        _NO_IMAGE: (
+            "Push the image to its registry or bring it to the node, or correct its name in the"
+            " job."
+        ),
+        # What a container needs before it starts.
+        r'references non-existent (?:config|secret) key: "?(?P<name>[\w./-]+)': (
+            "Add the key {name} to the ConfigMap or Secret, or correct the key in the job."
+        ),
+        r"couldn't find key (?P<name>\S+) in (?P<kind>ConfigMap|Secret)": (
+            "Add the key {name} to the {kind}, or correct the key in the job."
+        ),
+        r'configmap "(?P<name>[^"]+)" not found': (
+            "Create the ConfigMap: `kubectl create configmap {name} --from-file=FILE`, or correct"
+            " its name in the job."
+        ),
+        r'secret "(?P<name>[^"]+)" not found': (
+            "Create the Secret: `kubectl create secret generic {name} --from-literal=KEY=VALUE`, or"
+            " correct its name in the job."
+        ),
+        r"container has runAsNonRoot and image will run as root": (
+            "Set runAsUser in the role's securityContext, or use an image with another user."
+        ),
+        r"executable file not found|no such file or directory": (
+            "Correct command of the container, or use an image that has the program."
+        ),
+        r"permission denied": "Give the user of the container the right to the file or volume.",
+        r"Argument list too long": "Shorten command, args and env of the container.",
+        r"FailedMount|FailedAttachVolume|timed out waiting for the condition": (
+            "Look at the volume: `kubectl describe pod` shows what its driver reports."
+        ),
+        r"FailedCreatePodSandBox": (
+            "Look at the node's network plugin: `kubectl describe pod` shows what it reports."
+        ),
+        # Ends that no program chose.
+        r"low on resource: (?P<name>[\w-]+)": (
+            "Set resources.requests.{name} of the role to what it uses, so that a node has room."
+        ),
+        r"\bPreempt(?:ed|ing)\b": (
+            "Raise the priority of the job, or wait for the jobs that displaced it."
+        ),
+        # The operator's words of a deadline that passed; what pods waited for comes first.
+        r"runPolicy\.stallDeadlineSeconds": (
+            "Read what the coordinator wrote last, or raise runPolicy.stallDeadlineSeconds if its"
+            " steps take so long."
+        ),
+        r"runPolicy\.activeDeadlineSeconds": (
+            "Raise runPolicy.activeDeadlineSeconds, or train for fewer epochs."
+        ),
+    }
+)
+"""Rows in the order in which they are tried: a cause comes before its consequences."""
+
+BY_EXIT_CODE: Mapping[int, str] = {
+    exits.Exit.USER_ERROR: "Correct the module that the log's traceback names, and try it with"
+    " `tfparallel run`.",
+    exits.Exit.NON_FINITE: "Lower the learning rate or clip gradients, or set"
+    " trainer.onNonFiniteLoss to Continue.",
+    exits.Exit.INTERNAL_ERROR: "Report the log's traceback as a bug.",
+    exits.Exit.DEVICE_FAILED: "Look at the node's devices and driver if it happens again there.",
+    exits.Exit.STORAGE_FAILED: "See that the claim has free space, and that the source of the data"
+    " answers.",
+    exits.Exit.START_TIMEOUT: "See why the peer that the log names does not start, or raise"
+    " trainer.startTimeoutSeconds.",
+    exits.Exit.PEER_LOST: "Look for the replica that ended first: its exit is the cause.",
+    exits.Exit.PREEMPTED: "Nothing to do: the next attempt resumes from the checkpoint.",
+    exits.Exit.OUT_OF_MEMORY: OUT_OF_MEMORY,
+    exits.Exit.BAD_CONFIGURATION: "Correct the field that the log's last line names.",
+    exits.Exit.STALLED: "Read the stacks in the log, or raise trainer.stepTimeoutSeconds if a step"
+    " needs more time.",
+    126: "Make the command executable, or start it with its interpreter.",
+    127: "Correct command of the container, or use an image that has the program.",
+    132: "Use an image whose TensorFlow was built for the node's processor.",
+    134: "Read the last lines of the log: the program aborted itself.",
+    137: OUT_OF_MEMORY,
+    139: "The program crashed in native code: look for a library that does not fit TensorFlow's"
+    " version.",
+}
+"""By exit code: the trainer's contract, then those of shells and signals."""

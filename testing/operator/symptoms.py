@@ -1,0 +1,320 @@
+"""Jobs that wait, are slow, restart or failed, with the status that the operator writes of them.
+
+The operator's own decisions write each status; the words of scheduler and kubelet are those that
+the clusters of the tests wrote.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from testing.operator import builders
+from tfparallel import models
+from tfparallel.diagnosis import findings
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import observation
+from tfparallel_trainer.contract import progress
+
+NO_GPUS = (
+    "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu. no new claims to"
+    " deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
+)
+NO_CLAIM = (
+    'Unschedulable: 0/4 nodes are available: persistentvolumeclaim "digits" not found. not found'
+)
+NO_IMAGE = (
+    'ImagePullBackOff: Back-off pulling image "registry.example/digits:2": ErrImagePull: rpc error:'
+    ' code = NotFound desc = failed to pull and unpack image "registry.example/digits:2":'
+    " failed to resolve reference: registry.example/digits:2: not found"
+)
+NO_CONFIG_MAP = 'MountVolume.SetUp failed for volume "source" : configmap "digits" not found'
+NO_QUOTA = (
+    'pods "digits-worker-0" is forbidden: exceeded quota: team, requested: pods=1, used: pods=2,'
+    " limited: pods=2"
+)
+NO_QUEUE_QUOTA = (
+    "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor"
+    " default-flavor, 4 more needed"
+)
+OPERATOR = models.Operator("tfparallel-system", "tfparallel-operator", 1, 1, ())
+
+
+def world(*, queue: bool = False, **job: Any) -> builders.World:
+    """Return the job `digits` with all its pods."""
+    spec, run_policy = job.pop("spec", {}), job.pop("run_policy", {})
+    document = builders.manifest(trainer=True, **(job or {"chief": 1, "worker": 1}))
+    document["metadata"]["name"] = "digits"
+    document["spec"] |= {**spec, "runPolicy": run_policy}
+    settings = builders.SETTINGS
+    if queue:
+        document["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
+        settings = dataclasses.replace(settings, queues=True)
+    made = builders.World(load.parse_job(document), settings=settings)
+    made.settle()
+    return made
+
+
+def running(**job: Any) -> builders.World:
+    """Return the same job while it runs."""
+    made = world(**job)
+    made.run()
+    made.settle()
+    return made
+
+
+def facts(
+    seen: builders.World,
+    *,
+    events: Sequence[models.Event] = (),
+    lines: Sequence[str] = (),
+    operators: Sequence[models.Operator] | None = None,
+) -> findings.Facts:
+    """Return what the client would read of a job."""
+    job = models.Job(
+        name=seen.job.metadata.name,
+        namespace="team",
+        uid=seen.job.metadata.uid,
+        created=builders.START,
+        status=seen.status,
+        manifest=seen.job.model_dump(by_alias=True, mode="json", exclude_none=True),
+    )
+    replicas = [_replica(pod) for pod in seen.pods.values()]
+    return findings.Facts(job, replicas, events, lines, operators, seen.now)
+
+
+def _replica(pod: observation.Pod) -> models.Replica:
+    return models.Replica(
+        name=pod.replica.name,
+        pod=pod.name,
+        attempt=pod.attempt,
+        phase="Terminating" if pod.deleting else pod.phase.value,
+        node=pod.node,
+        reason=pod.waiting or ("ContainerCreating" if pod.node else ""),
+        exit_code=None if pod.exit is None else pod.exit.code,
+        created=builders.START,
+    )
+
+
+def warning(pod: str, reason: str, message: str) -> models.Event:
+    """Return an Event of a pod."""
+    return models.Event(builders.START, "Warning", reason, f"pod/{pod}", message)
+
+
+def report(seen: builders.World, **more: Any) -> None:
+    """Have the coordinator report."""
+    sent = progress.Report(
+        step=120, total_steps=400, metrics={"loss": "0.31"}, examples_per_second="840", **more
+    )
+    status, placement = job_status.of_report(sent, seen.now)
+    changed = seen.status.model_copy(update={"progress": status, "placement": placement})
+    seen.job = seen.job.model_copy(update={"status": changed})
+
+
+def waits(words: str) -> findings.Facts:
+    """A worker waits, in words of its pod."""
+    seen = world()
+    seen.run("digits-chief-0")
+    seen.update("digits-worker-0", waiting=words)
+    seen.settle()
+    seen.advance(180)
+    return facts(seen)
+
+
+def waits_for_config_map() -> findings.Facts:
+    """The kubelet says in Events alone what a pod lacks."""
+    event = warning("digits-chief-0", "FailedMount", NO_CONFIG_MAP)
+    seen = world(chief=1)
+    seen.update("digits-chief-0", node="node-1", waiting="")
+    seen.settle()
+    seen.advance(180)
+    return facts(seen, events=[event])
+
+
+def refused() -> findings.Facts:
+    """A quota has no room for a pod."""
+    seen = world()
+    refusal = observation.Refusal(names.Reason.QUOTA_EXCEEDED, NO_QUOTA, final=False)
+    seen.step(refusal=refusal)
+    seen.advance(180)
+    return facts(seen)
+
+
+def queued() -> findings.Facts:
+    """Kueue has no quota for the job."""
+    seen = world(queue=True)
+    assert seen.workload is not None
+    told = {"type": "QuotaReserved", "status": "False", "reason": "Pending"}
+    condition = {**told, "message": NO_QUEUE_QUOTA, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    seen.workload = dataclasses.replace(seen.workload, conditions=(condition,))
+    seen.settle()
+    seen.advance(600)
+    return facts(seen)
+
+
+def unseen(operators: Sequence[models.Operator] | None, seconds: float = 45) -> findings.Facts:
+    """No operator has written a status."""
+    seen = builders.World(world().job.model_copy(update={"status": job_status.JobStatus()}))
+    seen.advance(seconds)
+    return facts(seen, operators=operators)
+
+
+def suspended() -> findings.Facts:
+    """The user has suspended it."""
+    seen = world(run_policy={"suspend": True})
+    seen.advance(300)
+    return facts(seen)
+
+
+def restarting() -> findings.Facts:
+    """A worker was killed for want of memory twice, and the next attempt waits a little."""
+    seen = running()
+    for _ in range(2):
+        seen.run()
+        seen.settle()
+        killed = dataclasses.replace(builders.an_exit(137, seen.now), reason="OOMKilled")
+        seen.update("digits-worker-0", phase=observation.Phase.FAILED, exit=killed)
+        seen.step()
+    seen.reap()
+    return facts(seen)
+
+
+def restart_that_waits() -> findings.Facts:
+    """Its node was drained, and there is no other."""
+    seen = running()
+    seen.update("digits-worker-0", disrupted=True)
+    seen.exit("digits-worker-0", 143)
+    seen.settle()
+    seen.update("digits-worker-0", waiting=NO_GPUS)
+    seen.settle()
+    seen.advance(180)
+    return facts(seen)
+
+
+def failed() -> findings.Facts:
+    """The user's module raised."""
+    seen = running()
+    message = "model.py, line 12: No module named 'pandas'. Install it in the image"
+    seen.exit("digits-chief-0", 65, message)
+    seen.settle()
+    seen.advance(120)
+    return facts(seen, lines=["chief-0: import pandas", f"chief-0: error: {message}"])
+
+
+def failed_without_words() -> findings.Facts:
+    """A library crashed, and the budget is spent."""
+    seen = running(run_policy={"backoffLimit": 0})
+    seen.exit("digits-worker-0", 139)
+    for _ in range(3):
+        seen.settle()
+        seen.advance(60)
+    return facts(seen, lines=["worker-0: step 3"])
+
+
+def stalled() -> findings.Facts:
+    """No report for longer than the job allows, and no room for another attempt."""
+    seen = running(run_policy={"stallDeadlineSeconds": 60})
+    seen.advance(5)
+    report(seen)
+    seen.advance(61)
+    seen.step()
+    return facts(seen)
+
+
+def silent() -> findings.Facts:
+    """No report for five minutes, which the job allows."""
+    seen = running()
+    seen.advance(5)
+    report(seen)
+    seen.advance(300)
+    return facts(seen, lines=["chief-0: step 120/400  epoch 1  loss 0.31  840 examples/s"])
+
+
+def slow_start() -> findings.Facts:
+    """No step has ended."""
+    seen = running()
+    seen.advance(400)
+    return facts(seen, lines=["chief-0: reading data"])
+
+
+def input_bound() -> findings.Facts:
+    """The input takes a third of each step."""
+    seen = running()
+    seen.advance(5)
+    report(seen, input_wait="0.35")
+    return facts(seen)
+
+
+def straggling() -> findings.Facts:
+    """One stage of a split model computes twice as long as the others."""
+    mesh = {"stage": 3}
+    seen = running(spec={"strategy": "ModelSplit", "mesh": mesh}, worker=3)
+    seen.advance(5)
+    stages = tuple(
+        progress.StagePlacement(
+            stage=stage,
+            devices=(f"worker-{stage}/CPU:0",),
+            device_count=1,
+            layers=f"block{stage} to block{stage}_out",
+            layer_count=3,
+            parameter_bytes=2**20,
+            busy_seconds="0.41" if stage == 1 else "0.2",
+        )
+        for stage in range(3)
+    )
+    report(seen, placement=progress.Placement(mesh={"stage": 3}, stages=stages))
+    return facts(seen)
+
+
+def training() -> findings.Facts:
+    """Nothing is wrong."""
+    seen = running()
+    seen.advance(5)
+    report(seen, eta="5m3s", input_wait="0.02")
+    return facts(seen)
+
+
+def partly_running() -> findings.Facts:
+    """With parameter servers training goes on while a worker waits."""
+    seen = world(chief=1, worker=2, ps=1)
+    seen.run("digits-chief-0", "digits-ps-0", "digits-worker-0")
+    seen.update("digits-worker-1", waiting=NO_GPUS)
+    seen.settle()
+    seen.advance(180)
+    return facts(seen)
+
+
+def succeeded() -> findings.Facts:
+    """It ended well."""
+    seen = running()
+    seen.exit("digits-chief-0", 0)
+    seen.settle()
+    seen.advance(datetime.timedelta(hours=3).total_seconds())
+    return facts(seen)
+
+
+SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
+    "no operator": lambda: unseen([]),
+    "operator does not run": lambda: unseen([dataclasses.replace(OPERATOR, ready=0)]),
+    "operator watches others": lambda: unseen([dataclasses.replace(OPERATOR, watched=("ml",))]),
+    "operator unknown": lambda: unseen(None),
+    "too many GPUs": lambda: waits(NO_GPUS),
+    "missing claim": lambda: waits(NO_CLAIM),
+    "missing image": lambda: waits(NO_IMAGE),
+    "missing ConfigMap": waits_for_config_map,
+    "quota": refused,
+    "queue": queued,
+    "suspended": suspended,
+    "restarting": restarting,
+    "restart that waits": restart_that_waits,
+    "failed": failed,
+    "failed without words": failed_without_words,
+    "stalled": stalled,
+    "silent": silent,
+    "slow start": slow_start,
+    "input": input_bound,
+    "straggler": straggling,
+    "partly running": partly_running,
+    "training": training,
+    "succeeded": succeeded,
+}

@@ -1,0 +1,272 @@
+"""Why a job is as it is: rules on the statuses that the operator's own decisions write."""
+
+import dataclasses
+import datetime
+import json
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from testing.operator import symptoms
+from tfparallel import errors, models
+from tfparallel.cli import why
+from tfparallel.cluster import access, backend, objects
+from tfparallel.diagnosis import findings, gather, rules
+from tfparallel_operator.api_server import client, credentials, resources
+from tfparallel_operator.api_server import errors as api_errors
+from tfparallel_operator.core import remedies
+from tfparallel_trainer.contract import exits
+
+KINDS = {
+    "no operator": ("Unseen", "it is not installed in this cluster", "helm install"),
+    "operator does not run": ("Unseen", "does not run", "describe deployment tfparallel-operator"),
+    "operator watches others": ("Unseen", "watches only ml", "watchNamespaces"),
+    "operator unknown": ("Unseen", "does not watch namespace 'team'", "Ask an administrator"),
+    "too many GPUs": ("Pending", "4 Insufficient nvidia.com/gpu", "Lower devices"),
+    "missing claim": ("Pending", 'persistentvolumeclaim "digits" not found', "Create the claim"),
+    "missing image": ("Pending", "ImagePullBackOff", "Push the image"),
+    "missing ConfigMap": ("Pending", 'configmap "digits" not found', "kubectl create configmap"),
+    "quota": ("Refused", "exceeded quota: team", "kubectl describe quota team"),
+    "queue": ("Queued", "queue research", "Wait until other jobs of the queue end"),
+    "suspended": ("Suspended", "suspended for 5m", "tfparallel resume digits"),
+    "restarting": ("Restarting", "digits-worker-0 exited with code 137", "resources.limits.memory"),
+    "restart that waits": ("Restarting", "Insufficient nvidia.com/gpu", "Lower devices"),
+    "failed": ("Failed", "digits-chief-0 exited with code 65", "Correct the module"),
+    "failed without words": ("Failed", "ended by signal 11", "crashed in native code"),
+    "stalled": ("Stalled", "no progress after step 120", "runPolicy.stallDeadlineSeconds"),
+    "silent": ("Slow", "reported nothing for 5m, since step 120", "tfparallel logs digits"),
+    "slow start": ("Slow", "no step has ended yet", "See what the coordinator does"),
+    "input": ("Slow", "waits for its input 35% of the time", "num_parallel_calls"),
+    "straggler": ("Slow", "stage 1 on worker-1/CPU:0 computes 0.41 s", "Divide the layers"),
+    "partly running": ("Pending", "runs with 3/4 replicas", "Lower devices"),
+    "training": ("Training", "step 120 of 400", ""),
+    "succeeded": ("Succeeded", "succeeded 3h ago", ""),
+}
+
+
+@pytest.mark.parametrize("symptom", symptoms.SYMPTOMS)
+def test_each_symptom_has_its_sentence_and_remedy(symptom: str) -> None:
+    kind, sentence, remedy = KINDS[symptom]
+    diagnosis = rules.diagnose(symptoms.SYMPTOMS[symptom]())
+    assert diagnosis.kind == kind
+    assert "digits" in diagnosis.sentence
+    assert sentence in diagnosis.sentence
+    assert remedy in diagnosis.remedy
+    assert bool(remedy) == bool(diagnosis.remedy)
+
+
+@pytest.mark.parametrize("symptom", symptoms.SYMPTOMS)
+def test_what_is_printed_fits_eighty_columns(symptom: str) -> None:
+    lines = list(why.render(rules.diagnose(symptoms.SYMPTOMS[symptom]())))
+    assert lines
+    for line in lines:
+        assert len(line) <= 80 or line.startswith("`"), "only a command is never broken"
+    assert not any("\x1b" in line or "\0" in line for line in lines)
+
+
+def test_the_remedy_stands_once_though_the_condition_has_it_too() -> None:
+    for symptom in ("quota", "stalled", "restarting", "failed without words"):
+        facts = symptoms.SYMPTOMS[symptom]()
+        messages = [condition.message for condition in facts.status.conditions]
+        remedy = next(filter(None, (remedies.split(message)[1] for message in messages)))
+        text = "\n".join(why.render(rules.diagnose(facts)))
+        assert " ".join(text.split()).count(remedy) == 1, symptom
+
+
+def test_the_words_of_the_failed_replica_are_evidence() -> None:
+    diagnosis = rules.diagnose(symptoms.failed())
+    logged = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.LOG]
+    assert logged[0] == "chief-0: import pandas"
+
+
+@pytest.mark.parametrize("code", [code for code in exits.Exit if code])
+def test_every_exit_code_of_the_trainer_has_a_remedy(code: exits.Exit) -> None:
+    seen = symptoms.running(run_policy={"backoffLimit": 0})
+    seen.exit("digits-chief-0", code, "the trainer's own sentence")
+    for _ in range(3):
+        seen.settle()
+        seen.advance(60)
+    diagnosis = rules.diagnose(symptoms.facts(seen))
+    assert diagnosis.kind is findings.Kind.FAILED
+    assert diagnosis.remedy.startswith(remedies.BY_EXIT_CODE[code])
+    assert "the trainer's own sentence" in diagnosis.sentence
+
+
+def test_a_new_job_has_ten_seconds() -> None:
+    diagnosis = rules.diagnose(symptoms.unseen([symptoms.OPERATOR], seconds=4))
+    assert (diagnosis.kind, diagnosis.remedy) == (findings.Kind.UNSEEN, "Wait a moment.")
+    late = rules.diagnose(symptoms.unseen([symptoms.OPERATOR]))
+    assert "runs, and does not act" in late.sentence
+
+
+def test_a_job_of_another_manager_waits_for_that() -> None:
+    facts = symptoms.unseen([])
+    manifest = {"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}}
+    job = dataclasses.replace(facts.job, manifest=manifest)
+    diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
+    assert "left to kueue.x-k8s.io/multikueue" in diagnosis.sentence
+
+
+def test_events_of_an_earlier_pod_of_the_name_do_not_count() -> None:
+    facts = symptoms.waits_for_config_map()
+    [event] = facts.events
+    old = dataclasses.replace(event, time=event.time - datetime.timedelta(seconds=1))
+    diagnosis = rules.diagnose(dataclasses.replace(facts, events=[old]))
+    assert "waits for its containers, which node-1 creates" in diagnosis.sentence
+
+
+def test_of_a_gang_the_pod_that_holds_up_the_others_is_named() -> None:
+    seen = symptoms.world(chief=1, worker=2)
+    held = "Unschedulable: optimistic rejection in PostFilter"
+    seen.update("digits-chief-0", waiting=held)
+    seen.update("digits-worker-0", waiting=held)
+    seen.update("digits-worker-1", waiting=symptoms.NO_GPUS)
+    seen.settle()
+    diagnosis = rules.diagnose(symptoms.facts(seen))
+    assert "digits-worker-1 and 2 more wait: Unschedulable: 0/4" in diagnosis.sentence
+
+
+def test_a_loss_that_is_not_answered_yet_is_no_wait() -> None:
+    seen = symptoms.running(worker=2)
+    seen.exit("digits-worker-0", exits.Exit.PEER_LOST)
+    seen.step()
+    diagnosis = rules.diagnose(symptoms.facts(seen))
+    assert "digits-worker-0 exited with code 75, and the operator looks" in diagnosis.sentence
+
+
+def test_a_pod_that_its_node_does_not_end_is_evidence_of_a_restart() -> None:
+    seen = symptoms.running()
+    seen.update("digits-worker-0", node="node-3")
+    seen.exit("digits-chief-0", exits.Exit.PEER_LOST)
+    seen.exit("digits-worker-0", exits.Exit.DEVICE_FAILED)
+    seen.step()
+    diagnosis = rules.diagnose(symptoms.facts(seen))
+    assert diagnosis.kind is findings.Kind.RESTARTING
+    assert "digits-worker-0 is still being deleted on node-3" in {
+        fact.text for fact in diagnosis.evidence
+    }
+
+
+def test_a_script_of_a_users_own_is_not_slow_for_want_of_reports() -> None:
+    facts = symptoms.slow_start()
+    job = dataclasses.replace(facts.job, manifest={"spec": {"tfReplicaSpecs": {}}})
+    diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
+    assert diagnosis.kind is findings.Kind.TRAINING
+    assert "which reports no progress" in diagnosis.sentence
+
+
+def test_a_report_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
+    facts = symptoms.training()
+    later = facts.now + datetime.timedelta(seconds=30)
+    status = facts.status.model_copy(update={"attempt_time": later})
+    job = dataclasses.replace(facts.job, status=status)
+    later += datetime.timedelta(seconds=1)
+    diagnosis = rules.diagnose(dataclasses.replace(facts, job=job, now=later))
+    assert diagnosis.kind is findings.Kind.STARTING
+
+
+class Place:
+    """A backend that has one job."""
+
+    def __init__(self, facts: findings.Facts) -> None:
+        self._facts = facts
+        self.read: list[str] = []
+        self.looked = False
+
+    async def get_job(self, _: str) -> models.Job:
+        return self._facts.job
+
+    async def list_replicas(self, _: models.Job) -> Sequence[models.Replica]:
+        return self._facts.replicas
+
+    async def list_events(self, _: models.Job) -> Sequence[models.Event]:
+        return self._facts.events
+
+    async def list_operators(self) -> Sequence[models.Operator] | None:
+        self.looked = True
+        return []
+
+    async def read_logs(
+        self, replica: models.Replica, _: models.Job, *, follow: bool, tail: int | None
+    ) -> AsyncIterator[str]:
+        assert not follow
+        assert tail is not None
+        self.read.append(replica.name)
+        yield f"[{replica.name}] error: it broke"
+        raise errors.Failure("the node does not answer")
+
+
+async def test_the_log_of_the_replica_that_failed_first_is_read() -> None:
+    place = Place(symptoms.failed())
+    diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
+    assert place.read == ["chief-0"]
+    assert findings.Evidence(findings.Source.LOG, "chief-0: error: it broke") in diagnosis.evidence
+    assert not place.looked
+
+
+async def test_only_of_a_job_that_nobody_has_seen_the_operator_is_looked_for() -> None:
+    place = Place(symptoms.unseen(None))
+    diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
+    assert place.looked
+    assert "it is not installed in this cluster" in diagnosis.sentence
+
+
+def test_an_operator_is_read_from_its_deployment() -> None:
+    env = [{"name": "TFPARALLEL_WATCH_NAMESPACES", "value": "ml,team"}, {"name": "POD_NAME"}]
+    body = {
+        "metadata": {"namespace": "tfparallel-system", "name": "operator"},
+        "spec": {"replicas": 2, "template": {"spec": {"containers": [{"env": env}]}}},
+        "status": {"readyReplicas": 1},
+    }
+    expected = models.Operator("tfparallel-system", "operator", 2, 1, ("ml", "team"))
+    assert objects.parse_operator(body) == expected
+
+
+def test_json_has_the_parts() -> None:
+    diagnosis = rules.diagnose(symptoms.suspended())
+    shown = json.loads(json.dumps(why.to_object("digits", "team", diagnosis)))
+    assert shown == {
+        "job": "digits",
+        "namespace": "team",
+        "kind": "Suspended",
+        "sentence": "digits has been suspended for 5m, by runPolicy.suspend",
+        "remedy": "Let it run: `tfparallel resume digits`.",
+        "evidence": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "installed", "expected"),
+    [
+        ((), ["tfparallel-system"], ["operator"]),
+        ((), [], []),
+        ((None,), ["tfparallel-system"], ["operator"]),
+        ((None,), [], None),
+        ((None, "tfparallel-system"), ["tfparallel-system"], None),
+    ],
+)
+async def test_operators_are_looked_for_where_rights_allow(
+    forbidden: Sequence[str | None],
+    installed: Sequence[str],
+    expected: Sequence[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def list_deployments(
+        _: client.Client, __: resources.Resource, scope: str | None, ___: str
+    ) -> client.Listing:
+        if scope in forbidden:
+            raise api_errors.Refused("deployments is forbidden", status=403)
+        bodies = [
+            {
+                "metadata": {"namespace": namespace, "name": "operator"},
+                "spec": {"template": {"spec": {"containers": [{}]}}},
+            }
+            for namespace in installed
+        ]
+        return client.Listing(tuple(bodies), "1")
+
+    monkeypatch.setattr(client.Client, "list", list_deployments)
+    server = credentials.Access("https://none", tls=False, token=credentials.Token(str))
+    context = access.Context(name="", namespace="team", access=server)
+    found = await backend.ClusterBackend(context).list_operators()
+    assert (None if found is None else [one.name for one in found]) == expected

@@ -1,0 +1,69 @@
+"""`tfparallel why` on real API servers, with the scheduler's own words."""
+
+import datetime
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from testing.operator import harness, objects
+from tfparallel.cluster import access, backend
+from tfparallel.diagnosis import findings, gather, rules
+from tfparallel_operator.api_server import credentials
+
+
+def _why(place: harness.Place, *arguments: str) -> str:
+    where = ("--namespace", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "why", "digits", *arguments, *where)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def _job(**pod_spec: Any) -> harness.Body:
+    """Return a job of one worker."""
+    job = objects.job(workers=0)
+    job["spec"]["tfReplicaSpecs"] = {"Worker": {"template": objects.template(**pod_spec)}}
+    return job
+
+
+async def test_more_gpus_than_a_node_has(place_with_nodes: harness.Place) -> None:
+    place, job = place_with_nodes, _job()
+    job["spec"]["tfReplicaSpecs"]["Worker"]["devices"] = 64
+    async with place.operator():
+        await place.create_job(job)
+        await place.until_reason("Worker", "Unschedulable")
+    shown = " ".join(_why(place).split())
+    assert "digits is pending: digits-worker-0 waits: Unschedulable: 0/4 nodes are" in shown
+    assert "4 Insufficient nvidia.com/gpu. What to do: Lower devices of the role" in shown
+    assert "digits-worker-0 is Pending for" in shown
+    assert "FailedScheduling" in shown
+    diagnosis = json.loads(_why(place, "-o", "json"))
+    assert (diagnosis["kind"], diagnosis["namespace"]) == ("Pending", place.namespace)
+    running = await place.condition("Running")
+    assert running["message"].endswith(diagnosis["remedy"]), "the condition advises the same"
+
+
+async def test_a_claim_that_does_not_exist(place_with_nodes: harness.Place) -> None:
+    place = place_with_nodes
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "photos"}}
+    async with place.operator():
+        await place.create_job(_job(volumes=[volume]))
+        await place.until_reason("Worker", "Unschedulable")
+    assert "Create the claim photos in the namespace of the job" in " ".join(_why(place).split())
+
+
+async def test_a_job_that_no_operator_has_seen(
+    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.create_job()
+    monkeypatch.setattr(rules, "UNSEEN_AFTER", datetime.timedelta())
+    found = credentials.find(str(place.cluster.kubeconfig))
+    context = access.Context(name="", namespace=place.namespace, access=found)
+    async with backend.ClusterBackend(context) as cluster:
+        diagnosis = await gather.diagnose_job(cluster, "digits")
+    assert diagnosis.kind is findings.Kind.UNSEEN
+    assert diagnosis.sentence.endswith("it is not installed in this cluster")
+    assert diagnosis.remedy.startswith("Install it: `helm install")

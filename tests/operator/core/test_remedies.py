@@ -1,0 +1,238 @@
+"""What Kubernetes and replicas say, and what the operator advises then."""
+
+import re
+
+import pytest
+
+from testing.operator import builders
+from tfparallel_operator.api import names
+from tfparallel_operator.core import conditions, observation, remedies
+from tfparallel_trainer.contract import exits
+
+WORDS = {
+    "gpus": (
+        "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu. no new claims to"
+        " deallocate, preemption: 0/4 nodes are available: 4 No preemption victims found for"
+        " incoming pod.",
+        "Lower devices of the role",
+    ),
+    "cpu": (
+        "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu.",
+        "Lower resources.requests.cpu of the role",
+    ),
+    "memory": ("0/1 nodes are available: 1 Insufficient memory.", "resources.requests.memory"),
+    "other resource": ("0/1 nodes are available: 1 Insufficient example.com/fpga.", "example.com/"),
+    "taint": (
+        "0/1 nodes are available: 1 node(s) had untolerated taint {dedicated: ml}. preemption: 0/1"
+        " nodes are available: 1 Preemption is not helpful for scheduling.",
+        "Add a toleration",
+    ),
+    "selector": (
+        "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector.",
+        "Correct nodeSelector",
+    ),
+    "cordoned": ("0/1 nodes are available: 1 node(s) were unschedulable.", "kubectl uncordon"),
+    "no nodes": ("no nodes available to schedule pods", "Add nodes"),
+    "missing claim": (
+        '0/4 nodes are available: persistentvolumeclaim "digits" not found. not found',
+        "Create the claim digits",
+    ),
+    "unbound claim": (
+        "0/4 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found",
+        "kubectl describe pvc",
+    ),
+    "volume elsewhere": (
+        "0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity.",
+        "ReadWriteMany",
+    ),
+    "volume in use": (
+        'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) digits-chief-0',
+        "ReadWriteMany",
+    ),
+    "missing ConfigMap, as a volume": (
+        'FailedMount: MountVolume.SetUp failed for volume "source" : configmap "digits" not found',
+        "kubectl create configmap digits",
+    ),
+    "missing Secret, in the environment": (
+        'CreateContainerConfigError: secret "bucket" not found',
+        "kubectl create secret generic bucket",
+    ),
+    "missing key": (
+        "CreateContainerConfigError: couldn't find key token in Secret team/bucket",
+        "Add the key token to the Secret",
+    ),
+    "missing item": (
+        'FailedMount: MountVolume.SetUp failed for volume "v" : configmap references non-existent'
+        " config key: model.py",
+        "Add the key model.py",
+    ),
+    "image that is not there": (
+        'ImagePullBackOff: Back-off pulling image "nope/none:1": ErrImagePull: rpc error: code ='
+        ' NotFound desc = failed to pull and unpack image "docker.io/nope/none:1": not found',
+        "Push the image",
+    ),
+    "image that is private": (
+        "ErrImagePull: failed to authorize: failed to fetch anonymous token: unexpected status"
+        " from GET request: 401 Unauthorized",
+        "imagePullSecrets",
+    ),
+    "registry out of reach": (
+        "ErrImagePull: failed to do request: dial tcp: lookup registry.invalid: no such host",
+        "Let the node reach",
+    ),
+    "image name": (
+        'InvalidImageName: Failed to apply default image tag "Nope:1:2"',
+        "REGISTRY/NAME:TAG",
+    ),
+    "quota": (
+        'pods "digits-worker-1" is forbidden: exceeded quota: team, requested: pods=1, used:'
+        " pods=2, limited: pods=2",
+        "kubectl describe quota team",
+    ),
+    "quota that needs requests": (
+        'pods "digits-worker-1" is forbidden: failed quota: team: must specify cpu for: tensorflow',
+        "Set resources of the role",
+    ),
+    "priority": (
+        'pods "digits-chief-0" is forbidden: no PriorityClass with name urgent was found',
+        "Create the PriorityClass urgent",
+    ),
+    "service account": (
+        'pods "digits-chief-0" is forbidden: error looking up service account team/ml:'
+        ' serviceaccount "ml" not found',
+        "Create the service account ml",
+    ),
+    "gang": (
+        "Unschedulable: optimistic rejection in PostFilter",
+        "The replicas start together",
+    ),
+    "queue that is full": (
+        "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor"
+        " default-flavor, 4 more needed",
+        "Wait until other jobs of the queue end",
+    ),
+    "queue that is too small": (
+        "couldn't assign flavors to pod set worker: insufficient quota for nvidia.com/gpu in"
+        " flavor h100, request > maximum capacity (24 > 16)",
+        "The queue never has as much",
+    ),
+    "no queue": ("Inadmissible: LocalQueue research doesn't exist", "Create the LocalQueue"),
+    "program": (
+        'StartError: failed to create containerd task: exec: "pythn": executable file not found in'
+        " $PATH",
+        "Correct command",
+    ),
+    "eviction": (
+        "Evicted: The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi",
+        "resources.requests.ephemeral-storage",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_words_of_kubernetes_have_a_remedy(case: str) -> None:
+    words, remedy = WORDS[case]
+    assert remedy in remedies.find(words)
+
+
+def test_words_that_nobody_knows_have_none() -> None:
+    assert remedies.find("0/4 nodes are available: 4 the moon is full.") == ""
+    assert remedies.find("") == ""
+
+
+def test_every_remedy_is_short_and_ends() -> None:
+    sentences = [remedy.sentence for remedy in remedies.TABLE]
+    for sentence in (*sentences, *remedies.BY_EXIT_CODE.values()):
+        assert sentence.endswith(".")
+        assert len(sentence.split()) <= 25, sentence
+    assert {code for code in exits.Exit if code} <= {*remedies.BY_EXIT_CODE}
+
+
+def test_every_name_in_a_remedy_is_a_group_of_its_pattern() -> None:
+    for remedy in remedies.TABLE:
+        named = set(re.findall(r"\{(\w+)\}", remedy.sentence))
+        assert named <= {*remedy.pattern.groupindex}, remedy.pattern.pattern
+        assert not named or "|" not in re.sub(r"\(.*?\)", "", remedy.pattern.pattern)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "remedy"),
+    [
+        (137, "OOMKilled", "", remedies.OUT_OF_MEMORY),
+        (65, "Error", "", remedies.BY_EXIT_CODE[65]),
+        (65, "Error", "model.py: line 3 is wrong. Correct it", ""),
+        (3, "Error", "", ""),
+        (-1, "Evicted", "The node was low on resource: memory. ", "resources.requests.memory"),
+        (128, "StartError", 'exec: "pythn": executable file not found in $PATH', "Correct command"),
+    ],
+)
+def test_an_exit_has_the_remedy_of_its_cause(
+    code: int, reason: str, message: str, remedy: str
+) -> None:
+    found = remedies.find_for_exit(code, reason, message)
+    assert remedy in found
+    assert bool(remedy) == bool(found)
+
+
+def test_a_message_is_bounded_and_keeps_its_remedy() -> None:
+    message = remedies.append("word " * 1000, "Do it.")
+    assert len(message) < remedies.LONGEST_WORDS + 10
+    assert message.endswith("…. Do it.")
+    assert remedies.append("as it is", "") == "as it is"
+
+
+def _message(world: builders.World, kind: names.Condition) -> str:
+    condition = conditions.find(world.status, kind)
+    assert condition is not None
+    return condition.message
+
+
+def test_pods_that_wait_have_their_remedy_in_the_condition() -> None:
+    world = builders.a_world(worker=2)
+    words = "Unschedulable: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    world.update("job-worker-1", waiting=words)
+    world.settle()
+    assert _message(world, names.Condition.RUNNING) == (
+        f"0/2 replicas run or have completed; job-worker-1: {words} Lower devices of the role to"
+        " what a node has free, wait for other jobs, or add nodes with GPUs."
+    )
+
+
+def test_pods_that_are_refused_have_their_remedy_once() -> None:
+    world = builders.a_world(worker=1)
+    words = "pods is forbidden: exceeded quota: team"
+    refusal = observation.Refusal(names.Reason.QUOTA_EXCEEDED, words, final=False)
+    world.step(refusal=refusal)
+    message = _message(world, names.Condition.CREATION_REFUSED)
+    assert message.endswith("`kubectl describe quota team` shows its use.")
+    world.pods.clear()
+    world.step()
+    assert _message(world, names.Condition.RUNNING).count("kubectl describe quota") <= 1
+
+
+def test_a_failure_has_its_remedy_in_the_condition_and_the_event() -> None:
+    world = builders.a_world(worker=1, run_policy={"backoffLimit": 0})
+    world.run()
+    world.settle()
+    world.exit("job-worker-0", 127)
+    world.settle()
+    world.advance(60)
+    world.settle()
+    message = _message(world, names.Condition.FAILED)
+    assert message.endswith(f"they are spent. {remedies.BY_EXIT_CODE[127]}")
+    assert world.events[-1].message == message
+
+
+def test_what_the_trainer_says_of_its_end_stands_alone() -> None:
+    world = builders.a_world(worker=1)
+    world.run()
+    world.settle()
+    world.exit("job-worker-0", 78, "Set trainer.epochs to 1 or more")
+    world.settle()
+    assert _message(world, names.Condition.FAILED).endswith(": Set trainer.epochs to 1 or more")
+
+
+def test_a_stall_says_what_to_do() -> None:
+    assert "Read what the coordinator wrote" in remedies.find(
+        "has reported no progress for 60 s (runPolicy.stallDeadlineSeconds)"
+    )
