@@ -8,17 +8,8 @@ from tfparallel.cli import exits
 
 SECTIONS = {
     "On this machine": ("run", "validate", "plan", "compare", "convert"),
-    "On a cluster": (
-        "submit",
-        "status",
-        "why",
-        "logs",
-        "events",
-        "suspend",
-        "resume",
-        "scale",
-        "delete",
-    ),
+    "On a cluster": ("submit", "status", "why", "logs", "events"),
+    "Change a job on a cluster": ("suspend", "resume", "scale", "delete"),
     "About the command": ("version",),
 }
 """Each verb is the attribute `command` of the module of its name."""
