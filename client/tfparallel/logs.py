@@ -73,6 +73,11 @@ def _choose(
         return [replica for replica in replicas if replica.phase != "Pending"]
     names = [replica.name for replica in replicas]
     if name not in names:
+        if job.is_finished:
+            raise load.SpecError(
+                f"{name} of {job.name} has no log: its pod is gone. Pods that run when a job ends"
+                " are deleted unless spec.runPolicy.cleanPodPolicy is None"
+            )
         near = difflib.get_close_matches(name, names, n=1)
         shown = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}."
         raise load.SpecError(f"{job.name} has no replica {name!r}: {shown}")

@@ -34,6 +34,18 @@ def test_folders_go_along_and_what_is_ignored_stays(tmp_path: pathlib.Path) -> N
         assert content.read() == b"# layers/blocks.py\n"
 
 
+def test_links_are_followed_once(tmp_path: pathlib.Path) -> None:
+    """An archive holds no links: the trainer refuses those."""
+    folder = write(tmp_path / "job", "model.py")
+    (folder / "shared").symlink_to(write(tmp_path / "elsewhere", "common.py"))
+    (folder / "again").symlink_to(folder)
+    (folder / "link.py").symlink_to(folder / "model.py")
+    archive = sources.pack(folder, "model.py")
+    assert list(archive.files) == ["link.py", "model.py", "shared/common.py"]
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive.data))) as packed:
+        assert all(member.isreg() for member in packed)
+
+
 def test_equal_files_give_equal_archives(tmp_path: pathlib.Path) -> None:
     one = write(tmp_path / "one", "model.py", "a/b.py")
     other = write(tmp_path / "other", "a/b.py", "model.py")
