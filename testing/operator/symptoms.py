@@ -111,11 +111,11 @@ def report(seen: builders.World, **more: Any) -> None:
     seen.job = seen.job.model_copy(update={"status": changed})
 
 
-def waits(words: str) -> findings.Facts:
+def waits(words: str, node: str = "") -> findings.Facts:
     """A worker waits, in words of its pod."""
     seen = world()
     seen.run("digits-chief-0")
-    seen.update("digits-worker-0", waiting=words)
+    seen.update("digits-worker-0", waiting=words, node=node)
     seen.settle()
     seen.advance(180)
     return facts(seen)
@@ -300,7 +300,7 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "operator unknown": lambda: unseen(None),
     "too many GPUs": lambda: waits(NO_GPUS),
     "missing claim": lambda: waits(NO_CLAIM),
-    "missing image": lambda: waits(NO_IMAGE),
+    "missing image": lambda: waits(NO_IMAGE, "node-1"),
     "missing ConfigMap": waits_for_config_map,
     "quota": refused,
     "queue": queued,
