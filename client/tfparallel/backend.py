@@ -24,7 +24,8 @@ class Backend(Protocol):
             folder: where the model's files lie.
 
         Raises:
-            SpecError: the job is wrong, or its name is taken.
+            SpecError: the job is wrong.
+            Failure: its name is taken, or the backend refuses it.
         """
 
     async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:

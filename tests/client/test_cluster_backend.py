@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import tfparallel
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
@@ -55,7 +56,7 @@ async def test_jobs_are_created_listed_found_and_deleted(
         await client.get_job("digit")
     with pytest.raises(tfparallel.Failure, match="already exists"):
         await client.train(document())
-    with pytest.raises(tfparallel.SpecError, match="delete the claim|kubectl delete pvc"):
+    with pytest.raises(tfparallel.SpecError, match="the claim with kubectl delete pvc"):
         await client.delete_job("digits", delete_results=True)
     await client.delete_job("digits")
     assert [job.name for job in await client.list_jobs()] == ["other"]
@@ -88,14 +89,14 @@ async def test_waiting_sees_every_state_and_calls_back(
 ) -> None:
     await client.train(document())
     seen: asyncio.Queue[str] = asyncio.Queue()
-    waiting = asyncio.create_task(
+    awaited = asyncio.create_task(
         client.wait_for_job_status("digits", callbacks=[lambda job: seen.put_nowait(job.state)])
     )
     for state in ("Pending", "Running", "Succeeded"):
         if state != "Pending":
             await set_state(place, state)
         assert await seen.get() == state
-    assert (await waiting).state == "Succeeded"
+    assert (await awaited).state == "Succeeded"
 
 
 async def test_waiting_ends_with_the_time_with_failure_and_with_deletion(
@@ -104,19 +105,19 @@ async def test_waiting_ends_with_the_time_with_failure_and_with_deletion(
     await client.train(document())
     with pytest.raises(TimeoutError, match=r"is Pending after 0\.2 s, not Running"):
         await client.wait_for_job_status("digits", "Running", timeout=0.2)
-    waiting = asyncio.create_task(client.wait_for_job_status("digits"))
+    awaited = asyncio.create_task(client.wait_for_job_status("digits"))
     await set_state(place, "Failed")
     with pytest.raises(tfparallel.Failure, match="is Failed, and cannot become Succeeded: Why"):
-        await waiting
+        await awaited
     seen = asyncio.Event()
     await client.train(document(), name="other")
-    waiting = asyncio.create_task(
+    awaited = asyncio.create_task(
         client.wait_for_job_status("other", callbacks=[lambda _: seen.set()])
     )
     await seen.wait()
     await client.delete_job("other")
     with pytest.raises(tfparallel.Failure, match="job 'other' was deleted"):
-        await waiting
+        await awaited
 
 
 async def test_progress_is_streamed(
@@ -145,8 +146,11 @@ async def test_events_and_replicas_are_those_of_the_operator(
         await client.wait_for_job_status("digits", "Running")
         await place.end("digits-worker-0", 0)
         assert (await client.wait_for_job_status("digits")).status.ready == "1/1"
-    reasons = [event.reason for event in await client.get_job_events("digits")]
-    assert "JobStarted" in reasons
+        await waiting.until_async(
+            lambda: client.get_job_events("digits"),
+            "the event of the start",
+            when=lambda events: "JobStarted" in {event.reason for event in events},
+        )
 
 
 async def test_the_blocking_client_uses_the_same_cluster(place: harness.Place) -> None:

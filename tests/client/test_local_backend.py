@@ -91,7 +91,7 @@ def test_a_failed_job_says_why(client: tfparallel.TrainerClient) -> None:
 def test_suspend_resume_and_scale(client: tfparallel.TrainerClient) -> None:
     client.train(elastic(PATIENT))
     client.wait_for_job_status("job", "Running")
-    with pytest.raises(tfparallel.SpecError, match="'job' runs already"):
+    with pytest.raises(tfparallel.Failure, match="'job' runs already"):
         client.train(elastic(PATIENT))
     client.suspend_job("job")
     assert client.get_job("job").state == "Suspended"

@@ -38,11 +38,12 @@ class LocalBackend:
         """Start a job in a process of its own.
 
         Raises:
-            SpecError: the job is wrong, or one of its name runs.
+            SpecError: the job is wrong.
+            Failure: a job of its name runs.
         """
         name = sources.build(document, folder).job.metadata.name
         if any(run.is_running and not run.is_finished for run in self._runs(name)):
-            raise load.SpecError(
+            raise errors.Failure(
                 f"job {name!r} runs already below {self._folder}: delete it first, or choose"
                 " another name"
             )
