@@ -33,6 +33,8 @@ class Options(TypedDict, total=False):
     """Of the job. Of a module: its name, or its folder's if the file is model.py."""
     workers: int | None
     """Number of workers."""
+    max_workers: int | None
+    """Most workers that the job may be scaled to; absent: their number stays."""
     parameter_servers: int | None
     """Number of parameter servers; with them, training is asynchronous."""
     evaluator: bool | None
@@ -172,6 +174,8 @@ def _set_roles(roles: dict[str, Any], values: Mapping[str, Any]) -> None:
             roles.pop(role, None)
         elif count is not None:
             roles[role] = {**(roles.get(role) or {}), "replicas": count}
+    if "max_workers" in values:
+        roles["Worker"] = {**(roles.get("Worker") or {}), "maxReplicas": values["max_workers"]}
     if "devices" in values:
         for role in {*_LEADERS, "Worker"} & roles.keys():
             roles[role] = {**(roles[role] or {}), "devices": values["devices"]}

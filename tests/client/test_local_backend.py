@@ -139,6 +139,17 @@ def test_a_job_outlives_its_client_and_another_one_finds_and_deletes_it(
         client.delete_job("job")
 
 
+def test_the_log_of_a_replica_that_ended_with_the_job_is_still_read(
+    client: tfparallel.TrainerClient, tmp_path: pathlib.Path
+) -> None:
+    meet = jobs.meet(2, str(tmp_path / "met"))
+    roles = {"Chief": jobs.shell(meet), "Worker": jobs.shell(f"echo up; {meet}; sleep 600 & wait")}
+    client.train(jobs.job(roles))
+    client.wait_for_job_status("job")
+    waiting.until(lambda: client.list_replicas("job")[1].reason, "the end of the worker")
+    assert list(client.get_job_logs("job", "worker-0")) == ["up"]
+
+
 def test_results_are_deleted_on_request(
     client: tfparallel.TrainerClient, tmp_path: pathlib.Path
 ) -> None:

@@ -37,6 +37,7 @@ def test_every_option_reaches_its_field(module: pathlib.Path) -> None:
         module,
         name="other",
         workers=2,
+        max_workers=3,
         parameter_servers=1,
         evaluator=True,
         devices=4,
@@ -57,7 +58,7 @@ def test_every_option_reaches_its_field(module: pathlib.Path) -> None:
             "checkpoint": {"claim": "digits"},
         },
         "tfReplicaSpecs": {
-            "Worker": {"replicas": 2, "devices": 4},
+            "Worker": {"replicas": 2, "maxReplicas": 3, "devices": 4},
             "PS": {"replicas": 1},
             "Evaluator": {"replicas": 1},
         },
