@@ -200,10 +200,13 @@ def _replica(
     replica: replicas.Replica, job: models.Job, pod: record.Pod | None, *, is_running: bool
 ) -> models.Replica:
     name = replica.pod_name(job.name)
-    if pod is None:
+    if pod is None and job.is_finished:  # cleanPodPolicy deleted it; its log is still here
         return models.Replica(
-            replica.name, name, job.status.attempt, observation.Phase.PENDING.value
+            replica.name, name, job.status.attempt, job.state, reason="ended with the job"
         )
+    if pod is None:
+        pending = observation.Phase.PENDING.value
+        return models.Replica(replica.name, name, job.status.attempt, pending)
     is_lost = not is_running and not pod.phase.ended
     return models.Replica(
         name=replica.name,
