@@ -55,7 +55,11 @@ def folder_of(tmp_path: pathlib.Path, name: str = "job") -> pathlib.Path:
 def test_a_job_trains_and_everything_about_it_can_be_read(
     client: tfparallel.TrainerClient, tmp_path: pathlib.Path
 ) -> None:
-    roles = {"Chief": jobs.shell("echo up; sleep 1; echo done"), "Worker": jobs.shell("echo w")}
+    meet = jobs.meet(2)
+    roles = {
+        "Chief": jobs.shell(f"echo up; {meet}; echo done"),
+        "Worker": jobs.shell(f"echo w; {meet}"),
+    }
     created = client.train(jobs.job(roles), folder=tmp_path)
     assert (created.name, created.state) == ("job", "Pending")
     assert list(client.get_job_logs("job", follow=True)) == ["up", "done"]

@@ -258,7 +258,7 @@ def test_every_name_is_exported_and_no_other() -> None:
         tfparallel.__all__
     )
     with pytest.raises(AttributeError, match="no attribute 'Trainer'"):
-        _ = tfparallel.Trainer  # type: ignore[attr-defined]
+        _ = tfparallel.Trainer
 
 
 @pytest.mark.usefixtures("processes")

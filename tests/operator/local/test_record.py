@@ -1,5 +1,6 @@
 """What a run leaves for readers in other processes: locks, events and pods."""
 
+import fcntl
 import os
 import pathlib
 
@@ -27,25 +28,23 @@ def test_a_reader_does_not_keep_a_run_out(
 ) -> None:
     """The reader's lock is shared for a moment: here until the run has tried once."""
     path = tmp_path / "lock"
-    flock = locks.fcntl.flock
+    flock = fcntl.flock
     with path.open("a") as runner, path.open("a") as reader:
-        flock(reader, locks.fcntl.LOCK_SH)
+        flock(reader, fcntl.LOCK_SH)
 
         def tried(file: object, operation: int) -> None:
             try:
                 flock(runner, operation)
             finally:
-                flock(reader, locks.fcntl.LOCK_UN)
+                flock(reader, fcntl.LOCK_UN)
 
-        monkeypatch.setattr(locks.fcntl, "flock", tried)
+        monkeypatch.setattr(fcntl, "flock", tried)
         assert locks.acquire(runner)
 
 
 @pytest.mark.usefixtures("processes")
 async def test_a_run_records_its_events_and_pods(tmp_path: pathlib.Path) -> None:
-    document = jobs.job(
-        {"Chief": ["true"], "Worker": jobs.shell("exit 3")}, runPolicy={"backoffLimit": 0}
-    )
+    document = jobs.job({"Worker": jobs.shell("exit 3")}, runPolicy={"backoffLimit": 0})
     outcome, seen = await jobs.finish(tmp_path, document)
     layout = outcome.layout
     events = record.read_events(layout)
