@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import difflib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from tfparallel import backend, errors, models
 from tfparallel_operator.api import load
@@ -43,7 +43,7 @@ async def read(
     *,
     follow: bool = False,
     tail: int | None = None,
-) -> AsyncIterator[Line]:
+) -> AsyncGenerator[Line, None]:
     """Yield the lines of a replica, or of all.
 
     Args:
@@ -92,7 +92,7 @@ def _choose(
 
 async def _follow(
     jobs: backend.Backend, job: models.Job, name: str | None, tail: int | None
-) -> AsyncIterator[Line]:
+) -> AsyncGenerator[Line, None]:
     """Read every replica as it starts, until the job has ended and all is read."""
     lines: asyncio.Queue[Line] = asyncio.Queue(maxsize=1000)
     readers: dict[tuple[str, object], asyncio.Task[None]] = {}
@@ -132,7 +132,7 @@ async def _read_into(
             await lines.put(Line(replica.name, text))
 
 
-async def _drain(lines: asyncio.Queue[Line]) -> AsyncIterator[Line]:
+async def _drain(lines: asyncio.Queue[Line]) -> AsyncGenerator[Line, None]:
     """Yield what arrives until the next look."""
     deadline = asyncio.get_running_loop().time() + _PAUSE_SECONDS
     while (left := deadline - asyncio.get_running_loop().time()) > 0:

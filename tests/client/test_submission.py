@@ -92,7 +92,7 @@ async def test_sources_belong_to_the_job(place: harness.Place, folder: pathlib.P
     prepared = submission.read(folder / "job.yaml", claim_size="1Gi")
     assert len(prepared.sources) == 2
     async with backend.ClusterBackend(context_of(place)) as cluster:
-        job = await submission.submit(cluster, prepared)
+        job = await cluster.submit(prepared)
         for config_map in prepared.sources:
             path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
             [owner] = (await place.api.get(path))["metadata"]["ownerReferences"]
@@ -100,7 +100,7 @@ async def test_sources_belong_to_the_job(place: harness.Place, folder: pathlib.P
         claim = resources.CLAIMS.path(place.namespace, "digits")
         assert "ownerReferences" not in (await place.api.get(claim))["metadata"]
         with pytest.raises(errors.Failure, match="job 'digits' exists in namespace"):
-            await submission.submit(cluster, prepared)
+            await cluster.submit(prepared)
 
 
 async def test_a_submission_that_was_cut_off_goes_on(
@@ -123,7 +123,7 @@ async def test_a_submission_that_was_cut_off_goes_on(
     }
     await place.api.create(resources.CONFIG_MAPS, place.namespace, left)
     async with backend.ClusterBackend(context_of(place)) as cluster:
-        job = await submission.submit(cluster, prepared)
+        job = await cluster.submit(prepared)
     path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
     owners = (await place.api.get(path))["metadata"]["ownerReferences"]
     assert [owner["uid"] for owner in owners] == [job.uid]
