@@ -53,7 +53,7 @@ class Backend(Protocol):
         """Yield the lines of a replica's log, with `follow` until it ends."""
 
     async def list_operators(self) -> Sequence[models.Operator] | None:
-        """Return the operators that are installed; None: your rights do not show them."""
+        """Return the operators that are installed; None: unknown, as without the right to."""
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
         """Delete the replicas of a job and keep it, or have it run again."""

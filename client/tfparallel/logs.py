@@ -73,7 +73,7 @@ def _choose(
         return [replica for replica in replicas if replica.phase != "Pending"]
     names = [replica.name for replica in replicas]
     if name not in names:
-        if job.is_finished:
+        if job.is_finished and name in _expected(job):
             raise load.SpecError(
                 f"{name} of {job.name} has no log: its pod is gone. Pods that run when a job ends"
                 " are deleted unless spec.runPolicy.cleanPodPolicy is None"
@@ -88,6 +88,15 @@ def _choose(
             " says more; -f waits for it"
         )
     return [replica]
+
+
+def _expected(job: models.Job) -> Sequence[str]:
+    """Return the names of the replicas that the manifest asks for."""
+    return [
+        f"{role.lower()}-{index}"
+        for role, spec in job.roles.items()
+        for index in range(spec.get("replicas") or 1)
+    ]
 
 
 async def _follow(

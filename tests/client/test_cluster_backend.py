@@ -54,7 +54,7 @@ async def test_jobs_are_created_listed_found_and_deleted(
     assert (await client.get_job("digits")).uid == created.uid
     with pytest.raises(tfparallel.JobNotFound, match="did you mean 'digits'"):
         await client.get_job("digit")
-    with pytest.raises(tfparallel.Failure, match="already exists"):
+    with pytest.raises(tfparallel.Failure, match="job 'digits' exists"):
         await client.train(document())
     with pytest.raises(tfparallel.SpecError, match="the claim with kubectl delete pvc"):
         await client.delete_job("digits", delete_results=True)

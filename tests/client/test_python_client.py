@@ -85,6 +85,9 @@ class ScriptedBackend:
         finally:
             self.open_streams -= 1
 
+    async def list_operators(self) -> Sequence[models.Operator] | None:
+        return None
+
     async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
         return [
             models.Replica(name, f"digits-{name}", 1, "Running") for name in ("chief-0", "worker-0")

@@ -43,7 +43,7 @@ async def submit(cluster: Cluster, bundle: submission.Submission) -> models.Job:
             await _ensure(cluster, submission.COMPANIONS[companion["kind"]], companion)
         for config_map in bundle.sources:
             await _ensure_without_owner(cluster, config_map)
-        body = await cluster.api.create(resources.JOBS, cluster.namespace, submission.job)
+        body = await cluster.api.create(resources.JOBS, cluster.namespace, bundle.job)
         job = objects.parse_job(body)
         for config_map in bundle.sources:
             path = resources.CONFIG_MAPS.path(cluster.namespace, config_map["metadata"]["name"])

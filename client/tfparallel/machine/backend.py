@@ -105,6 +105,10 @@ class LocalBackend:
                 job = newer
                 yield job
 
+    async def list_operators(self) -> Sequence[models.Operator] | None:
+        """Return None: here no operator is needed."""
+        return None
+
     async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
         """Return the job's replicas, by role and number."""
         run = self._find(job.name)
