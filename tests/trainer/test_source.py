@@ -78,7 +78,7 @@ def test_chunks_of_another_archive_are_refused(tmp_path: pathlib.Path) -> None:
         sources.archive({"model.py": "x" * 5000})[:-40],
         b"no archive",
     ],
-    ids=["parent folder", "link to a parent", "link to a file", "cut", "no archive"],
+    ids=["parent", "parent of a folder", "root", "link", "link out", "cut", "no archive"],
 )
 def test_an_archive_that_is_broken_or_leads_elsewhere_is_refused(
     content: bytes, tmp_path: pathlib.Path

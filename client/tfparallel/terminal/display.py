@@ -118,13 +118,13 @@ class Display:
             self._err.print(sentence(progress), soft_wrap=True)
             return
         if self._task is None:
-            self._task = self._bar.add_task("training", details="")
+            self._task = self._bar.add_task("training", total=progress.total_steps, details="")
             self._bar.start()
         self._bar.update(
             self._task,
             completed=progress.step,
             total=progress.total_steps,
-            details=details(progress),
+            details=brief_details(progress),
         )
 
     def split(self, placement: job_status.PlacementStatus) -> None:
@@ -139,16 +139,28 @@ class Display:
 
 def _bar(console: rich_console.Console) -> rich_progress.Progress:
     return rich_progress.Progress(
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
+        rich_progress.BarColumn(bar_width=None),
+        rich_progress.TaskProgressColumn(),
         rich_progress.MofNCompleteColumn(),
         rich_progress.TextColumn("{task.fields[details]}"),
-        rich_progress.TimeElapsedColumn(),
         console=console,
+        expand=True,
         refresh_per_second=4,
         redirect_stdout=False,
         redirect_stderr=False,
     )
+
+
+def brief_details(progress: job_status.ProgressStatus) -> str:
+    """Return what a bar has room for in 80 columns: loss, speed and time to go."""
+    parts = []
+    if (loss := progress.metrics.get("loss")) is not None:
+        parts.append(f"loss {short(loss)}")
+    if progress.examples_per_second is not None:
+        parts.append(f"{short(progress.examples_per_second)} ex/s")
+    if progress.eta is not None:
+        parts.append(f"ETA {progress.eta}")
+    return "  ".join(parts)
 
 
 def sentence(progress: job_status.ProgressStatus) -> str:
@@ -159,11 +171,12 @@ def sentence(progress: job_status.ProgressStatus) -> str:
 
 
 def short(number: str) -> str:
-    """Return a number with four digits that count; any other text as it is."""
+    """Return a number with about four digits that count; any other text as it is."""
     try:
-        return f"{float(number):.4g}"
+        value = float(number)
     except ValueError:
         return number
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def details(progress: job_status.ProgressStatus) -> str:
