@@ -1,8 +1,10 @@
 """From a job's file to a job in a cluster."""
 
+import itertools
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -140,3 +142,37 @@ async def test_a_dry_run_prints_what_kubectl_would_take(
     kinds = [document["kind"] for document in documents]
     assert kinds == ["PersistentVolumeClaim", "ConfigMap", "TFParallelJob"]
     await place.api.create(resources.JOBS, place.namespace, documents[-1])
+
+
+async def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(
+    place: harness.Place, folder: pathlib.Path
+) -> None:
+    options = ("-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "submit", "job.yaml", *options)
+    with subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        shown = list(
+            itertools.takewhile(lambda line: "waiting for the operator" not in line, lines)
+        )
+        assert "tfparalleljob/digits created with" in shown[0]
+        process.send_signal(signal.SIGINT)
+        last = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "digits goes on; follow it: tfparallel logs -f digits" in last
+    assert (await place.api.get(resources.JOBS.path(place.namespace, "digits")))["spec"]
+
+
+async def test_a_detached_submission_returns_at_once(
+    place: harness.Place, folder: pathlib.Path
+) -> None:
+    options = ("-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "submit", "job.yaml", "-d", *options)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    again = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "job 'digits' exists in namespace" in again.stderr
+    assert "Traceback" not in again.stderr
