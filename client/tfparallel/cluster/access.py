@@ -6,6 +6,8 @@ import importlib
 import os
 import pathlib
 
+import yaml
+
 from tfparallel import errors
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import credentials
@@ -73,16 +75,29 @@ def _find_context(files: str, wished: str | None) -> tuple[str, str]:
     """Return the name and the namespace of a context, or of the current one."""
     config = importlib.import_module("kubernetes.config")
     try:
-        contexts, current = config.list_kube_config_contexts(config_file=files)
+        contexts, last = config.list_kube_config_contexts(config_file=files)
     except (config.ConfigException, OSError, ValueError) as error:
         raise errors.Failure(
             f"kubeconfig {files!r} cannot be used: {error}. Choose a context with `kubectl config"
             " use-context NAME` or --context NAME"
         ) from error
     by_name = {context["name"]: context for context in contexts}
-    chosen = current if wished is None else by_name.get(wished)
+    chosen = by_name.get(wished or _current_context(files) or last["name"])
     if chosen is None:
         near = difflib.get_close_matches(str(wished), by_name, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(by_name) or 'none'}."
         raise load.SpecError(f"--context {wished!r} is not in {files}: {hint}")
     return chosen["name"], chosen["context"].get("namespace") or "default"
+
+
+def _current_context(files: str) -> str | None:
+    """Return the current context of the first file that has one, as kubectl does.
+
+    The package kubernetes takes that of the last.
+    """
+    for file in filter(None, files.split(os.pathsep)):
+        path = pathlib.Path(file)
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+        if isinstance(content, dict) and content.get("current-context"):
+            return str(content["current-context"])
+    return None

@@ -1,0 +1,143 @@
+"""Which cluster a command reaches, and what it says when it cannot."""
+
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from testing.operator import harness
+from tfparallel import errors
+from tfparallel.cluster import access, answers
+from tfparallel_operator.api import load
+from tfparallel_operator.api_server import credentials
+from tfparallel_operator.api_server import errors as api_errors
+
+
+def kubeconfig(name: str, namespace: str | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": f"https://{name}.example:6443"}}],
+        "users": [{"name": name, "user": {"token": f"token-of-{name}"}}],
+        "contexts": [
+            {
+                "name": name,
+                "context": {
+                    "cluster": name,
+                    "user": name,
+                    **({} if namespace is None else {"namespace": namespace}),
+                },
+            }
+        ],
+    }
+
+
+@pytest.fixture
+def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Two kubeconfigs, as $KUBECONFIG names them."""
+    written = []
+    for name, namespace in (("kind-dev", "team"), ("production", None)):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(kubeconfig(name, namespace)))
+        written.append(str(file))
+    joined = os.pathsep.join(written)
+    monkeypatch.setenv("KUBECONFIG", joined)
+    return joined
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("choice", "server", "namespace"),
+    [
+        (access.Choice(), "https://kind-dev.example:6443", "team"),
+        (access.Choice(namespace="mine"), "https://kind-dev.example:6443", "mine"),
+        (access.Choice(context="production"), "https://production.example:6443", "default"),
+    ],
+)
+async def test_the_context_is_that_of_kubectl(
+    choice: access.Choice, server: str, namespace: str
+) -> None:
+    context = access.find(choice)
+    assert (context.access.server, context.namespace) == (server, namespace)
+    token = (await context.access.token.header())["Authorization"]
+    assert token == f"Bearer token-of-{context.name}"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("kind-devv", "did you mean 'kind-dev'?"), ("xyz", "it has kind-dev, production.")],
+)
+def test_a_wrong_context_is_named_with_what_there_is(name: str, hint: str) -> None:
+    with pytest.raises(load.SpecError) as refusal:
+        access.find(access.Choice(context=name))
+    assert f"--context {name!r} is not in" in str(refusal.value)
+    assert hint in str(refusal.value)
+
+
+def test_no_kubeconfig_is_said_with_a_remedy(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", tmp_path / "none")
+    with pytest.raises(errors.Failure, match=r"no kubeconfig: .* does not exist. Set KUBECONFIG"):
+        access.find(access.Choice())
+
+
+CONTEXT = access.Context(
+    "kind-dev", "team", credentials.Access("https://x", True, credentials.Token(lambda: None))
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "sentence"),
+    [
+        (0, "no answer from the API server to GET /x: refused", "kubectl cluster-info"),
+        (404, "the server could not find the requested resource", "helm install"),
+        (503, "etcd is away", "busy: etcd is away. Try again"),
+        (418, "a teapot", "refused: a teapot"),
+    ],
+)
+def test_what_the_api_server_answers_has_a_remedy(status: int, message: str, sentence: str) -> None:
+    error = api_errors.from_answer(status, {"message": message}) if status else None
+    error = error or api_errors.Unavailable(message)
+    assert sentence in answers.sentence(error, CONTEXT)
+
+
+def test_a_field_that_the_cluster_does_not_know_asks_for_an_upgrade() -> None:
+    words = 'strict decoding error: unknown field "spec.trainer.source.archive"'
+    sentence = r"has no field 'spec\.trainer\.source\.archive'"
+    with pytest.raises(load.SpecError, match=sentence), answers.explained(CONTEXT):
+        raise api_errors.Invalid(words)
+
+
+async def test_expired_credentials_and_missing_rights_are_told(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    """The words of a real API server."""
+    config = yaml.safe_load(place.cluster.kubeconfig.read_text())
+    token = place.cluster.run_kubectl(
+        f"--namespace={place.namespace}", "create", "token", "default"
+    ).strip()
+    for user, sentence in (
+        ("expired", "the API server does not accept your credentials"),
+        (token, f"system:serviceaccount:{place.namespace}:default may not list tfparalleljobs"),
+    ):
+        config["users"] = [
+            {"name": one["name"], "user": {"token": user}} for one in config["users"]
+        ]
+        file = tmp_path / "config"
+        file.write_text(yaml.safe_dump(config))
+        command = (sys.executable, "-m", "tfparallel", "status", "-n", place.namespace)
+        done = subprocess.run(
+            (*command, "--kubeconfig", str(file)), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert sentence in done.stderr
+        assert len(done.stderr.splitlines()) == 1
