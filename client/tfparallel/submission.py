@@ -142,7 +142,9 @@ async def submit(cluster: backend.ClusterBackend, submission: Submission) -> mod
         job = objects.parse_job(body)
         for config_map in submission.sources:
             path = resources.CONFIG_MAPS.path(cluster.namespace, config_map["metadata"]["name"])
-            await cluster.api.patch(path, {"metadata": {"ownerReferences": [_owner(job)]}})
+            await cluster.api.patch(
+                path, {"metadata": {"ownerReferences": [objects.owner_reference(job)]}}
+            )
     return job
 
 
@@ -181,14 +183,3 @@ async def _ensure_without_owner(
                 return
         else:
             return
-
-
-def _owner(job: models.Job) -> dict[str, Any]:
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": False,
-        "blockOwnerDeletion": False,
-    }
