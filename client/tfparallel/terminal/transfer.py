@@ -28,9 +28,9 @@ def bar(total: int) -> Iterator[Callable[[int], None]]:
 
     def advance(size: int) -> None:
         shown.advance(task, size)
-        if err.is_terminal and not shown.live.is_started:
-            if time.monotonic() - begin > _QUIET_SECONDS:
-                shown.start()
+        is_long = time.monotonic() - begin > _QUIET_SECONDS
+        if err.is_terminal and is_long and not shown.live.is_started:
+            shown.start()
 
     try:
         yield advance
