@@ -35,4 +35,5 @@ def bar(total: int) -> Iterator[Callable[[int], None]]:
     try:
         yield advance
     finally:
-        shown.stop()
+        if shown.live.is_started:
+            shown.stop()
