@@ -1,6 +1,9 @@
-"""`tfparallel doctor` and `tfparallel completion`."""
+"""`tfparallel doctor`, `version` and `completion`."""
 
+import json
 import pathlib
+import subprocess
+import sys
 
 import click.testing
 import pytest
@@ -15,7 +18,7 @@ async def test_a_cluster_without_an_operator(place: harness.Place) -> None:
     kubeconfig = str(place.cluster.kubeconfig)
     context = access.Context("test", place.namespace, credentials.find(kubeconfig))
     async with backend.ClusterBackend(context) as cluster:
-        checks = {check.name: check async for check in checkup.check(cluster)}
+        checks = {check.name: check async for check in checkup.check(cluster, checkup.ALL)}
     results = {name: str(check.result) for name, check in checks.items()}
     assert results == {
         "API server": "ok",
@@ -47,3 +50,27 @@ def test_completion_prints_a_script(shell: str) -> None:
     done = click.testing.CliRunner().invoke(app.tfparallel, ["completion", shell])
     assert done.exit_code == 0
     assert "_TFPARALLEL_COMPLETE" in done.stdout
+
+
+async def test_the_version_shows_what_the_cluster_has(place: harness.Place) -> None:
+    command = (sys.executable, "-m", "tfparallel", "version", "-o", "json")
+    where = ("--kubeconfig", str(place.cluster.kubeconfig))
+    done = subprocess.run((*command, *where), capture_output=True, text=True, check=False)
+    assert {*json.loads(done.stdout)} == {
+        "tfparallel",
+        "API server",
+        "resource definition",
+        "operator",
+    }
+
+
+def test_the_version_without_a_cluster(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    runner = click.testing.CliRunner()
+    done = runner.invoke(app.tfparallel, ["version"])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1].startswith("cluster no kubeconfig")
+    done = runner.invoke(app.tfparallel, ["version", "--client"])
+    assert len(done.stdout.splitlines()) == 1

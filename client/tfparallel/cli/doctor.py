@@ -45,7 +45,7 @@ async def _check_cluster(choice: access.Choice) -> list[checkup.Check]:
     name = f"context {context.name!r}, namespace {context.namespace!r}"
     first = checkup.Check("kubeconfig", checkup.Result.OK, name)
     async with backend.ClusterBackend(context) as cluster:
-        return [first, *[check async for check in checkup.check(cluster)]]
+        return [first, *[check async for check in checkup.check(cluster, checkup.ALL)]]
 
 
 def check_machine() -> Iterator[checkup.Check]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from tfparallel import errors
@@ -37,6 +37,10 @@ class Result(enum.StrEnum):
     MISSING = "missing"
 
 
+Action = Callable[[backend.ClusterBackend], Awaitable[tuple[Result, str]]]
+"""Looks at one thing of a cluster."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
     """A row of the table."""
@@ -47,7 +51,9 @@ class Check:
     """What is there; where the result is not ok, with a remedy."""
 
 
-async def check(cluster: backend.ClusterBackend) -> AsyncIterator[Check]:
+async def check(
+    cluster: backend.ClusterBackend, actions: Mapping[str, Action]
+) -> AsyncIterator[Check]:
     """Yield the checks of a cluster; if it does not answer, only the first."""
     try:
         with answers.explained(cluster.context):
@@ -56,13 +62,7 @@ async def check(cluster: backend.ClusterBackend) -> AsyncIterator[Check]:
         yield Check("API server", Result.MISSING, str(error))
         return
     yield _version(version)
-    for name, action in (
-        ("resource definition", _definition),
-        ("operator", _operator),
-        ("rights", _rights),
-        ("storage class", _storage_class),
-        ("GPUs", _gpus),
-    ):
+    for name, action in actions.items():
         try:
             result, text = await action(cluster)
             yield Check(name, result, text)
@@ -143,3 +143,14 @@ async def _gpus(cluster: backend.ClusterBackend) -> tuple[Result, str]:
     ]
     with_gpus = sum(map(bool, counts))
     return Result.OK, f"{sum(counts)} on {with_gpus} of {len(nodes)} nodes"
+
+
+VERSIONS: Mapping[str, Action] = {"resource definition": _definition, "operator": _operator}
+"""The checks that say what is installed."""
+
+ALL: Mapping[str, Action] = {
+    **VERSIONS,
+    "rights": _rights,
+    "storage class": _storage_class,
+    "GPUs": _gpus,
+}
