@@ -1,6 +1,9 @@
 """The README's path to a cluster, word by word, and everything that a person can see of the job."""
 
 import dataclasses
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from images import targets
 from testing import waiting
 from testing.e2e import exported, namespaces, operator, readme, volumes
+from tfparallel.results import claim
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -145,11 +149,27 @@ def test_last_report_stays_in_the_status(run: Run) -> None:
 
 
 def test_saved_model_loads_with_plain_keras(run: Run, tmp_path: Path) -> None:
-    model = run.volume.fetch("digits/model.keras", tmp_path / "model.keras")
+    model = _get_model(run.namespace, tmp_path)
     accuracy = exported.accuracy(model, operator.example("digits", "model.py"))
     reported = float(run.job["status"]["progress"]["metrics"]["val_accuracy"])
     assert accuracy >= ACCURACY
     assert accuracy == pytest.approx(reported, abs=1e-3)
+
+
+def _get_model(namespace: namespaces.Namespace, folder: Path) -> Path:
+    """Bring the model from the claim to this machine, as a user does."""
+    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "get", "model", "digits", "--all", *where)
+    done = subprocess.run(
+        (*command, "--to", str(folder)), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    pods = json.loads(namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json"))
+    assert all("deletionTimestamp" in pod["metadata"] for pod in pods["items"])
+    assert (folder / "summary.json").exists()
+    assert list(folder.glob("checkpoints/*/index.json"))
+    assert list(folder.glob("logs/tensorboard/**/*tfevents*"))
+    return folder / "model.keras"
 
 
 def test_checkpoints_and_logs_are_in_the_claim(run: Run) -> None:

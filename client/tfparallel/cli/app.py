@@ -8,9 +8,9 @@ from tfparallel.cli import exits
 
 SECTIONS = {
     "On this machine": ("run", "validate", "plan", "compare", "convert"),
-    "On a cluster": ("submit", "status", "why", "logs", "events"),
+    "On a cluster": ("submit", "status", "why", "logs", "events", "get"),
     "Change a job on a cluster": ("suspend", "resume", "scale", "delete"),
-    "About the command": ("version",),
+    "About the command": ("doctor", "completion", "version"),
 }
 """Each verb is the attribute `command` of the module of its name."""
 

@@ -1,11 +1,60 @@
 """`tfparallel version`."""
 
+import asyncio
 import importlib.metadata
+import json
 
 import click
+import yaml
+
+from tfparallel import errors
+from tfparallel.cli import options
+from tfparallel.cluster import access, backend, checkup
+from tfparallel_operator.api import load
+
+_SECONDS = 5.0
+"""How long a cluster may take to answer."""
 
 
 @click.command("version")
-def command() -> None:
-    """Print the version."""
-    click.echo(f"tfparallel {importlib.metadata.version('tfparallel')}")
+@click.option("--client", "only_client", is_flag=True, help="Ask no cluster.")
+@click.option(
+    "-o",
+    "--output",
+    "output_format",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="What is printed.",
+)
+@options.cluster
+def command(*, only_client: bool, output_format: str, choice: access.Choice) -> None:
+    """Print the version of this command, and what the cluster has installed.
+
+    Exit status: 0 also if no cluster answers.
+    """
+    versions = {"tfparallel": importlib.metadata.version("tfparallel")}
+    if not only_client:
+        versions |= asyncio.run(_ask_cluster(choice))
+    if output_format == "json":
+        click.echo(json.dumps(versions, indent=2))
+    elif output_format == "yaml":
+        click.echo(yaml.safe_dump(versions, sort_keys=False), nl=False)
+    else:
+        for name, text in versions.items():
+            click.echo(f"{name} {text}")
+
+
+async def _ask_cluster(choice: access.Choice) -> dict[str, str]:
+    """Return what the checks of a cluster say of its versions; empty: it does not answer."""
+    versions: dict[str, str] = {}
+    try:
+        async with (
+            asyncio.timeout(_SECONDS),
+            backend.ClusterBackend(access.find(choice)) as cluster,
+        ):
+            async for check in checkup.check(cluster, checkup.VERSIONS):
+                versions[check.name] = check.text
+    except (errors.Failure, load.SpecError, TimeoutError) as error:
+        versions.setdefault("cluster", str(error) or f"no answer in {_SECONDS:.0f} s")
+    return versions

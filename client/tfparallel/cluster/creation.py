@@ -7,7 +7,7 @@ from typing import Any
 
 from tfparallel import errors, models, submission
 from tfparallel.cluster import access, answers, objects
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import load
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.api_server import errors as api_errors
 
@@ -47,7 +47,9 @@ async def submit(cluster: Cluster, bundle: submission.Submission) -> models.Job:
         job = objects.parse_job(body)
         for config_map in bundle.sources:
             path = resources.CONFIG_MAPS.path(cluster.namespace, config_map["metadata"]["name"])
-            await cluster.api.patch(path, {"metadata": {"ownerReferences": [_owner(job)]}})
+            await cluster.api.patch(
+                path, {"metadata": {"ownerReferences": [objects.owner_reference(job)]}}
+            )
     return job
 
 
@@ -93,14 +95,3 @@ async def _ensure_without_owner(cluster: Cluster, config_map: Mapping[str, Any])
                 return
         else:
             return
-
-
-def _owner(job: models.Job) -> dict[str, Any]:
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": False,
-        "blockOwnerDeletion": False,
-    }

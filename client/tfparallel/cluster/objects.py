@@ -92,6 +92,18 @@ def parse_operator(body: api.Object) -> models.Operator:
     )
 
 
+def owner_reference(job: models.Job) -> dict[str, Any]:
+    """Return what has an object deleted with a job."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": False,
+        "blockOwnerDeletion": False,
+    }
+
+
 def _container(status: api.Object) -> api.Object:
     """Return the status of the container that trains, or of the first init container that waits."""
     running: list[Any] = status.get("containerStatuses") or []

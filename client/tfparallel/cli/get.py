@@ -1,0 +1,92 @@
+"""`tfparallel get`."""
+
+import asyncio
+import pathlib
+
+import click
+
+from tfparallel import errors, models
+from tfparallel.cli import options
+from tfparallel.cluster import access, backend
+from tfparallel.results import download, files, folder, places
+from tfparallel.terminal import transfer
+from tfparallel_operator.api import names
+from tfparallel_trainer.contract import outputs
+
+
+@click.group("get")
+def command() -> None:
+    """Bring the trained model of a job to this machine."""
+
+
+@command.command("model")
+@click.argument("name", metavar="JOB|FOLDER")
+@click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB]")
+@click.option(
+    "--all", "everything", is_flag=True, help="SavedModel, summary, logs and last checkpoint too."
+)
+@click.option("--image", metavar="IMAGE", help="Of the pod that reads.  [default: that of the job]")
+@options.cluster
+def model(
+    name: str,
+    *,
+    target: pathlib.Path | None,
+    everything: bool,
+    image: str | None,
+    choice: access.Choice,
+) -> None:
+    """Copy model.keras of a job that has succeeded to this machine.
+
+    It comes from the claim or the bucket that keeps the job's checkpoints, or from the FOLDER of a
+    local run, such as runs/JOB. A claim is read through a short-lived pod that mounts it read-only.
+
+    Exit status: 0 copied, 1 the job has no model, or it cannot be read, 2 no such job.
+    """
+    part = files.Part.ALL if everything else files.Part.MODEL
+    run = pathlib.Path(name)
+    if run.is_dir():
+        to = target or pathlib.Path(run.resolve().name)
+        asyncio.run(_bring(folder.find(run), part, to, name))
+        return
+
+    async def act(cluster: backend.ClusterBackend) -> None:
+        job = await cluster.get_job(name)
+        _check_finished(job, part)
+        async with places.opened(cluster, job, image, _say) as place:
+            await _bring(place, part, target or pathlib.Path(name), name)
+
+    options.on_cluster(choice, act)
+
+
+def _check_finished(job: models.Job, part: files.Part) -> None:
+    if job.state == names.State.SUCCEEDED or (part is files.Part.ALL and job.is_finished):
+        return
+    if job.is_finished:
+        raise errors.Failure(
+            f"job {job.name!r} failed, so it has no model. Get its logs and its last checkpoint"
+            f" with --all; see why it failed: tfparallel why {job.name}"
+        )
+    raise errors.Failure(
+        f"job {job.name!r} has not finished: it is {job.state}, and the model is written at the"
+        f" end. Follow it: tfparallel logs -f {job.name}"
+    )
+
+
+async def _bring(place: files.Place, part: files.Part, to: pathlib.Path, name: str) -> None:
+    chosen = files.select(await place.list_files(), part)
+    if not chosen:
+        raise errors.Failure(
+            f"{name} has no {outputs.MODEL} where it keeps its results: training has not come to"
+            " its end, or somebody deleted it"
+        )
+    with transfer.bar(sum(file.size for file in chosen)) as progress:
+        await download.fetch(place, chosen, to, progress)
+    for file in chosen[:1] if part is files.Part.MODEL else ():
+        click.echo(str(to / file.path))
+    if part is files.Part.ALL:
+        size = sum(file.size for file in chosen) / 2**20
+        click.echo(f"{to}: {len(chosen)} files, {size:.1f} MiB")
+
+
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)

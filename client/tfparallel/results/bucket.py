@@ -1,0 +1,58 @@
+"""Results in an object store, read with the credentials of this machine."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import obstore
+
+from tfparallel import errors
+from tfparallel.results import files
+from tfparallel_operator.api_server import errors as api_errors
+from tfparallel_trainer.storage import address, bucket, connection
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BucketPlace:
+    """What lies below an address."""
+
+    address: address.Address
+
+    async def list_files(self) -> Sequence[files.File]:
+        """Return the objects below the prefix."""
+        with _explained():
+            objects = await asyncio.to_thread(bucket.Bucket(self.address).objects)
+        start = len(self.address.prefix) + 1
+        return [
+            files.File(meta["path"][start:], meta["size"])
+            for meta in objects
+            if len(meta["path"]) > start
+        ]
+
+    async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
+        """Yield the content of an object from a byte on."""
+        if offset >= file.size:
+            return
+        place = self.address.child(file.path)
+        with _explained(), connection.explained(place):
+            store = await asyncio.to_thread(connection.connect, place.scheme, place.bucket)
+            options: obstore.GetOptions = {"range": (offset, file.size)}
+            result = await obstore.get_async(store, place.prefix, options=options)
+            async for chunk in result.stream():
+                yield bytes(chunk)
+
+    async def compute_digest(self, file: files.File) -> str | None:
+        """Return None: stores give no SHA-256, and TLS guards what they send."""
+        return None
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Raise what a store refuses as a failure, and what may pass as unavailable."""
+    try:
+        yield
+    except (connection.RefusedError, FileNotFoundError) as error:
+        raise errors.Failure(f"the bucket cannot be read from this machine: {error}") from error
+    except OSError as error:
+        raise api_errors.Unavailable(str(error)) from error

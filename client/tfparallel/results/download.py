@@ -1,0 +1,98 @@
+"""Copies results to this machine: checked, and never half written."""
+
+import contextlib
+import hashlib
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+from tfparallel import errors
+from tfparallel.results import files
+from tfparallel_operator.api_server import errors as api_errors
+
+_TRIES = 5
+"""Of a file without any new byte, before the download fails."""
+
+_DRAFTS = ".tfparallel-"
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes that have come."""
+
+
+async def fetch(
+    place: files.Place, chosen: Sequence[files.File], folder: pathlib.Path, progress: Progress
+) -> None:
+    """Copy files below a folder.
+
+    All are written next to their targets first: until the last one is complete and checked, nothing
+    that the folder holds changes.
+
+    Raises:
+        Failure: the connection breaks again and again, the disk is full, or a digest differs.
+    """
+    for file in chosen:
+        _check_path(file)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        drafts = pathlib.Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=folder))
+        try:
+            for file in chosen:
+                await _fetch(place, file, drafts / file.path, progress)
+            for file in chosen:
+                target = folder / file.path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (drafts / file.path).replace(target)
+        finally:
+            shutil.rmtree(drafts, ignore_errors=True)
+
+
+async def _fetch(
+    place: files.Place, file: files.File, draft: pathlib.Path, progress: Progress
+) -> None:
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    tries, offset = 0, 0
+    with draft.open("wb") as out:
+        while True:
+            begin, cause = offset, "the connection ended early"
+            try:
+                async for chunk in place.read(file, offset):
+                    out.write(chunk)
+                    digest.update(chunk)
+                    offset += len(chunk)
+                    progress(len(chunk))
+            except api_errors.Unavailable as error:
+                cause = str(error)
+            if offset >= file.size:
+                break
+            tries = 1 if offset > begin else tries + 1
+            if tries >= _TRIES:
+                raise errors.Failure(
+                    f"{file.path} does not arrive: {offset} of {file.size} bytes came ({cause})."
+                    " Run the command again"
+                )
+    expected = await place.compute_digest(file)
+    if offset != file.size or expected not in (None, digest.hexdigest()):
+        raise errors.Failure(
+            f"{file.path} changed while it was copied: its size or digest differs. Run the command"
+            " again"
+        )
+
+
+def _check_path(file: files.File) -> None:
+    """Refuse names that lead out of the folder: a pod may have written them."""
+    path = pathlib.PurePosixPath(file.path)
+    if path.is_absolute() or ".." in path.parts:
+        raise errors.Failure(f"the results hold a file {file.path!r}, which is outside of them")
+
+
+@contextlib.contextmanager
+def _writing(folder: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise errors.Failure(
+            f"{folder}: cannot be written: {error.strerror or error}. Choose another folder with"
+            " --to, or free disk space"
+        ) from error

@@ -1,0 +1,78 @@
+"""The files that a job leaves, and the places that keep them."""
+
+import dataclasses
+import enum
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Protocol
+
+from tfparallel_trainer.contract import outputs
+
+_STEP = re.compile(rf"{outputs.CHECKPOINTS}/step-(?P<step>\d+)[^/]*/")
+_ALL = (
+    outputs.MODEL,
+    f"{outputs.SAVED_MODEL}/",
+    outputs.SUMMARY,
+    outputs.TRAIN_LOG,
+    outputs.EVALUATION,
+    outputs.EVALUATION_LOG,
+    f"{outputs.TENSORBOARD}/",
+)
+
+
+class Part(enum.Enum):
+    """How much of the results."""
+
+    MODEL = "model"
+    ALL = "all"
+    """The model, the SavedModel, the summary, the logs and the last checkpoint."""
+    TENSORBOARD = "tensorboard"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class File:
+    """A file of a job's results."""
+
+    path: str
+    """Below the results, with slashes."""
+    size: int
+
+
+class Place(Protocol):
+    """Where a job keeps its results."""
+
+    async def list_files(self) -> Sequence[File]:
+        """Return all files, but none that is being written."""
+
+    def read(self, file: File, offset: int) -> AsyncIterator[bytes]:
+        """Yield the content of a file from a byte on."""
+
+    async def compute_digest(self, file: File) -> str | None:
+        """Return the SHA-256 of a file; None: the place checks what it sends."""
+
+
+def select(files: Sequence[File], part: Part) -> list[File]:
+    """Return the files of a part of the results, by path."""
+    return sorted(_select(files, part), key=lambda file: file.path)
+
+
+def _select(files: Sequence[File], part: Part) -> Iterator[File]:
+    prefixes = {
+        Part.MODEL: (outputs.MODEL,),
+        Part.ALL: (*_ALL, *_last_checkpoint(files)),
+        Part.TENSORBOARD: (f"{outputs.TENSORBOARD}/",),
+    }[part]
+    for file in files:
+        if any(_is_below(file.path, prefix) for prefix in prefixes):
+            yield file
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return path.startswith(prefix) if prefix.endswith("/") else path == prefix
+
+
+def _last_checkpoint(files: Sequence[File]) -> tuple[str, ...]:
+    """Return the folder of the checkpoint with the most steps, with a slash at its end."""
+    matches = filter(None, (_STEP.match(file.path) for file in files))
+    last = max(matches, key=lambda match: int(match["step"]), default=None)
+    return () if last is None else (last[0],)

@@ -1,0 +1,68 @@
+"""Results of a local run."""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import AsyncIterator, Sequence
+
+from tfparallel import errors
+from tfparallel.results import files
+from tfparallel_operator.local import folders
+from tfparallel_trainer.contract import outputs
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FolderPlace:
+    """A folder of this machine."""
+
+    path: pathlib.Path
+
+    async def list_files(self) -> Sequence[files.File]:
+        """Return the files below the folder."""
+        found = (path for path in self.path.rglob("*") if path.is_file())
+        listed = ((path, path.relative_to(self.path)) for path in found)
+        return [
+            files.File(below.as_posix(), path.stat().st_size)
+            for path, below in listed
+            if not any(part.startswith(".") for part in below.parts)
+        ]
+
+    async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
+        """Yield the content of a file from a byte on."""
+        with (self.path / file.path).open("rb") as content:
+            content.seek(offset)
+            left = file.size - offset
+            while left > 0 and (chunk := content.read(min(_CHUNK_BYTES, left))):
+                left -= len(chunk)
+                yield chunk
+
+    async def compute_digest(self, file: files.File) -> str | None:
+        """Return the SHA-256 of a file."""
+        with (self.path / file.path).open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def find(run: pathlib.Path) -> FolderPlace:
+    """Return where a local run keeps its results.
+
+    Args:
+        run: the folder of a run, or runs/JOB: its newest run.
+
+    Raises:
+        Failure: no shipped trainer has written below it.
+    """
+    root = run
+    if not (run / folders.STATUS_FILE).exists():
+        runs = [status.parent for status in run.glob(f"*/{folders.STATUS_FILE}")]
+        root = max(runs, key=lambda path: path.stat().st_mtime, default=run)
+    patterns = ("claims/*/*", "pods/*/tfparallel-output/*", ".")
+    for pattern in patterns:
+        for folder in sorted(root.glob(pattern) if pattern != "." else [root]):
+            if (folder / outputs.TRAIN_LOG).exists() or (folder / outputs.MODEL).exists():
+                return FolderPlace(folder)
+    raise errors.Failure(
+        f"{run}: no results of the trainer are below it. Give the folder of a run, such as"
+        " runs/JOB/TIME, of a job with spec.trainer"
+    )

@@ -1,0 +1,90 @@
+"""From a job to the place that keeps its results."""
+
+import contextlib
+import importlib.metadata
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from tfparallel import errors, models
+from tfparallel.cluster import answers, backend
+from tfparallel.results import bucket, claim, files
+from tfparallel_operator.api import load, names
+from tfparallel_operator.api_server import errors as api_errors
+from tfparallel_operator.api_server import resources
+from tfparallel_operator.core import claims
+from tfparallel_trainer.storage import address
+
+_IMAGE_VARIABLE = "TFPARALLEL_TRAINER_IMAGE"
+_OPERATORS = "app.kubernetes.io/part-of=tfparallel"
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    cluster: backend.ClusterBackend,
+    job: models.Job,
+    image: str | None,
+    say: Callable[[str], None],
+) -> AsyncIterator[files.Place]:
+    """Open the place that keeps the results of a job.
+
+    Args:
+        cluster: where the job is.
+        job: the job.
+        image: of the pod that reads a claim; None: that of the job's pods.
+        say: called with sentences for the user.
+
+    Raises:
+        Failure: the job keeps nothing, or the place cannot be read.
+    """
+    parsed = load.read_accepted_job(job.manifest)
+    checkpoint = None if parsed.spec.trainer is None else parsed.spec.trainer.checkpoint
+    if parsed.spec.trainer is None:
+        raise errors.Failure(
+            f"job {job.name!r} runs a script of its own (it has no spec.trainer): its results are"
+            " where the script writes them"
+        )
+    if checkpoint is None:
+        raise errors.Failure(
+            f"job {job.name!r} kept nothing: it has no spec.trainer.checkpoint. Set"
+            " checkpoint.claim or checkpoint.uri, and train again"
+        )
+    if checkpoint.uri is not None:
+        yield bucket.BucketPlace(address.Address.parse(checkpoint.uri).child(job.name))
+        return
+    template = await _pod_spec(cluster, job)
+    image = image or _image(template) or await _operator_image(cluster)
+    reader = claim.Reader(claims.name(parsed, str(checkpoint.claim)), template, image)
+    async with claim.opened(cluster, job, reader, say) as place:
+        yield place
+
+
+async def _pod_spec(cluster: backend.ClusterBackend, job: models.Job) -> Mapping[str, Any]:
+    """Return the spec of a pod of the job, or that of its first template."""
+    with answers.explained(cluster.context):
+        selector = f"{names.LABEL_JOB}={job.name},{names.LABEL_ROLE}"
+        pods = await cluster.api.list(resources.PODS, job.namespace, selector)
+    specs = [pod["spec"] for pod in pods.items]
+    specs += [role.get("template", {}).get("spec", {}) for role in job.roles.values()]
+    spec: Mapping[str, Any] = next(filter(None, specs), {})
+    return spec
+
+
+def _image(pod_spec: Mapping[str, Any]) -> str | None:
+    """Return the image of the container that trains."""
+    for container in pod_spec.get("containers", []):
+        if container["name"] == names.CONTAINER:
+            image: str | None = container.get("image")
+            return image
+    return None
+
+
+async def _operator_image(cluster: backend.ClusterBackend) -> str:
+    """Return the trainer's image that the operator gives to jobs, or the usual name."""
+    with contextlib.suppress(api_errors.ApiError):
+        deployments = await cluster.api.list(resources.DEPLOYMENTS, None, _OPERATORS)
+        for deployment in deployments.items:
+            for container in deployment["spec"]["template"]["spec"]["containers"]:
+                for variable in container.get("env", []):
+                    if variable["name"] == _IMAGE_VARIABLE and variable.get("value"):
+                        return str(variable["value"])
+    return f"tfparallel-trainer:{importlib.metadata.version('tfparallel')}"

@@ -1,0 +1,254 @@
+"""`tfparallel get model`: what is brought, and that no file is half written."""
+
+import dataclasses
+import hashlib
+import pathlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from testing import buckets
+from testing.operator import harness, objects
+from tfparallel import errors, models
+from tfparallel.cluster import access, backend
+from tfparallel.cluster import objects as cluster_objects
+from tfparallel.results import bucket, claim, download, files, folder, places
+from tfparallel_operator.api_server import credentials, resources
+from tfparallel_operator.api_server import errors as api_errors
+from tfparallel_trainer.storage import address
+
+_MODEL = b"0123456789" * 10
+_RESULTS = {
+    "model.keras": _MODEL,
+    "saved_model/saved_model.pb": b"pb",
+    "summary.json": b"{}",
+    "logs/tensorboard/train/events.out.tfevents.1": b"events",
+    "logs/steps.jsonl": b"steps",
+    "checkpoints/step-9-a/index.json": b"9",
+    "checkpoints/step-10-a/index.json": b"10",
+    "checkpoints/owner.json": b"owner",
+}
+
+
+@dataclasses.dataclass
+class BreakingPlace:
+    """A place whose connection breaks after a few bytes of each read."""
+
+    content: bytes = _MODEL
+    digest: str = hashlib.sha256(_MODEL).hexdigest()
+    bytes_of_read: int = 30
+
+    async def list_files(self) -> Sequence[files.File]:
+        return [files.File("model.keras", len(self.content))]
+
+    async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
+        yield self.content[offset : offset + self.bytes_of_read]
+        raise api_errors.Unavailable("broken")
+
+    async def compute_digest(self, file: files.File) -> str | None:
+        return self.digest
+
+
+def _listed(*paths: str) -> list[files.File]:
+    return [files.File(path, 1) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (files.Part.MODEL, {"model.keras"}),
+        (files.Part.TENSORBOARD, {"logs/tensorboard/train/events.out.tfevents.1"}),
+        (
+            files.Part.ALL,
+            {*_RESULTS}
+            - {"checkpoints/step-9-a/index.json", "checkpoints/owner.json"}
+            - {"logs/steps.jsonl"},
+        ),
+    ],
+)
+def test_parts_of_the_results(part: files.Part, expected: set[str]) -> None:
+    chosen = files.select(_listed(*_RESULTS), part)
+    assert {file.path for file in chosen} == expected
+
+
+async def test_a_download_goes_on_where_the_connection_broke(tmp_path: pathlib.Path) -> None:
+    place, sizes = BreakingPlace(), list[int]()
+    await download.fetch(place, await place.list_files(), tmp_path, sizes.append)
+    assert (tmp_path / "model.keras").read_bytes() == _MODEL
+    assert sizes == [30, 30, 30, 10]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        (BreakingPlace(digest="0" * 64), "digest differs"),
+        (BreakingPlace(bytes_of_read=0), "does not arrive: 0 of 100 bytes came"),
+    ],
+    ids=["digest", "broken"],
+)
+async def test_what_is_not_whole_changes_nothing(
+    place: BreakingPlace, sentence: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "model.keras").write_bytes(b"earlier")
+    with pytest.raises(errors.Failure, match=sentence):
+        await download.fetch(place, await place.list_files(), tmp_path, lambda _: None)
+    assert (tmp_path / "model.keras").read_bytes() == b"earlier"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
+
+
+@pytest.mark.parametrize("path", ["../model.keras", "/model.keras", "a/../../model.keras"])
+async def test_a_name_outside_of_the_folder_is_refused(path: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.Failure, match="outside"):
+        await download.fetch(BreakingPlace(), _listed(path), tmp_path, lambda _: None)
+
+
+def _local_run(root: pathlib.Path) -> pathlib.Path:
+    run = root / "runs/digits/20260101-000000"
+    for name, content in _RESULTS.items():
+        path = run / "claims/digits/digits" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (run / "status.json").write_text("{}")
+    return run
+
+
+def _call(*arguments: str, cwd: pathlib.Path) -> "subprocess.CompletedProcess[str]":
+    command = (sys.executable, "-m", "tfparallel", "get", "model", *arguments)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_newest_local_run(tmp_path: pathlib.Path) -> None:
+    _local_run(tmp_path)
+    done = _call("runs/digits", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "digits/model.keras\n", "")
+    assert (tmp_path / "digits/model.keras").read_bytes() == _MODEL
+    done = _call("runs/digits", "--all", "--to", "out", cwd=tmp_path)
+    assert done.stdout == "out: 5 files, 0.0 MiB\n"
+
+
+def test_a_folder_without_results(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.Failure, match="no results of the trainer"):
+        folder.find(tmp_path)
+
+
+async def test_a_bucket(s3: buckets.Bucket, tmp_path: pathlib.Path) -> None:
+    for name, content in _RESULTS.items():
+        s3.put(f"runs/digits/{name}", content)
+    place = bucket.BucketPlace(address.Address.parse(s3.uri).child("digits"))
+    listed = await place.list_files()
+    assert {file.path for file in listed} == {*_RESULTS}
+    [model] = files.select(listed, files.Part.MODEL)
+    assert b"".join([chunk async for chunk in place.read(model, 95)]) == _MODEL[95:]
+    await download.fetch(place, files.select(listed, files.Part.ALL), tmp_path, lambda _: None)
+    assert (tmp_path / "model.keras").read_bytes() == _MODEL
+
+
+async def test_a_bucket_that_does_not_exist(s3: buckets.Bucket) -> None:
+    place = bucket.BucketPlace(address.Address.parse("s3://no-such-bucket-at-all/x"))
+    with pytest.raises(errors.Failure, match="does not exist"):
+        await place.list_files()
+
+
+def _cluster(place: harness.Place) -> backend.ClusterBackend:
+    kubeconfig = str(place.cluster.kubeconfig)
+    context = access.Context("test", place.namespace, credentials.find(kubeconfig))
+    return backend.ClusterBackend(context)
+
+
+async def _job(place: harness.Place, *, state: str = "Succeeded", **trainer: Any) -> models.Job:
+    job = objects.job(workers=0)
+    if trainer:
+        job["spec"]["trainer"] = {"epochs": 1, **trainer}
+    await place.create_job(job)
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    return cluster_objects.parse_job(await place.api.patch(path, {"status": {"state": state}}))
+
+
+async def _claim(place: harness.Place, mode: str = "ReadWriteOnce") -> None:
+    manifest = {
+        "metadata": {"name": "results"},
+        "spec": {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    await place.api.create(resources.CLAIMS, place.namespace, manifest)
+
+
+async def _opened(place: harness.Place, job: models.Job) -> None:
+    async with _cluster(place) as cluster, places.opened(cluster, job, None, lambda _: None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sentence"),
+    [
+        ({}, "no spec.trainer"),
+        ({"module": "model.py"}, "no spec.trainer.checkpoint"),
+        ({"checkpoint": {"claim": "results"}}, "claim 'results' of job 'digits' does not exist"),
+    ],
+    ids=["script", "nothing kept", "claim"],
+)
+async def test_a_job_that_keeps_nothing(
+    place: harness.Place, trainer: dict[str, Any], sentence: str
+) -> None:
+    job = await _job(place, **trainer)
+    with pytest.raises(errors.Failure, match=sentence):
+        await _opened(place, job)
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [("Running", "has not finished: it is Running"), ("Failed", "failed, so it has no model")],
+)
+async def test_a_job_without_a_model_yet(
+    place: harness.Place, state: str, sentence: str, tmp_path: pathlib.Path
+) -> None:
+    await _job(place, state=state, checkpoint={"claim": "results"})
+    where = ("-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+    done = _call("digits", *where, cwd=tmp_path)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+
+
+async def test_the_pod_fits_restricted_namespaces_and_is_of_the_job(place: harness.Place) -> None:
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    await place.api.patch(f"/api/v1/namespaces/{place.namespace}", {"metadata": {"labels": level}})
+    job = await _job(place, checkpoint={"claim": "results"})
+    pod = claim.build_pod(job, claim.Reader("results", {}, "trainer:1"), None)
+    created = await place.api.create(resources.PODS, place.namespace, pod)
+    assert created["metadata"]["ownerReferences"][0]["uid"] == job.uid
+    assert created["spec"]["activeDeadlineSeconds"]
+    [container] = created["spec"]["containers"]
+    assert {mount["readOnly"] for mount in container["volumeMounts"]} == {True}
+
+
+async def test_the_pod_goes_to_the_node_that_uses_the_claim(
+    place_with_nodes: harness.Place,
+) -> None:
+    place = place_with_nodes
+    await _claim(place)
+    job = await _job(place, checkpoint={"claim": "results"})
+    user = claim.build_pod(job, claim.Reader("results", {}, "user:1"), None)
+    user["spec"]["nodeName"] = "elsewhere"
+    await place.api.create(resources.PODS, place.namespace, user)
+    reader = claim.Reader("results", {}, "trainer:1", unschedulable_seconds=0)
+    async with _cluster(place) as cluster:
+        with pytest.raises(errors.Failure, match="no node takes the pod that reads claim"):
+            async with claim.opened(cluster, job, reader, lambda _: None):
+                pass
+    left = (await place.api.list(resources.PODS, place.namespace, claim.LABEL_READER)).items
+    assert [pod["spec"].get("nodeName") for pod in left] in ([], ["elsewhere"])
+    pod = claim.build_pod(job, reader, "elsewhere")
+    assert "'elsewhere'" in str(pod["spec"]["affinity"]["nodeAffinity"])
+
+
+async def test_a_claim_of_one_pod_that_is_in_use(place: harness.Place) -> None:
+    await _claim(place, "ReadWriteOncePod")
+    job = await _job(place, checkpoint={"claim": "results"})
+    user = claim.build_pod(job, claim.Reader("results", {}, "user:1"), None)
+    await place.api.create(resources.PODS, place.namespace, user)
+    with pytest.raises(errors.Failure, match="is ReadWriteOncePod, and pod digits-reader"):
+        await _opened(place, job)
