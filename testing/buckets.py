@@ -119,5 +119,5 @@ def s3(s3_server: tuple[pathlib.Path, str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _answers(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex((ports.HOST, port)) == 0
+    with socket.socket() as connection:
+        return connection.connect_ex((ports.HOST, port)) == 0

@@ -1,13 +1,32 @@
 """What a place that trains jobs can do; the client is the same for each."""
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+import pathlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol, Self
 
 from tfparallel import models
 
 
 class Backend(Protocol):
-    """A cluster, or this machine."""
+    """A cluster, or this machine; an asynchronous context manager."""
+
+    async def __aenter__(self) -> Self:
+        """Connect."""
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connection; jobs go on."""
+
+    async def create_job(self, document: Mapping[str, Any], folder: pathlib.Path) -> models.Job:
+        """Create a job.
+
+        Args:
+            document: its manifest.
+            folder: where the model's files lie.
+
+        Raises:
+            SpecError: the job is wrong.
+            Failure: its name is taken, or the backend refuses it.
+        """
 
     async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
         """Return the jobs of the namespace, or of all namespaces, by name."""
@@ -19,7 +38,7 @@ class Backend(Protocol):
             JobNotFound: no job has the name; the text has near ones.
         """
 
-    def watch_job(self, name: str) -> AsyncIterator[models.Job]:
+    def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:
         """Yield a job now and after each change, until it is deleted."""
 
     async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
@@ -34,7 +53,7 @@ class Backend(Protocol):
         """Yield the lines of a replica's log, with `follow` until it ends."""
 
     async def list_operators(self) -> Sequence[models.Operator] | None:
-        """Return the operators that are installed; None: your rights do not show them."""
+        """Return the operators that are installed; None: unknown, as without the right to."""
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
         """Delete the replicas of a job and keep it, or have it run again."""
@@ -42,5 +61,9 @@ class Backend(Protocol):
     async def scale_job(self, name: str, workers: int) -> None:
         """Change the number of workers."""
 
-    async def delete_job(self, name: str) -> None:
-        """Delete a job and all that belongs to it."""
+    async def delete_job(self, name: str, *, delete_results: bool = False) -> None:
+        """Delete a job and all that belongs to it but its results, or these too.
+
+        Raises:
+            SpecError: the results are not the backend's to delete.
+        """

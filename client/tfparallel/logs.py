@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import difflib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from tfparallel import backend, errors, models
 from tfparallel_operator.api import load
@@ -43,7 +43,7 @@ async def read(
     *,
     follow: bool = False,
     tail: int | None = None,
-) -> AsyncIterator[Line]:
+) -> AsyncGenerator[Line, None]:
     """Yield the lines of a replica, or of all.
 
     Args:
@@ -73,6 +73,11 @@ def _choose(
         return [replica for replica in replicas if replica.phase != "Pending"]
     names = [replica.name for replica in replicas]
     if name not in names:
+        if job.is_finished and name in _expected(job):
+            raise load.SpecError(
+                f"{name} of {job.name} has no log: its pod is gone. Pods that run when a job ends"
+                " are deleted unless spec.runPolicy.cleanPodPolicy is None"
+            )
         near = difflib.get_close_matches(name, names, n=1)
         shown = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}."
         raise load.SpecError(f"{job.name} has no replica {name!r}: {shown}")
@@ -85,9 +90,18 @@ def _choose(
     return [replica]
 
 
+def _expected(job: models.Job) -> Sequence[str]:
+    """Return the names of the replicas that the manifest asks for."""
+    return [
+        f"{role.lower()}-{index}"
+        for role, spec in job.roles.items()
+        for index in range(spec.get("replicas") or 1)
+    ]
+
+
 async def _follow(
     jobs: backend.Backend, job: models.Job, name: str | None, tail: int | None
-) -> AsyncIterator[Line]:
+) -> AsyncGenerator[Line, None]:
     """Read every replica as it starts, until the job has ended and all is read."""
     lines: asyncio.Queue[Line] = asyncio.Queue(maxsize=1000)
     readers: dict[tuple[str, object], asyncio.Task[None]] = {}
@@ -127,7 +141,7 @@ async def _read_into(
             await lines.put(Line(replica.name, text))
 
 
-async def _drain(lines: asyncio.Queue[Line]) -> AsyncIterator[Line]:
+async def _drain(lines: asyncio.Queue[Line]) -> AsyncGenerator[Line, None]:
     """Yield what arrives until the next look."""
     deadline = asyncio.get_running_loop().time() + _PAUSE_SECONDS
     while (left := deadline - asyncio.get_running_loop().time()) > 0:

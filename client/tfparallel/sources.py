@@ -126,8 +126,13 @@ def _find_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     written = folder / IGNORE_FILE
     more = written.read_text(encoding="utf-8").splitlines() if written.exists() else []
     ignored = pathspec.PathSpec.from_lines("gitignore", [*_IGNORED, *more])
-    for root, folders, files in os.walk(folder):
+    visited: set[pathlib.Path] = set()
+    for root, folders, files in os.walk(folder, followlinks=True):
         base = pathlib.Path(root)
+        if base.resolve() in visited:  # a link to a folder above
+            folders.clear()
+            continue
+        visited.add(base.resolve())
         below = base.relative_to(folder)
         folders[:] = sorted(n for n in folders if not ignored.match_file(f"{below / n}/"))
         for name in sorted(files):

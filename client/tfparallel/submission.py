@@ -1,20 +1,17 @@
 """From a job's file to a job in a cluster."""
 
-import contextlib
 import copy
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel import errors, models, sources
-from tfparallel.cluster import answers, backend, objects
+from tfparallel import sources
 from tfparallel_operator.api import load, names
-from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import overrides, source
 
-_COMPANIONS = {
+COMPANIONS = {
     "ConfigMap": resources.CONFIG_MAPS,
     "Secret": resources.SECRETS,
     "PersistentVolumeClaim": resources.CLAIMS,
@@ -61,10 +58,10 @@ def read(
     job = overrides.apply(load.find_job(documents, str(file)), [*assignments, *named])
     load.parse_manifest(job)
     others = [document for document in documents if document.get("kind") != names.KIND]
-    if foreign := [str(d.get("kind")) for d in others if d.get("kind") not in _COMPANIONS]:
+    if foreign := [str(d.get("kind")) for d in others if d.get("kind") not in COMPANIONS]:
         raise load.SpecError(
             f"{file}: holds {', '.join(foreign)}, and a submission brings only"
-            f" {', '.join(_COMPANIONS)}: apply the rest with kubectl"
+            f" {', '.join(COMPANIONS)}: apply the rest with kubectl"
         )
     if claim_size is not None:
         others.append(_claim(job, claim_size))
@@ -118,77 +115,4 @@ def _claim(job: Mapping[str, Any], size: str) -> Mapping[str, Any]:
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": size}},
         },
-    }
-
-
-async def submit(cluster: backend.ClusterBackend, submission: Submission) -> models.Job:
-    """Create a job with all that it needs.
-
-    Sources come before the job, so that no pod waits for them, and get the job as their owner
-    after it. If this process dies in between, the next submission of the same files goes on with
-    what is there.
-
-    Raises:
-        Failure: the API server refuses, or a job of the name exists.
-        SpecError: it refuses an object as wrong.
-    """
-    with answers.explained(cluster.context):
-        await _refuse_second(cluster, submission.name)
-        for companion in submission.companions:
-            await _ensure(cluster, _COMPANIONS[companion["kind"]], companion)
-        for config_map in submission.sources:
-            await _ensure_without_owner(cluster, config_map)
-        body = await cluster.api.create(resources.JOBS, cluster.namespace, submission.job)
-        job = objects.parse_job(body)
-        for config_map in submission.sources:
-            path = resources.CONFIG_MAPS.path(cluster.namespace, config_map["metadata"]["name"])
-            await cluster.api.patch(path, {"metadata": {"ownerReferences": [_owner(job)]}})
-    return job
-
-
-async def _refuse_second(cluster: backend.ClusterBackend, name: str) -> None:
-    with contextlib.suppress(api_errors.NotFound):
-        await cluster.api.get(resources.JOBS.path(cluster.namespace, name))
-        raise errors.Failure(
-            f"job {name!r} exists in namespace {cluster.namespace!r}: delete it (tfparallel delete"
-            f" {name}), or choose another name with --name"
-        )
-
-
-async def _ensure(
-    cluster: backend.ClusterBackend, resource: resources.Resource, manifest: Mapping[str, Any]
-) -> None:
-    """Create an object unless one of its name is there."""
-    with contextlib.suppress(api_errors.AlreadyExists):
-        await cluster.api.create(resource, cluster.namespace, manifest)
-
-
-async def _ensure_without_owner(
-    cluster: backend.ClusterBackend, config_map: Mapping[str, Any]
-) -> None:
-    """Create a ConfigMap, or take over that of a job which may be being deleted.
-
-    The garbage collector deletes an object only in the version in which it saw its owner.
-    """
-    name = config_map["metadata"]["name"]
-    path = resources.CONFIG_MAPS.path(cluster.namespace, name)
-    while True:
-        try:
-            await cluster.api.create(resources.CONFIG_MAPS, cluster.namespace, config_map)
-        except api_errors.AlreadyExists:
-            with contextlib.suppress(api_errors.NotFound):  # deleted in between
-                await cluster.api.patch(path, {"metadata": {"ownerReferences": None}})
-                return
-        else:
-            return
-
-
-def _owner(job: models.Job) -> dict[str, Any]:
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": False,
-        "blockOwnerDeletion": False,
     }

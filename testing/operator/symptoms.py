@@ -50,17 +50,17 @@ def world(*, queue: bool = False, **job: Any) -> builders.World:
     if queue:
         document["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
         settings = dataclasses.replace(settings, queues=True)
-    made = builders.World(load.parse_job(document), settings=settings)
-    made.settle()
-    return made
+    seen = builders.World(load.parse_job(document), settings=settings)
+    seen.settle()
+    return seen
 
 
 def running(**job: Any) -> builders.World:
     """Return the same job while it runs."""
-    made = world(**job)
-    made.run()
-    made.settle()
-    return made
+    seen = world(**job)
+    seen.run()
+    seen.settle()
+    return seen
 
 
 def facts(
@@ -111,11 +111,11 @@ def report(seen: builders.World, **more: Any) -> None:
     seen.job = seen.job.model_copy(update={"status": changed})
 
 
-def waits(words: str) -> findings.Facts:
+def waits(words: str, node: str = "") -> findings.Facts:
     """A worker waits, in words of its pod."""
     seen = world()
     seen.run("digits-chief-0")
-    seen.update("digits-worker-0", waiting=words)
+    seen.update("digits-worker-0", waiting=words, node=node)
     seen.settle()
     seen.advance(180)
     return facts(seen)
@@ -144,8 +144,8 @@ def queued() -> findings.Facts:
     """Kueue has no quota for the job."""
     seen = world(queue=True)
     assert seen.workload is not None
-    told = {"type": "QuotaReserved", "status": "False", "reason": "Pending"}
-    condition = {**told, "message": NO_QUEUE_QUOTA, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    fields = {"type": "QuotaReserved", "status": "False", "reason": "Pending"}
+    condition = {**fields, "message": NO_QUEUE_QUOTA, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     seen.workload = dataclasses.replace(seen.workload, conditions=(condition,))
     seen.settle()
     seen.advance(600)
@@ -167,7 +167,7 @@ def suspended() -> findings.Facts:
 
 
 def restarting() -> findings.Facts:
-    """A worker was killed for want of memory twice, and the next attempt waits a little."""
+    """A worker ran out of memory twice, and the next attempt waits a little."""
     seen = running()
     for _ in range(2):
         seen.run()
@@ -300,7 +300,7 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "operator unknown": lambda: unseen(None),
     "too many GPUs": lambda: waits(NO_GPUS),
     "missing claim": lambda: waits(NO_CLAIM),
-    "missing image": lambda: waits(NO_IMAGE),
+    "missing image": lambda: waits(NO_IMAGE, "node-1"),
     "missing ConfigMap": waits_for_config_map,
     "quota": refused,
     "queue": queued,

@@ -117,9 +117,9 @@ def test_events_of_an_earlier_pod_of_the_name_do_not_count() -> None:
 
 def test_of_a_gang_the_pod_that_holds_up_the_others_is_named() -> None:
     seen = symptoms.world(chief=1, worker=2)
-    held = "Unschedulable: optimistic rejection in PostFilter"
-    seen.update("digits-chief-0", waiting=held)
-    seen.update("digits-worker-0", waiting=held)
+    words = "Unschedulable: optimistic rejection in PostFilter"
+    seen.update("digits-chief-0", waiting=words)
+    seen.update("digits-worker-0", waiting=words)
     seen.update("digits-worker-1", waiting=symptoms.NO_GPUS)
     seen.settle()
     diagnosis = rules.diagnose(symptoms.facts(seen))

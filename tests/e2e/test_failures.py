@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(1800)]
 def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespace) -> None:
     namespace.apply(jobs.trained("broken", epochs=1))
     # A pod that lacks a ConfigMap says so in no condition: only Events have the kubelet's words.
-    missing = 'waits: FailedMount: MountVolume.SetUp failed for volume "tfparallel-source"'
+    missing = 'FailedMount: MountVolume.SetUp failed for volume "tfparallel-source"'
     shown = waiting.until(lambda: _why(namespace, "broken"), missing, when=lambda w: missing in w)
     assert 'configmap "broken" not found. What to do: Create the ConfigMap:' in shown
     source = "--from-literal=model.py=import no_such_package"

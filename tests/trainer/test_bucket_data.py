@@ -1,8 +1,10 @@
 """Data that lies in a bucket of a real server."""
 
+import datetime
 import pathlib
 
 import numpy as np
+import obstore
 import pytest
 import tensorflow as tf
 
@@ -32,6 +34,15 @@ def test_files_are_fetched_once_and_again_when_they_change(
     assert fetch.fetch(uri, tmp_path).read_bytes() == b"lion"
 
 
+def test_what_stands_for_a_folder_is_no_file() -> None:
+    time = datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC)
+    objects: list[obstore.ObjectMeta] = [
+        {"path": path, "size": 0, "last_modified": time, "e_tag": None, "version": None}
+        for path in ("images", "images/a", "images/a/cat.png", "images/ab")
+    ]
+    assert [meta["path"] for meta in fetch.files_of(objects)] == ["images/a/cat.png", "images/ab"]
+
+
 @pytest.mark.parametrize(
     ("text", "error", "sentence"),
     [
@@ -45,9 +56,9 @@ def test_what_cannot_be_fetched_is_told_with_its_address(
     s3: buckets.Bucket, tmp_path: pathlib.Path, text: str, error: type[Exception], sentence: str
 ) -> None:
     uri = text.format(s3.name)
-    with pytest.raises(error, match=sentence) as told:
+    with pytest.raises(error, match=sentence) as raised:
         fetch.fetch(uri, tmp_path)
-    assert repr(uri) in str(told.value)
+    assert repr(uri) in str(raised.value)
 
 
 RECORDS = """

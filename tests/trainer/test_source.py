@@ -102,6 +102,13 @@ def test_a_full_disk_may_be_tried_again(
     assert "No space left on device" in reason
 
 
+def test_a_file_below_another_file_is_refused(tmp_path: pathlib.Path) -> None:
+    content = sources.archive({"data": "x", "data/labels.txt": "y"})
+    code, reason = unpack(tmp_path, chunked(tmp_path / "chunks", content, 1000))
+    assert code is exits.Exit.BAD_CONFIGURATION
+    assert "archive no file below the path of another one" in reason
+
+
 def test_requirements_that_the_source_does_not_have_are_named(tmp_path: pathlib.Path) -> None:
     code, reason = install(tmp_path)
     assert code is exits.Exit.BAD_CONFIGURATION

@@ -5,6 +5,7 @@ imports no TensorFlow, and ends with an exit code of `contract.exits`.
 """
 
 import argparse
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -38,6 +39,9 @@ _UNREACHABLE = re.compile(
 """What pip prints when a server does not answer, which another try may mend."""
 
 _FULL = "No space left on device"
+_TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+"""Errors of disks that another try, or another node, may mend."""
+
 _LONGEST_REASON = 400
 _PACKAGES = "*/python*/*-packages"
 """Where packages are below a prefix; Debian's own Python puts `local` before it."""
@@ -52,8 +56,14 @@ def main(arguments: Sequence[str], env: Mapping[str, str]) -> exits.Exit:
         out.fail(str(error))
         return error.exit
     except OSError as error:
-        out.fail(f"The source cannot be written: {error}. The pod is made again.")
-        return exits.Exit.STORAGE_FAILED
+        if error.errno in _TRANSIENT:
+            out.fail(f"The source cannot be written: {error}. The pod is made again.")
+            return exits.Exit.STORAGE_FAILED
+        out.fail(
+            f"The source cannot be written: {error}. Let the user of the container write to its"
+            " volumes, and archive no file below the path of another one."
+        )
+        return exits.Exit.BAD_CONFIGURATION
     except Exception as error:
         trace = "".join(traceback.format_exception(error))
         out.fail("fetching the source failed, please report this", trace)
@@ -116,7 +126,9 @@ def install(file: pathlib.Path, folder: pathlib.Path, out: console.Console) -> N
     if said is not None:
         raise _failure(file.name, said)
     for packages in (*prefix.glob(_PACKAGES), *prefix.glob(f"local/{_PACKAGES}")):
-        shutil.copytree(packages, folder, symlinks=True, dirs_exist_ok=True)
+        # The volume's folder belongs to another user, so nothing of it is written but its entries.
+        for entry in packages.iterdir():
+            entry.rename(folder / entry.name)
     shutil.rmtree(prefix, ignore_errors=True)
 
 

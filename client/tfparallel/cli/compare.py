@@ -8,6 +8,7 @@ import click
 from tfparallel.cli import options
 from tfparallel.compare import command as comparison
 from tfparallel.compare import plan
+from tfparallel.machine import folders
 from tfparallel_operator.local import source as sources
 
 
@@ -81,4 +82,4 @@ def command(
         overrides = (*overrides, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
     aim = None if target is None else comparison.target(target)
     source = sources.read(job, overrides)
-    comparison.compare(source, wanted, aim, output or options.new_folder(source.job.metadata.name))
+    comparison.compare(source, wanted, aim, output or folders.new_folder(source.job.metadata.name))

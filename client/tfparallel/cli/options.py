@@ -1,7 +1,6 @@
 """Options that several verbs take, and how a verb reaches a cluster."""
 
 import asyncio
-import datetime
 import enum
 import functools
 import pathlib
@@ -79,13 +78,3 @@ def on_cluster(choice: access.Choice, act: Callable[[backend.ClusterBackend], Aw
             return await act(cluster_backend)
 
     return asyncio.run(connected())
-
-
-def new_folder(name: str) -> pathlib.Path:
-    """Return a folder for results that no run has used, named by the time."""
-    moment = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    base = pathlib.Path("runs", name)
-    number, folder = 2, base / moment
-    while folder.exists():
-        number, folder = number + 1, base / f"{moment}-{number}"
-    return folder

@@ -5,6 +5,7 @@ import pathlib
 import click
 
 from tfparallel.cli import options
+from tfparallel.machine import folders
 from tfparallel.planning import command as planning
 from tfparallel.planning import written
 from tfparallel_trainer.contract import job_file, plan
@@ -81,4 +82,4 @@ def command(
         length=length,
         calibrate=calibrate,
     )
-    planning.make(question, output or options.new_folder(module.stem))
+    planning.make(question, output or folders.new_folder(module.stem))

@@ -9,7 +9,7 @@ import click
 
 from tfparallel import errors
 from tfparallel.cli import exits, options
-from tfparallel.machine import summary
+from tfparallel.machine import folders, summary
 from tfparallel.terminal import display
 from tfparallel_operator.api import names
 from tfparallel_operator.local import run as local_run
@@ -25,6 +25,13 @@ from tfparallel_operator.local import source as sources
     help="Where results, checkpoints and logs go; a folder of an earlier run is resumed."
     "  [default: a new folder runs/<job>/<time>]",
 )
+@click.option(
+    "--source",
+    "source_folder",
+    type=options.FILE,
+    metavar="DIR",
+    help="Where the model's files lie.  [default: the folder of JOB.yaml]",
+)
 @options.overrides
 @click.option(
     "--timeout",
@@ -35,6 +42,7 @@ from tfparallel_operator.local import source as sources
 def command(
     job: pathlib.Path,
     output: pathlib.Path | None,
+    source_folder: pathlib.Path | None,
     overrides: Sequence[str],
     timeout: int | None,
 ) -> None:
@@ -46,8 +54,8 @@ def command(
     """
     if timeout is not None:
         overrides = (*overrides, f"spec.runPolicy.activeDeadlineSeconds={timeout}")
-    source = sources.read(job, overrides)
-    folder = output or options.new_folder(source.job.metadata.name)
+    source = sources.read(job, overrides, source_folder)
+    folder = output or folders.new_folder(source.job.metadata.name)
     with display.Display(source.notes) as screen:
         outcome = asyncio.run(local_run.run(source, folder, screen))
     summary.show(outcome)

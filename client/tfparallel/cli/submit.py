@@ -49,7 +49,7 @@ def command(
         return
 
     async def act(cluster: backend.ClusterBackend) -> models.Job:
-        created = await submission.submit(cluster, prepared)
+        created = await cluster.submit(prepared)
         files = sum(map(len, (c["binaryData"]["chunk"] for c in prepared.sources))) * 3 // 4
         sent = f" with {files / 1024:.0f} KiB of files" if prepared.sources else ""
         click.echo(f"{names.SINGULAR}/{created.name} created{sent}", err=True)

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import difflib
-from collections.abc import AsyncIterator, Mapping, Sequence
+import pathlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
-from tfparallel import errors, models
-from tfparallel.cluster import access, answers, objects
-from tfparallel_operator.api import names
+from tfparallel import errors, models, submission
+from tfparallel.cluster import access, answers, creation, objects
+from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import client as api
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
@@ -51,6 +52,24 @@ class ClusterBackend:
         """The namespace of everything that does not name one."""
         return self.context.namespace
 
+    async def create_job(self, document: Mapping[str, Any], folder: pathlib.Path) -> models.Job:
+        """Create a job in the namespace, with the files of the folder that it needs.
+
+        Raises:
+            SpecError: the API server refuses it, or the manifest names another namespace.
+            Failure: its name is taken.
+        """
+        return await self.submit(submission.build(document, (), folder))
+
+    async def submit(self, bundle: submission.Submission) -> models.Job:
+        """Create a job with all that it needs.
+
+        Raises:
+            SpecError: the API server refuses an object as wrong.
+            Failure: it refuses, or a job of the name exists.
+        """
+        return await creation.submit(creation.Cluster(self._api, self.context), bundle)
+
     async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
         """Return the jobs of the namespace, or of all namespaces, by name."""
         with answers.explained(self.context):
@@ -82,7 +101,7 @@ class ClusterBackend:
             " namespace with -n"
         )
 
-    async def watch_job(self, name: str) -> AsyncIterator[models.Job]:
+    async def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:
         """Yield a job now and after each change, until it is deleted."""
         fields = f"metadata.name={name}"
         job = await self.get_job(name)
@@ -159,8 +178,17 @@ class ClusterBackend:
         with answers.explained(self.context):
             await self._api.patch(resources.JOBS.path(job.namespace, job.name), {"spec": spec})
 
-    async def delete_job(self, name: str) -> None:
-        """Delete a job and all that belongs to it."""
+    async def delete_job(self, name: str, *, delete_results: bool = False) -> None:
+        """Delete a job and all that belongs to it; claims stay.
+
+        Raises:
+            SpecError: `delete_results` is true.
+        """
+        if delete_results:
+            raise load.SpecError(
+                f"the results of {name!r} are in the claim of its checkpoints, which other jobs may"
+                " use. Delete the job without delete_results, and the claim with kubectl delete pvc"
+            )
         job = await self.get_job(name)
         with answers.explained(self.context), contextlib.suppress(api_errors.NotFound):
             await self._api.delete(resources.JOBS, job.namespace, job.name, job.uid)

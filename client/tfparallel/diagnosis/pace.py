@@ -132,8 +132,10 @@ def _training(facts: findings.Facts) -> findings.Diagnosis:
     words = "" if report is None else f": {describe_progress(report)}"
     sentence = f"{facts.job.name} trains, and nothing that it reports holds it up{words}"
     causes = facts.status.restart_causes
-    told = ", ".join(f"{count} {cause}" for cause, count in causes.items())
-    evidence = (findings.Evidence(findings.Source.OPERATOR, f"restarts: {told}"),) if told else ()
+    restarts = ", ".join(f"{count} {cause}" for cause, count in causes.items())
+    evidence = (
+        (findings.Evidence(findings.Source.OPERATOR, f"restarts: {restarts}"),) if restarts else ()
+    )
     return findings.Diagnosis(findings.Kind.TRAINING, sentence, "", evidence)
 
 

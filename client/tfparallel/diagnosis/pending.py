@@ -49,8 +49,8 @@ def find_wait(facts: findings.Facts) -> Wait | None:
     waiting = [replica for replica in facts.replicas if replica.phase == "Pending"]
     if not waiting:
         return None
-    told = [(_find_words(replica, facts), replica) for replica in waiting]
-    words, replica = min(told, key=lambda one: _rank(one[0]))
+    reasons = [(_find_words(replica, facts), replica) for replica in waiting]
+    words, replica = min(reasons, key=lambda one: _rank(one[0]))
     return Wait(replica.pod, words, replica.node, replica.created, len(waiting) - 1)
 
 

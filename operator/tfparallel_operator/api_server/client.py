@@ -7,6 +7,7 @@ knows what has become of the question in the meantime.
 
 import asyncio
 import dataclasses
+import io
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -33,6 +34,9 @@ WATCH_SECONDS = (300, 600)
 
 MAX_IN_FLIGHT = 32
 """Requests at the same time, watches not counted."""
+
+LARGE_BODY_BYTES = 2**20
+"""What aiohttp warns of when it is sent in one piece, such as the files of a job."""
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -273,7 +277,7 @@ class Client:
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
     ) -> Object:
-        data = None if body is None else orjson.dumps(body)
+        data = None if body is None else _payload(orjson.dumps(body))
         headers = {"Accept": JSON, **({} if data is None else {"Content-Type": content_type})}
         method, url = _METHODS[verb], self._access.server + path
         async with self._slots:
@@ -291,6 +295,11 @@ class Client:
             finally:
                 seconds = time.perf_counter() - begun
                 self._called(verb, resources.plural_of(path), status, seconds)
+
+
+def _payload(content: bytes) -> bytes | io.BytesIO:
+    """Return a body as aiohttp takes it without a warning: a large one as a file."""
+    return content if len(content) <= LARGE_BODY_BYTES else io.BytesIO(content)
 
 
 def _selectors(labels: str, fields: str) -> dict[str, str]:

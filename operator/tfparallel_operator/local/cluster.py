@@ -15,7 +15,7 @@ import uuid
 
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, observation, replicas
-from tfparallel_operator.local import folders, key_maps, launch, process, watcher
+from tfparallel_operator.local import folders, key_maps, launch, process, record, watcher
 from tfparallel_trainer.contract import progress
 
 Clock = collections.abc.Callable[[], datetime.datetime]
@@ -85,11 +85,14 @@ class LocalCluster:
         if changed:
             self._write(verdict.status)
             for event in verdict.events:
+                record.add_event(self._layout, event, self._clock())
                 self._told.event(event)
         for deletion in verdict.deletions:
             self._delete(deletion)
         for manifest in verdict.creations:
             await self._create(manifest)
+        if verdict.deletions or verdict.creations:
+            self._record_pods()
         return changed or bool(verdict.deletions or verdict.creations)
 
     def report(self, received: progress.Report) -> None:
@@ -194,7 +197,11 @@ class LocalCluster:
         pod.phase = observation.Phase.FAILED if how.code else observation.Phase.SUCCEEDED
         if pod.deleting:
             del self._pods[name]
+        self._record_pods()
         self.wake()
+
+    def _record_pods(self) -> None:
+        record.write_pods(self._layout, self.observe().pods)
 
     def _delete(self, deletion: decision.Deletion) -> None:
         pod = self._pods.get(deletion.name)

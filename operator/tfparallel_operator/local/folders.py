@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 STATUS_FILE = "status.json"
 LOCK_FILE = "run.lock"
+EVENTS_FILE = "events.jsonl"
+PODS_FILE = "pods.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,8 +24,18 @@ class Folders:
 
     @property
     def lock(self) -> pathlib.Path:
-        """Held by the runner, so that two never write into one folder."""
+        """Held by the runner, so that two never write into one folder; it names the process."""
         return self.root / LOCK_FILE
+
+    @property
+    def events(self) -> pathlib.Path:
+        """The job's events, a line of JSON for each."""
+        return self.root / EVENTS_FILE
+
+    @property
+    def pods(self) -> pathlib.Path:
+        """The pods that exist, as JSON."""
+        return self.root / PODS_FILE
 
     @property
     def logs(self) -> pathlib.Path:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import json
 import os
 import pathlib
@@ -29,6 +28,7 @@ from tfparallel_operator.local import (
     folders,
     key_maps,
     launch,
+    locks,
     ports,
     progress,
     text,
@@ -191,23 +191,27 @@ class _Interruption:
 
 @contextlib.contextmanager
 def _held(layout: folders.Folders) -> Iterator[None]:
-    """Keep a second run out of the output folder; the system lets go of it, however we end."""
+    """Keep a second run out of the output folder, which names this process meanwhile."""
     try:
         layout.root.mkdir(parents=True, exist_ok=True)
-        lock = layout.lock.open("w")
+        lock = layout.lock.open("a", encoding="utf-8")
     except OSError as error:
         raise load.SpecError(
             f"--output {layout.root}: {error.strerror}; give a folder that can be written to"
         ) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not locks.acquire(lock):
             raise load.SpecError(
                 f"--output {layout.root}: another run uses this folder; wait for its end or give"
                 " another one"
-            ) from error
-        yield
+            )
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        try:
+            yield
+        finally:
+            lock.truncate(0)
 
 
 def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFParallelJob:

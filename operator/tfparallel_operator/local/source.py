@@ -26,7 +26,7 @@ class Source:
 
     job: types.TFParallelJob
     folder: pathlib.Path
-    """Of the job's file: the user's own files lie there."""
+    """The user's own files lie there: that of the job's file, unless the user names another."""
     config_maps: key_maps.KeyMaps
     notes: Sequence[str]
     """What a cluster would do and this machine does not, one sentence each."""
@@ -34,21 +34,48 @@ class Source:
     """The Secrets of its file."""
 
 
-def read(path: pathlib.Path, assignments: Sequence[str] = ()) -> Source:
+def read(
+    path: pathlib.Path, assignments: Sequence[str] = (), folder: pathlib.Path | None = None
+) -> Source:
     """Read and check a job's file.
+
+    Args:
+        path: the file.
+        assignments: changes to fields of the job, as `--set` takes them.
+        folder: where the user's own files lie; None: where the job's file lies.
 
     Raises:
         SpecError: with a sentence for each problem.
     """
     documents = load.parse_documents(read_text(path), str(path))
     document = overrides.apply(load.find_job(documents, str(path)), assignments)
+    return build(document, folder or path.resolve().parent, documents, assignments)
+
+
+def build(
+    document: Mapping[str, Any],
+    folder: pathlib.Path,
+    documents: Sequence[Mapping[str, Any]] = (),
+    assignments: Sequence[str] = (),
+) -> Source:
+    """Check a job.
+
+    Args:
+        document: the job.
+        folder: where the user's own files lie.
+        documents: what the job's file holds: the job and others.
+        assignments: the changes that the document has by now.
+
+    Raises:
+        SpecError: with a sentence for each problem.
+    """
     job = load.parse_manifest(document)
     bounded = _bounded(job, assignments)
     config_maps = key_maps.of_kind(key_maps.Kind.CONFIG_MAP, documents)
     code = _code(bounded, config_maps)
     source = Source(
         job=_with_source(bounded, code),
-        folder=path.resolve().parent,
+        folder=folder.resolve(),
         config_maps={**config_maps, **code},
         secrets=key_maps.of_kind(key_maps.Kind.SECRET, documents),
         notes=(*_notes(job, documents), *_limits(job, bounded)),
@@ -169,7 +196,7 @@ def _problems(source: Source) -> list[str]:
             there, place = spec.trainer.module in source.config_maps[name], f"ConfigMap {name!r}"
         else:
             there = (source.folder / spec.trainer.module).is_file()
-            place = f"the folder of the job's file, {source.folder}"
+            place = f"the job's folder, {source.folder}"
         if not there:
             problems.append(
                 f"spec.trainer.module: received {spec.trainer.module!r}; no such file in {place}"

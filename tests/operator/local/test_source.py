@@ -31,7 +31,7 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "module",
         _trainer(module="nowhere.py"),
-        "spec.trainer.module: received 'nowhere.py'; no such file in the folder of the job's file",
+        "spec.trainer.module: received 'nowhere.py'; no such file in the job's folder",
     ),
     (
         "suspended",

@@ -74,13 +74,17 @@ def _objects(place: address.Address, *, whole_prefix: bool) -> "Sequence[ObjectM
         except FileNotFoundError:
             connection.check(place)  # the answer to this request tells an object from a bucket
             raise
-    objects = bucket.Bucket(place).objects()
-    # Some tools put an empty object where a folder would be.
-    parents = {str(one) for meta in objects for one in pathlib.PurePosixPath(meta["path"]).parents}
-    files = [meta for meta in objects if meta["path"] not in parents]
+    files = files_of(bucket.Bucket(place).objects())
     if not files:
         raise FileNotFoundError(f"no object lies below {place}/")
     return files
+
+
+def files_of(objects: "Sequence[ObjectMeta]") -> "Sequence[ObjectMeta]":
+    """All objects but the empty ones that some tools put where a folder would be."""
+    keys = (pathlib.PurePosixPath(meta["path"]) for meta in objects)
+    folders = {str(parent) for key in keys for parent in key.parents}
+    return [meta for meta in objects if meta["path"] not in folders]
 
 
 def _copy(place: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> None:

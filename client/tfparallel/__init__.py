@@ -1,0 +1,58 @@
+"""Train TensorFlow models with TFParallelJob, in a cluster or on this machine.
+
+The client for Python:
+
+    import tfparallel
+
+    client = tfparallel.TrainerClient(tfparallel.Local())
+    job = client.train("model.py", workers=2, epochs=3)
+    client.wait_for_job_status(job.name)
+
+The names below are imported when they are used, so that the command starts quickly.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfparallel.blocking import TrainerClient
+    from tfparallel.client import AsyncTrainerClient
+    from tfparallel.errors import Failure, JobNotFound
+    from tfparallel.models import Event, Job, Replica
+    from tfparallel.places import Cluster, Local
+    from tfparallel_operator.api.load import SpecError
+    from tfparallel_operator.api.names import State
+
+__all__ = [
+    "AsyncTrainerClient",
+    "Cluster",
+    "Event",
+    "Failure",
+    "Job",
+    "JobNotFound",
+    "Local",
+    "Replica",
+    "SpecError",
+    "State",
+    "TrainerClient",
+]
+
+_MODULES = {
+    "AsyncTrainerClient": "tfparallel.client",
+    "Cluster": "tfparallel.places",
+    "Event": "tfparallel.models",
+    "Failure": "tfparallel.errors",
+    "Job": "tfparallel.models",
+    "JobNotFound": "tfparallel.errors",
+    "Local": "tfparallel.places",
+    "Replica": "tfparallel.models",
+    "SpecError": "tfparallel_operator.api.load",
+    "State": "tfparallel_operator.api.names",
+    "TrainerClient": "tfparallel.blocking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

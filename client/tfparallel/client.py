@@ -1,0 +1,209 @@
+"""The client for Python, in the shape of the Kubeflow SDK's TrainerClient, with coroutines."""
+
+import asyncio
+import contextlib
+import difflib
+import pathlib
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Self, Unpack
+
+from tfparallel import backend, errors, logs, manifest, models, places
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import conditions
+
+ALL_REPLICAS = "all"
+"""As the replica of a call: the logs of every replica."""
+
+Callback = Callable[[models.Job], object]
+
+
+class AsyncTrainerClient:
+    """Trains jobs and follows them; an asynchronous context manager.
+
+    Methods raise `load.SpecError` where an argument is wrong, with `errors.JobNotFound` among them,
+    and `errors.Failure` where the place does not do what it was asked for. Both are sentences.
+    """
+
+    def __init__(self, place: places.Place | None = None) -> None:
+        self._backend: backend.Backend = (place or places.Cluster()).connect()
+
+    async def __aenter__(self) -> Self:
+        await self._backend.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self._backend.__aexit__(*details)
+
+    async def train(
+        self,
+        source: manifest.Source,
+        *,
+        folder: pathlib.Path | None = None,
+        **options: Unpack[manifest.Options],
+    ) -> models.Job:
+        """Create a job and return it at once.
+
+        Args:
+            source: the path of a model.py or of a job's YAML file, a manifest, or a job.
+            folder: where the model's files lie; None: where the source lies, or here.
+            options: fields of the job, which `manifest.Options` lists.
+        """
+        document, lies_in = manifest.read(source, folder, **options)
+        return await self._backend.create_job(document, lies_in)
+
+    async def get_job(self, name: str) -> models.Job:
+        """Return a job as it is now."""
+        return await self._backend.get_job(name)
+
+    async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
+        """Return all jobs by name: of the namespace, or of all namespaces."""
+        return await self._backend.list_jobs(everywhere=everywhere)
+
+    async def list_replicas(self, name: str) -> Sequence[models.Replica]:
+        """Return a job's replicas, by role and number."""
+        return await self._backend.list_replicas(await self.get_job(name))
+
+    async def get_job_logs(
+        self,
+        name: str,
+        replica: str | None = None,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncGenerator[str, None]:
+        """Yield the lines of a replica.
+
+        Args:
+            name: the job's.
+            replica: such as worker-1; None: the coordinator, which reports progress; "all": every
+                replica, its name before each line.
+            follow: whether to go on until the job ends, over restarts.
+            tail: how many lines at most; None: all.
+        """
+        job = await self.get_job(name)
+        everyone = replica == ALL_REPLICAS
+        chosen = None if everyone else (replica or logs.find_coordinator(job))
+        lines = logs.read(self._backend, job, chosen, follow=follow, tail=tail)
+        async with contextlib.aclosing(lines):
+            async for line in lines:
+                yield f"[{line.replica}] {line.bare_text}" if everyone else line.text
+
+    async def get_job_events(self, name: str) -> Sequence[models.Event]:
+        """Return what was reported of a job and its replicas, oldest first."""
+        return await self._backend.list_events(await self.get_job(name))
+
+    def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:
+        """Yield a job now and after each change, until it is deleted."""
+        return self._backend.watch_job(name)
+
+    async def watch_progress(self, name: str) -> AsyncGenerator[job_status.ProgressStatus, None]:
+        """Yield each report of how far training is, until the job has ended."""
+        latest: job_status.ProgressStatus | None = None
+        async with contextlib.aclosing(self.watch_job(name)) as jobs:
+            async for job in jobs:
+                if job.status.progress not in (None, latest):
+                    latest = job.status.progress
+                    yield latest
+                if job.is_finished:
+                    return
+
+    async def wait_for_job_status(
+        self,
+        name: str,
+        status: str | Iterable[str] = names.State.SUCCEEDED,
+        *,
+        timeout: float | None = None,
+        callbacks: Iterable[Callback] = (),
+    ) -> models.Job:
+        """Wait until a job is in a state, and return it.
+
+        Args:
+            name: the job's.
+            status: the state, or several of which one is enough.
+            timeout: seconds; None: no limit.
+            callbacks: called with the job, now and after each change.
+
+        Raises:
+            TimeoutError: the job is not in the state within the time.
+            Failure: the job has ended in another state, or was deleted.
+        """
+        async with contextlib.aclosing(self.watch_until(name, status, timeout=timeout)) as jobs:
+            async for job in jobs:
+                for callback in callbacks:
+                    callback(job)
+        return job
+
+    async def watch_until(
+        self,
+        name: str,
+        status: str | Iterable[str] = names.State.SUCCEEDED,
+        *,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[models.Job, None]:
+        """Yield a job now and after each change until it is in a state; see wait_for_job_status."""
+        states = _states(status)
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        job: models.Job | None = None
+        async with contextlib.aclosing(self.watch_job(name)) as jobs:
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        job = await anext(jobs)
+                except StopAsyncIteration:
+                    raise errors.Failure(f"job {name!r} was deleted") from None
+                except TimeoutError:
+                    raise TimeoutError(_too_late(name, job, states, timeout)) from None
+                yield job
+                if job.state in states:
+                    return
+                if job.is_finished:
+                    raise errors.Failure(_other_end(job, states))
+
+    async def suspend_job(self, name: str) -> None:
+        """Delete a job's replicas and keep the job: a checkpoint is saved first."""
+        await self._backend.suspend_job(name, suspend=True)
+
+    async def resume_job(self, name: str) -> None:
+        """Have a suspended job run again, from its last checkpoint."""
+        await self._backend.suspend_job(name, suspend=False)
+
+    async def scale_job(self, name: str, workers: int) -> None:
+        """Change the number of workers of a job that has minReplicas or maxReplicas."""
+        await self._backend.scale_job(name, workers)
+
+    async def delete_job(self, name: str, *, delete_results: bool = False) -> None:
+        """Delete a job; checkpoints, models and logs stay, unless `delete_results` (local only)."""
+        await self._backend.delete_job(name, delete_results=delete_results)
+
+
+def _states(status: str | Iterable[str]) -> frozenset[str]:
+    """Return the states.
+
+    Raises:
+        SpecError: there is no such state.
+    """
+    listed = [status] if isinstance(status, str) else list(status)
+    known = [state.value for state in names.State]
+    for state in listed:
+        if state not in known:
+            near = difflib.get_close_matches(state, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the states are {', '.join(known)}."
+            raise load.SpecError(f"status: received {state!r}: {hint}")
+    if not listed:
+        raise load.SpecError(f"status: received no state: give some of {', '.join(known)}")
+    return frozenset(listed)
+
+
+def _too_late(
+    name: str, job: models.Job | None, states: Iterable[str], timeout: float | None
+) -> str:
+    now = "unknown" if job is None else job.state
+    return f"job {name!r} is {now} after {timeout:g} s, not {' or '.join(sorted(states))}"
+
+
+def _other_end(job: models.Job, states: Iterable[str]) -> str:
+    condition = conditions.find(job.status, names.Condition(job.state))
+    reason = "" if condition is None else f": {condition.reason}: {condition.message}"
+    awaited = " or ".join(sorted(states))
+    return f"job {job.name!r} is {job.state}, and cannot become {awaited}{reason}"

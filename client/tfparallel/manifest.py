@@ -1,0 +1,203 @@
+"""The manifest of a job, from a model's module or from another manifest."""
+
+import copy
+import difflib
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any, TypedDict, Unpack
+
+from tfparallel_operator.api import load, names, types
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | types.TFParallelJob
+"""The path of a model.py or of a job's YAML file, a manifest, or a job."""
+
+_MAX_NAME = 40
+"""Leaves room for the names of pods, which are names of hosts."""
+
+_TRAINER = {
+    "epochs": "epochs",
+    "steps": "steps",
+    "global_batch_size": "globalBatchSize",
+    "seed": "seed",
+}
+_LENGTHS = {"epochs", "steps"}
+_LEADERS = ("Chief", "Master")
+
+
+class Options(TypedDict, total=False):
+    """Fields of a job; None and an absent option leave the field as it is."""
+
+    name: str | None
+    """Of the job. Of a module: its name, or its folder's if the file is model.py."""
+    workers: int | None
+    """Number of workers."""
+    max_workers: int | None
+    """Most workers that the job may be scaled to; absent: their number stays."""
+    parameter_servers: int | None
+    """Number of parameter servers; with them, training is asynchronous."""
+    evaluator: bool | None
+    """Whether a replica of its own evaluates each checkpoint."""
+    devices: int | None
+    """GPUs of each worker, and of a chief that the job names."""
+    strategy: str | None
+    """Such as ModelSplit; absent: it follows from the replicas."""
+    mesh: Mapping[str, Any] | None
+    """How the devices share the model, with strategy ModelSplit."""
+    epochs: int | None
+    """How often the training data is gone through. Of a module: 1, unless steps is set."""
+    steps: int | None
+    """How many optimizer steps are made in all."""
+    global_batch_size: int | None
+    """Examples in one optimizer step over all replicas together."""
+    seed: int | None
+    """Of initial weights, order of examples and dropout."""
+    checkpoint: str | Mapping[str, Any] | None
+    """A claim, a URI such as s3://bucket/prefix, or all fields of spec.trainer.checkpoint."""
+
+
+def read(
+    source: Source, folder: pathlib.Path | None = None, **options: Unpack[Options]
+) -> tuple[dict[str, Any], pathlib.Path]:
+    """Return the manifest of a source, and the folder of its model's files.
+
+    Args:
+        source: what to train.
+        folder: where the model's files lie; None: where the source lies, or here.
+        options: fields to set.
+
+    Raises:
+        SpecError: a file cannot be read, or the job is wrong.
+    """
+    if isinstance(source, types.TFParallelJob):
+        exclude = {"status"}
+        source = source.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, exclude_none=True, exclude=exclude
+        )
+    if isinstance(source, Mapping):
+        return change(source, **options), folder or pathlib.Path()
+    path = pathlib.Path(source)
+    if path.suffix == ".py":
+        return build(path, **options), folder or path.parent
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return change(_read_file(path), **options), folder or path.parent
+    raise load.SpecError(f"{path}: give the path of a Python module, or of a job's YAML file")
+
+
+def build(module: pathlib.Path, **options: Unpack[Options]) -> dict[str, Any]:
+    """Return the manifest of a job that trains a module.
+
+    Without options, one worker trains it for one epoch.
+
+    Raises:
+        SpecError: the file does not exist, or the job is wrong.
+    """
+    if not module.is_file():
+        raise load.SpecError(f"{module}: no such file; give the path of your model.py")
+    has_length = any(options.get(length) is not None for length in _LENGTHS)
+    document = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name_of(module)},
+        "spec": {
+            "trainer": {"module": module.name, **({} if has_length else {"epochs": 1})},
+            "tfReplicaSpecs": {"Worker": {"replicas": 1}},
+        },
+    }
+    return change(document, **options)
+
+
+def name_of(module: pathlib.Path) -> str:
+    """Return the name of a job for a module: that of the file, or of its folder for model.py."""
+    path = module.resolve()
+    words = path.parent.name if path.stem == "model" else path.stem
+    name = re.sub("[^a-z0-9]+", "-", words.lower())[:_MAX_NAME].strip("-")
+    return name if name[:1].isalpha() else f"job-{name}".rstrip("-")
+
+
+def change(document: Mapping[str, Any], **options: Unpack[Options]) -> dict[str, Any]:
+    """Return a manifest with fields set.
+
+    Raises:
+        SpecError: the job is wrong with them.
+        TypeError: there is no such option.
+    """
+    known = Options.__annotations__
+    for option in options.keys() - known.keys():
+        near = difflib.get_close_matches(option, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}."
+        raise TypeError(f"{option!r} is no option of a job: {hint}")
+    values: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    changed = copy.deepcopy(dict(document))
+    spec = changed.setdefault("spec", {})
+    if "name" in values:
+        changed["metadata"] = {**changed.get("metadata", {}), "name": values["name"]}
+    _set_trainer(spec, values)
+    _set_roles(spec.setdefault("tfReplicaSpecs", {}), values)
+    for field in values.keys() & {"strategy", "mesh"}:
+        spec[field] = values[field] if field == "strategy" else dict(values[field])
+    load.parse_manifest(changed)
+    return changed
+
+
+def _set_trainer(spec: dict[str, Any], values: Mapping[str, Any]) -> None:
+    options = [option for option in (*_TRAINER, "checkpoint") if option in values]
+    if not options:
+        return
+    if "trainer" not in spec:
+        raise load.SpecError(
+            f"{options[0]} is {values[options[0]]!r}, and the job has no spec.trainer: change the"
+            " command of its template"
+        )
+    trainer = spec["trainer"]
+    if _LENGTHS & values.keys():
+        for length in _LENGTHS:
+            trainer.pop(length, None)
+    trainer |= {_TRAINER[option]: values[option] for option in options if option in _TRAINER}
+    if "checkpoint" in values:
+        trainer["checkpoint"] = _checkpoint(values["checkpoint"])
+
+
+def _checkpoint(value: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"uri" if "://" in value else "claim": value}
+    return dict(value)
+
+
+def _set_roles(roles: dict[str, Any], values: Mapping[str, Any]) -> None:
+    counts = {"Worker": values.get("workers"), "PS": values.get("parameter_servers")}
+    if "evaluator" in values:
+        counts["Evaluator"] = int(values["evaluator"])
+    for role, count in counts.items():
+        if count == 0:
+            roles.pop(role, None)
+        elif count is not None:
+            roles[role] = {**(roles.get(role) or {}), "replicas": count}
+    if "max_workers" in values:
+        roles["Worker"] = {**(roles.get("Worker") or {}), "maxReplicas": values["max_workers"]}
+    if "devices" in values:
+        for role in {*_LEADERS, "Worker"} & roles.keys():
+            roles[role] = {**(roles[role] or {}), "devices": values["devices"]}
+
+
+def _read_file(path: pathlib.Path) -> Mapping[str, Any]:
+    """Return the one document of a file.
+
+    Raises:
+        SpecError: it cannot be read, or holds other objects besides.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise load.SpecError(f"{path}: {reason}; give the path of a job's YAML file") from error
+    documents = load.parse_documents(text, str(path))
+    job = load.find_job(documents, str(path))
+    others = [str(document.get("kind")) for document in documents if document is not job]
+    if others:
+        raise load.SpecError(
+            f"{path}: holds {', '.join(others)} besides the job: create them with kubectl apply,"
+            " and put the job into a file of its own"
+        )
+    return job

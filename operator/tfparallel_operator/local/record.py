@@ -1,0 +1,74 @@
+"""What a run records for readers in other processes: its events, and its pods as they are."""
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+import pydantic
+
+from tfparallel_operator.core import decision, observation
+from tfparallel_operator.local import folders
+
+
+class Event(pydantic.BaseModel):
+    """An event of the job, and when it was written."""
+
+    time: datetime.datetime
+    type: decision.EventType
+    reason: str
+    message: str
+
+
+class Pod(pydantic.BaseModel):
+    """A pod: the process of one replica."""
+
+    name: str
+    replica: str
+    attempt: int
+    phase: observation.Phase
+    exit_code: int | None = None
+    reason: str = ""
+    """How it ended."""
+
+
+_PODS = pydantic.TypeAdapter(tuple[Pod, ...])
+
+
+def add_event(layout: folders.Folders, event: decision.Event, now: datetime.datetime) -> None:
+    """Append an event."""
+    line = Event(time=now, type=event.type, reason=event.reason, message=event.message)
+    with layout.events.open("a", encoding="utf-8") as file:
+        file.write(f"{line.model_dump_json()}\n")
+
+
+def read_events(layout: folders.Folders) -> Sequence[Event]:
+    """Return the events of all runs in a folder, oldest first."""
+    try:
+        lines = layout.events.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return ()
+    # What follows the last line end is being written.
+    return tuple(Event.model_validate_json(line) for line in lines[:-1])
+
+
+def write_pods(layout: folders.Folders, pods: Iterable[observation.Pod]) -> None:
+    """Replace the record of the pods."""
+    written = tuple(
+        Pod(
+            name=pod.name,
+            replica=pod.replica.name,
+            attempt=pod.attempt,
+            phase=pod.phase,
+            exit_code=None if pod.exit is None else pod.exit.code,
+            reason="" if pod.exit is None else pod.exit.reason,
+        )
+        for pod in pods
+    )
+    folders.write_whole(layout.pods, _PODS.dump_json(written, indent=2).decode())
+
+
+def read_pods(layout: folders.Folders) -> Sequence[Pod]:
+    """Return the pods that exist, as last recorded."""
+    try:
+        return _PODS.validate_json(layout.pods.read_bytes())
+    except FileNotFoundError:
+        return ()

@@ -1,0 +1,162 @@
+"""The client's calls on a real API server; the test is the operator, and patches the status."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import tfparallel
+from testing import waiting
+from testing.operator import harness, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import resources
+
+
+@pytest.fixture
+async def client(place: harness.Place) -> AsyncIterator[tfparallel.AsyncTrainerClient]:
+    where = tfparallel.Cluster(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+    async with tfparallel.AsyncTrainerClient(where) as client:
+        yield client
+
+
+def document(name: str = "digits") -> dict[str, Any]:
+    worker = {"replicas": 1, "maxReplicas": 3, "template": objects.template()}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name},
+        "spec": {"tfReplicaSpecs": {"Worker": worker}},
+    }
+
+
+async def set_state(place: harness.Place, state: str, step: int | None = None) -> None:
+    condition = {
+        "type": state,
+        "status": "True",
+        "reason": "Why",
+        "message": "because",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    progress = {} if step is None else {"progress": {"step": step}}
+    status = {"state": state, "conditions": [condition], **progress}
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    await place.api.patch(path, {"status": status})
+
+
+async def test_jobs_are_created_listed_found_and_deleted(
+    client: tfparallel.AsyncTrainerClient, place: harness.Place
+) -> None:
+    created = await client.train(document())
+    await client.train(document(), name="other")
+    assert [job.name for job in await client.list_jobs()] == ["digits", "other"]
+    assert created.uid in {job.uid for job in await client.list_jobs(everywhere=True)}
+    assert (await client.get_job("digits")).uid == created.uid
+    with pytest.raises(tfparallel.JobNotFound, match="did you mean 'digits'"):
+        await client.get_job("digit")
+    with pytest.raises(tfparallel.Failure, match="job 'digits' exists"):
+        await client.train(document())
+    with pytest.raises(tfparallel.SpecError, match="the claim with kubectl delete pvc"):
+        await client.delete_job("digits", delete_results=True)
+    await client.delete_job("digits")
+    assert [job.name for job in await client.list_jobs()] == ["other"]
+
+
+async def test_a_manifest_of_another_namespace_is_refused(
+    client: tfparallel.AsyncTrainerClient,
+) -> None:
+    elsewhere = document() | {"metadata": {"name": "digits", "namespace": "elsewhere"}}
+    with pytest.raises(tfparallel.SpecError, match=r"metadata\.namespace: received 'elsewhere'"):
+        await client.train(elsewhere)
+
+
+async def test_suspend_resume_and_scale_change_the_spec(
+    client: tfparallel.AsyncTrainerClient, place: harness.Place
+) -> None:
+    await client.train(document())
+    await client.suspend_job("digits")
+    assert (await place.job())["spec"]["runPolicy"]["suspend"] is True
+    await client.resume_job("digits")
+    assert (await place.job())["spec"]["runPolicy"]["suspend"] is False
+    await client.scale_job("digits", 3)
+    assert (await place.job())["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 3
+    with pytest.raises(tfparallel.SpecError, match="minReplicas and maxReplicas"):
+        await client.scale_job("digits", 4)
+
+
+async def test_waiting_sees_every_state_and_calls_back(
+    client: tfparallel.AsyncTrainerClient, place: harness.Place
+) -> None:
+    await client.train(document())
+    seen: asyncio.Queue[str] = asyncio.Queue()
+    awaited = asyncio.create_task(
+        client.wait_for_job_status("digits", callbacks=[lambda job: seen.put_nowait(job.state)])
+    )
+    for state in ("Pending", "Running", "Succeeded"):
+        if state != "Pending":
+            await set_state(place, state)
+        assert await seen.get() == state
+    assert (await awaited).state == "Succeeded"
+
+
+async def test_waiting_ends_with_the_time_with_failure_and_with_deletion(
+    client: tfparallel.AsyncTrainerClient, place: harness.Place
+) -> None:
+    await client.train(document())
+    with pytest.raises(TimeoutError, match=r"is Pending after 0\.2 s, not Running"):
+        await client.wait_for_job_status("digits", "Running", timeout=0.2)
+    awaited = asyncio.create_task(client.wait_for_job_status("digits"))
+    await set_state(place, "Failed")
+    with pytest.raises(tfparallel.Failure, match="is Failed, and cannot become Succeeded: Why"):
+        await awaited
+    seen = asyncio.Event()
+    await client.train(document(), name="other")
+    awaited = asyncio.create_task(
+        client.wait_for_job_status("other", callbacks=[lambda _: seen.set()])
+    )
+    await seen.wait()
+    await client.delete_job("other")
+    with pytest.raises(tfparallel.Failure, match="job 'other' was deleted"):
+        await awaited
+
+
+async def test_progress_is_streamed(
+    client: tfparallel.AsyncTrainerClient, place: harness.Place
+) -> None:
+    await client.train(document())
+    await set_state(place, "Running", step=1)
+    steps = []
+    async for progress in client.watch_progress("digits"):
+        steps.append(progress.step)
+        if progress.step < 3:
+            state = "Running" if progress.step == 1 else "Succeeded"
+            await set_state(place, state, step=progress.step + 1)
+    assert steps == [1, 2, 3]
+
+
+async def test_events_and_replicas_are_those_of_the_operator(
+    client: tfparallel.AsyncTrainerClient, place: harness.Place
+) -> None:
+    async with place.operator():
+        await client.train(document())
+        await place.until_pods("digits-worker-0")
+        [replica] = await client.list_replicas("digits")
+        assert (replica.name, replica.phase) == ("worker-0", "Pending")
+        await place.run_all()
+        await client.wait_for_job_status("digits", "Running")
+        await place.end("digits-worker-0", 0)
+        assert (await client.wait_for_job_status("digits")).status.ready == "1/1"
+        await waiting.until_async(
+            lambda: client.get_job_events("digits"),
+            "the event of the start",
+            when=lambda events: "JobStarted" in {event.reason for event in events},
+        )
+
+
+async def test_the_blocking_client_uses_the_same_cluster(place: harness.Place) -> None:
+    where = tfparallel.Cluster(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+    with tfparallel.TrainerClient(where) as client:
+        client.train(document())
+        assert client.wait_for_job_status("digits", "Pending").name == "digits"
+        client.delete_job("digits")
+        assert client.list_jobs() == []

@@ -1,0 +1,279 @@
+"""The client's own part, on a backend in memory whose job changes when a test says so."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import gc
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import Any, Self
+
+import pytest
+
+import tfparallel
+from tfparallel import backend, errors, models
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import conditions
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+MANIFEST: Mapping[str, Any] = {"spec": {"tfReplicaSpecs": {"Chief": {}}}}
+
+
+def job(state: names.Condition | None = None, step: int | None = None) -> models.Job:
+    status = job_status.JobStatus()
+    if step is not None:
+        status = status.model_copy(update={"progress": job_status.ProgressStatus(step=step)})
+    if state is not None:
+        status = conditions.set_condition(
+            status, state, true=True, reason="Why", message="because", now=NOW, generation=1
+        )
+    return models.Job("digits", "default", "uid", NOW, status, MANIFEST)
+
+
+RUNNING = names.Condition.RUNNING
+SUCCEEDED = job(names.Condition.SUCCEEDED, step=3)
+FAILED = job(names.Condition.FAILED)
+
+
+class ScriptedBackend:
+    """A watch shows the versions of the script; then it waits, or says that the job is deleted."""
+
+    def __init__(self, *versions: models.Job, deleted: bool = False) -> None:
+        self._versions = versions
+        self._deleted = deleted
+        self.is_connected = False
+        self.open_streams = 0
+        self.thread: threading.Thread | None = None
+
+    def connect(self) -> backend.Backend:
+        return self
+
+    async def __aenter__(self) -> Self:
+        self.is_connected = True
+        self.thread = threading.current_thread()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.is_connected = False
+
+    async def create_job(self, document: Mapping[str, Any], folder: pathlib.Path) -> models.Job:
+        raise load.SpecError("refused")
+
+    async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
+        await asyncio.sleep(3600)
+        return ()
+
+    async def get_job(self, name: str) -> models.Job:
+        return self._versions[-1]
+
+    async def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:
+        with self._counted():
+            for version in self._versions:
+                yield version
+            if not self._deleted:
+                await asyncio.Event().wait()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Any:
+        self.open_streams += 1
+        try:
+            yield
+        finally:
+            self.open_streams -= 1
+
+    async def list_operators(self) -> Sequence[models.Operator] | None:
+        return None
+
+    async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
+        return [
+            models.Replica(name, f"digits-{name}", 1, "Running") for name in ("chief-0", "worker-0")
+        ]
+
+    async def list_events(self, job: models.Job) -> Sequence[models.Event]:
+        return ()
+
+    async def read_logs(
+        self, replica: models.Replica, job: models.Job, *, follow: bool, tail: int | None
+    ) -> AsyncIterator[str]:
+        with self._counted():
+            for number in range(5000):
+                yield f"[{replica.name}] line {number}"
+
+    async def suspend_job(self, name: str, *, suspend: bool) -> None: ...
+
+    async def scale_job(self, name: str, workers: int) -> None: ...
+
+    async def delete_job(self, name: str, *, delete_results: bool = False) -> None: ...
+
+
+async def test_waiting_ends_in_the_state_and_calls_back_at_each_change() -> None:
+    versions = (job(), job(RUNNING), SUCCEEDED)
+    seen: list[str] = []
+    async with tfparallel.AsyncTrainerClient(ScriptedBackend(*versions)) as client:
+        ended = await client.wait_for_job_status(
+            "digits", callbacks=[lambda one: seen.append(one.state)]
+        )
+        assert ended is SUCCEEDED
+        assert seen == ["Pending", "Running", "Succeeded"]
+        running = await client.wait_for_job_status("digits", {"Running", "Failed"}, timeout=60)
+        assert running.state == "Running"
+
+
+async def test_waiting_closes_the_watch() -> None:
+    place = ScriptedBackend(job(), job(RUNNING))
+    async with tfparallel.AsyncTrainerClient(place) as client:
+        await client.wait_for_job_status("digits", "Running")
+        assert place.open_streams == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "kind", "words"),
+    [
+        (ScriptedBackend(FAILED), "Succeeded", errors.Failure, "is Failed, and cannot become"),
+        (ScriptedBackend(FAILED), "Succeeded", errors.Failure, "Why: because"),
+        (ScriptedBackend(SUCCEEDED), "Running", errors.Failure, "cannot become Running"),
+        (ScriptedBackend(job(), deleted=True), "Running", errors.Failure, "was deleted"),
+        (ScriptedBackend(job(RUNNING)), "Succeeded", TimeoutError, "is Running after 0.01 s, not"),
+        (ScriptedBackend(job()), "Suceeded", load.SpecError, "did you mean 'Succeeded'?"),
+        (ScriptedBackend(job()), (), load.SpecError, "received no state"),
+    ],
+)
+async def test_waiting_in_vain_is_told(
+    place: ScriptedBackend, status: Any, kind: type[Exception], words: str
+) -> None:
+    async with tfparallel.AsyncTrainerClient(place) as client:
+        with pytest.raises(kind, match=words):
+            await client.wait_for_job_status("digits", status, timeout=0.01)
+
+
+async def test_progress_is_a_stream_of_reports() -> None:
+    versions = (job(), job(step=1), job(RUNNING, step=1), job(step=2), SUCCEEDED)
+    async with tfparallel.AsyncTrainerClient(ScriptedBackend(*versions)) as client:
+        steps = [progress.step async for progress in client.watch_progress("digits")]
+    assert steps == [1, 2, 3]
+
+
+async def test_logs_are_those_of_the_coordinator_of_a_replica_or_of_all() -> None:
+    async with tfparallel.AsyncTrainerClient(ScriptedBackend(SUCCEEDED)) as client:
+
+        async def first(replica: str | None) -> list[str]:
+            lines = [line async for line in client.get_job_logs("digits", replica)]
+            return [line for line in lines if line.endswith("line 0")]
+
+        assert await first(None) == ["[chief-0] line 0"]
+        assert await first("worker-0") == ["[worker-0] line 0"]
+        assert await first("all") == ["[chief-0] line 0", "[worker-0] line 0"]
+        with pytest.raises(load.SpecError, match="no replica 'worker-1': did you mean 'worker-0'"):
+            await first("worker-1")
+
+
+async def test_the_blocking_client_works_where_a_loop_runs_as_in_a_notebook() -> None:
+    place = ScriptedBackend(job(RUNNING), SUCCEEDED)
+    with tfparallel.TrainerClient(place) as client:
+        assert client.get_job("digits") is SUCCEEDED
+        assert place.is_connected
+        assert place.thread is not threading.current_thread()
+        assert [progress.step for progress in client.watch_progress("digits")] == [3]
+        assert len(list(client.get_job_logs("digits"))) == 5000
+        with pytest.raises(load.SpecError, match="refused"):
+            client.train(_document())
+    assert not place.is_connected
+    with pytest.raises(RuntimeError, match="this client is closed"):
+        client.get_job("digits")
+
+
+def _document() -> dict[str, Any]:
+    return {
+        "apiVersion": "tfparallel.dev/v1alpha1",
+        "kind": "TFParallelJob",
+        "metadata": {"name": "digits"},
+        "spec": {"trainer": {"epochs": 1}, "tfReplicaSpecs": {"Worker": {}}},
+    }
+
+
+def test_callbacks_run_in_the_callers_thread_and_may_use_the_client() -> None:
+    seen = []
+
+    def callback(version: models.Job) -> None:
+        seen.append((threading.current_thread(), version.state, client.get_job("digits").state))
+
+    with tfparallel.TrainerClient(ScriptedBackend(job(RUNNING), SUCCEEDED)) as client:
+        client.wait_for_job_status("digits", timeout=60, callbacks=[callback])
+    here = threading.current_thread()
+    assert seen == [(here, "Running", "Succeeded"), (here, "Succeeded", "Succeeded")]
+
+
+def test_a_stream_that_is_left_is_closed() -> None:
+    place = ScriptedBackend(job(RUNNING))
+    with tfparallel.TrainerClient(place) as client:
+        lines = client.get_job_logs("digits")
+        assert next(lines) == "[chief-0] line 0"
+        assert place.open_streams == 1
+        lines.close()  # type: ignore[attr-defined]
+    assert place.open_streams == 0
+
+
+def test_an_error_in_a_stream_reaches_the_caller() -> None:
+    place = ScriptedBackend(FAILED)
+    with (
+        tfparallel.TrainerClient(place) as client,
+        pytest.raises(errors.Failure, match="is Failed"),
+    ):
+        client.wait_for_job_status("digits")
+    assert place.open_streams == 0
+
+
+def test_a_client_that_is_forgotten_closes_its_connection_and_its_thread() -> None:
+    place = ScriptedBackend(SUCCEEDED)
+    client = tfparallel.TrainerClient(place)
+    thread = place.thread
+    assert thread is not None
+    del client
+    gc.collect()
+    thread.join()
+    assert not place.is_connected
+
+
+def test_a_place_that_cannot_be_reached_leaves_no_thread(tmp_path: pathlib.Path) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(errors.Failure):
+        tfparallel.TrainerClient(tfparallel.Cluster(kubeconfig=str(tmp_path / "none")))
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+
+
+def test_every_call_of_the_coroutines_has_one_that_blocks() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    only = {"close"}, {"watch_until"}
+    assert (
+        public(tfparallel.TrainerClient) - only[0]
+        == public(tfparallel.AsyncTrainerClient) - only[1]
+    )
+
+
+def test_every_name_is_exported_and_no_other() -> None:
+    assert {getattr(tfparallel, name).__name__ for name in tfparallel.__all__} == set(
+        tfparallel.__all__
+    )
+    with pytest.raises(AttributeError, match="no attribute 'Trainer'"):
+        _ = tfparallel.Trainer
+
+
+@pytest.mark.usefixtures("processes")
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import sys, tfparallel; print(len({n.partition('.')[0] for n in sys.modules} & {%s}))"
+    heavy = "'aiohttp', 'pydantic', 'yaml', 'kubernetes', 'matplotlib', 'rich', 'tensorflow'"
+    done = subprocess.run(
+        [sys.executable, "-c", code % heavy], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0\n"
+
+
+def test_values_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tfparallel.Local().folder = "x"  # type: ignore[misc]

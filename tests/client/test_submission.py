@@ -1,0 +1,142 @@
+"""From a job's file to a job in a cluster."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from testing import paths
+from testing.operator import harness
+from tfparallel import errors, sources, submission
+from tfparallel.cluster import access, backend
+from tfparallel_operator.api import load
+from tfparallel_operator.api_server import resources
+
+DIGITS = paths.ROOT / "examples/digits"
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The main example, with a package next to its module."""
+    for name in ("job.yaml", "model.py"):
+        shutil.copy(DIGITS / name, tmp_path)
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers/blocks.py").write_text("SIZE = 3\n")
+    return tmp_path
+
+
+def test_a_job_brings_the_files_next_to_it(folder: pathlib.Path) -> None:
+    prepared = submission.read(folder / "job.yaml", name="mine", claim_size="10Gi")
+    [config_map] = prepared.sources
+    trainer = prepared.job["spec"]["trainer"]
+    assert trainer["source"]["archive"]["configMaps"] == [config_map["metadata"]["name"]]
+    assert config_map["metadata"]["name"].startswith("mine-source-")
+    [claim] = prepared.companions
+    assert claim["metadata"]["name"] == trainer["checkpoint"]["claim"]
+    assert claim["spec"]["resources"] == {"requests": {"storage": "10Gi"}}
+    assert load.parse_manifest(prepared.job).metadata.name == "mine"
+
+
+def test_a_config_map_of_the_file_is_the_source(folder: pathlib.Path) -> None:
+    job = yaml.safe_load((folder / "job.yaml").read_text())
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": job["spec"]["trainer"]["source"]["configMap"]["name"]},
+        "data": {"model.py": "x = 1\n"},
+    }
+    file = folder / "both.yaml"
+    file.write_text(yaml.safe_dump_all([config_map, job]))
+    prepared = submission.read(file)
+    assert prepared.sources == ()
+    assert prepared.companions == [config_map]
+    assert prepared.job["spec"] == job["spec"]
+
+
+def test_a_job_whose_image_has_the_code_brings_nothing(folder: pathlib.Path) -> None:
+    (folder / "model.py").unlink()
+    prepared = submission.read(folder / "job.yaml", ["spec.trainer.source=null"])
+    assert prepared.sources == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "claim", "reason"),
+    [
+        ({"kind": "Deployment"}, None, "holds Deployment, and a submission brings only"),
+        (None, "10Gi", "--claim 10Gi: the job names no claim"),
+    ],
+)
+def test_what_a_submission_cannot_bring_is_named(
+    folder: pathlib.Path, document: dict[str, str] | None, claim: str | None, reason: str
+) -> None:
+    job = yaml.safe_load((folder / "job.yaml").read_text())
+    if claim is not None:
+        del job["spec"]["trainer"]["checkpoint"]
+    (folder / "job.yaml").write_text(yaml.safe_dump_all([d for d in (document, job) if d]))
+    with pytest.raises(load.SpecError, match=reason):
+        submission.read(folder / "job.yaml", claim_size=claim)
+
+
+def context_of(place: harness.Place) -> access.Context:
+    return access.find(
+        access.Choice(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+    )
+
+
+async def test_sources_belong_to_the_job(place: harness.Place, folder: pathlib.Path) -> None:
+    (folder / "weights.bin").write_bytes(os.urandom(sources.CHUNK_BYTES))
+    prepared = submission.read(folder / "job.yaml", claim_size="1Gi")
+    assert len(prepared.sources) == 2
+    async with backend.ClusterBackend(context_of(place)) as cluster:
+        job = await cluster.submit(prepared)
+        for config_map in prepared.sources:
+            path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
+            [owner] = (await place.api.get(path))["metadata"]["ownerReferences"]
+            assert (owner["uid"], owner["name"]) == (job.uid, "digits")
+        claim = resources.CLAIMS.path(place.namespace, "digits")
+        assert "ownerReferences" not in (await place.api.get(claim))["metadata"]
+        with pytest.raises(errors.Failure, match="job 'digits' exists in namespace"):
+            await cluster.submit(prepared)
+
+
+async def test_a_submission_that_was_cut_off_goes_on(
+    place: harness.Place, folder: pathlib.Path
+) -> None:
+    """What a command that died has left, or a job that is being deleted still owns, is used."""
+    prepared = submission.read(folder / "job.yaml")
+    [config_map] = prepared.sources
+    left = dict(config_map)
+    left["metadata"] = {
+        **config_map["metadata"],
+        "ownerReferences": [
+            {
+                "apiVersion": "tfparallel.dev/v1alpha1",
+                "kind": "TFParallelJob",
+                "name": "digits",
+                "uid": "11111111-2222-3333-4444-555555555555",
+            }
+        ],
+    }
+    await place.api.create(resources.CONFIG_MAPS, place.namespace, left)
+    async with backend.ClusterBackend(context_of(place)) as cluster:
+        job = await cluster.submit(prepared)
+    path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
+    owners = (await place.api.get(path))["metadata"]["ownerReferences"]
+    assert [owner["uid"] for owner in owners] == [job.uid]
+
+
+async def test_a_dry_run_prints_what_kubectl_would_take(
+    place: harness.Place, folder: pathlib.Path
+) -> None:
+    command = (sys.executable, "-m", "tfparallel", "submit", "job.yaml", "--claim", "1Gi")
+    done = subprocess.run(
+        (*command, "--dry-run"), cwd=folder, capture_output=True, text=True, check=True
+    )
+    documents = list(yaml.safe_load_all(done.stdout))
+    kinds = [document["kind"] for document in documents]
+    assert kinds == ["PersistentVolumeClaim", "ConfigMap", "TFParallelJob"]
+    await place.api.create(resources.JOBS, place.namespace, documents[-1])

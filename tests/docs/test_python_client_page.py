@@ -1,0 +1,48 @@
+"""The blocks of docs/python-client.md, run one after the other; its tables list what is there."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from testing import pages, paths
+from tfparallel import manifest
+from tfparallel_operator.local import folders
+
+_PAGE = paths.PAGES / "python-client.md"
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_code_of_the_page_runs(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    shutil.copy(paths.ROOT / "examples/digits/model.py", folder)
+    script = folder / "page.py"
+    script.write_text("\n".join(pages.blocks(_PAGE, "python")))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script.name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    shown = done.stdout.splitlines()
+    assert shown[0] == "digits Pending"
+    assert "Succeeded 2/2" in shown
+    assert [line for line in shown if "did you mean 'digits'?" in line]
+    assert shown[-1] == "0"
+
+
+def test_the_page_lists_every_option() -> None:
+    listed = [
+        row[0] for row in pages.rows("python-client.md", "Each option sets a field of the job:")
+    ]
+    assert listed == list(manifest.Options.__annotations__)
+
+
+def test_the_page_lists_the_files_of_a_run() -> None:
+    listed = [row[0] for row in pages.rows("python-client.md", "## What a job is on your machine")]
+    assert listed[1:4] == [folders.STATUS_FILE, folders.EVENTS_FILE, folders.PODS_FILE]

@@ -1,0 +1,112 @@
+"""The command on a real cluster: a job from a folder to its end, and what each verb shows of it."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from testing.e2e import namespaces, volumes
+
+pytestmark = [pytest.mark.timeout(1800)]
+
+MODEL = """
+import keras
+import numpy
+
+from layers import blocks
+
+
+def build_model():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(blocks.SIZE)])
+
+
+def compile_model(model):
+    model.compile(optimizer="sgd", loss="mse")
+
+
+def training_data():
+    x = numpy.ones((64, 3), "float32")
+    return x, x[:, :1]
+"""
+WIDTH = 80
+
+
+class Command:
+    """`tfparallel` in a folder, as in a log of continuous integration of 80 columns."""
+
+    def __init__(self, folder: pathlib.Path, namespace: namespaces.Namespace) -> None:
+        self._folder = folder
+        self._options = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit status and what is shown."""
+        done = subprocess.run(
+            (sys.executable, "-m", "tfparallel", *arguments, *self._options),
+            cwd=self._folder,
+            env={**os.environ, "COLUMNS": str(WIDTH), "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def command(tmp_path: pathlib.Path, namespace: namespaces.Namespace) -> Command:
+    trainer = {
+        "epochs": 2,
+        "globalBatchSize": 8,
+        "checkpoint": {"claim": "results"},
+    }
+    job = {
+        "apiVersion": "tfparallel.dev/v1alpha1",
+        "kind": "TFParallelJob",
+        "metadata": {"name": "lines"},
+        "spec": {"trainer": trainer, "tfReplicaSpecs": {"Chief": {}, "Worker": {}}},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers/blocks.py").write_text("SIZE = 1\n")
+    return Command(tmp_path, namespace)
+
+
+def test_a_folder_becomes_a_job_that_is_followed_to_its_end(
+    command: Command, namespace: namespaces.Namespace
+) -> None:
+    volumes.provide(namespace)
+    code, out, err = command("submit", "job.yaml", "--claim", "1Gi")
+    assert code == 0, namespace.describe("lines")
+    assert "[chief-0] " in out
+    assert "[worker-0] " in out
+    assert "tfparalleljob/lines created with" in err
+    assert "ReplicasRunning" in err
+    assert "step 16/16 (100%)" in err
+    assert "Succeeded: lines" in out
+
+    code, out, _ = command("status")
+    assert code == 0
+    assert out.splitlines()[1].split()[:2] == ["lines", "Succeeded"]
+    code, out, _ = command("status", "lines")
+    assert "progress" in out
+    code, out, _ = command("logs", "lines", "--tail", "5")
+    assert 0 < len(out.splitlines()) <= 5
+    code, _, err = command("logs", "lines", "worker-7")
+    assert (code, "its pod is gone" in err) == (2, True)
+    code, out, _ = command("events", "lines")
+    assert "JobStarted" in out
+    code, out, _ = command("why", "lines")
+    assert (code, "succeeded" in out.lower()) == (0, True), out
+    assert command("delete", "lines")[0] == 0
+    namespace.wait_gone("lines")
+    assert "lines-source" not in namespace.kubectl("get", "configmaps", "-o", "name")
+
+
+def test_a_module_that_fails_at_import_is_told_once(command: Command) -> None:
+    (command._folder / "layers/blocks.py").write_text("raise ValueError('no size')\n")
+    code, _, err = command("submit", "job.yaml", "--set", "spec.trainer.checkpoint=null")
+    assert code == 1
+    assert err.count("no size") == 1, err
