@@ -65,11 +65,12 @@ benchmarks: $(VENV)/.dev ## Measure trainer and operator and write their pages: 
 ##@ Develop
 setup: $(VENV)/.dev ## Install everything for development into .venv
 
-lint: $(VENV)/.dev ## Check style, types and layers
+lint: $(VENV)/.dev ## Check style, types, layers and language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy client operator trainer images testing tests manifests benchmarks
 	$(BIN)/lint-imports
+	$(BIN)/python -m testing.language
 
 format: $(VENV)/.dev ## Rewrite the code in the common style
 	$(BIN)/ruff check --fix .

@@ -32,6 +32,8 @@ class Target:
 
     module: str
     package: str
+    needs_c: bool = False
+    """Whether parts of it are written in C, which asks for a C compiler."""
 
 
 TARGETS = {
@@ -57,7 +59,10 @@ TARGETS = {
     "kuberouter": Target("kuberouter", "."),
     "registry": Target("registry", "."),
     "versitygw": Target("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
+    "vale": Target("vale", "github.com/errata-ai/vale/v3/cmd/vale", needs_c=True),
 }
+LANGUAGE = ("vale",)
+"""Checks the language of pages and messages."""
 OBJECT_STORE = ("versitygw",)
 """A server of S3 whose buckets are folders."""
 CLIENTS = ("kubectl", "helm")
@@ -149,7 +154,7 @@ def _build(compiler: str, name: str) -> None:
     built = subprocess.run(
         [compiler, "build", *flags, target.package],
         cwd=folders.SOURCE / target.module,
-        env=os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly"},
+        env=os.environ | _settings(target),
         capture_output=True,
         text=True,
         check=False,
@@ -158,6 +163,12 @@ def _build(compiler: str, name: str) -> None:
         tail = "\n".join(built.stderr.splitlines()[-20:])
         raise console.ClusterError(f"building {name} failed:\n{tail}")
     partial.rename(output)
+
+
+def _settings(target: Target) -> dict[str, str]:
+    """Return the compiler's variables; C is not optimized, because that takes minutes."""
+    uses_c = {"CGO_ENABLED": "1", "CGO_CFLAGS": "-O0 -w"} if target.needs_c else {"CGO_ENABLED": "0"}
+    return {**uses_c, "GOFLAGS": "-buildvcs=false -mod=readonly"}
 
 
 def _link_flags(module: str) -> str:

@@ -1,0 +1,143 @@
+"""Checks the language of pages and of what the command says: `python -m testing.language`.
+
+Vale does it, by the rules in docs/.vale. Without it nothing is checked, which one sentence says; that
+fails a run of CI.
+"""
+
+import ast
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from testing import paths
+from testing.cluster import binaries, console
+
+RULES = paths.PAGES / ".vale/vale.ini"
+PAGES = (
+    paths.ROOT / "README.md",
+    *(
+        paths.PAGES / f"{name}.md"
+        for name in (
+            "buckets",
+            "cli",
+            "install",
+            "install-command",
+            "kind",
+            "local",
+            "sources",
+            "status",
+            "submit",
+            "troubleshooting",
+            "your-cluster",
+        )
+    ),
+    *sorted(paths.EXAMPLES.glob("**/README.md")),
+)
+MESSAGES = paths.ROOT / "client/tfparallel"
+_MIN_WORDS = 5
+"""Shorter literals are names and parts of tables."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A string literal that people read."""
+
+    file: pathlib.Path
+    line: int
+    text: str
+
+
+def main() -> int:
+    """Print what Vale finds; return the exit status."""
+    try:
+        binaries.ensure(binaries.LANGUAGE)
+    except (console.ClusterError, OSError) as error:
+        reason = " ".join(str(error).split())
+        print(f"The language is not checked, because Vale cannot be built: {reason}")
+        return 1 if os.environ.get("CI") else 0
+    problems = [*check_pages(PAGES), *check_messages(list(messages(MESSAGES)))]
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+def check_pages(files: tuple[pathlib.Path, ...]) -> list[str]:
+    """Return the problems of pages, each as path:line: sentence."""
+    found = _run_vale([str(file) for file in files])
+    return [_problem(path.removeprefix(f"{paths.ROOT}/"), line, rest) for path, line, rest in found]
+
+
+def check_messages(listed: list[Message]) -> list[str]:
+    """Return the problems of messages, each as path:line: sentence."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, message in enumerate(listed):
+            pathlib.Path(folder, f"{number}.txt").write_text(message.text, encoding="utf-8")
+        found = _run_vale([folder])
+    return [
+        _problem(str(message.file.relative_to(paths.ROOT)), message.line, rest)
+        for path, _, rest in found
+        for message in [listed[int(pathlib.Path(path).stem)]]
+    ]
+
+
+def messages(folder: pathlib.Path) -> Iterator[Message]:
+    """Yield the literals of a package that are sentences; a value in one counts as one word."""
+    for file in sorted(folder.rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        yield from (
+            Message(file, line, text)
+            for line, text in _literals(tree)
+            if len(text.split()) >= _MIN_WORDS
+        )
+
+
+def _literals(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield literals, but no docstrings."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            continue
+        if isinstance(child, ast.JoinedStr):
+            parts = (
+                value.value if isinstance(value, ast.Constant) else "value"
+                for value in child.values
+            )
+            yield child.lineno, " ".join("".join(map(str, parts)).split())
+        elif isinstance(child, ast.Constant) and isinstance(child.value, str):
+            yield child.lineno, " ".join(child.value.split())
+        else:
+            yield from _literals(child)
+
+
+def _problem(path: str, line: int, rest: str) -> str:
+    return f"{path}:{line}: {rest}"
+
+
+def _run_vale(arguments: list[str]) -> list[tuple[str, int, str]]:
+    """Return path, line and sentence of each problem.
+
+    Raises:
+        RuntimeError: Vale itself fails.
+    """
+    vale = binaries.path("vale")
+    command = [
+        str(vale),
+        f"--config={RULES}",
+        "--no-global",
+        "--minAlertLevel=error",
+        "--output=line",
+        *arguments,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.findall(r"^(.+?):(\d+):\d+:[\w.]+:(.+)$", done.stdout, flags=re.MULTILINE)
+    if bool(found) != bool(done.returncode):
+        raise RuntimeError(f"Vale failed: {done.stderr or done.stdout}")
+    return [(path, int(line), rest) for path, line, rest in found]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
