@@ -7,7 +7,7 @@ import click
 from tfparallel.cli import exits
 
 SECTIONS = {
-    "On this machine": ("run", "validate", "plan", "compare", "convert"),
+    "On this machine": ("init", "run", "validate", "plan", "compare", "convert"),
     "On a cluster": ("submit", "status", "why", "logs", "events", "get"),
     "Change a job on a cluster": ("suspend", "resume", "scale", "delete"),
     "About the command": ("doctor", "completion", "version"),

@@ -1,0 +1,60 @@
+"""`tfparallel init`."""
+
+import enum
+import importlib.resources
+import pathlib
+import re
+import sys
+
+import click
+
+from tfparallel import errors
+from tfparallel.cli import options
+
+
+class Way(enum.StrEnum):
+    """How the model is trained."""
+
+    SYNCHRONOUS = "synchronous"
+    PARAMETER_SERVERS = "parameter-servers"
+    MODEL_SPLIT = "model-split"
+
+
+@click.command("init")
+@click.argument("folder", type=options.FILE, default=".", metavar="[FOLDER]")
+@click.option(
+    "--way",
+    type=click.Choice([way.value for way in Way]),
+    help="How the model is trained.  [default: it asks, or synchronous]",
+)
+def command(folder: pathlib.Path, *, way: str | None) -> None:
+    """Write job.yaml and model.py of a job that runs as it is.
+
+    Exit status: 0 written, 1 a file exists already.
+    """
+    if way is None and sys.stdin.isatty():
+        choices = click.Choice([choice.value for choice in Way])
+        way = click.prompt("How do you train?", type=choices, default=Way.SYNCHRONOUS.value)
+    templates = importlib.resources.files("tfparallel") / "templates"
+    job = (templates / f"{way or Way.SYNCHRONOUS.value}.yaml").read_text(encoding="utf-8")
+    contents = {
+        "job.yaml": job.replace("NAME", _job_name(folder)),
+        "model.py": (templates / "model.py.template").read_text(encoding="utf-8"),
+    }
+    if existing := [name for name in contents if (folder / name).exists()]:
+        raise errors.Failure(
+            f"{folder}: {' and '.join(existing)} exists already. Choose another folder"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        with (folder / name).open("x", encoding="utf-8") as file:
+            file.write(content)
+    click.echo(f"{folder / 'job.yaml'} and {folder / 'model.py'} written")
+    click.echo(f"train here: tfparallel run {folder / 'job.yaml'}")
+    click.echo(f"train on a cluster: tfparallel submit {folder / 'job.yaml'}")
+
+
+def _job_name(folder: pathlib.Path) -> str:
+    """Return a name for the job that Kubernetes takes, from that of the folder."""
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower())[:30].strip("-")
+    return name if re.match("[a-z]", name) else f"job-{name}".strip("-")

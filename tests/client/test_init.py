@@ -1,0 +1,36 @@
+"""`tfparallel init`: what it writes trains as it is."""
+
+import pathlib
+import subprocess
+import sys
+
+import click.testing
+import pytest
+
+from tfparallel import submission
+from tfparallel.cli import app, init
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("way", init.Way)
+def test_what_it_writes_trains_and_can_be_submitted(way: init.Way, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "My Model"
+    done = click.testing.CliRunner().invoke(
+        app.tfparallel, ["init", str(folder), "--way", way.value]
+    )
+    assert done.exit_code == 0, done.output
+    short = ("--set", "spec.trainer.epochs=null", "--set", "spec.trainer.steps=3")
+    command = (sys.executable, "-m", "tfparallel", "run", "job.yaml", "--output", "out", *short)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "Succeeded: my-model" in ended.stdout
+    assert [*folder.glob("out/claims/*/my-model/model.keras")]
+    assert submission.read(folder / "job.yaml").sources
+
+
+def test_it_never_overwrites(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text("mine")
+    done = click.testing.CliRunner().invoke(app.tfparallel, ["init", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "model.py exists already" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model.py"]
