@@ -23,6 +23,9 @@ _RIGHTS = (
     ("create", "", "configmaps", ""),
     ("get", "", "pods", "log"),
     ("list", "", "pods", ""),
+    ("create", "", "pods", ""),
+    ("delete", "", "pods", ""),
+    ("create", "", "pods", "exec"),
     ("create", "", "persistentvolumeclaims", ""),
     ("list", "events.k8s.io", "events", ""),
 )
