@@ -1,7 +1,7 @@
 """Checks the language of pages and of what the command says: `python -m testing.language`.
 
-Vale does it, by the rules in docs/.vale. Without it nothing is checked, which one sentence says; that
-fails a run of CI.
+Vale does it, by the rules in docs/.vale. Without it nothing is checked: one sentence says so, and
+a run of CI fails.
 """
 
 import ast
@@ -27,13 +27,12 @@ PAGES = (
             "cli",
             "install",
             "install-command",
-            "kind",
             "local",
+            "python-client",
             "sources",
             "status",
             "submit",
             "troubleshooting",
-            "your-cluster",
         )
     ),
     *sorted(paths.EXAMPLES.glob("**/README.md")),

@@ -167,7 +167,9 @@ def _build(compiler: str, name: str) -> None:
 
 def _settings(target: Target) -> dict[str, str]:
     """Return the compiler's variables; C is not optimized, because that takes minutes."""
-    uses_c = {"CGO_ENABLED": "1", "CGO_CFLAGS": "-O0 -w"} if target.needs_c else {"CGO_ENABLED": "0"}
+    uses_c = (
+        {"CGO_ENABLED": "1", "CGO_CFLAGS": "-O0 -w"} if target.needs_c else {"CGO_ENABLED": "0"}
+    )
     return {**uses_c, "GOFLAGS": "-buildvcs=false -mod=readonly"}
 
 
