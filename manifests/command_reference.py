@@ -35,7 +35,7 @@ def page(header: str) -> str:
         "# Command reference",
         "",
         "`tfparallel` trains jobs on your machine and on a cluster. To get it, see "
-        "[Install the command](install-command.md). `tfparallel VERB -h` prints the help of a verb.",
+        "[Install the command](install-command.md). `tfparallel VERB -h` prints its help.",
         "",
         *_synopsis(group, context),
         *_options(group, context),

@@ -34,7 +34,7 @@ def test_a_job_that_says_everything_changes_by_its_two_lines_alone() -> None:
 def test_every_shape_is_converted_with_its_comments_and_order(file: pathlib.Path) -> None:
     result = jobs.run(str(file))
     assert result.exit_code == 0, result.stderr
-    assert "written anew" not in result.stderr
+    assert "rewritten without" not in result.stderr
     before, after = file.read_text().splitlines(), result.stdout.splitlines()
     comments = [line for line in before if line.lstrip().startswith("#")]
     assert [line for line in after if line.lstrip().startswith("#")] == comments

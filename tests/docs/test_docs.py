@@ -250,7 +250,7 @@ def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
     files = [line.split("`")[1] for line in others]
     assert files == [file.name for file in paths.example_jobs(folder)]
     assert f"](images/{plans.image(folder).name})" in page
-    assert f"$ .venv/bin/tfparallel run {plans.DRAWN[folder].relative_to(paths.ROOT)}\n" in page
+    assert f"$ tfparallel run {plans.DRAWN[folder].relative_to(paths.ROOT)}\n" in page
 
 
 def test_every_option_of_compare_is_listed() -> None:

@@ -103,7 +103,7 @@ class _File:
     def _write(self, wanted: Sequence[Any], notices: list[str]) -> str:
         text = rewrite.rewrite(self.text, wanted)
         if text is None:
-            notices.append(f"{self.name}: written anew, without its comments and anchors")
+            notices.append(f"{self.name}: rewritten without its comments and anchors")
             text = yaml.dump_all(wanted, Dumper=_Dumper, sort_keys=False)
         return text if text.endswith("\n") else f"{text}\n"
 

@@ -1,0 +1,36 @@
+"""Messages come out of the code as sentences, and a run without Vale says so."""
+
+from pathlib import Path
+
+import pytest
+
+from testing import language
+from testing.cluster import binaries, console
+
+
+def test_sentences_are_messages_and_docstrings_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "verb.py"
+    file.write_text('"""A docstring of five words."""\nx = 1\ny = f"the job {x} is not\\n there"\n')
+    assert list(language.messages(tmp_path)) == [
+        language.Message(file, 3, "the job value is not there")
+    ]
+
+
+def test_every_page_in_scope_exists() -> None:
+    assert [page for page in language.PAGES if not page.is_file()] == []
+
+
+@pytest.mark.parametrize(("ci", "status"), [("", 0), ("true", 1)])
+def test_without_go_one_sentence_says_why_and_ci_fails(
+    ci: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: object) -> None:
+        raise console.ClusterError("Please install Go.")
+
+    monkeypatch.setattr(binaries, "ensure", refuse)
+    monkeypatch.setenv("CI", ci)
+    assert language.main() == status
+    printed = capsys.readouterr().out
+    assert printed == (
+        "The language is not checked, because Vale cannot be built: Please install Go.\n"
+    )
