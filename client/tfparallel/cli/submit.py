@@ -74,7 +74,8 @@ async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Jo
     out, err = display.consoles()
     message = next((c.message for c in finished.status.conditions if c.type == finished.state), "")
     console = out if finished.state == names.State.SUCCEEDED else err
-    console.print(f"{finished.state}: {job.name}: {message}", soft_wrap=True)
+    said = "" if screen.has_shown(message) else f": {message}"
+    console.print(f"{finished.state}: {job.name}{said}", soft_wrap=True)
     if finished.state == names.State.SUCCEEDED:
         out.print(f"get its model: tfparallel get model {job.name}", soft_wrap=True)
     return finished

@@ -59,6 +59,7 @@ class Display:
         self._colours: dict[str, str] = {}
         self._next_colour = itertools.cycle(_COLOURS)
         self._notes = notes
+        self._messages: set[str] = set()
 
     def __enter__(self) -> "Display":
         return self
@@ -101,12 +102,17 @@ class Display:
             self._colours[replica] = next(self._next_colour)
         return self._colours[replica]
 
+    def has_shown(self, message: str) -> bool:
+        """Whether an event has said so."""
+        return message in self._messages
+
     def note(self, text: str) -> None:
         """Show something that people should know."""
         self._err.print(rich_text.Text(text, "dim"), soft_wrap=True)
 
     def event(self, event: decision.Event) -> None:
         """Show what was decided."""
+        self._messages.add(event.message)
         warns = event.type is decision.EventType.WARNING
         style = "bold yellow" if warns else "bold"
         text = rich_text.Text.assemble((event.reason, style), f": {event.message}")
