@@ -94,8 +94,8 @@ def test_a_folder_becomes_a_job_that_is_followed_to_its_end(
     assert "progress" in out
     code, out, _ = command("logs", "lines", "--tail", "5")
     assert 0 < len(out.splitlines()) <= 5
-    code, _, err = command("logs", "lines", "worker-0")
-    assert (code, "its pod is gone" in err) == (2, True)
+    code, _, err = command("logs", "lines", "worker-7")
+    assert (code, "has no replica 'worker-7'" in err) == (2, True)
     code, out, _ = command("events", "lines")
     assert "JobStarted" in out
     code, out, _ = command("why", "lines")

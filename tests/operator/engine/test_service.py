@@ -29,7 +29,7 @@ async def test_a_part_that_ends_takes_the_process_with_it() -> None:
     class Ending(memory_api.MemoryApi):
         """Its list ends in an error that no part expects."""
 
-        async def page(self, *_: object) -> client.Listing:
+        async def page(self, *_: object, **__: object) -> client.Listing:
             raise ZeroDivisionError("a bug")
 
     given = settings.Settings("trainer:test", health_port=0)
