@@ -171,6 +171,14 @@ async def test_logs_are_those_of_the_coordinator_of_a_replica_or_of_all() -> Non
             await first("worker-1")
 
 
+async def test_a_replica_that_went_with_the_end_of_its_job_has_no_log() -> None:
+    roles = {"Chief": {}, "Worker": {"replicas": 2}}
+    finished = dataclasses.replace(SUCCEEDED, manifest={"spec": {"tfReplicaSpecs": roles}})
+    async with tfparallel.AsyncTrainerClient(ScriptedBackend(finished)) as client:
+        with pytest.raises(load.SpecError, match=r"worker-1 of digits has no log: its pod is gone"):
+            [line async for line in client.get_job_logs("digits", "worker-1")]
+
+
 async def test_the_blocking_client_works_where_a_loop_runs_as_in_a_notebook() -> None:
     place = ScriptedBackend(job(RUNNING), SUCCEEDED)
     with tfparallel.TrainerClient(place) as client:
