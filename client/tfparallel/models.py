@@ -65,6 +65,8 @@ class Operator:
     ready: int
     watched: tuple[str, ...]
     """The namespaces whose jobs it runs; empty: all."""
+    trainer_image: str = ""
+    """Of the replicas that have no template; empty: unknown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -158,11 +158,11 @@ class ClusterBackend:
         """Return the operators that are installed; None: your rights do not show them."""
         for scope in (None, _USUAL_NAMESPACE):
             try:
-                found = await self._api.list(resources.DEPLOYMENTS, scope, _OPERATORS)
+                listing = await self._api.list(resources.DEPLOYMENTS, scope, _OPERATORS)
             except api_errors.ApiError:
                 continue
-            if scope is None or found.items:
-                return [objects.parse_operator(body) for body in found.items]
+            if scope is None or listing.items:
+                return [objects.parse_operator(body) for body in listing.items]
         return None
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:

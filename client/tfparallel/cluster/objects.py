@@ -89,6 +89,7 @@ def parse_operator(body: api.Object) -> models.Operator:
         replicas=spec.get("replicas", 1),
         ready=status.get("readyReplicas", 0),
         watched=tuple(name.strip() for name in listed if name.strip()),
+        trainer_image=variables.get("TFPARALLEL_TRAINER_IMAGE", ""),
     )
 
 

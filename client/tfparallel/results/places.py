@@ -9,13 +9,9 @@ from tfparallel import errors, models
 from tfparallel.cluster import answers, backend
 from tfparallel.results import bucket, claim, files
 from tfparallel_operator.api import load, names
-from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import claims
 from tfparallel_trainer.storage import address
-
-_IMAGE_VARIABLE = "TFPARALLEL_TRAINER_IMAGE"
-_OPERATORS = "app.kubernetes.io/part-of=tfparallel"
 
 
 @contextlib.asynccontextmanager
@@ -80,11 +76,6 @@ def _image(pod_spec: Mapping[str, Any]) -> str | None:
 
 async def _operator_image(cluster: backend.ClusterBackend) -> str:
     """Return the trainer's image that the operator gives to jobs, or the usual name."""
-    with contextlib.suppress(api_errors.ApiError):
-        deployments = await cluster.api.list(resources.DEPLOYMENTS, None, _OPERATORS)
-        for deployment in deployments.items:
-            for container in deployment["spec"]["template"]["spec"]["containers"]:
-                for variable in container.get("env", []):
-                    if variable["name"] == _IMAGE_VARIABLE and variable.get("value"):
-                        return str(variable["value"])
-    return f"tfparallel-trainer:{importlib.metadata.version('tfparallel')}"
+    operators = await cluster.list_operators() or ()
+    image = next((operator.trainer_image for operator in operators if operator.trainer_image), None)
+    return image or f"tfparallel-trainer:{importlib.metadata.version('tfparallel')}"
