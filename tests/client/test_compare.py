@@ -18,7 +18,7 @@ from tfparallel.cli import app
 pytestmark = pytest.mark.usefixtures("processes")
 
 
-_ROOT = pathlib.Path(__file__).parents[3]
+_ROOT = pathlib.Path(__file__).parents[2]
 _DIGITS = str(_ROOT / "examples/digits/job.yaml")
 _COMMAND = (sys.executable, "-m", "tfparallel", "compare", _DIGITS)
 _SECONDS = 900

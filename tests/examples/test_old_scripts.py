@@ -72,7 +72,8 @@ def run(
 def run_job(python: pathlib.Path, file: pathlib.Path, output: pathlib.Path, *changes: str) -> str:
     """Run a job that fails; give what was shown."""
     job = ("run", str(file), "--output", str(output), *changes)
-    done = run(python, "-m", "tfparallel", *job, PYTHONPATH=f"{ROOT / 'operator'}")
+    paths = os.pathsep.join(str(ROOT / product) for product in ("client", "operator"))
+    done = run(python, "-m", "tfparallel", *job, PYTHONPATH=paths)
     assert done.returncode == 1, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
@@ -135,7 +136,7 @@ def test_what_fit_refuses_stands_in_the_status(tmp_path: pathlib.Path) -> None:
     )
     document = jobs.job({"Worker": ["python", "train.py"]})
     command = ("-m", "tfparallel", "run", str(jobs.write(tmp_path, document)))
-    paths = os.pathsep.join((str(ROOT / "operator"), str(ROOT / "trainer")))
+    paths = os.pathsep.join(str(ROOT / product) for product in ("client", "operator", "trainer"))
     done = run(
         pathlib.Path(sys.executable), *command, "--output", str(tmp_path / "out"), PYTHONPATH=paths
     )
