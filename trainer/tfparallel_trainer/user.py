@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, faults, random_state
+from tfparallel_trainer.contract import documentation
 from tfparallel_trainer.storage import fetch
 
 _REQUIRED = ("build_model", "training_data")
@@ -165,9 +166,8 @@ def load(source_dir: pathlib.Path, name: str, moved: Callable[[str], None] = _un
             functions[function] = value
         elif value is not None or function in _REQUIRED:
             what = "is not a function" if value is not None else "is missing"
-            raise errors.UserCodeError(
-                f"{path}: {function} {what}; define it as docs/model-interface.md shows."
-            )
+            section = documentation.reference(documentation.Section.MODEL_FILE)
+            raise errors.UserCodeError(f"{path}: {function} {what}; define it as {section} shows.")
     return Module(path, functions, moved=moved)
 
 

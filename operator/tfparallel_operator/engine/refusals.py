@@ -2,6 +2,7 @@
 
 from tfparallel_operator.api import names
 from tfparallel_operator.core import decision, observation
+from tfparallel_trainer.contract import documentation
 
 
 def invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
@@ -16,16 +17,18 @@ def invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
 def not_installed(manifest: decision.Manifest) -> observation.Refusal:
     """Say that the API server lacks a resource that the job needs."""
     if manifest["kind"] == "Workload":
+        section = documentation.reference(documentation.Section.QUEUES)
         queue = manifest["spec"]["queueName"]
         message = (
             f"the API server does not know Workloads of {manifest['apiVersion']}: install Kueue"
-            f" (see docs/scheduling.md), or remove the label {names.LABEL_QUEUE}={queue}"
+            f" (see {section}), or remove the label {names.LABEL_QUEUE}={queue}"
         )
         reason = names.Reason.KUEUE_NOT_INSTALLED
         return observation.Refusal(reason, message, final=False)
+    section = documentation.reference(documentation.Section.GANG_SCHEDULER)
     message = (
         f"the API server does not know PodGroups of {manifest['apiVersion']}: install their gang"
-        " scheduler (see docs/scheduling.md), or change scheduling.gang"
+        f" scheduler (see {section}), or change scheduling.gang"
     )
     reason = names.Reason.GANG_SCHEDULER_NOT_INSTALLED
     return observation.Refusal(reason, message, final=False)

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import environment
+from tfparallel_trainer.contract import documentation, environment
 from tfparallel_trainer.logs import console
 from tfparallel_trainer.mesh import tasks
 
@@ -70,6 +70,7 @@ def find(error: BaseException) -> Call | None:
 def explain(call: Call) -> str:
     """Say what to change."""
     place = f"{pathlib.Path(call.file).name}, line {call.line}"
+    pointer = f"See {documentation.reference(documentation.Section.KERAS_FIT)}."
     said = (
         f"Keras 3 cannot {call.method} under {call.strategy} in several processes: it fails in "
         f"Keras itself ({place}), whatever the model and the data."
@@ -82,13 +83,13 @@ def explain(call: Call) -> str:
     if call.method != "fit":
         return (
             f"{said} tfparallel_trainer.fit can train, and evaluate the validation_data that it is "
-            "given; its model predicts without the strategy. See docs/old-scripts.md."
+            f"given; its model predicts without the strategy. {pointer}"
         )
     if call.strategy == _SERVERS:
         return (
             f"{said} tfparallel_trainer.fit can, with the same arguments: let every process call "
-            "it, and remove the strategy and the lines that start a tf.distribute.Server. See "
-            "docs/old-scripts.md."
+            "it, and remove the strategy and the lines that start a tf.distribute.Server. "
+            f"{pointer}"
         )
     line = linecache.getline(call.file, call.line).strip()
     changed = re.sub(r"([\w.]+)\.fit\(", r"tfparallel_trainer.fit(\1, ", line, count=1)
@@ -96,8 +97,8 @@ def explain(call: Call) -> str:
         changed = "tfparallel_trainer.fit(model, …)"
     return (
         f"{said} tfparallel_trainer.fit can, with the same arguments. Import tfparallel_trainer, "
-        f"and write {changed!r} there{', after strategy.scope()' if call.strategy else ''}. See "
-        "docs/old-scripts.md."
+        f"and write {changed!r} there{', after strategy.scope()' if call.strategy else ''}. "
+        f"{pointer}"
     )
 
 

@@ -1,0 +1,63 @@
+"""The sections of the documentation that messages and descriptions of fields name exist."""
+
+import pathlib
+import re
+
+import pytest
+
+from testing import language, paths
+from tfparallel_trainer.contract import documentation
+
+PACKAGES = [
+    paths.ROOT / folder
+    for folder in (
+        "client/tfparallel",
+        "operator/tfparallel_operator",
+        "trainer/tfparallel_trainer",
+    )
+]
+CHART = [
+    *sorted((paths.ROOT / "charts/tfparallel-operator/templates").rglob("*.*")),
+    paths.ROOT / "charts/tfparallel-operator/values.yaml",
+]
+SECTION = re.compile(r'"([^"]+)" in the documentation')
+"""What `documentation.reference` writes."""
+
+
+def headings(page: pathlib.Path) -> list[str]:
+    return re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("section", documentation.Section, ids=lambda section: section.name)
+def test_a_section_that_messages_name_is_one_of_its_page(section: documentation.Section) -> None:
+    heading = section.value
+    assert headings(paths.PAGES / heading.file).count(heading.text) == 1
+    assert SECTION.findall(documentation.reference(section)) == [heading.text]
+
+
+@pytest.mark.parametrize("section", documentation.Section, ids=lambda section: section.name)
+def test_a_section_is_named_by_a_message(section: documentation.Section) -> None:
+    name = f"Section.{section.name}"
+    files = [file for package in PACKAGES for file in package.rglob("*.py")]
+    assert any(re.search(rf"{name}\b", file.read_text(encoding="utf-8")) for file in files)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_no_message_names_a_file_that_only_the_repository_has(package: pathlib.Path) -> None:
+    texts = {f"{m.file}:{m.line}": m.text for m in language.messages(package)}
+    assert not {place: text for place, text in texts.items() if "docs/" in text}
+
+
+def test_a_description_of_a_field_names_sections_that_exist() -> None:
+    [file] = (paths.ROOT / "manifests/base/crd").glob("tfparallel.dev_*.yaml")
+    text = file.read_text(encoding="utf-8")
+    every = {heading for page in paths.PAGES.glob("*.md") for heading in headings(page)}
+    named = set(SECTION.findall(" ".join(text.split())))
+    assert named
+    assert named <= every
+    assert "docs/" not in text
+
+
+@pytest.mark.parametrize("file", CHART, ids=lambda file: file.name)
+def test_the_chart_names_no_file_that_it_does_not_have(file: pathlib.Path) -> None:
+    assert "docs/" not in file.read_text(encoding="utf-8")

@@ -1,0 +1,29 @@
+"""The parts of the documentation that messages name, and how a message names one.
+
+Wheels and images hold no pages, and the project has no address: a heading can be found in any copy.
+"""
+
+import dataclasses
+import enum
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading of a page in docs/."""
+
+    file: str
+    text: str
+
+
+class Section(enum.Enum):
+    """Every section that a message names."""
+
+    GANG_SCHEDULER = Heading("scheduling.md", "When the scheduler is not installed")
+    KERAS_FIT = Heading("old-scripts.md", "Keras' fit")
+    MODEL_FILE = Heading("model-interface.md", "The model file: what you write")
+    QUEUES = Heading("scheduling.md", "Queues: Kueue")
+
+
+def reference(section: Section) -> str:
+    """Return the words by which a message names a section: the one place to put an address."""
+    return f'"{section.value.text}" in the documentation'
