@@ -47,7 +47,7 @@ class Engine:
     answers_command: tuple[str, ...]
     """Succeeds when the program can work."""
     step: str
-    """What the lines of a build's output hold that tell of a step."""
+    """What the lines of a build's output hold that report a step."""
 
     def answers(self) -> bool:
         """Whether the program is installed and its engine runs."""

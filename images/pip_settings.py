@@ -18,15 +18,15 @@ NOT_PASSED = {"find-links", "cache-dir", "no-index"}
 def secrets(folder: Path) -> Iterator[dict[str, Path]]:
     """Files by the secret ids of the Dockerfile; those that were made here vanish afterwards."""
     options = host_options()
-    found = {}
+    certificate_files = {}
     certificates = options.get("cert")
     if certificates is not None and Path(certificates).is_file():
-        found["ca.crt"] = Path(certificates)
+        certificate_files["ca.crt"] = Path(certificates)
     configuration = folder / "pip.conf"
     configuration.write_text(render(options), encoding="utf-8")
     configuration.chmod(0o600)
     try:
-        yield {"pip.conf": configuration, **found}
+        yield {"pip.conf": configuration, **certificate_files}
     finally:
         configuration.unlink()
 

@@ -50,7 +50,7 @@ def _own_store(folder: Path) -> Mapping[str, str]:
 def place(
     cluster: handle.Cluster, shell: readme.Shell, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Where the operator's image was pushed to: first in vain, for want of a password."""
+    """Where the operator's image was pushed to: the first push fails without a password."""
     if cluster.mode == settings.Kind.mode:
         pytest.skip("A registry inside a cluster needs root.")
     with registry.running(cluster, tmp_path_factory.mktemp("registry")) as running:

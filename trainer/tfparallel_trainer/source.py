@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _empty(folder: pathlib.Path) -> None:
-    """Begin anew: a node that starts again runs init containers again, in the same volumes."""
+    """Empty it, because a restarted node runs init containers again, in the same volumes."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

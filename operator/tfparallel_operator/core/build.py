@@ -122,9 +122,9 @@ def config(job: types.TFParallelJob, settings: Settings) -> decision.Manifest:
         data[CA_FILE_KEY] = settings.progress_ca
     if sum(map(len, data.values())) > LARGEST_CONFIG:
         del data[SPEC_KEY]
-    own = ownership.metadata(job, config_name(job))
-    own["annotations"] = {names.ANNOTATION_CONTENT: fingerprint(job, settings)}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": own, "data": data}
+    metadata = ownership.metadata(job, config_name(job))
+    metadata["annotations"] = {names.ANNOTATION_CONTENT: fingerprint(job, settings)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def fingerprint(job: types.TFParallelJob, settings: Settings) -> str:
@@ -183,11 +183,11 @@ def pod(
     """
     spec = replicas.by_role(job)[replica.role]
     template = copy.deepcopy(spec.template) or {}
-    given = template.get("metadata") or {}
-    own = ownership.metadata(job, replica.pod_name(job.metadata.name))
-    own["annotations"] = dict(given.get("annotations") or {})
-    own["labels"] = {
-        **(given.get("labels") or {}),
+    template_metadata = template.get("metadata") or {}
+    metadata = ownership.metadata(job, replica.pod_name(job.metadata.name))
+    metadata["annotations"] = dict(template_metadata.get("annotations") or {})
+    metadata["labels"] = {
+        **(template_metadata.get("labels") or {}),
         **ownership.labels(job),
         names.LABEL_ROLE: replica.role.label,
         names.LABEL_INDEX: str(replica.index),
@@ -222,9 +222,9 @@ def pod(
         memory.grow(container, job.spec.run_policy.out_of_memory, memory_growths)
     if settings.progress_url and replica == replicas.coordinator(job):
         _report_progress(pod_spec, container, job, settings)
-    made = {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": pod_spec}
-    gang.join(made, job, settings.gangs, attempt, replica_attempt)
-    return made
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+    gang.join(manifest, job, settings.gangs, attempt, replica_attempt)
+    return manifest
 
 
 def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:
@@ -241,12 +241,12 @@ def pod_group(job: types.TFParallelJob, manifest: decision.Manifest) -> decision
 
 def _container(pod_spec: dict[str, Any]) -> dict[str, Any]:
     """Return the container that trains, added to the pod where the template has none."""
-    given: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
-    for container in given:
+    listed: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
+    for container in listed:
         if container.get("name") == names.CONTAINER:
             return container
-    given.append({"name": names.CONTAINER})
-    return given[-1]
+    listed.append({"name": names.CONTAINER})
+    return listed[-1]
 
 
 def _fill_container(
@@ -258,7 +258,7 @@ def _fill_container(
 ) -> None:
     port = cluster_spec.port(job, replica)
     ports = container.setdefault("ports", [])
-    if not any(given.get("name") == names.PORT_NAME for given in ports):
+    if not any(declared.get("name") == names.PORT_NAME for declared in ports):
         ports.append({"name": names.PORT_NAME, "containerPort": port})
     if spec.devices is not None:
         request_devices(container.setdefault("resources", {}), spec)

@@ -36,7 +36,7 @@ class Request:
 def training(module: user.Module, request: Request) -> feed.Feed:
     """The training examples, prepared ahead.
 
-    What is found by its number is shuffled anew for each epoch; data sets and generators are as
+    Examples that have numbers are shuffled again for each epoch; data sets and generators stay as
     they are.
 
     Raises:
