@@ -32,6 +32,8 @@ PAGES = (
             "sources",
             "status",
             "submit",
+            "tfjob",
+            "trainjob",
             "troubleshooting",
         )
     ),

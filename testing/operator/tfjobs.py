@@ -8,8 +8,7 @@ import yaml
 from click import testing
 
 from tfparallel.cli import app
-from tfparallel.convert import tfjob
-from tfparallel.convert.differences import Difference
+from tfparallel.convert import conversion, tfjob
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -50,32 +49,32 @@ def plain(change: Change = lambda _: None) -> Document:
 
 
 def policy(document: Document) -> Document:
-    found: Document = document["spec"]["runPolicy"]
-    return found
+    fields: Document = document["spec"]["runPolicy"]
+    return fields
 
 
 def roles(document: Document) -> Document:
-    found: Document = document["spec"]["tfReplicaSpecs"]
-    return found
+    fields: Document = document["spec"]["tfReplicaSpecs"]
+    return fields
 
 
 def worker(document: Document) -> Document:
-    found: Document = roles(document)["Worker"]
-    return found
+    fields: Document = roles(document)["Worker"]
+    return fields
 
 
 def pod(document: Document) -> Document:
-    found: Document = worker(document)["template"]["spec"]
-    return found
+    fields: Document = worker(document)["template"]["spec"]
+    return fields
 
 
-def convert(document: Document, *, write_defaults: bool = True) -> tfjob.Converted:
+def convert(document: Document, *, write_defaults: bool = True) -> conversion.Converted:
     return tfjob.convert(document, write_defaults=write_defaults)
 
 
-def found(converted: tfjob.Converted) -> set[Difference]:
+def differences(converted: conversion.Converted) -> set[conversion.Difference]:
     return {notice.difference for notice in converted.notices}
 
 
-def run(*arguments: str, given: str = "") -> testing.Result:
-    return testing.CliRunner().invoke(app.tfparallel, ["convert", *arguments], input=given)
+def run(*arguments: str, text: str = "") -> testing.Result:
+    return testing.CliRunner().invoke(app.tfparallel, ["convert", *arguments], input=text)

@@ -1,4 +1,4 @@
-"""`tfparallel convert`: a TFJob means the same afterwards, and what does not is told."""
+"""`tfparallel convert`: a TFJob means the same afterwards, and what does not is reported."""
 
 import copy
 import difflib
@@ -7,16 +7,17 @@ import pathlib
 import pytest
 
 from testing.operator import tfjobs as jobs
-from tfparallel.convert import tfjob
-from tfparallel.convert.differences import Difference
+from tfparallel.convert import conversion, tfjob
+from tfparallel.convert.tfjob_differences import TFJobDifference
 from tfparallel_operator.api import load, names, types
 
 SHAPES = sorted((pathlib.Path(__file__).parent / "tfjobs").glob("*.yaml"))
 
 
 def test_a_job_that_says_everything_changes_by_its_two_lines_alone() -> None:
-    result = jobs.run("-", given=jobs.PLAIN)
-    assert (result.exit_code, result.stderr) == (0, "")
+    result = jobs.run("-", text=jobs.PLAIN)
+    assert result.exit_code == 0
+    assert "COSMETIC" not in result.stderr
     changed = [
         line
         for line in difflib.ndiff(jobs.PLAIN.splitlines(), result.stdout.splitlines())
@@ -39,43 +40,55 @@ def test_every_shape_is_converted_with_its_comments_and_order(file: pathlib.Path
     comments = [line for line in before if line.lstrip().startswith("#")]
     assert [line for line in after if line.lstrip().startswith("#")] == comments
     documents = load.parse_documents(result.stdout, "converted")
-    made = [one for document in documents for one in document.get("items", [document])]
-    assert any(load.parse_job(job).spec for job in made if job["kind"] == names.KIND)
+    objects = [item for document in documents for item in document.get("items", [document])]
+    assert any(load.parse_job(job).spec for job in objects if job["kind"] == names.KIND)
     assert "kubeflow.org" not in result.stdout
 
 
-CASES: list[tuple[Difference, jobs.Change]] = [
-    (Difference.RESTART_POLICY, lambda d: jobs.worker(d).pop("restartPolicy")),
-    (Difference.RESTART_POLICY, lambda d: jobs.worker(d).update(restartPolicy=None)),
-    (Difference.CLEAN_POD_POLICY, lambda d: d["spec"].pop("runPolicy")),
-    (Difference.BACKOFF_LIMIT, lambda d: jobs.worker(d).update(restartPolicy="ExitCode")),
-    (Difference.COUNTED, lambda d: jobs.policy(d).update(backoffLimit=2)),
-    (Difference.TOGETHER, lambda d: jobs.worker(d).update(restartPolicy="OnFailure")),
-    (Difference.ALWAYS, lambda d: jobs.worker(d).update(restartPolicy="Always")),
+CASES: list[tuple[TFJobDifference, jobs.Change]] = [
+    (TFJobDifference.RESTART_POLICY, lambda d: jobs.worker(d).pop("restartPolicy")),
+    (TFJobDifference.RESTART_POLICY, lambda d: jobs.worker(d).update(restartPolicy=None)),
+    (TFJobDifference.CLEAN_POD_POLICY, lambda d: d["spec"].pop("runPolicy")),
+    (TFJobDifference.BACKOFF_LIMIT, lambda d: jobs.worker(d).update(restartPolicy="ExitCode")),
+    (TFJobDifference.COUNTED, lambda d: jobs.policy(d).update(backoffLimit=2)),
+    (TFJobDifference.TOGETHER, lambda d: jobs.worker(d).update(restartPolicy="OnFailure")),
+    (TFJobDifference.ALWAYS, lambda d: jobs.worker(d).update(restartPolicy="Always")),
     *(
         (
             difference,
             lambda d: jobs.roles(d).update(Evaluator=jobs.worker(d) | {"replicas": 1}),
         )
         for difference in (
-            Difference.EVALUATOR_FAILS,
-            Difference.EVALUATOR_GRACE,
-            Difference.EVALUATOR_ADDRESS,
+            TFJobDifference.EVALUATOR_FAILS,
+            TFJobDifference.EVALUATOR_GRACE,
+            TFJobDifference.EVALUATOR_ADDRESS,
         )
     ),
     (
-        Difference.MASTER,
+        TFJobDifference.MASTER,
         lambda d: jobs.roles(d).update(Master=jobs.roles(d).pop("Chief")),
     ),
-    (Difference.SERVERS, lambda d: jobs.roles(d).update(PS=jobs.roles(d).pop("Chief"))),
-    (Difference.ONE_REPLICA, lambda d: jobs.roles(d).pop("Worker")),
+    (TFJobDifference.SERVERS, lambda d: jobs.roles(d).update(PS=jobs.roles(d).pop("Chief"))),
+    (TFJobDifference.ONE_REPLICA, lambda d: jobs.roles(d).pop("Worker")),
     (
-        Difference.GIVEN_TF_CONFIG,
+        TFJobDifference.TEMPLATE_TF_CONFIG,
         lambda d: jobs.pod(d)["containers"][0].update(env=[{"name": "TF_CONFIG", "value": "{}"}]),
     ),
-    (Difference.HOSTNAME, lambda d: jobs.pod(d).update(hostname="me", subdomain="here")),
     (
-        Difference.LABELS,
+        TFJobDifference.DISRUPTION,
+        lambda d: jobs.roles(d)["Chief"].update(restartPolicy="OnFailure"),
+    ),
+    (
+        TFJobDifference.NETWORK,
+        lambda d: jobs.pod(d)["containers"][0].update(ports=[{"containerPort": 6006}]),
+    ),
+    (
+        TFJobDifference.ADDRESSES,
+        lambda d: jobs.pod(d)["containers"][0].update(args=["--chief=plain-chief-0.ns.svc:2222"]),
+    ),
+    (TFJobDifference.HOSTNAME, lambda d: jobs.pod(d).update(hostname="me", subdomain="here")),
+    (
+        TFJobDifference.LABELS,
         lambda d: jobs.pod(d).update(
             topologySpreadConstraints=[
                 {"labelSelector": {"matchLabels": {"tf-job-name": "plain"}}, "maxSkew": 1}
@@ -83,77 +96,129 @@ CASES: list[tuple[Difference, jobs.Change]] = [
         ),
     ),
     (
-        Difference.LABELS,
+        TFJobDifference.LABELS,
         lambda d: jobs.pod(d).update(nodeSelector={"training.kubeflow.org/job-role": "master"}),
     ),
-    (Difference.DEADLINE, lambda d: jobs.policy(d).update(activeDeadlineSeconds=60)),
+    (TFJobDifference.DEADLINE, lambda d: jobs.policy(d).update(activeDeadlineSeconds=60)),
     (
-        Difference.SCHEDULING_POLICY,
+        TFJobDifference.SCHEDULING_POLICY,
         lambda d: jobs.policy(d).update(schedulingPolicy={"queue": "a"}),
     ),
     (
-        Difference.POD_GROUP,
+        TFJobDifference.POD_GROUP,
         lambda d: jobs.worker(d)["template"].update(
             metadata={"annotations": {"scheduling.k8s.io/group-name": "plain"}}
         ),
     ),
     (
-        Difference.MANAGED_BY,
+        TFJobDifference.MANAGED_BY,
         lambda d: jobs.policy(d).update(managedBy="kubeflow.org/training-operator"),
     ),
     (
-        Difference.QUEUE,
+        TFJobDifference.QUEUE,
         lambda d: d["metadata"].update(labels={"kueue.x-k8s.io/queue-name": "research"}),
     ),
     (
-        Difference.ROLE_KEYS,
+        TFJobDifference.ROLE_KEYS,
         lambda d: jobs.roles(d).update(WORKER=jobs.roles(d).pop("Worker")),
     ),
-    (Difference.NO_REPLICAS, lambda d: jobs.worker(d).update(replicas=0)),
-    (Difference.CLEAN_WORD, lambda d: jobs.policy(d).update(cleanPodPolicy="running")),
-    (Difference.SUCCESS_WORD, lambda d: d["spec"].update(successPolicy="allworkers")),
-    (Difference.MISPLACED, lambda d: d["spec"].update(cleanPodPolicy="All", runPolicy=None)),
-    (Difference.UNKNOWN, lambda d: d["spec"].update(tfRpcLayer="grpc")),
-    (Difference.UNKNOWN, lambda d: jobs.policy(d).update(cleanPodDelay="5m")),
-    (Difference.UNKNOWN, lambda d: jobs.worker(d).update(tfPort=2222)),
-    (Difference.UNKNOWN, lambda d: d.update(extra=1)),
-    (Difference.EXPORTED, lambda d: d["metadata"].update(uid="1", generation=3)),
-    (Difference.EXPORTED, lambda d: d.update(status={"conditions": []})),
+    (TFJobDifference.NO_REPLICAS, lambda d: jobs.worker(d).update(replicas=0)),
+    (TFJobDifference.CLEAN_WORD, lambda d: jobs.policy(d).update(cleanPodPolicy="running")),
+    (TFJobDifference.SUCCESS_WORD, lambda d: d["spec"].update(successPolicy="allworkers")),
+    (TFJobDifference.MISPLACED, lambda d: d["spec"].update(cleanPodPolicy="All", runPolicy=None)),
+    (TFJobDifference.UNKNOWN, lambda d: d["spec"].update(tfRpcLayer="grpc")),
+    (TFJobDifference.UNKNOWN, lambda d: jobs.policy(d).update(cleanPodDelay="5m")),
+    (TFJobDifference.UNKNOWN, lambda d: jobs.worker(d).update(tfPort=2222)),
+    (TFJobDifference.UNKNOWN, lambda d: d.update(extra=1)),
+    (TFJobDifference.EXPORTED, lambda d: d["metadata"].update(uid="1", generation=3)),
+    (TFJobDifference.EXPORTED, lambda d: d.update(status={"conditions": []})),
 ]
+
+
+DEFAULTS: list[tuple[TFJobDifference, jobs.Change]] = [
+    (TFJobDifference.DEFAULT_RESTART_POLICY, lambda d: jobs.worker(d).pop("restartPolicy")),
+    (TFJobDifference.DEFAULT_CLEAN_POD_POLICY, lambda d: d["spec"].pop("runPolicy")),
+    (
+        TFJobDifference.DEFAULT_BACKOFF_LIMIT,
+        lambda d: jobs.worker(d).update(restartPolicy="OnFailure"),
+    ),
+]
+"""What differs when defaults are not written."""
+
+FIRST_VERSION = {
+    TFJobDifference.REPLICA_LIST,
+    TFJobDifference.TERMINATION_POLICY,
+    TFJobDifference.OLD_FIELDS,
+}
+"""What tests/client/test_convert_first_version.py tries."""
+
+OTHER_OBJECTS = {TFJobDifference.SERVICES}
+"""What objects next to a job depend on: see tests/client/test_convert_files.py."""
 
 
 @pytest.mark.parametrize(
     ("difference", "change"), CASES, ids=[f"{n}-{case[0].name}" for n, case in enumerate(CASES)]
 )
-def test_what_is_different_is_told_and_the_job_is_valid(
-    difference: Difference, change: jobs.Change
+def test_what_is_different_is_reported_and_the_job_is_valid(
+    difference: TFJobDifference, change: jobs.Change
 ) -> None:
-    assert not jobs.convert(jobs.plain()).notices
-    given = jobs.plain(change)
-    kept = copy.deepcopy(given)
-    converted = jobs.convert(given)
-    assert difference in jobs.found(converted)
-    assert given == kept
+    assert jobs.differences(jobs.convert(jobs.plain())) == {TFJobDifference.DISRUPTION}
+    document = jobs.plain(change)
+    before = copy.deepcopy(document)
+    converted = jobs.convert(document)
+    assert difference in jobs.differences(converted)
+    assert document == before
     assert load.parse_job(converted.document).metadata.name == "plain"
 
 
-def test_every_difference_that_depends_on_the_job_is_tried() -> None:
-    tried = {case[0] for case in CASES}
-    assert tried == {one for one in Difference if not one.value.everywhere}
+@pytest.mark.parametrize(
+    ("difference", "change"), DEFAULTS, ids=[case[0].name for case in DEFAULTS]
+)
+def test_a_default_that_is_not_written_is_a_difference_in_behavior(
+    difference: TFJobDifference, change: jobs.Change
+) -> None:
+    converted = jobs.convert(jobs.plain(change), write_defaults=False)
+    [notice] = [notice for notice in converted.notices if notice.difference is difference]
+    assert notice.severity is conversion.Severity.BEHAVIOR
+    assert difference not in jobs.differences(jobs.convert(jobs.plain(change)))
+
+
+def test_a_job_that_never_says_never_has_no_word_on_disruptions() -> None:
+    def retries(document: jobs.Document) -> None:
+        for role in jobs.roles(document).values():
+            role["restartPolicy"] = "OnFailure"
+
+    differences = jobs.differences(jobs.convert(jobs.plain(retries)))
+    assert TFJobDifference.DISRUPTION not in differences
+
+
+def test_the_ports_of_peers_are_no_reason_to_speak_of_the_network() -> None:
+    def peers(document: jobs.Document) -> None:
+        ports = [{"name": names.PORT_NAME, "containerPort": 3333}]
+        jobs.pod(document)["containers"][0]["ports"] = ports
+
+    assert TFJobDifference.NETWORK not in jobs.differences(jobs.convert(jobs.plain(peers)))
+
+
+def test_every_difference_that_may_depend_on_a_job_is_tried() -> None:
+    tried = {case[0] for case in (*CASES, *DEFAULTS)} | FIRST_VERSION | OTHER_OBJECTS
+    assert set(TFJobDifference) - tried == {TFJobDifference.ENVIRONMENT}
 
 
 def test_a_scheduling_policy_is_kept_with_what_it_says() -> None:
     known = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
-    given = {**known, "queue": "", "priorityClass": None, "other": 1}
-    converted = jobs.convert(jobs.plain(lambda d: jobs.policy(d).update(schedulingPolicy=given)))
+    policy = {**known, "queue": "", "priorityClass": None, "other": 1}
+    converted = jobs.convert(jobs.plain(lambda d: jobs.policy(d).update(schedulingPolicy=policy)))
     assert converted.document["spec"]["runPolicy"]["schedulingPolicy"] == known
-    assert {Difference.SCHEDULING_POLICY, Difference.UNKNOWN} <= jobs.found(converted)
+    assert {TFJobDifference.SCHEDULING_POLICY, TFJobDifference.UNKNOWN} <= jobs.differences(
+        converted
+    )
 
 
 def test_another_manager_is_kept() -> None:
-    given = jobs.plain(lambda d: jobs.policy(d).update(managedBy="kueue.x-k8s.io/multikueue"))
+    document = jobs.plain(lambda d: jobs.policy(d).update(managedBy="kueue.x-k8s.io/multikueue"))
     assert (
-        jobs.convert(given).document["spec"]["runPolicy"]["managedBy"]
+        jobs.convert(document).document["spec"]["runPolicy"]["managedBy"]
         == "kueue.x-k8s.io/multikueue"
     )
 
@@ -169,9 +234,9 @@ def test_the_defaults_of_tfjob_are_written() -> None:
     assert spec.run_policy.backoff_limit == tfjob.UNLIMITED
     assert spec.tf_replica_specs[types.Role.WORKER].restart_policy is types.RestartPolicy.NEVER
     assert spec.tf_replica_specs[types.Role.WORKER].replicas == 1
-    made = jobs.convert(jobs.plain(bare), write_defaults=False).document
-    assert "runPolicy" not in made["spec"]
-    assert "restartPolicy" not in jobs.worker(made)
+    converted = jobs.convert(jobs.plain(bare), write_defaults=False).document
+    assert "runPolicy" not in converted["spec"]
+    assert "restartPolicy" not in jobs.worker(converted)
 
 
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1", "v1alpha2"])
@@ -183,7 +248,7 @@ def test_an_absent_clean_pod_policy_means_what_it_meant_in_that_version(version:
     assert jobs.policy(jobs.convert(jobs.plain(old)).document) == {"cleanPodPolicy": "Running"}
 
 
-def test_given_fields_are_kept_as_they_are() -> None:
+def test_fields_that_a_job_has_are_kept_as_they_are() -> None:
     def full(document: jobs.Document) -> None:
         jobs.policy(document).update(
             cleanPodPolicy="All", ttlSecondsAfterFinished=0, backoffLimit=0, suspend=True
@@ -195,8 +260,8 @@ def test_given_fields_are_kept_as_they_are() -> None:
             {"name": "tfjob-port", "containerPort": 3333}
         ]
 
-    given = jobs.plain(full)
-    assert jobs.convert(given).document["spec"] == given["spec"]
+    document = jobs.plain(full)
+    assert jobs.convert(document).document["spec"] == document["spec"]
 
 
 def test_a_tf_config_that_tfjob_leaves_alone_stays() -> None:
@@ -205,8 +270,8 @@ def test_a_tf_config_that_tfjob_leaves_alone_stays() -> None:
         jobs.worker(document)["replicas"] = 1
         jobs.pod(document)["containers"][0]["env"] = [{"name": "TF_CONFIG", "value": "{}"}]
 
-    made = jobs.convert(jobs.plain(alone)).document
-    assert jobs.pod(made)["containers"][0]["env"] == [{"name": "TF_CONFIG", "value": "{}"}]
+    converted = jobs.convert(jobs.plain(alone)).document
+    assert jobs.pod(converted)["containers"][0]["env"] == [{"name": "TF_CONFIG", "value": "{}"}]
 
 
 def test_other_variables_and_containers_keep_theirs() -> None:

@@ -16,14 +16,9 @@ from tfparallel_operator.api import load, types
 
 REFUSED: list[tuple[str, jobs.Change, str]] = [
     (
-        "first version",
-        lambda d: d.update(apiVersion="kubeflow.org/v1alpha1", spec={"replicaSpecs": []}),
-        "apiVersion: received 'kubeflow.org/v1alpha1'; only kubeflow.org/v1,",
-    ),
-    (
-        "older than that",
-        lambda d: d.update(apiVersion="mlkube.io/v1beta1", kind="TfJob"),
-        "apiVersion: received 'mlkube.io/v1beta1'",
+        "another group",
+        lambda d: d.update(apiVersion="batch/v1"),
+        "apiVersion: received 'batch/v1'; write the roles below spec.tfReplicaSpecs",
     ),
     (
         "unknown role",
@@ -60,7 +55,7 @@ REFUSED: list[tuple[str, jobs.Change, str]] = [
     ("change", "sentence"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
 )
 def test_what_means_nothing_here_is_refused(change: jobs.Change, sentence: str) -> None:
-    result = jobs.run("-", given=yaml.safe_dump(jobs.plain(change)))
+    result = jobs.run("-", text=yaml.safe_dump(jobs.plain(change)))
     assert result.exit_code == 2
     assert result.stdout == ""
     assert sentence in result.stderr
@@ -86,10 +81,12 @@ def test_files_without_a_tfjob_pass_unless_there_is_none_at_all(tmp_path: pathli
     (tmp_path / "service.yaml").write_text(other)
     result = jobs.run(str(tmp_path / "service.yaml"), str(tmp_path / "job.yaml"))
     assert result.stdout.startswith(f"{other}---\n")
-    assert "Service without a name: names labels of TFJob's pods" in result.stderr
+    assert "service.yaml: Service without a name\n" in result.stderr
+    assert "- labels of pods: spec\n" in result.stderr
+    assert "- who may connect to a pod: spec\n" in result.stderr
     result = jobs.run(str(tmp_path / "service.yaml"))
     assert result.exit_code == 2
-    assert result.stderr == "error: expected kind 'TFJob', received 'Service'\n"
+    assert result.stderr == "error: expected kind 'TFJob' or 'TrainJob', received 'Service'\n"
 
 
 @pytest.mark.parametrize("kind", ["List", "TFJobList"])
@@ -99,11 +96,11 @@ def test_lists_are_converted_as_json_too(kind: str) -> None:
         "kind": kind,
         "items": [jobs.plain(), jobs.plain()],
     }
-    result = jobs.run("-", given=json.dumps(listing, indent=2))
+    result = jobs.run("-", text=json.dumps(listing, indent=2))
     assert result.exit_code == 0, result.stderr
-    made = json.loads(result.stdout)
-    assert (made["apiVersion"], made["kind"]) == ("v1", "List")
-    assert [load.parse_job(item).metadata.name for item in made["items"]] == ["plain", "plain"]
+    listing = json.loads(result.stdout)
+    assert (listing["apiVersion"], listing["kind"]) == ("v1", "List")
+    assert [load.parse_job(item).metadata.name for item in listing["items"]] == ["plain", "plain"]
 
 
 def test_what_cannot_be_edited_is_written_anew() -> None:
@@ -111,23 +108,67 @@ def test_what_cannot_be_edited_is_written_anew() -> None:
         document["status"] = {"a": 1}
 
     text = "&all " + json.dumps(jobs.plain(old)).replace('"name": "plain"', '? "name"\n: "plain"')
-    result = jobs.run("-", given=text)
+    result = jobs.run("-", text=text)
     assert result.exit_code == 0, result.stderr
     shared = jobs.PLAIN.replace(
         "    Chief:\n      restartPolicy: Never\n", "    Chief: &it\n"
     ).replace(
         "      replicas: 2\n      restartPolicy: Never\n      template:", "      <<: *it\n      x:"
     )
-    result = jobs.run("-", given=f"# lost\n{shared}")
+    result = jobs.run("-", text=f"# lost\n{shared}")
     assert result.exit_code == 0, result.stderr
-    made = yaml.safe_load(result.stdout)
-    assert jobs.worker(made)["restartPolicy"] == "Never"
-    assert load.parse_job(made).spec.tf_replica_specs[types.Role.WORKER].template is not None
+    job = yaml.safe_load(result.stdout)
+    assert jobs.worker(job)["restartPolicy"] == "Never"
+    assert load.parse_job(job).spec.tf_replica_specs[types.Role.WORKER].template is not None
 
 
-def test_run_tells_what_makes_a_job_of_a_tfjob(tmp_path: pathlib.Path) -> None:
+def test_an_object_that_names_a_pod_has_to_name_another(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "all.yaml").write_text(
+        f"{jobs.PLAIN}---\nkind: Ingress\nmetadata: {{name: board}}\n"
+        "spec: {backend: plain-chief-0}\n"
+    )
+    result = jobs.run(str(tmp_path / "all.yaml"))
+    assert "all.yaml: Ingress board\n" in result.stderr
+    assert "- Services: spec (plain-chief-0)\n" in result.stderr
+
+
+def test_the_difference_of_a_file_is_a_unified_diff(tmp_path: pathlib.Path) -> None:
+    file, other = tmp_path / "job.yaml", tmp_path / "other.yaml"
+    file.write_text(jobs.PLAIN.rstrip("\n"))
+    other.write_text("kind: Service\n")
+    result = jobs.run("--diff", str(file), str(other))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[:2] == [f"--- {file}", f"+++ {file}"]
+    lines = result.stdout.splitlines()[3:]
+    before = {line[1:] for line in lines if line[0] in " -"}
+    assert before <= set(jobs.PLAIN.splitlines())
+    assert "-kind: TFJob" in lines
+    assert "+kind: TFParallelJob" in lines
+    assert "\\ No newline at end of file" in lines
+    assert str(other) not in result.stdout
+
+
+def test_every_line_of_the_report_fits_80_columns(tmp_path: pathlib.Path) -> None:
+    def old(document: jobs.Document) -> None:
+        document["status"] = {}
+        jobs.pod(document)["topologySpreadConstraints"] = [
+            {"labelSelector": {"matchLabels": {"tf-job-name": "plain"}}, "maxSkew": 1}
+        ]
+
+    result = jobs.run("-", text=yaml.safe_dump(jobs.plain(old)))
+    lines = result.stderr.splitlines()
+    assert max(map(len, lines)) <= 80
+    headings = [line.partition(":")[0] for line in lines if line.partition(":")[0].isupper()]
+    assert headings == ["BREAKING", "BEHAVIOR", "COSMETIC"]
+    rest = " ".join(" ".join(lines).split("Every TFJob also differs by: ")[1].split())
+    assert rest.startswith("environment in TF_CONFIG; addresses; ")
+    assert rest.endswith('See "Differences for every TFJob" in the documentation.')
+
+
+@pytest.mark.parametrize("kind", ["TFJob", "TrainJob"])
+def test_validate_names_what_makes_a_job_of_it(tmp_path: pathlib.Path, kind: str) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(jobs.PLAIN)
+    file.write_text(jobs.PLAIN.replace("TFJob", kind))
     result = testing.CliRunner().invoke(app.tfparallel, ["validate", str(file)])
     assert result.exit_code == 2
     assert f"tfparallel convert {file} makes one of it" in result.stderr
@@ -140,13 +181,13 @@ _words = strategies.sampled_from([None, "Never", "Always", "OnFailure", "ExitCod
 def tfjobs(draw: strategies.DrawFn) -> jobs.Document:
     """A TFJob with some of its fields, valid once it is converted."""
     document = jobs.plain()
-    spec, found_roles = document["spec"], jobs.roles(document)
-    for role in found_roles.values():
+    spec, roles = document["spec"], jobs.roles(document)
+    for role in roles.values():
         role["restartPolicy"] = draw(_words)
         if draw(strategies.booleans()):
             role.pop("restartPolicy")
     if draw(strategies.booleans()):
-        found_roles["worker"] = found_roles.pop("Worker")
+        roles["worker"] = roles.pop("Worker")
     spec["runPolicy"] = draw(
         strategies.fixed_dictionaries(
             {},
@@ -172,8 +213,8 @@ def test_the_text_says_what_was_converted(
     style = flow.draw(strategies.sampled_from([False, None, True]))
     unshared = json.loads(json.dumps(document))
     text = yaml.safe_dump(unshared, indent=indent, default_flow_style=style, sort_keys=False)
-    wanted = jobs.convert(document).document
-    made = rewrite.rewrite(f"# kept\n{text}", [wanted])
-    assert made is not None
-    assert made.startswith("# kept\n")
-    assert yaml.safe_load(made) == wanted
+    converted = jobs.convert(document).document
+    rewritten = rewrite.rewrite(f"# kept\n{text}", [converted])
+    assert rewritten is not None
+    assert rewritten.startswith("# kept\n")
+    assert yaml.safe_load(rewritten) == converted

@@ -1,27 +1,66 @@
-"""The page on TFJob, docs/tfjob.md, against what `tfparallel convert` does."""
+"""The pages on TFJob and TrainJob against what `tfparallel convert` does."""
 
+import pathlib
 import re
+from collections.abc import Sequence
 
+import pytest
+
+from testing import pages, paths
 from testing.operator import tfjobs as jobs
 from tfparallel.cli import convert
-from tfparallel.convert import differences, template
+from tfparallel.convert import command, conversion, template
+
+PAGES = {"tfjob.md": command.TFJOB, "trainjob.md": command.TRAINJOB}
 
 
-def test_the_page_shows_every_difference() -> None:
-    page = (jobs.ROOT / "docs/tfjob.md").read_text()
-    assert differences.table() in page
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_every_difference(page: str) -> None:
+    text, kind = (paths.PAGES / page).read_text(), PAGES[page]
+    special = [row for row in kind.differences if not row.value.is_general]
+    general = [row for row in kind.differences if row.value.is_general]
+    for heading, rows in (("What is different", special), (kind.section.value.text, general)):
+        section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+        assert conversion.table(rows, kind.name) in section
+    for severity, meaning in conversion.MEANINGS.items():
+        assert f"| {severity} | {meaning} |" in text
 
 
-def test_the_example_of_the_page_is_what_convert_makes() -> None:
-    page = (jobs.ROOT / "docs/tfjob.md").read_text()
-    before, after = page.split("<!-- convert -->\n")[1:3]
-    given = before.split("```yaml\n")[1].split("```")[0]
-    wanted = after.split("```yaml\n")[1].split("```")[0]
-    result = jobs.run("-", given=given)
-    assert result.stdout == wanted
-    told = after.split("```console\n")[1].split("```")[0]
-    notices = result.stderr.replace("standard input", "mnist.yaml")
-    assert told == f"$ tfparallel convert mnist.yaml > job.yaml\n{notices}"
+@pytest.mark.parametrize("page", PAGES)
+def test_the_example_of_a_page_is_what_convert_writes(
+    page: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = paths.PAGES / page
+    before, *rest = pages.blocks(file, "yaml")
+    [shown] = [
+        block
+        for block in pages.blocks(file, "console")
+        if block.startswith("$ tfparallel convert mnist.yaml >")
+    ]
+    (tmp_path / "mnist.yaml").write_text(before)
+    result = jobs.run("mnist.yaml")
+    assert result.stdout == rest[0]
+    assert shown == f"$ tfparallel convert mnist.yaml > job.yaml\n{result.stderr}"
+
+
+def test_the_diff_of_the_page_is_what_convert_prints(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = paths.PAGES / "tfjob.md"
+    (tmp_path / "mnist.yaml").write_text(pages.blocks(page, "yaml")[0])
+    assert jobs.run("--diff", "mnist.yaml").stdout == pages.blocks(page, "diff")[1]
+
+
+def test_every_option_of_convert_is_listed() -> None:
+    text = (paths.PAGES / "tfjob.md").read_text()
+    for option in convert.command.params:
+        choices: Sequence[str] = getattr(option.type, "choices", ())
+        for choice in choices:
+            assert f"| `{option.opts[0]} {choice}` |" in text
+        if option.param_type_name == "option" and not choices:
+            assert f"| `{option.opts[0]}` |" in text
 
 
 def test_the_labels_of_the_page_are_those_that_are_renamed() -> None:
@@ -33,16 +72,9 @@ def test_the_labels_of_the_page_are_those_that_are_renamed() -> None:
 
 def test_the_metrics_that_stand_for_those_of_tfjob_exist() -> None:
     page = (jobs.ROOT / "docs/tfjob.md").read_text()
-    told = set(re.findall(r"`(tfparallel_[a-z_]+)", page))
-    assert told == {"tfparallel_jobs_started_total", "tfparallel_jobs_ended_total"} | {
+    shown = set(re.findall(r"`(tfparallel_[a-z_]+)", page))
+    assert shown == {"tfparallel_jobs_started_total", "tfparallel_jobs_ended_total"} | {
         "tfparallel_job_restarts_total"
     }
     listed = (jobs.ROOT / "docs/metrics.md").read_text()
-    assert all(f"| `{name}` |" in listed for name in told)
-
-
-def test_every_option_of_convert_is_listed() -> None:
-    page = (jobs.ROOT / "docs/tfjob.md").read_text()
-    for option in convert.command.params:
-        for choice in getattr(option.type, "choices", ()):
-            assert f"| `{option.opts[0]} {choice}` |" in page
+    assert all(f"| `{name}` |" in listed for name in shown)

@@ -5,8 +5,9 @@ import pathlib
 from typing import Any
 
 import pytest
-from click import testing
+from click import testing as click_testing
 
+from testing import pages, paths
 from testing.operator import harness
 from tfparallel.cli import app
 from tfparallel_operator.api import load, names
@@ -23,6 +24,7 @@ CLUSTERS: dict[str, tuple[str, dict[str, int]]] = {
     "keras-multi-worker": ("multi-worker", {WORKER: 2}),
     "dynamic": ("dynamic", {PS: 2, WORKER: 2}),
     "old": ("old", {CHIEF: 1, WORKER: 2}),
+    "first-version": ("first", {MASTER: 1, WORKER: 2, PS: 1}),
 }
 """The job of each shape and its replicas."""
 
@@ -52,7 +54,7 @@ def expected(shape: str, role: str, index: int) -> dict[str, Any]:
 
 
 def converted(text: str) -> list[Any]:
-    result = testing.CliRunner().invoke(app.tfparallel, ["convert", "-"], input=text)
+    result = click_testing.CliRunner().invoke(app.tfparallel, ["convert", "-"], input=text)
     assert result.exit_code == 0, result.stderr
     return load.parse_documents(result.stdout, "converted")
 
@@ -121,6 +123,23 @@ async def test_two_changed_lines_give_the_same_cluster(place: harness.Place) -> 
     async with place.operator():
         found = await place.until_pods(*pods)
     assert tf_config(found["estimator-worker-1"]) == expected("estimator", WORKER, 1)
+
+
+async def test_a_converted_trainjob_runs_with_a_right_tf_config(place: harness.Place) -> None:
+    [job] = converted(pages.blocks(paths.PAGES / "trainjob.md", "yaml")[0])
+    await place.create_job(job)
+    workers = [f"mnist-worker-{index}.mnist:{names.DEFAULT_PORT}" for index in range(2)]
+    async with place.operator():
+        pods = await place.until_pods("mnist-worker-0", "mnist-worker-1")
+        assert tf_config(pods["mnist-worker-1"]) == {
+            "cluster": {WORKER: workers},
+            "task": {"type": WORKER, "index": 1},
+        }
+        await place.run_all()
+        await place.end("mnist-worker-0", 0)
+        await place.until_state("Running", "mnist")
+        await place.end("mnist-worker-1", 0)  # as AllWorkers says
+        await place.until_state("Succeeded", "mnist")
 
 
 async def test_an_exported_suspended_job_waits(place: harness.Place) -> None:

@@ -7,25 +7,32 @@ import click
 
 from tfparallel.cli import options
 from tfparallel.convert import command as conversion
+from tfparallel.convert import report
 
 
 @click.command("convert")
 @click.argument("files", type=options.FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option("--diff", is_flag=True, help="Print what changes as a unified diff.")
 @click.option(
     "--defaults",
-    type=click.Choice(["tfjob", "tfparallel"]),
-    default="tfjob",
+    type=click.Choice(["kubeflow", "tfparallel"]),
+    default="kubeflow",
     show_default=True,
-    help="Of fields that a TFJob leaves out: written as TFJob has them, or left out as here.",
+    help="Of fields that a job leaves out: write Kubeflow's, or leave them out as well.",
 )
-def command(files: Sequence[pathlib.Path], defaults: str) -> None:
-    """Write TFJobs as TFParallelJobs; report what differs.
+def command(files: Sequence[pathlib.Path], diff: bool, defaults: str) -> None:
+    """Write TFJobs and TrainJobs as TFParallelJobs; report what differs.
 
-    The file - is standard input.
+    The file - is standard input. Standard error gets a table of the differences by severity.
 
     Exit status: 0 all are converted, 2 bad input, and nothing is written.
     """
-    converted = conversion.convert(files, write_defaults=defaults == "tfjob")
-    for notice in converted.notices:
-        click.echo(f"note: {notice}", err=True)
-    click.echo(converted.text, nl=False)
+    result = conversion.convert(files, write_defaults=defaults == "kubeflow")
+    for note in result.notes:
+        click.echo(f"note: {note}", err=True)
+    for line in report.lines(result.reports):
+        click.echo(line, err=True)
+    if diff:
+        click.echo("".join(file.diff() for file in result.files), nl=False)
+    else:
+        click.echo("---\n".join(file.after for file in result.files), nl=False)

@@ -1,1 +1,1 @@
-"""`tfparallel convert`: from Kubeflow's TFJob to a TFParallelJob that means the same."""
+"""`tfparallel convert`: from TFJob and TrainJob to a TFParallelJob that means the same."""

@@ -1,6 +1,7 @@
-"""What `tfparallel convert` reads, writes and tells."""
+"""What `tfparallel convert` reads, writes and reports."""
 
 import dataclasses
+import difflib
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,50 +9,102 @@ from typing import Any
 
 import yaml
 
-from tfparallel.convert import rewrite, template, tfjob
+from tfparallel.convert import (
+    conversion,
+    report,
+    rewrite,
+    template,
+    tfjob,
+    tfjob_differences,
+    trainjob,
+    trainjob_differences,
+)
 from tfparallel_operator.api import load
 from tfparallel_operator.local import source
+from tfparallel_trainer.contract import documentation
 
 STDIN = pathlib.Path("-")
 
-_LISTS = ("List", f"{tfjob.KIND}List")
+TFJOB = report.Kind(
+    tfjob.KIND, tfjob_differences.TFJobDifference, documentation.Section.EVERY_TFJOB
+)
+TRAINJOB = report.Kind(
+    trainjob.KIND, trainjob_differences.TrainJobDifference, documentation.Section.EVERY_TRAINJOB
+)
+_CONVERTERS = {TFJOB: tfjob.convert, TRAINJOB: trainjob.convert}
+_KINDS = {kind.name.casefold(): kind for kind in _CONVERTERS}
+_LISTS = ("list", *(f"{name}list" for name in _KINDS))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Written:
-    """The converted files as one text, and what to know of it."""
+class File:
+    """A file before and after."""
 
-    text: str
-    notices: tuple[str, ...]
+    name: str
+    before: str
+    after: str
+
+    def diff(self) -> str:
+        """Return what changes, as a unified diff."""
+        lines = difflib.unified_diff(
+            self.before.splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            fromfile=self.name,
+            tofile=self.name,
+        )
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in lines
+        )
 
 
-def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Written:
-    """Convert every TFJob of some files; what else they hold stays as it is.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """The converted files, and what is different."""
+
+    files: tuple[File, ...]
+    reports: tuple[report.Report, ...]
+    notes: tuple[str, ...]
+    """What became of the text."""
+
+
+def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
+    """Convert every TFJob and TrainJob of some files; what else they hold stays as it is.
 
     Args:
         files: their paths; - is the standard input.
-        write_defaults: whether TFJob's defaults are written for fields that it leaves out.
+        write_defaults: whether Kubeflow's defaults are written for fields that a job leaves out.
 
     Raises:
         load.SpecError: with a sentence for each job that cannot be converted.
     """
-    texts: list[str] = []
-    notices: list[str] = []
+    converted: list[File] = []
+    documents: list[Mapping[str, Any]] = []
+    reports: list[report.Report] = []
+    notes: list[str] = []
     problems: list[str] = []
-    given = []
-    for file in files:
-        name = "standard input" if file == STDIN else str(file)
+    for path in files:
+        name = "standard input" if path == STDIN else str(path)
         try:
-            given.append(_File.parse(name, _read(file), write_defaults=write_defaults))
-            texts.append(given[-1].converted(notices))
+            text = _read(path)
+            parsed = load.parse_documents(text, name)
+            documents += parsed
+            jobs = _convert_jobs(parsed, name, write_defaults)
+            reports += jobs.reports
+            reports += _other_objects(parsed, name)
+            after = _write(text, [_replaced(document, jobs.by_id) for document in parsed])
         except load.SpecError as error:
             problems += error.problems
-    if not problems and not any(file.jobs for file in given):
-        kinds = ", ".join(repr(one.get("kind")) for file in given for one in file.documents)
-        problems.append(f"expected kind {tfjob.KIND!r}, received {kinds or 'nothing'}")
+        else:
+            notes += [f"{name}: {note}" for note in after.notes]
+            converted.append(File(name, text, after.text))
+    if not problems and not any(_jobs(documents)):
+        expected = " or ".join(repr(kind.name) for kind in _CONVERTERS)
+        kinds = ", ".join(repr(document.get("kind")) for document in documents)
+        problems.append(f"expected kind {expected}, received {kinds or 'nothing'}")
     if problems:
         raise load.SpecError(*problems)
-    return Written("---\n".join(texts), tuple(notices))
+    return Result(tuple(converted), tuple(reports), tuple(notes))
 
 
 def _read(file: pathlib.Path) -> str:
@@ -60,52 +113,74 @@ def _read(file: pathlib.Path) -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise load.SpecError("standard input: not UTF-8 text; give TFJobs as YAML") from error
+        raise load.SpecError("standard input: not UTF-8 text; write jobs as YAML") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _File:
-    name: str
+class _Jobs:
+    """The converted jobs of one file, by the identity of the documents that they replace."""
+
+    by_id: Mapping[int, conversion.Fields]
+    reports: tuple[report.Report, ...]
+
+
+def _convert_jobs(documents: Sequence[Mapping[str, Any]], name: str, write_defaults: bool) -> _Jobs:
+    by_id: dict[int, conversion.Fields] = {}
+    reports: list[report.Report] = []
+    problems: list[str] = []
+    for job, kind in _jobs(documents):
+        place = f"{name}: {_name(job)}"
+        try:
+            converted = _CONVERTERS[kind](job, write_defaults=write_defaults)
+        except load.SpecError as error:
+            problems += [f"{place}: {problem}" for problem in error.problems]
+        else:
+            by_id[id(job)] = converted.document
+            reports.append(report.Report(place, kind, converted.notices))
+    if problems:
+        raise load.SpecError(*problems)
+    return _Jobs(by_id, tuple(reports))
+
+
+def _other_objects(documents: Sequence[Mapping[str, Any]], name: str) -> Iterator[report.Report]:
+    """Yield what objects next to the jobs, such as Services, have to change."""
+    names = [_object_name(job) for job, kind in _jobs(documents) if kind == TFJOB]
+    for other in _objects(documents):
+        tfjob_recorder, trainjob_recorder = conversion.Recorder(), conversion.Recorder()
+        if template.mentions_old_labels(other):
+            tfjob_recorder.note("spec", tfjob_differences.TFJobDifference.LABELS)
+            if other.get("kind") == "Service":
+                tfjob_recorder.note("spec", tfjob_differences.TFJobDifference.NETWORK)
+        if trainjob.mentions_labels(other):
+            trainjob_recorder.note("spec", trainjob_differences.TrainJobDifference.POD_LABELS)
+        for job_name in names:
+            if address := template.pod_address(other, job_name):
+                tfjob_recorder.note("spec", tfjob_differences.TFJobDifference.SERVICES, address)
+        for kind, recorder in ((TFJOB, tfjob_recorder), (TRAINJOB, trainjob_recorder)):
+            if recorder.notices:
+                yield report.Report(f"{name}: {_name(other)}", kind, tuple(recorder.notices))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Text:
     text: str
-    documents: Sequence[Mapping[str, Any]]
-    write_defaults: bool
+    notes: tuple[str, ...]
 
-    @classmethod
-    def parse(cls, name: str, text: str, *, write_defaults: bool) -> "_File":
-        return cls(name, text, load.parse_documents(text, name), write_defaults)
 
-    @property
-    def jobs(self) -> list[Mapping[str, Any]]:
-        return list(_jobs(self.documents))
+def _write(before: str, documents: Sequence[Any]) -> _Text:
+    text = rewrite.rewrite(before, documents)
+    if text is None:
+        notes = ["rewritten without its comments and anchors"]
+        text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False)
+    elif _comments(text) < _comments(before):
+        notes = ["the comments in replaced parts are not kept"]
+    else:
+        notes = []
+    return _Text(text if text.endswith("\n") else f"{text}\n", tuple(notes))
 
-    def converted(self, notices: list[str]) -> str:
-        """Return the text with its TFJobs converted, and add what is to be told."""
-        made: dict[int, dict[str, Any]] = {}
-        problems: list[str] = []
-        for job in self.jobs:
-            place = f"{self.name}: {_name(job)}"
-            try:
-                converted = tfjob.convert(job, write_defaults=self.write_defaults)
-            except load.SpecError as error:
-                problems += [f"{place}: {problem}" for problem in error.problems]
-            else:
-                made[id(job)] = converted.document
-                notices += [f"{place}: {notice}" for notice in converted.notices]
-        if problems:
-            raise load.SpecError(*problems)
-        for other in self.documents:
-            untouched = id(other) not in made and not _is_list(other)
-            if untouched and template.mentions_old_labels(other):
-                told = "names labels of TFJob's pods; here they have others: change them"
-                notices.append(f"{self.name}: {_name(other)}: {told}")
-        return self._write([_replaced(document, made) for document in self.documents], notices)
 
-    def _write(self, wanted: Sequence[Any], notices: list[str]) -> str:
-        text = rewrite.rewrite(self.text, wanted)
-        if text is None:
-            notices.append(f"{self.name}: rewritten without its comments and anchors")
-            text = yaml.dump_all(wanted, Dumper=_Dumper, sort_keys=False)
-        return text if text.endswith("\n") else f"{text}\n"
+def _comments(text: str) -> int:
+    return sum(line.lstrip().startswith("#") for line in text.splitlines())
 
 
 class _Dumper(yaml.SafeDumper):
@@ -116,31 +191,52 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _is_list(document: Mapping[str, Any]) -> bool:
-    return document.get("kind") in _LISTS and isinstance(document.get("items"), list)
+    return str(document.get("kind")).casefold() in _LISTS and isinstance(
+        document.get("items"), list
+    )
 
 
-def _jobs(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The TFJobs of a file, and those of its lists."""
-    for document in documents:
-        if _is_list(document):
-            yield from _jobs([item for item in document["items"] if isinstance(item, Mapping)])
-        elif str(document.get("kind")).casefold() == tfjob.KIND.casefold():
+def _jobs(
+    documents: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], report.Kind]]:
+    """Yield the jobs of a file and of its lists, each with its kind."""
+    for document in _flat(documents):
+        kind = _KINDS.get(str(document.get("kind")).casefold())
+        if kind is not None:
+            yield document, kind
+
+
+def _objects(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield what is no job."""
+    for document in _flat(documents):
+        if str(document.get("kind")).casefold() not in _KINDS:
             yield document
 
 
-def _replaced(document: Any, made: Mapping[int, Any]) -> Any:
+def _flat(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for document in documents:
+        if _is_list(document):
+            yield from _flat([item for item in document["items"] if isinstance(item, Mapping)])
+        else:
+            yield document
+
+
+def _replaced(document: Any, jobs: Mapping[int, Any]) -> Any:
     """Return a document with the converted jobs in their places."""
-    if id(document) in made:
-        return made[id(document)]
+    if id(document) in jobs:
+        return jobs[id(document)]
     if not isinstance(document, Mapping) or not _is_list(document):
         return document
-    items = [_replaced(item, made) for item in document["items"]]
+    items = [_replaced(item, jobs) for item in document["items"]]
     kind = {"apiVersion": "v1", "kind": "List"}
     return {**document, **kind, "items": items}
 
 
 def _name(document: Mapping[str, Any]) -> str:
+    return f"{document.get('kind')} {_object_name(document) or 'without a name'}"
+
+
+def _object_name(document: Mapping[str, Any]) -> str:
     metadata = document.get("metadata")
-    given = metadata if isinstance(metadata, Mapping) else {}
-    name = given.get("name") or given.get("generateName") or "without a name"
-    return f"{document.get('kind')} {name}"
+    fields = metadata if isinstance(metadata, Mapping) else {}
+    return str(fields.get("name") or fields.get("generateName") or "")

@@ -1,14 +1,13 @@
 """The pod templates of a TFJob: what of them means something else here."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tfparallel.convert.differences import Difference
-from tfparallel_operator.api import names
+from tfparallel.convert import conversion
+from tfparallel.convert.tfjob_differences import TFJobDifference
+from tfparallel_operator.api import names, types
 from tfparallel_trainer.contract import environment
-
-Found = tuple[str, Difference]
-"""A field and what is different there."""
 
 OLD_PREFIX = "training.kubeflow.org/"
 
@@ -27,57 +26,83 @@ _SELECTING = ("affinity", "topologySpreadConstraints")
 _NAMING = ("hostname", "subdomain")
 
 
-def convert(template: Any, field: str, *, sets_tf_config: bool) -> tuple[Any, list[Found]]:
+def convert(
+    template: Any, field: str, *, job_name: str, sets_tf_config: bool
+) -> tuple[Any, list[conversion.Notice]]:
     """Return a template that means here what it meant in a TFJob, and what is different.
 
     Args:
-        template: as it was given; what is none of a template's parts is left to be refused.
-        field: its place, for the findings.
+        template: the value of the field; what is no pod template is left to be refused.
+        field: its path, for the notices.
+        job_name: the job's, by which scripts may address its pods; empty: not known.
         sets_tf_config: whether TFJob sets TF_CONFIG in this job.
     """
     if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
         return template, []
-    found: list[Found] = []
+    recorder = conversion.Recorder()
+    field_of_pod = f"{field}.spec"
     spec = {key: value for key, value in template["spec"].items() if key not in _NAMING}
     if len(spec) < len(template["spec"]):
-        found.append((f"{field}.spec", Difference.HOSTNAME))
-    if sets_tf_config:
-        spec["containers"] = [_without_tf_config(one) for one in _items(spec, "containers")]
-        if spec["containers"] != template["spec"].get("containers"):
-            found.append((f"{field}.spec.containers", Difference.GIVEN_TF_CONFIG))
-        if "containers" not in template["spec"]:
-            del spec["containers"]
+        recorder.note(field_of_pod, TFJobDifference.HOSTNAME)
+    if sets_tf_config and "containers" in spec:
+        spec["containers"] = [_without_tf_config(entry) for entry in _items(spec, "containers")]
+        if spec["containers"] != template["spec"]["containers"]:
+            recorder.note(f"{field_of_pod}.containers", TFJobDifference.TEMPLATE_TF_CONFIG)
     renamed = {key: _renamed(value, key in _SELECTING) for key, value in spec.items()}
     if renamed != spec or mentions_old_labels(renamed):
-        found.append((f"{field}.spec", Difference.LABELS))
+        recorder.note(field_of_pod, TFJobDifference.LABELS)
     metadata = template.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     if isinstance(annotations, Mapping) and _POD_GROUP in annotations:
-        found.append((f"{field}.metadata.annotations", Difference.POD_GROUP))
-    return {**template, "spec": renamed}, found
+        recorder.note(f"{field}.metadata.annotations", TFJobDifference.POD_GROUP)
+    if ports := _open_ports(spec):
+        recorder.note(f"{field_of_pod}.containers", TFJobDifference.NETWORK, f"port {ports}")
+    if address := pod_address(spec, job_name):
+        recorder.note(field_of_pod, TFJobDifference.ADDRESSES, address)
+    return {**template, "spec": renamed}, recorder.notices
+
+
+def pod_address(value: Any, job_name: str) -> str:
+    """Return the first name of a pod of a TFJob in a value; empty: it names none."""
+    roles = "|".join(role.label for role in types.Role)
+    pattern = re.compile(rf"(?<![\w.-]){re.escape(job_name)}-(?:{roles})-\d+\b")
+    matches = (pattern.search(text) for text in texts(value)) if job_name else ()
+    return next((match[0] for match in matches if match), "")
+
+
+def _open_ports(spec: Mapping[str, Any]) -> str:
+    """Return the ports that containers declare for others than their peers."""
+    ports = [
+        port.get("containerPort")
+        for container in _items(spec, "containers")
+        if isinstance(container, Mapping)
+        for port in _items(container, "ports")
+        if isinstance(port, Mapping) and port.get("name") != names.PORT_NAME
+    ]
+    return ", ".join(map(str, ports))
 
 
 def mentions_old_labels(value: Any) -> bool:
     """Whether a label of TFJob's stands anywhere in a value."""
-    return any(OLD_PREFIX in text or text in LABELS for text in _texts(value))
+    return any(OLD_PREFIX in text or text in LABELS for text in texts(value))
 
 
 def _items(spec: Mapping[str, Any], key: str) -> list[Any]:
-    given = spec.get(key)
-    return list(given) if isinstance(given, list) else []
+    entries = spec.get(key)
+    return list(entries) if isinstance(entries, list) else []
 
 
 def _without_tf_config(container: Any) -> Any:
     """Return a container without the variable, when it is the one that trains."""
     if not isinstance(container, Mapping) or container.get("name") != names.CONTAINER:
         return container
-    given = _items(container, "env")
+    variables = _items(container, "env")
     kept = [
-        one
-        for one in given
-        if not (isinstance(one, Mapping) and one.get("name") == environment.TF_CONFIG)
+        variable
+        for variable in variables
+        if not (isinstance(variable, Mapping) and variable.get("name") == environment.TF_CONFIG)
     ]
-    if len(kept) == len(given):
+    if len(kept) == len(variables):
         return container
     rest = {key: value for key, value in container.items() if key != "env" or kept}
     return {**rest, "env": kept} if kept else rest
@@ -105,14 +130,14 @@ def _path(value: Any) -> Any:
     return value
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts(value: Any) -> Iterator[str]:
     """Every string in a value, keys among them."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _texts(key)
-            yield from _texts(inner)
+            yield from texts(key)
+            yield from texts(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _texts(inner)
+            yield from texts(inner)

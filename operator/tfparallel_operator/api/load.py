@@ -63,7 +63,8 @@ def find_job(documents: list[Mapping[str, Any]], source: str) -> Mapping[str, An
     if jobs:
         raise SpecError(f"{source}: holds {len(jobs)} jobs of kind {names.KIND}; give one a file")
     kinds = ", ".join(repr(document.get("kind")) for document in documents) or "nothing"
-    remedy = f"; tfparallel convert {source} makes one of it" if "'TFJob'" in kinds else ""
+    is_kubeflow = "'TFJob'" in kinds or "'TrainJob'" in kinds
+    remedy = f"; tfparallel convert {source} makes one of it" if is_kubeflow else ""
     raise SpecError(f"{source}: expected kind {names.KIND!r}, received {kinds}{remedy}")
 
 

@@ -18,6 +18,8 @@ class Heading:
 class Section(enum.Enum):
     """Every section that a message names."""
 
+    EVERY_TFJOB = Heading("tfjob.md", "Differences for every TFJob")
+    EVERY_TRAINJOB = Heading("trainjob.md", "Differences for every TrainJob")
     GANG_SCHEDULER = Heading("scheduling.md", "When the scheduler is not installed")
     KERAS_FIT = Heading("old-scripts.md", "Keras' fit")
     MODEL_FILE = Heading("model-interface.md", "The model file: what you write")
