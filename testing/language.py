@@ -1,7 +1,7 @@
-"""Checks the language of pages and of what the command says: `python -m testing.language`.
+"""Checks the language of pages, of messages and of names: `python -m testing.language`.
 
-Vale does it, by the rules in docs/.vale. Without it nothing is checked: one sentence says so, and
-a run of CI fails.
+Vale checks prose, by the rules in docs/.vale. Without it no prose is checked: one sentence says so,
+and a run of CI fails.
 """
 
 import ast
@@ -40,6 +40,14 @@ PAGES = (
     *sorted(paths.EXAMPLES.glob("**/README.md")),
 )
 MESSAGES = paths.ROOT / "client/tfparallel"
+NAMED = tuple(
+    folder
+    for folder in (paths.ROOT / "images", *sorted(MESSAGES.iterdir()))
+    if folder.name not in ("cluster", "compare", "machine", "planning", "terminal")
+)
+"""Files and folders whose identifiers are checked; the others have names to mend."""
+NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
+"""What hides the type of a value, and cannot be searched."""
 _MIN_WORDS = 5
 """Shorter literals are names and parts of tables."""
 
@@ -54,17 +62,48 @@ class Message:
 
 
 def main() -> int:
-    """Print what Vale finds; return the exit status."""
+    """Print the problems of names and of prose; return the exit status."""
+    problems = [problem for place in NAMED for problem in check_identifiers(place)]
+    for problem in problems:
+        print(problem)
     try:
         binaries.ensure(binaries.LANGUAGE)
     except (console.ClusterError, OSError) as error:
         reason = " ".join(str(error).split())
         print(f"The language is not checked, because Vale cannot be built: {reason}")
-        return 1 if os.environ.get("CI") else 0
-    problems = [*check_pages(PAGES), *check_messages(list(messages(MESSAGES)))]
-    for problem in problems:
+        return 1 if problems or os.environ.get("CI") else 0
+    prose = [*check_pages(PAGES), *check_messages(list(messages(MESSAGES)))]
+    for problem in prose:
         print(problem)
-    return 1 if problems else 0
+    return 1 if problems or prose else 0
+
+
+def check_identifiers(place: pathlib.Path) -> list[str]:
+    """Return the variables, parameters and definitions of a file or folder that are no nouns."""
+    files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    return [
+        _problem(
+            str(file.relative_to(paths.ROOT)) if file.is_relative_to(paths.ROOT) else str(file),
+            line,
+            f"{name!r} is no noun: name what the value is.",
+        )
+        for file in files
+        if file.suffix == ".py"
+        for line, name in _identifiers(ast.parse(file.read_text(encoding="utf-8")))
+        if name.strip("_").lower() in NO_NOUNS
+    ]
+
+
+def _identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module chooses, and no attributes, which a library may have named."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case ast.ClassDef(name=name):
+                yield node.lineno, name
 
 
 def check_pages(files: tuple[pathlib.Path, ...]) -> list[str]:

@@ -16,6 +16,23 @@ def test_sentences_are_messages_and_docstrings_are_not(tmp_path: Path) -> None:
     ]
 
 
+def test_a_name_that_is_no_noun_is_a_problem(tmp_path: Path) -> None:
+    file = tmp_path / "verb.py"
+    file.write_text(
+        "found_roles = record.found\n"
+        "def find(given: int) -> None:\n    for _made in (): pass\n"
+        "async def told() -> None: ...\nclass Wanted: ...\n"
+    )
+    problems = [problem.removeprefix(f"{file}:") for problem in language.check_identifiers(file)]
+    assert sorted(problem.partition(" is")[0] for problem in problems) == [
+        "2: 'given'",
+        "3: '_made'",
+        "4: 'told'",
+        "5: 'Wanted'",
+    ]
+    assert language.check_identifiers(tmp_path) == language.check_identifiers(file)
+
+
 def test_every_page_in_scope_exists() -> None:
     assert [page for page in language.PAGES if not page.is_file()] == []
 

@@ -71,7 +71,7 @@ def command(
 
     Exit status: 0 all runs succeeded, 1 one failed, 2 bad input, 130 ended by Ctrl-C.
     """
-    wanted = plan.Wanted(
+    comparison_plan = plan.Wanted(
         workers=workers,
         servers=servers,
         seeds=seeds,
@@ -82,4 +82,5 @@ def command(
         overrides = (*overrides, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
     aim = None if target is None else comparison.target(target)
     source = sources.read(job, overrides)
-    comparison.compare(source, wanted, aim, output or folders.new_folder(source.job.metadata.name))
+    folder = output or folders.new_folder(source.job.metadata.name)
+    comparison.compare(source, comparison_plan, aim, folder)

@@ -1,7 +1,7 @@
 """Changes a YAML text where its values change: comments, order and quotes stay as they are.
 
-The text is edited at the marks of PyYAML's nodes. Whoever calls it compares the outcome with what
-was wanted, so a text that is written in a way which is not foreseen here is never changed wrongly.
+The text is edited at the marks of PyYAML's nodes. The outcome is parsed and compared with the
+values that it has to have, so an unforeseen way of writing never changes a text wrongly.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ _NULL = "tag:yaml.org,2002:null"
 _BLOCK_STYLES = ("|", ">")
 
 
-class _Unforeseen(Exception):  # noqa: N818 (no bug: the caller writes the values anew)
+class _Unforeseen(Exception):  # noqa: N818 (no bug: the caller writes the values again)
     """The text is written in a way that cannot be edited."""
 
 
@@ -29,27 +29,27 @@ class _Edit:
     text: str
 
 
-def rewrite(text: str, wanted: Sequence[Any]) -> str | None:
-    """Return the text changed so that its documents are the wanted ones.
+def rewrite(text: str, documents: Sequence[Any]) -> str | None:
+    """Return the text changed so that its documents have other values.
 
     Args:
         text: YAML.
-        wanted: the value of each of its documents that is not empty.
+        documents: the value of each of its documents that is not empty.
 
     Returns:
-        The text, or None where only writing it anew would do.
+        The text, or None where only writing all of it again would do.
     """
     nodes = [node for node in yaml.compose_all(text, yaml.SafeLoader) if node.tag != _NULL]
     old = [document for document in yaml.safe_load_all(text) if document is not None]
     editor = _Editor(text)
     try:
-        for node, before, after in zip(nodes, old, wanted, strict=True):
+        for node, before, after in zip(nodes, old, documents, strict=True):
             editor.change(node, before, after)
         changed = editor.apply()
         outcome = [document for document in yaml.safe_load_all(changed) if document is not None]
     except (_Unforeseen, yaml.YAMLError):
         return None
-    return changed if outcome == list(wanted) else None
+    return changed if outcome == list(documents) else None
 
 
 class _Editor:
@@ -116,7 +116,7 @@ class _Editor:
             self._insert(node, added)
 
     def _replace(self, node: yaml.MappingNode, after: Mapping[str, Any]) -> None:
-        """Write a mapping anew of which nothing is left."""
+        """Write a mapping of which nothing is left."""
         column = node.start_mark.column
         text = json.dumps(after) if node.flow_style else _block(after, column).strip()
         self._edit(node.start_mark.index, self._end(node), text)
@@ -206,8 +206,8 @@ class _Editor:
 
     def _line_end(self, index: int) -> int:
         """Return where the line after the one of an index begins."""
-        found = self._text.find("\n", index)
-        return len(self._text) if found < 0 else found + 1
+        newline = self._text.find("\n", index)
+        return len(self._text) if newline < 0 else newline + 1
 
     def _end(self, node: yaml.Node) -> int:
         """Return the index behind a value: a block's own mark lies behind what follows it."""

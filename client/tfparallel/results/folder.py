@@ -21,8 +21,8 @@ class FolderPlace:
 
     async def list_files(self) -> Sequence[files.File]:
         """Return the files below the folder."""
-        found = (path for path in self.path.rglob("*") if path.is_file())
-        listed = ((path, path.relative_to(self.path)) for path in found)
+        paths = (path for path in self.path.rglob("*") if path.is_file())
+        listed = ((path, path.relative_to(self.path)) for path in paths)
         return [
             files.File(below.as_posix(), path.stat().st_size)
             for path, below in listed
