@@ -61,7 +61,7 @@ def convert(document: Mapping[str, Any], *, write_defaults: bool) -> conversion.
 def _move_labels(
     spec: conversion.Fields, metadata: conversion.Fields, recorder: conversion.Recorder
 ) -> None:
-    """Move labels and annotations of the JobSet to the job, whose own ones stay."""
+    """Move labels and annotations of the JobSet to the job, whose entries win."""
     for field in _MOVED:
         entries = conversion.fields(spec.pop(field, None), f"spec.{field}")
         if entries:
@@ -101,7 +101,7 @@ def _spec(
 
 
 def _run_policy(spec: conversion.Fields, recorder: conversion.Recorder) -> conversion.Fields:
-    policy = {
+    policy: conversion.Fields = {
         key: spec[key] for key in ("activeDeadlineSeconds", "suspend", "managedBy") if key in spec
     }
     if policy.get("managedBy") == _CONTROLLER:
