@@ -32,6 +32,14 @@ spec:
         nvidia.com/gpu: 1
 """
 NODE = {"targetJobs": [{"name": "node"}]}
+PATCH = {
+    "metadata": {"labels": {"team": "a"}},
+    "spec": {
+        "serviceAccountName": "reader",
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "containers": [{"name": "node", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+    },
+}
 
 
 def plain(change: jobs.Change = lambda _: None) -> jobs.Document:
@@ -124,6 +132,14 @@ CASES: list[tuple[TrainJobDifference, jobs.Change]] = [
         TrainJobDifference.QUEUE,
         lambda d: d["metadata"].update(labels={"kueue.x-k8s.io/queue-name": "research"}),
     ),
+    (
+        TrainJobDifference.QUEUE_PATCHES,
+        lambda d: d["spec"].update(
+            runtimePatches=[
+                patch | {"manager": "kueue.x-k8s.io/manager"} for patch in runtime_patch(PATCH)
+            ]
+        ),
+    ),
     (TrainJobDifference.PROCESSES, lambda d: d["spec"]["trainer"].update(numProcPerNode=4)),
     (TrainJobDifference.LABELS, lambda d: d["spec"].update(labels={"team": "a"})),
     (
@@ -169,16 +185,6 @@ def test_defaults_that_are_not_written_are_a_difference() -> None:
     assert TrainJobDifference.DEFAULT_SUCCESS in jobs.differences(converted)
 
 
-PATCH = {
-    "metadata": {"labels": {"team": "a"}},
-    "spec": {
-        "serviceAccountName": "reader",
-        "volumes": [{"name": "data", "emptyDir": {}}],
-        "containers": [{"name": "node", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
-    },
-}
-
-
 @pytest.mark.parametrize(
     "fields",
     [{"podTemplateOverrides": [NODE | PATCH]}, {"runtimePatches": runtime_patch(PATCH)}],
@@ -217,6 +223,38 @@ def test_of_two_overrides_the_later_one_wins() -> None:
         "more": ["emptyDir", "name"],
         "data": ["hostPath", "name"],
     }
+
+
+def test_a_gate_that_kueue_has_set_would_hold_the_pods_back() -> None:
+    gates = [{"name": "kueue.x-k8s.io/topology"}, {"name": "example.com/mine"}]
+    override = NODE | {"spec": {"schedulingGates": gates}}
+    converted = convert(lambda d: d["spec"].update(podTemplateOverrides=[override]))
+    assert jobs.pod(converted.document)["schedulingGates"] == [{"name": "example.com/mine"}]
+    assert TrainJobDifference.QUEUE_PATCHES in jobs.differences(converted)
+
+
+def test_a_runtime_passes_and_a_service_of_old_labels_is_reported() -> None:
+    runtime = (
+        "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainingRuntime\n"
+        "spec: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}\n"
+    )
+    service = "kind: Service\nspec: {selector: {jobset.sigs.k8s.io/jobset-name: plain}}\n"
+    result = jobs.run("-", text=f"{TEXT}---\n{runtime}---\n{service}")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.endswith(f"---\n{runtime}---\n{service}")
+    assert "standard input: Service without a name\n" in result.stderr
+    assert "standard input: TrainingRuntime" not in result.stderr
+
+
+def test_an_exported_list_is_converted() -> None:
+    exported = {"managedBy": "trainer.kubeflow.org/trainjob-controller", "suspend": False}
+    listing = {"apiVersion": "v1", "kind": "TrainJobList"}
+    items = [plain(lambda d: d["spec"].update(exported)) for _ in range(2)]
+    result = jobs.run("-", text=yaml.safe_dump(listing | {"items": items}))
+    assert result.exit_code == 0, result.stderr
+    converted = yaml.safe_load(result.stdout)
+    assert converted["kind"] == "List"
+    assert [jobs.policy(job) for job in converted["items"]] == [{"suspend": False}] * 2
 
 
 def test_suspension_deadline_and_another_manager_are_kept() -> None:

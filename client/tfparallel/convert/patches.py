@@ -13,6 +13,7 @@ PATCHES = "runtimePatches"
 
 _NODE = "node"
 """The name of the runtime's job that trains, and of its container."""
+_KUEUE = "kueue.x-k8s.io/"
 _POD = (
     *("serviceAccountName", "nodeSelector", "affinity", "tolerations", "securityContext"),
     *("volumes", "containers", "initContainers", "schedulingGates", "imagePullSecrets"),
@@ -47,7 +48,7 @@ def apply(
                 _merge(container, known)
             else:
                 recorder.note(f"{place}.containers", TrainJobDifference.OTHER_TARGETS)
-        _merge(pod, fields)
+        _merge(pod, _without_gates_of_kueue(fields, place, recorder))
         _merge(metadata, conversion.fields(patch.get("metadata"), f"{field}.metadata"))
     template = {"metadata": metadata} if metadata else {}
     return {**template, "spec": {**pod, "containers": [container]}}
@@ -73,6 +74,9 @@ def _runtime_patches(
 ) -> Iterator[tuple[str, conversion.Fields]]:
     """Yield the field and the value of each patch of the pods that train."""
     for index, patch in enumerate(conversion.items(spec.get(PATCHES), f"spec.{PATCHES}")):
+        if str(patch.get("manager")).startswith(_KUEUE):
+            recorder.note(f"spec.{PATCHES}[{index}]", TrainJobDifference.QUEUE_PATCHES)
+            continue
         field = f"spec.{PATCHES}[{index}].trainingRuntimeSpec.template"
         runtime = conversion.fields(patch.get("trainingRuntimeSpec"), field)
         job_set = conversion.fields(runtime.get("template"), field)
@@ -87,6 +91,17 @@ def _runtime_patches(
             _note_metadata(job_template, field, recorder)
             job_spec = conversion.fields(job_template.get("spec"), field)
             yield field, conversion.fields(job_spec.get("template"), field)
+
+
+def _without_gates_of_kueue(
+    fields: conversion.Fields, field: str, recorder: conversion.Recorder
+) -> conversion.Fields:
+    """Return the fields of a pod without gates that nobody would remove."""
+    gates = conversion.items(fields.pop("schedulingGates", None), f"{field}.schedulingGates")
+    kept = [gate for gate in gates if not str(gate.get("name")).startswith(_KUEUE)]
+    if len(kept) < len(gates):
+        recorder.note(f"{field}.schedulingGates", TrainJobDifference.QUEUE_PATCHES)
+    return {**fields, "schedulingGates": kept} if kept else fields
 
 
 def _note_metadata(template: conversion.Fields, field: str, recorder: conversion.Recorder) -> None:

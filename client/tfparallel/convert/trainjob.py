@@ -157,6 +157,8 @@ def _note_pods(
         recorder.note(field, TrainJobDifference.ADDRESSES, named[0])
 
 
-def mentions_labels(value: Any) -> bool:
-    """Whether a label of a TrainJob's pods stands anywhere in a value."""
-    return any(text.startswith(_OLD_LABELS) for text in template.texts(value))
+def mentions_labels(document: Mapping[str, Any]) -> bool:
+    """Whether an object that is not the Trainer's own names a label of a TrainJob's pods."""
+    if str(document.get("apiVersion")).startswith(_OLD_LABELS):
+        return False
+    return any(text.startswith(_OLD_LABELS) for text in template.texts(document))

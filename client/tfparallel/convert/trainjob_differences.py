@@ -60,6 +60,13 @@ class TrainJobDifference(conversion.Difference):
         "leaves selectors: change what selects by them",
     )
     QUEUE = TFJobDifference.QUEUE.value
+    QUEUE_PATCHES = conversion.Row(
+        conversion.Severity.BEHAVIOR,
+        "patches and scheduling gates of Kueue",
+        "what Kueue decided when it admitted the job",
+        "Kueue decides again",
+        "removes them",
+    )
     PROCESSES = conversion.Row(
         conversion.Severity.BEHAVIOR,
         "`numProcPerNode`",
