@@ -167,7 +167,7 @@ def load(source_dir: pathlib.Path, name: str, moved: Callable[[str], None] = _un
         elif value is not None or function in _REQUIRED:
             what = "is not a function" if value is not None else "is missing"
             section = documentation.reference(documentation.Section.MODEL_FILE)
-            raise errors.UserCodeError(f"{path}: {function} {what}; define it as {section} shows.")
+            raise errors.UserCodeError(f"{path}: {function} {what}: define it (see {section}).")
     return Module(path, functions, moved=moved)
 
 

@@ -12,6 +12,7 @@ KIND = "TrainJob"
 API_VERSION = "trainer.kubeflow.org/v1alpha1"
 
 _CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
+_RUNTIME = "ClusterTrainingRuntime"
 _MOVED = ("labels", "annotations")
 _SPEC = (
     *("runtimeRef", "initializer", "trainer", "suspend", "managedBy", "activeDeadlineSeconds"),
@@ -72,8 +73,8 @@ def _move_labels(
 def _spec(
     spec: conversion.Fields, job_name: str, recorder: conversion.Recorder, write_defaults: bool
 ) -> conversion.Fields:
-    runtime = conversion.fields(spec.get("runtimeRef"), "spec.runtimeRef").get("name")
-    recorder.note("spec.runtimeRef", TrainJobDifference.RUNTIME, str(runtime or ""))
+    runtime = conversion.fields(spec.get("runtimeRef"), "spec.runtimeRef")
+    recorder.note("spec.runtimeRef", TrainJobDifference.RUNTIME, str(runtime.get("name", "")))
     if "initializer" in spec:
         recorder.note("spec.initializer", TrainJobDifference.INITIALIZER)
     trainer = recorder.known(
@@ -123,14 +124,15 @@ def _replicas(trainer: conversion.Fields, recorder: conversion.Recorder) -> Any:
 def _template(
     spec: conversion.Fields,
     trainer: conversion.Fields,
-    runtime: Any,
+    runtime: conversion.Fields,
     recorder: conversion.Recorder,
 ) -> conversion.Fields:
     missing = [key for key in ("image", "command") if not trainer.get(key)]
     if "image" in missing:
+        kind, name = str(runtime.get("kind", _RUNTIME)).lower(), runtime.get("name", "NAME")
         raise load.SpecError(
-            f"spec.trainer.image: missing, so that the runtime {runtime!r} chooses it; write the"
-            " image that trains"
+            "spec.trainer.image: missing; write the image of the runtime, which"
+            f" kubectl get {kind} {name} -o yaml shows"
         )
     if missing:
         recorder.note("spec.trainer.command", TrainJobDifference.RUNTIME, "absent command")
