@@ -25,14 +25,18 @@ PAGES = (
         for name in (
             "buckets",
             "cli",
+            "get-model",
             "install",
             "install-command",
+            "kind",
             "local",
             "python-client",
+            "secrets",
             "sources",
             "status",
             "submit",
             "troubleshooting",
+            "your-cluster",
         )
     ),
     *sorted(paths.EXAMPLES.glob("**/README.md")),
