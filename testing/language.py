@@ -24,6 +24,7 @@ PAGES = (
         paths.PAGES / f"{name}.md"
         for name in (
             "buckets",
+            "captures",
             "cli",
             "get-model",
             "install",
