@@ -41,12 +41,17 @@ class Shell:
             raise AssertionError(f"$ {line}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    def follow(self, command: pages.Command) -> None:
-        """Run a command, and see that it prints what its page shows."""
+    def follow(self, command: pages.Command) -> list[str]:
+        """Run a command; return the lines that it prints, among them those that its page shows.
+
+        Raises:
+            AssertionError: it fails, or does not print what the page shows.
+        """
         printed = self.run(command.line).splitlines()
         missing = [line for line in command.shown if line not in (*printed, "…")]
         if missing:
             raise AssertionError(f"$ {command.line}\n{printed}\nlacks {missing}")
+        return printed
 
     @contextlib.contextmanager
     def watching(self, line: str, output: Path) -> Iterator[None]:

@@ -72,8 +72,10 @@ def test_secrets_reach_every_replica_as_the_page_says(
     (shell.folder / "job.yaml").write_text(yaml.safe_dump(job))
     (shell.folder / "model.py").write_text(MODEL)
     variables, pull = pages.blocks(page, "console")
-    for command in [*pages.commands(pull), *pages.commands(variables)]:
+    *before, submit = [*pages.commands(pull), *pages.commands(variables)]
+    for command in before:
         shell.follow(command)
+    assert shell.follow(submit)[-1] == "Succeeded: private"  # and no model: it keeps nothing
     pods = namespace.pods("private").values()
     assert all(pod["spec"]["imagePullSecrets"] == [{"name": "registry"}] for pod in pods)
     assert "s3cr3t" not in namespace.kubectl("get", "tfpj,pods", "--output=yaml")
