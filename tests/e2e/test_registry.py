@@ -100,7 +100,7 @@ def pulled(
         yield module_namespace
     finally:
         operator.install(cluster)
-        cluster.run_kubectl("delete", "secret", SECRET, operator.WHERE)
+        cluster.run_kubectl("delete", "secret", SECRET, operator.WHERE, "--ignore-not-found")
 
 
 def test_the_operator_comes_from_the_registry(

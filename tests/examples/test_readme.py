@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from testing import pages, paths
 
 LIMIT_SECONDS = 180.0
-"""From nothing to the second trained model: a ceiling, not a measure."""
+"""From nothing to a trained model: a ceiling, not a measure."""
 
 BLOCKS = [
     pages.find_commands(pages.README, first) for first in ("make demo", "source .venv/bin/activate")
@@ -34,22 +35,28 @@ def clone(processes: None, tmp_path: Path) -> Path:
 def test_a_fresh_clone_trains_by_the_commands_of_the_readme(
     clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [command.line for block in BLOCKS for command in block]
+    seconds = []
+    for block in BLOCKS:
+        begin = time.monotonic()
+        _follow(block, clone)
+        seconds.append(time.monotonic() - begin)
+    with capsys.disabled():
+        print(f"\nREADME, on this machine: {seconds[0]:.0f} s of at most {LIMIT_SECONDS:.0f} s")
+
+
+def _follow(block: Sequence[pages.Command], folder: Path) -> None:
+    """Run the commands of a block in one shell; they train the example."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    begin = time.monotonic()
     done = subprocess.run(
-        ["bash", "-e", "-c", "\n".join(lines)],
-        cwd=clone,
+        ["bash", "-e", "-c", "\n".join(command.line for command in block)],
+        cwd=folder,
         env=variables,
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
         check=False,
     )
-    seconds = time.monotonic() - begin
     if any(words in done.stderr for words in NO_REGISTRY):
         pytest.skip(f"no package registry is in reach: {done.stderr[-300:]}")
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert done.stdout.count("Succeeded: digits") == len(BLOCKS)
-    with capsys.disabled():
-        print(f"\nREADME, on this machine: {seconds:.0f} s of at most {LIMIT_SECONDS:.0f} s")
+    assert "Succeeded: digits\n" in done.stdout
