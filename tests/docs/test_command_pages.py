@@ -6,11 +6,13 @@ import shlex
 
 import click
 import pytest
+import yaml
 
 from images import targets
 from testing import pages, paths
 from tfparallel import submission
 from tfparallel.cli import app
+from tfparallel_operator.api import load
 
 INSTALL = paths.PAGES / "install-command.md"
 KIND = paths.PAGES / "kind.md"
@@ -78,6 +80,15 @@ def test_the_secret_of_a_registry_is_the_one_that_a_test_pulls_with() -> None:
     first = "kubectl create secret docker-registry"
     [command] = pages.find_commands(paths.PAGES / "secrets.md", first)
     assert command.line in _lines(YOUR_CLUSTER)
+
+
+@pytest.mark.parametrize("name", ["secrets.md", "buckets.md"])
+def test_the_job_of_a_page_takes_what_the_page_adds_to_its_trainer(name: str) -> None:
+    job, *additions = map(yaml.safe_load, pages.blocks(paths.PAGES / name, "yaml"))
+    assert additions
+    for addition in additions:
+        job["spec"]["trainer"] |= addition["trainer"]
+    assert load.parse_job(job).spec.trainer is not None
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
