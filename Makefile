@@ -9,7 +9,7 @@ RUN := $(BIN)/python -m testing.run
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed test-times \
-	test-durations truth compare split-costs benchmarks lint format manifests verify lock images cluster-up \
+	test-durations truth compare captures split-costs benchmarks lint format manifests verify lock images cluster-up \
 	cluster-down clean
 
 help: ## Print this help
@@ -55,6 +55,9 @@ truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md
 
 compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
 	$(BIN)/python -m benchmarks.pages.comparisons
+
+captures: $(VENV)/.dev ## Run each verb at 80 columns, on a cluster too, and write docs/captures.md (root)
+	$(BIN)/python -m benchmarks.pages.captures
 
 split-costs: $(VENV)/.dev ## Measure the examples of model split and write their page: some minutes
 	$(BIN)/python -m benchmarks.pages.split_costs

@@ -24,17 +24,22 @@ PAGES = (
         paths.PAGES / f"{name}.md"
         for name in (
             "buckets",
+            "captures",
             "cli",
+            "get-model",
             "install",
             "install-command",
+            "kind",
             "local",
             "python-client",
+            "secrets",
             "sources",
             "status",
             "submit",
             "tfjob",
             "trainjob",
             "troubleshooting",
+            "your-cluster",
         )
     ),
     *sorted(paths.EXAMPLES.glob("**/README.md")),

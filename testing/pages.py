@@ -6,6 +6,7 @@ import re
 
 from testing import paths
 
+README = paths.ROOT / "README.md"
 ALL = sorted(
     [
         *paths.ROOT.glob("*.md"),
@@ -37,6 +38,17 @@ class Command:
 
     line: str
     shown: tuple[str, ...]
+
+
+def find_commands(page: pathlib.Path, first: str) -> list[Command]:
+    """Return the commands of the console block whose first command begins with these words.
+
+    Raises:
+        ValueError: no block begins with them, or several.
+    """
+    listed = (commands(block) for block in blocks(page, "console"))
+    [block] = [block for block in listed if block[0].line.startswith(first)]
+    return block
 
 
 def commands(console: str) -> list[Command]:

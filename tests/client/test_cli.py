@@ -81,7 +81,7 @@ def test_success_is_told_in_the_exit_status_and_the_summary(tmp_path: pathlib.Pa
     assert "[chief-0] [1mhi\n" in done.stdout
     [folder] = (tmp_path / "runs/job").iterdir()
     assert "Succeeded: job\n" in done.stdout
-    assert str(folder / "logs") in done.stdout
+    assert f"  {(folder / 'logs').relative_to(tmp_path)}\n" in done.stdout
     assert "ChiefSucceeded: job-chief-0 ended with success\n" in done.stderr
 
 

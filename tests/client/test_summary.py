@@ -86,6 +86,16 @@ def test_success_shows_what_the_trainer_summed_up(
     assert err == ""
 
 
+def test_paths_below_the_folder_of_the_terminal_are_short(
+    results: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(results)
+    summary.show(_outcome(results, names.Condition.SUCCEEDED))
+    shown = _shown(capsys.readouterr().out)
+    assert shown["model"].strip() == "results/model.keras"
+    assert shown["logs"].strip() == "logs"
+
+
 def test_failure_shows_its_own_progress_and_no_model_of_an_earlier_run(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

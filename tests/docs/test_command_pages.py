@@ -1,22 +1,32 @@
 """Every command of the pages on the command is one that the command or a test knows."""
 
 import pathlib
+import re
 import shlex
 
 import click
 import pytest
+import yaml
 
+from images import targets
 from testing import pages, paths
 from tfparallel import submission
 from tfparallel.cli import app
+from tfparallel_operator.api import load
 
-PAGES = [paths.PAGES / name for name in ("install-command.md", "submit.md")]
-SHOWN = [
-    command.line
-    for page in PAGES
-    for block in pages.blocks(page, "console")
-    for command in pages.commands(block)
-]
+INSTALL = paths.PAGES / "install-command.md"
+KIND = paths.PAGES / "kind.md"
+YOUR_CLUSTER = paths.PAGES / "your-cluster.md"
+OTHERS = ("submit.md", "secrets.md", "get-model.md", "buckets.md")
+PAGES = [INSTALL, KIND, YOUR_CLUSTER, *(paths.PAGES / name for name in OTHERS)]
+
+
+def _lines(page: pathlib.Path) -> list[str]:
+    blocks = pages.blocks(page, "console")
+    return [command.line for block in blocks for command in pages.commands(block)]
+
+
+SHOWN = [line for page in PAGES for line in _lines(page)]
 OURS = [line for line in SHOWN if line.removeprefix("kubectl ").startswith("tfparallel ")]
 
 
@@ -30,11 +40,12 @@ def test_a_command_is_one_that_the_program_parses(line: str) -> None:
     assert verb is not None
     parsed = verb.make_context(arguments[0], arguments[1:], parent=context)
     for value in parsed.params.values():
-        assert not isinstance(value, pathlib.Path) or (paths.ROOT / value).is_file()
+        is_ours = isinstance(value, pathlib.Path) and len(value.parts) > 1
+        assert not is_ours or (paths.ROOT / value).is_file()
 
 
 def test_the_wheels_are_built_and_installed_as_the_test_of_the_wheels_does() -> None:
-    others = [line for line in SHOWN if line not in OURS]
+    others = [line for line in _lines(INSTALL) if line not in OURS]
     test = (paths.ROOT / "tests/client/test_installation.py").read_text(encoding="utf-8")
     wheel, *installs = [line for line in others if " wheel " in line or " install " in line]
     for word in ("wheel", "--no-deps"):
@@ -50,3 +61,43 @@ def test_the_submission_of_the_page_has_the_files_and_the_claim() -> None:
     [claim] = read.companions
     assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
     assert read.sources
+
+
+@pytest.mark.parametrize("page", [pages.README, KIND], ids=lambda page: page.name)
+def test_a_page_loads_the_images_that_the_chart_runs(page: pathlib.Path) -> None:
+    lines = [command.line for command in pages.find_commands(page, "kind create")]
+    images = " ".join(image.reference for image in targets.TARGETS.values())
+    assert lines == ["kind create cluster", "make images", f"kind load docker-image {images}"]
+
+
+def test_your_cluster_trains_by_commands_that_a_test_runs_on_the_page_on_kind() -> None:
+    ours = {line for line in _lines(YOUR_CLUSTER) if line in OURS}
+    assert ours
+    assert ours <= {*_lines(KIND)}
+
+
+def test_the_secret_of_a_registry_is_the_one_that_a_test_pulls_with() -> None:
+    first = "kubectl create secret docker-registry"
+    [command] = pages.find_commands(paths.PAGES / "secrets.md", first)
+    assert command.line in _lines(YOUR_CLUSTER)
+
+
+@pytest.mark.parametrize("name", ["secrets.md", "buckets.md"])
+def test_the_job_of_a_page_takes_what_the_page_adds_to_its_trainer(name: str) -> None:
+    job, *additions = map(yaml.safe_load, pages.blocks(paths.PAGES / name, "yaml"))
+    assert additions
+    for addition in additions:
+        job["spec"]["trainer"] |= addition["trainer"]
+    assert load.parse_job(job).spec.trainer is not None
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached: set[pathlib.Path] = set()
+    following = [pages.README]
+    while following:
+        page = following.pop()
+        reached.add(page)
+        links = re.findall(r"\]\((?!https:)([^)#]+\.md)", page.read_text(encoding="utf-8"))
+        targets_of_links = {(page.parent / link).resolve() for link in links}
+        following += targets_of_links - reached
+    assert {*pages.ALL} <= reached | {paths.ROOT / "CHANGELOG.md"}

@@ -15,10 +15,8 @@ SECONDS = 900.0
 
 @pytest.fixture
 def place(example: str, make_namespace: namespaces.Make) -> namespaces.Namespace:
-    """A namespace as most are, without a security level: templates of scripts have none."""
+    """A namespace that enforces the level restricted, and a volume if the example has a claim."""
     namespace = make_namespace(example)
-    level = "pod-security.kubernetes.io/enforce-"
-    namespace.cluster.run_kubectl("label", "namespace", namespace.name, level)
     if (paths.EXAMPLES / example / "claim.yaml").exists():
         volumes.provide(namespace)
     return namespace

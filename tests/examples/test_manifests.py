@@ -8,7 +8,9 @@ import yaml
 
 from images import targets
 from testing import pages, paths
+from testing.operator import builders
 from tfparallel_operator.api import load, names, types
+from tfparallel_operator.core import build, replicas
 
 JOBS = paths.example_jobs()
 EXAMPLES = sorted({file.parent for file in JOBS})
@@ -58,6 +60,22 @@ def test_images_are_those_that_the_dockerfile_builds(file: Path) -> None:
     brings_a_script = _job(file).spec.trainer is None
     expected = targets.TRAINER.reference if brings_a_script else None
     assert {container.get("image") for container in _containers(file)} == {expected}
+
+
+@of_every_job
+def test_pods_meet_the_level_restricted(file: Path) -> None:
+    job = _job(file)
+    for role in job.spec.tf_replica_specs:
+        pod = build.pod(
+            job, replicas.Replica(role, 0), builders.SETTINGS, attempt=1, replica_attempt=1
+        )["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not pod.get("hostNetwork")
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
 
 
 @of_every_example

@@ -60,7 +60,7 @@ def _rows(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
     if status.restarts.failure or status.restarts.disruption:
         yield "restarts", str(status.restarts.failure + status.restarts.disruption)
     yield from _results(outcome)
-    yield "logs", str(outcome.layout.logs)
+    yield "logs", _short(outcome.layout.logs)
 
 
 def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
@@ -78,7 +78,7 @@ def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
             yield from _pipeline(folder)
         for name, below in _KEPT if succeeded else _KEPT[1:]:
             if (folder / below).exists():
-                yield name, str(folder / below)
+                yield name, _short(folder / below)
 
 
 def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
@@ -89,13 +89,19 @@ def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
         return
     yield "stages", planning.waiting(found)
     draw.picture_of_run(found, folder / _PICTURE)
-    yield "pipeline", str(folder / _PICTURE)
+    yield "pipeline", _short(folder / _PICTURE)
 
 
 def _reported(progress: job_status.ProgressStatus) -> Iterator[tuple[str, str]]:
     total = "" if progress.total_steps is None else f" of {progress.total_steps}"
     yield "steps", f"{progress.step}{total}"
     yield from progress.metrics.items()
+
+
+def _short(path: pathlib.Path) -> str:
+    """Return a path as you would type it here: a whole one breaks in a terminal of 80 columns."""
+    here = pathlib.Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _shown(value: outputs.Number) -> str:

@@ -1,9 +1,10 @@
-"""The README's commands for a cluster, run word by word as a person would run them."""
+"""A terminal in which the commands of pages run word by word, as a person would run them."""
 
 import contextlib
 import dataclasses
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,45 +12,49 @@ from testing import pages, paths
 from testing.cluster import process
 from testing.e2e import namespaces
 
-PAGE = paths.ROOT / "README.md"
-LIMIT_SECONDS = 300.0
-
-
-def commands(first: str) -> list[pages.Command]:
-    """Return the commands of the console block whose first command begins with these words.
-
-    Raises:
-        ValueError: no block begins with them, or several.
-    """
-    blocks = [pages.commands(block) for block in pages.blocks(PAGE, "console")]
-    [block] = [block for block in blocks if block[0].line.startswith(first)]
-    return block
+LIMIT_SECONDS = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Shell:
-    """A terminal in the project's folder, with helm and kubectl for one namespace."""
+    """A terminal with tfparallel, helm and kubectl for one namespace."""
 
     environment: Mapping[str, str]
+    folder: Path = paths.ROOT
 
-    def run(self, line: str) -> str:
-        """Return what a command prints.
+    def run(self, line: str, limit: float = LIMIT_SECONDS) -> str:
+        """Return what a command prints to standard output.
 
         Raises:
             AssertionError: it fails; with its words.
         """
         done = subprocess.run(
             ["bash", "-c", line],
-            cwd=paths.ROOT,
+            cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=LIMIT_SECONDS,
+            timeout=limit,
             check=False,
         )
         if done.returncode:
             raise AssertionError(f"$ {line}\n{done.stdout}{done.stderr}")
         return done.stdout
+
+    def follow(self, command: pages.Command) -> list[str]:
+        """Run a command; return the lines that it prints, which begin as those of its page.
+
+        A page leaves out what differs from run to run: "…" is any number of lines.
+
+        Raises:
+            AssertionError: it fails, or does not print what the page shows.
+        """
+        printed = self.run(command.line).splitlines()
+        shown = [line for line in command.shown if line != "…"]
+        missing = [line for line in shown if not any(one.startswith(line) for one in printed)]
+        if missing:
+            raise AssertionError(f"$ {command.line}\n{printed}\nlacks {missing}")
+        return printed
 
     @contextlib.contextmanager
     def watching(self, line: str, output: Path) -> Iterator[None]:
@@ -58,7 +63,7 @@ class Shell:
             output.open("wb") as stream,
             subprocess.Popen(
                 ["bash", "-c", f"exec {line}"],
-                cwd=paths.ROOT,
+                cwd=self.folder,
                 env=self.environment,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -71,7 +76,7 @@ class Shell:
 
 
 def shell(namespace: namespaces.Namespace, folder: Path) -> Shell:
-    """Return a terminal whose kubectl and helm are the cluster's, and speak to this namespace."""
+    """Return a terminal whose programs speak to the cluster and this namespace."""
     cluster = namespace.cluster
     programs = folder / "bin"
     programs.mkdir()
@@ -81,7 +86,7 @@ def shell(namespace: namespaces.Namespace, folder: Path) -> Shell:
     kubeconfig.write_bytes(cluster.kubeconfig.read_bytes())
     kubeconfig.chmod(0o600)
     environment = process.environment()
-    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    environment["PATH"] = f"{programs}:{Path(sys.executable).parent}:{environment['PATH']}"
     environment |= {"HOME": str(folder), "KUBECONFIG": str(kubeconfig)}
     terminal = Shell(environment)
     view = json.loads(terminal.run("kubectl config view --output=json"))
