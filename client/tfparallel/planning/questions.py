@@ -116,9 +116,11 @@ def _with_options(basis: plan.Question, options: Options) -> plan.Question:
     """Return a question in which options stand in for fields."""
     processes, devices = _divide(basis, options)
     changes = {
-        "memory": None if options.memory is None else written.size(options.memory),
+        "memory": options.memory and written.size(options.memory),
         "microbatches": options.microbatches,
-        "schedule": None if options.schedule is None else job_file.PipelineSchedule(options.schedule),
+        "schedule": None
+        if options.schedule is None
+        else job_file.PipelineSchedule(options.schedule),
         "batch": options.batch,
         "length": options.length,
     }
