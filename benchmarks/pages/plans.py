@@ -23,8 +23,8 @@ LACKS = "lacks"
 """Names the block of that page that tells what does not fit a device."""
 IMAGES = ROOT / "docs" / "images"
 EXAMPLES = ROOT / "examples"
-COMMAND = "examples/split-deep-cnn/model.py --devices 4 --mesh stage=4 --batch 64"
-MODEL = ROOT / COMMAND.split()[0]
+COMMAND = "examples/split-deep-cnn/job.yaml"
+JOB = ROOT / COMMAND
 DRAWN = {
     folder: EXAMPLES / folder / file
     for folder, file in (
@@ -45,7 +45,7 @@ def example(folder: pathlib.Path) -> str:
     """Make the plan in a folder; gives what it prints, without the names of files."""
     done = subprocess.run(
         (
-            *(sys.executable, "-m", "tfparallel", "plan", *COMMAND.split()),
+            *(sys.executable, "-m", "tfparallel", "plan", COMMAND),
             *("--output", str(folder)),
         ),
         cwd=ROOT,

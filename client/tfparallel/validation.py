@@ -3,10 +3,10 @@
 import dataclasses
 import pathlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import click
 import yaml
 
 from tfparallel_operator.api import load, names, problems
@@ -75,7 +75,7 @@ def find_files(path: pathlib.Path) -> list[File]:
 
 def _input() -> str:
     try:
-        return click.get_binary_stream("stdin").read().decode()
+        return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise load.SpecError(f"{_STDIN}: not UTF-8 text; give a job's YAML file") from error
 

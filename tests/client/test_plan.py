@@ -13,10 +13,12 @@ from tfparallel.planning import draw, show, written
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import plan
 
+MODEL = plans.JOB.parent / "model.py"
+
 pytestmark = pytest.mark.usefixtures("processes")
 
 
-def run(*options: str, model: pathlib.Path = plans.MODEL) -> "subprocess.CompletedProcess[str]":
+def run(*options: str, model: pathlib.Path = MODEL) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         (sys.executable, "-m", "tfparallel", "plan", str(model), *options),
         check=False,
@@ -94,7 +96,7 @@ def test_bad_options_are_refused_before_the_trainer_starts(
     options: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "run", None)
-    result = testing.CliRunner().invoke(app.tfparallel, ["plan", str(plans.MODEL), *options])
+    result = testing.CliRunner().invoke(app.tfparallel, ["plan", str(MODEL), *options])
     assert result.exit_code == 2
     assert f"error: {sentence}" in result.stderr
 

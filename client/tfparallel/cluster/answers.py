@@ -85,7 +85,8 @@ def problems_of(error: api_errors.Invalid) -> list[problems.Problem]:
 
 
 def _place(path: str) -> problems.Place:
-    return tuple(_PART.findall(path))
+    parts = _PART.findall(path)
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def _unknown_sentence(field: str) -> str:

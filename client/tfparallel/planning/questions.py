@@ -116,11 +116,9 @@ def _with_options(basis: plan.Question, options: Options) -> plan.Question:
     """Return a question in which options stand in for fields."""
     processes, devices = _divide(basis, options)
     changes = {
-        "memory": options.memory and written.size(options.memory),
+        "memory": None if options.memory is None else written.size(options.memory),
         "microbatches": options.microbatches,
-        "schedule": None
-        if options.schedule is None
-        else job_file.PipelineSchedule(options.schedule),
+        "schedule": _schedule(options),
         "batch": options.batch,
         "length": options.length,
     }
@@ -137,6 +135,10 @@ def _with_options(basis: plan.Question, options: Options) -> plan.Question:
     if options.mesh is not None:
         return changed.model_copy(update={"mesh": written.mesh(options.mesh)})
     return changed
+
+
+def _schedule(options: Options) -> job_file.PipelineSchedule | None:
+    return None if options.schedule is None else job_file.PipelineSchedule(options.schedule)
 
 
 def _divide(basis: plan.Question, options: Options) -> tuple[int, int]:
