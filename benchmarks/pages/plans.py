@@ -24,6 +24,7 @@ LACKS = "lacks"
 IMAGES = ROOT / "docs" / "images"
 EXAMPLES = ROOT / "examples"
 COMMAND = "examples/split-deep-cnn/job.yaml"
+"""The arguments of the example; the job is that of `DRAWN`, and has the same picture."""
 JOB = ROOT / COMMAND
 DRAWN = {
     folder: EXAMPLES / folder / file

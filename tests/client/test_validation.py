@@ -248,6 +248,15 @@ def test_what_the_api_server_refuses_is_told_by_field() -> None:
     ]
 
 
+def test_a_policy_refuses_the_job_and_a_missing_right_the_question() -> None:
+    policy = api_errors.from_answer(403, {"message": "admission webhook denied the request: no"})
+    right = 'User "me" cannot create resource "tfparalleljobs" in API group "tfparallel.dev"'
+    assert not answers.lacks_right(policy)
+    assert answers.lacks_right(api_errors.from_answer(403, {"message": right}))
+    [problem] = answers.problems_of(policy)
+    assert (problem.place, str(problem)) == ((), "admission webhook denied the request: no")
+
+
 def test_fields_that_the_api_server_does_not_know_are_told_one_by_one() -> None:
     words = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
     found = answers.problems_of(api_errors.Invalid(words))

@@ -9,6 +9,7 @@ from tfparallel.cli import options
 from tfparallel.machine import folders
 from tfparallel.planning import command as planning
 from tfparallel.planning import questions
+from tfparallel_operator.api import load
 from tfparallel_trainer.contract import job_file
 
 _JSON = "json"
@@ -81,7 +82,7 @@ def command(
     Exit status: 0 there is a plan, 1 the planner failed, 2 bad input or nothing fits.
     """
     if output is not None and str(output) in _FORMATS:
-        raise click.UsageError(f"--output {output} names a folder: for the form, give -o {output}")
+        raise load.SpecError(f"--output {output} names a folder: for the form, give -o {output}")
     subject = questions.read(file, questions.Options(**values))
     if output_format == _JSON:
         planning.print_json(subject, output)

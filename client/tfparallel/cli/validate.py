@@ -24,12 +24,10 @@ from tfparallel_operator.api import load
 def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.Choice) -> None:
     """Check jobs as the API server would, without one.
 
-    A file may hold several documents; of a folder, the files .yaml, .yml and .json are read, and -
-    is the standard input. All problems of all jobs are listed, each with its file and line.
-    Objects of other kinds are not checked.
+    A file may hold several jobs. Of a folder, the files .yaml, .yml and .json are read. The file -
+    is the standard input. Each problem of each job has its file and line.
 
-    Exit status: 0 all jobs are valid, 1 the cluster refuses or does not answer, 2 a job is not
-    valid, or a file cannot be read.
+    Exit status: 0 all jobs are valid, 1 the cluster refuses or does not answer, 2 one is not valid.
     """
     faults: list[str] = []
     valid = []

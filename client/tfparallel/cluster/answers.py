@@ -71,7 +71,12 @@ def sentence(error: api_errors.ApiError, context: access.Context) -> str:
             return f"the API server of {where} refused: {error}"
 
 
-def problems_of(error: api_errors.Invalid) -> list[problems.Problem]:
+def lacks_right(error: api_errors.ApiError) -> bool:
+    """Whether you may not ask; a policy and a quota refuse the object instead."""
+    return _MISSING_RIGHT.search(str(error)) is not None
+
+
+def problems_of(error: api_errors.ApiError) -> list[problems.Problem]:
     """Return the fields that the API server refuses, and why."""
     unknown = [
         problems.Problem(_place(field), _unknown_sentence(field))

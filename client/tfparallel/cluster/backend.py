@@ -77,7 +77,7 @@ class ClusterBackend:
         That a job of the name exists is no problem of the manifest.
 
         Raises:
-            Failure: the API server refuses the request, or does not answer.
+            Failure: you may not create jobs, or the API server does not answer.
         """
         namespace = document["metadata"].get("namespace", self.namespace)
         with answers.explained(dataclasses.replace(self.context, namespace=namespace)):
@@ -85,7 +85,9 @@ class ClusterBackend:
                 await self._api.check(resources.JOBS, namespace, document)
             except api_errors.AlreadyExists:
                 return ()
-            except api_errors.Invalid as error:
+            except (api_errors.Invalid, api_errors.Refused) as error:
+                if answers.lacks_right(error):
+                    raise
                 return answers.problems_of(error)
         return ()
 
