@@ -147,6 +147,23 @@ def test_a_field_of_an_anchor_has_the_line_where_it_is_written(tmp_path: pathlib
     assert all(line.endswith("did you mean 'Never'?") for line in found)
 
 
+def test_an_alias_has_the_problems_of_its_anchor(tmp_path: pathlib.Path) -> None:
+    found = faults(
+        tmp_path,
+        """\
+        trainer: {epochs: 1}
+        tfReplicaSpecs:
+          Chief: &replica
+            colour: red
+          Worker: *replica
+        """,
+    )
+    assert [line.partition(": ")[0] for line in found] == [
+        "9 spec.tfReplicaSpecs.Chief.colour",
+        "9 spec.tfReplicaSpecs.Worker.colour",
+    ]
+
+
 def test_a_field_that_appears_twice_is_refused(tmp_path: pathlib.Path) -> None:
     spec = """\
     trainer: {epochs: 1}

@@ -321,11 +321,11 @@ def devices_of(spec: types.ReplicaSpec) -> int:
 
 
 def _remove(document: Any, place: Sequence[int | str]) -> None:
-    """Remove a field, in place."""
+    """Remove a field, in place; an alias of YAML may have had it removed by now."""
     *outer, last = place
     for part in outer:
         document = document[part]
-    del document[last]
+    document.pop(last, None)
 
 
 def _problem(fault: Any, outer: problems.Place = ()) -> problems.Problem:
