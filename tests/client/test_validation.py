@@ -164,6 +164,26 @@ def test_an_alias_has_the_problems_of_its_anchor(tmp_path: pathlib.Path) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("[]", "5 spec: received []; write fields"),
+        ("{1: 2, tfReplicaSpecs: {Worker: {}}, trainer: {epochs: 1}}", "5 spec[1]: received 1"),
+        ("&a {trainer: *a}", "5 spec.trainer.trainer: unknown field"),
+        ("{trainer: {epochs: 1, env: {a: b}}}", "5 spec.trainer.env: write a list, such as"),
+        ("{tfReplicaSpecs: [Worker]}", "5 spec.tfReplicaSpecs: received ['Worker']; write fields"),
+    ],
+)
+def test_values_of_another_shape_have_a_sentence(
+    tmp_path: pathlib.Path, spec: str, sentence: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{HEAD}spec: {spec}\n")
+    result = validate(file)
+    assert result.exit_code == 2
+    assert f"error: {file}:{sentence.replace(' ', ': ', 1)}" in result.stderr
+
+
 def test_a_field_that_appears_twice_is_refused(tmp_path: pathlib.Path) -> None:
     spec = """\
     trainer: {epochs: 1}

@@ -324,6 +324,8 @@ def _remove(document: Any, place: Sequence[int | str]) -> None:
     """Remove a field, in place; an alias of YAML may have had it removed by now."""
     *outer, last = place
     for part in outer:
+        if isinstance(document, Mapping) and part not in document:
+            return
         document = document[part]
     document.pop(last, None)
 

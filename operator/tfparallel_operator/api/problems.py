@@ -21,7 +21,9 @@ _STATUS = "status"
 _TYPE_REMEDIES = {
     "string_type": "put it in quotes",
     "model_type": "write fields, such as containers: [...]",
+    "dict_type": "write fields, such as Worker: {replicas: 2}",
     "list_type": "write a list, such as [one, two]",
+    "tuple_type": "write a list, such as [one, two]",
 }
 
 
