@@ -10,7 +10,7 @@ from testing import pages, paths
 from tfparallel import submission
 from tfparallel.cli import app
 
-PAGES = [paths.PAGES / name for name in ("install-command.md", "submit.md")]
+PAGES = [paths.PAGES / name for name in ("install-command.md", "planner.md", "submit.md")]
 SHOWN = [
     command.line
     for page in PAGES

@@ -11,6 +11,9 @@ from tfparallel_trainer.contract import pipeline, plan
 _WIDTH = 80
 """Most characters of a line of the schedule."""
 
+_MESH_WIDTH = 19
+"""Most letters of a mesh in a table of alternatives: names of layers need the room."""
+
 _FORWARD = "0123456789"
 _BACKWARD = "abcdefghij"
 """By the last digit of the microbatch's number."""
@@ -117,7 +120,8 @@ def schedule(made: plan.Plan, width: int = _WIDTH) -> Iterator[str]:
 
 def alternatives(made: plan.Plan) -> rich_table.Table:
     """What else could be done, and what it costs."""
-    table = _table("mesh", "microbatches", "difference", right=("a step", "fullest device"))
+    table = _table("mesh", "micro-\nbatches", "difference", right=("step", "peak"))
+    table.columns[0].max_width = _MESH_WIDTH
     for one in made.alternatives:
         table.add_row(
             str(one.mesh),
@@ -130,7 +134,7 @@ def alternatives(made: plan.Plan) -> rich_table.Table:
 
 
 def _table(*left: str, right: Sequence[str] = ()) -> rich_table.Table:
-    """Return a table that breaks between words; only the last of the left columns gives way."""
+    """Return a table that breaks between words; columns on the right keep their width."""
     table = status.plain_table()
     for name in (*left, *right):
         table.add_column(
