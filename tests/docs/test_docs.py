@@ -82,6 +82,12 @@ def test_the_page_on_the_planner_shows_its_example() -> None:
     assert block == (paths.ROOT / "examples/split-cnn/auto.yaml").read_text()
 
 
+def test_plan_and_pipeline_of_one_job_tell_the_same_waiting() -> None:
+    shown = comparisons.block(plans.PAGE.read_text(encoding="utf-8"), plans.EXAMPLE)
+    picture = (plans.IMAGES / "pipeline-split-deep-cnn.svg").read_text(encoding="utf-8")
+    assert re.findall(r"waiting (\d+%)", shown) == re.findall(r"\(planned (\d+%)\)", picture)
+
+
 def test_the_page_on_model_split_tells_every_axis_and_how_long_stages_wait() -> None:
     axes = [row[0] for row in pages.rows("model-split.md", "## The mesh")]
     assert axes == [*job_file.Mesh().axes]
