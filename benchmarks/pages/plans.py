@@ -9,13 +9,10 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 
-import yaml
-
 from benchmarks.pages import comparisons
-from tfparallel.planning import draw, written
-from tfparallel_operator.api import load, types
+from tfparallel.planning import draw, questions, written
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import job_file, plan
+from tfparallel_trainer.contract import plan
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "planner.md"
@@ -26,8 +23,9 @@ LACKS = "lacks"
 """Names the block of that page that tells what does not fit a device."""
 IMAGES = ROOT / "docs" / "images"
 EXAMPLES = ROOT / "examples"
-COMMAND = "examples/split-deep-cnn/model.py --devices 4 --mesh stage=4 --batch 64"
-MODEL = ROOT / COMMAND.split()[0]
+COMMAND = "examples/split-deep-cnn/job.yaml"
+"""The arguments of the example; the job is that of `DRAWN`, and has the same picture."""
+JOB = ROOT / COMMAND
 DRAWN = {
     folder: EXAMPLES / folder / file
     for folder, file in (
@@ -48,7 +46,7 @@ def example(folder: pathlib.Path) -> str:
     """Make the plan in a folder; gives what it prints, without the names of files."""
     done = subprocess.run(
         (
-            *(sys.executable, "-m", "tfparallel", "plan", *COMMAND.split()),
+            *(sys.executable, "-m", "tfparallel", "plan", COMMAND),
             *("--output", str(folder)),
         ),
         cwd=ROOT,
@@ -62,21 +60,7 @@ def example(folder: pathlib.Path) -> str:
 
 def question(file: pathlib.Path) -> plan.Question:
     """What has to be asked for the plan of a job; cuts that it names are left to the planner."""
-    spec = load.parse_job(yaml.safe_load(file.read_text(encoding="utf-8"))).spec
-    worker, trainer = spec.tf_replica_specs[types.Role.WORKER], spec.trainer
-    mesh = spec.mesh or job_file.Mesh()
-    if trainer is None:
-        raise ValueError(f"{file} has no spec.trainer")
-    return plan.Question(
-        folder=str(file.parent),
-        module=trainer.module,
-        processes=worker.replicas or 1,
-        devices=load.devices_of(worker),
-        mesh=None if mesh.auto else mesh.axes,
-        microbatches=None if mesh.auto else mesh.microbatches,
-        schedule=mesh.schedule,
-        batch=trainer.global_batch_size,
-    )
+    return questions.read(file, questions.Options()).question
 
 
 def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 
 from tfparallel_operator.api import load, names, types
+from tfparallel_operator.local import source as sources
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | types.TFParallelJob
 """The path of a model.py or of a job's YAML file, a manifest, or a job."""
@@ -187,12 +188,7 @@ def _read_file(path: pathlib.Path) -> Mapping[str, Any]:
     Raises:
         SpecError: it cannot be read, or holds other objects besides.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise load.SpecError(f"{path}: {reason}; give the path of a job's YAML file") from error
-    documents = load.parse_documents(text, str(path))
+    documents = load.parse_documents(sources.read_text(path), str(path))
     job = load.find_job(documents, str(path))
     others = [str(document.get("kind")) for document in documents if document is not job]
     if others:

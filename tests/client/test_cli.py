@@ -2,6 +2,7 @@ import contextlib
 import os
 import pathlib
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -168,7 +169,7 @@ def test_a_run_that_nobody_reads_any_more_ends(tmp_path: pathlib.Path) -> None:
 
 _BAD_FILES: list[tuple[str, str | None, str]] = [
     ("missing", None, "job.yaml: no such file; give the path of a job's YAML file"),
-    ("not-yaml", "a: [", "job.yaml: not YAML: "),
+    ("not-yaml", "a: [", "job.yaml:1: not YAML: "),
     ("binary", "\ud800", "job.yaml: not UTF-8 text; give a job's YAML file"),
     ("empty", "", "job.yaml: expected kind 'TFParallelJob', received nothing"),
     ("text", "hello", "job.yaml: expected fields such as apiVersion and kind, received 'hello'"),
@@ -221,15 +222,16 @@ _BAD_JOBS: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("command", ["run", "validate"])
 @pytest.mark.parametrize(
     ("document", "sentence"), [b[1:] for b in _BAD_JOBS], ids=[b[0] for b in _BAD_JOBS]
 )
 def test_a_job_that_is_wrong_is_refused(
-    tmp_path: pathlib.Path, document: Any, sentence: str, command: str
+    tmp_path: pathlib.Path, document: Any, sentence: str
 ) -> None:
     jobs.write(tmp_path, document)
-    assert refused(tmp_path, command, "job.yaml").stderr == f"error: {sentence}\n"
+    assert refused(tmp_path, "run", "job.yaml").stderr == f"error: {sentence}\n"
+    located = refused(tmp_path, "validate", "job.yaml").stderr
+    assert re.fullmatch(rf"error: job\.yaml:\d+: {re.escape(sentence)}\n", located)
 
 
 def test_an_output_that_is_no_folder_is_refused(tmp_path: pathlib.Path) -> None:

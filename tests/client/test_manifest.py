@@ -115,7 +115,7 @@ def test_a_file_and_a_typed_job_are_sources_too(tmp_path: pathlib.Path) -> None:
     ("source", "options", "words"),
     [
         ("no/model.py", {}, "no such file; give the path of your model.py"),
-        ("no/job.yaml", {}, "No such file or directory; give the path of a job's YAML file"),
+        ("no/job.yaml", {}, "no such file; give the path of a job's YAML file"),
         ("model.h5", {}, "give the path of a Python module, or of a job's YAML file"),
         (JOB, {"workers": -1}, "spec.tfReplicaSpecs.Worker.replicas: received -1"),
         (JOB, {"name": "digits", "epochs": 1, "steps": 1}, "both"),

@@ -17,7 +17,7 @@ from tfparallel_operator.api import load
 INSTALL = paths.PAGES / "install-command.md"
 KIND = paths.PAGES / "kind.md"
 YOUR_CLUSTER = paths.PAGES / "your-cluster.md"
-OTHERS = ("submit.md", "secrets.md", "get-model.md", "buckets.md")
+OTHERS = ("planner.md", "submit.md", "secrets.md", "get-model.md", "buckets.md")
 PAGES = [INSTALL, KIND, YOUR_CLUSTER, *(paths.PAGES / name for name in OTHERS)]
 
 

@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import click
 import pytest
 import yaml
 
@@ -79,6 +80,12 @@ def test_the_page_on_the_planner_shows_its_example() -> None:
     page = (paths.ROOT / "docs/planner.md").read_text().partition("<!-- auto -->\n")[2]
     [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     assert block == (paths.ROOT / "examples/split-cnn/auto.yaml").read_text()
+
+
+def test_plan_and_pipeline_of_one_job_tell_the_same_waiting() -> None:
+    shown = comparisons.block(plans.PAGE.read_text(encoding="utf-8"), plans.EXAMPLE)
+    picture = (plans.IMAGES / "pipeline-split-deep-cnn.svg").read_text(encoding="utf-8")
+    assert re.findall(r"waiting (\d+%)", shown) == re.findall(r"\(planned (\d+%)\)", picture)
 
 
 def test_the_page_on_model_split_tells_every_axis_and_how_long_stages_wait() -> None:
@@ -267,9 +274,7 @@ def test_every_option_of_plan_is_listed() -> None:
         row[0]
         for row in pages.rows("planner.md", "# The planner: which device holds and does what")
     }
-    assert listed == {
-        option for one in plan.command.params for option in one.opts if option != "module"
-    }
+    assert listed == {one.opts[-1] for one in plan.command.params if isinstance(one, click.Option)}
 
 
 def test_the_lines_of_the_script_by_hand_are_those_that_the_page_tells() -> None:

@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from click import testing
 
 from testing import pages, paths
+from tfparallel.cli import app
 
 _PAGE = paths.PAGES / "local.md"
 
@@ -31,6 +33,18 @@ def test_the_job_from_nothing_does_what_the_page_says(tmp_path: pathlib.Path) ->
         shown = [line.rstrip() for line in done.stdout.splitlines()]
         assert set(command.shown) <= set(shown)
     assert (tmp_path / "three/logs/hello-worker-2.log").exists()
+
+
+def test_the_wrong_job_of_the_page_is_refused_as_it_says(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, command = pages.commands(pages.blocks(_PAGE, "console")[2])
+    assert file.line == "cat wrong.yaml"
+    (tmp_path / "wrong.yaml").write_text("\n".join(file.shown))
+    monkeypatch.chdir(tmp_path)
+    result = testing.CliRunner().invoke(app.tfparallel, shlex.split(command.line)[1:])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == list(command.shown)
 
 
 def test_the_examples_of_the_page_exist() -> None:

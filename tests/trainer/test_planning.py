@@ -80,6 +80,8 @@ def test_planning_repeats_to_the_byte(name: str) -> None:
     made = planned(settings.Wanted(mesh={"stage": 4}, microbatches=8))
     assert sorted(made.order) == list(range(len(recording.record(model).nodes)))
     assert plan.Plan.model_validate_json(made.model_dump_json(by_alias=True)) == made
+    assert made.bubble == plan.bubble(made.spans, len(made.stages))
+    assert 0 < made.message_share < made.bubble < 1
 
 
 def part(model: graph.Graph, most: int) -> graph.Graph:

@@ -46,11 +46,8 @@ from tfparallel_operator.local import source as sources
     "  [default: the loss that every run reaches]",
 )
 @click.option("--epochs", type=click.IntRange(min=1), help="Short for --set spec.trainer.epochs.")
-@click.option(
-    "--output",
-    type=options.FILE,
-    metavar="DIR",
-    help="Where report, pictures and runs go: a new folder.  [default: runs/<job>/<time>]",
+@options.output_folder(
+    "Where report, pictures and runs go: a new folder.  [default: runs/<job>/<time>]"
 )
 @options.overrides
 def command(

@@ -27,6 +27,11 @@ overrides = click.option(
 )
 
 
+def output_folder(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option that names the folder of what a verb writes."""
+    return click.option("--output", type=FILE, metavar="DIR", help=meaning)
+
+
 class Format(enum.StrEnum):
     """What a verb prints."""
 

@@ -1,41 +1,56 @@
 """`tfparallel plan`."""
 
 import pathlib
+from typing import Any
 
 import click
 
 from tfparallel.cli import options
 from tfparallel.machine import folders
 from tfparallel.planning import command as planning
-from tfparallel.planning import written
-from tfparallel_trainer.contract import job_file, plan
+from tfparallel.planning import questions
+from tfparallel_operator.api import load
+from tfparallel_trainer.contract import job_file
+
+_JSON = "json"
+_FORMATS = ("table", _JSON)
 
 
 @click.command("plan")
-@click.argument("module", type=options.FILE, metavar="MODEL.py")
-@click.option("--devices", type=click.IntRange(min=1), required=True, help="Of all pods together.")
-@click.option("--pods", type=click.IntRange(min=1), help="[default: one for each device]")
+@click.argument("file", type=options.FILE, metavar="JOB.yaml|MODEL.py")
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    help="Of all pods together.  [default: those of the job; a MODEL.py needs it]",
+)
+@click.option(
+    "--pods",
+    type=click.IntRange(min=1),
+    help="[default: those of the job; of a MODEL.py one for each device]",
+)
 @click.option(
     "--memory", metavar="BYTES", help="Of each device, such as 8GiB.  [default: no limit]"
 )
 @click.option(
     "--mesh",
     metavar="AXIS=NUMBER,...",
-    help="Such as data=2,stage=2; -1 is what is left.  [default: the best that fits]",
+    help="Such as data=2,stage=2; -1 is what is left, auto the best that fits."
+    "  [default: that of the job, else auto]",
 )
-@click.option("--microbatches", type=click.IntRange(min=1), help="[default: the best that fits]")
+@click.option(
+    "--microbatches",
+    type=click.IntRange(min=1),
+    help="[default: those of the job's mesh, else the best that fits]",
+)
 @click.option(
     "--schedule",
-    type=click.Choice([one.value for one in job_file.PipelineSchedule]),
-    default=job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD.value,
-    show_default=True,
+    type=click.Choice([schedule.value for schedule in job_file.PipelineSchedule]),
+    help="[default: that of the job's mesh, else 1F1B]",
 )
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="trainer.globalBatchSize.",
+    help="trainer.globalBatchSize.  [default: that of the job, else 32]",
 )
 @click.option(
     "--length",
@@ -44,42 +59,32 @@ from tfparallel_trainer.contract import job_file, plan
 )
 @click.option("--calibrate", is_flag=True, help="Measure each layer on this machine first.")
 @click.option(
-    "--output",
-    type=options.FILE,
-    metavar="DIR",
-    help="Where picture and data go.  [default: a new folder runs/<module>/<time>]",
+    "-o",
+    "--format",
+    "output_format",
+    type=click.Choice(_FORMATS),
+    default=_FORMATS[0],
+    show_default=True,
+    help="What is printed. With json no files are written, unless you give --output.",
 )
+@options.output_folder(
+    "Where picture and data go.  [default: a new folder runs/<job or model>/<time>]"
+)
+@options.overrides
 def command(
-    module: pathlib.Path,
-    devices: int,
-    pods: int | None,
-    memory: str | None,
-    mesh: str | None,
-    microbatches: int | None,
-    schedule: str,
-    batch: int,
-    length: int | None,
-    calibrate: bool,
-    output: pathlib.Path | None,
+    file: pathlib.Path, output_format: str, output: pathlib.Path | None, **values: Any
 ) -> None:
-    """Show how ModelSplit would divide a model.
+    """Show how ModelSplit would divide the model of a job.
 
-    The plan says which device holds and does what, what fits, and what it costs.
+    The plan says which device holds and does what, what fits, and what it costs. Options go before
+    the fields of the job.
 
     Exit status: 0 there is a plan, 1 the planner failed, 2 bad input or nothing fits.
     """
-    processes, each = written.pods(devices, pods)
-    question = plan.Question(
-        folder=str(module.resolve().parent),
-        module=module.name,
-        processes=processes,
-        devices=each,
-        memory=None if memory is None else written.size(memory),
-        mesh=None if mesh is None else written.mesh(mesh),
-        microbatches=microbatches,
-        schedule=job_file.PipelineSchedule(schedule),
-        batch=batch,
-        length=length,
-        calibrate=calibrate,
-    )
-    planning.make(question, output or folders.new_folder(module.stem))
+    if output is not None and str(output) in _FORMATS:
+        raise load.SpecError(f"--output {output} names a folder: for the form, give -o {output}")
+    subject = questions.read(file, questions.Options(**values))
+    if output_format == _JSON:
+        planning.print_json(subject, output)
+    else:
+        planning.print_tables(subject, output or folders.new_folder(subject.name))

@@ -18,12 +18,9 @@ from tfparallel_operator.local import source as sources
 
 @click.command("run")
 @options.job_file
-@click.option(
-    "--output",
-    type=options.FILE,
-    metavar="DIR",
-    help="Where results, checkpoints and logs go; a folder of an earlier run is resumed."
-    "  [default: a new folder runs/<job>/<time>]",
+@options.output_folder(
+    "Where results, checkpoints and logs go; a folder of an earlier run is resumed."
+    "  [default: a new folder runs/<job>/<time>]"
 )
 @click.option(
     "--source",

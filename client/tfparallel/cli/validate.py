@@ -5,23 +5,76 @@ from collections.abc import Sequence
 
 import click
 
+from tfparallel import validation
 from tfparallel.cli import options
+from tfparallel.cluster import access, backend
 from tfparallel_operator.api import load
-from tfparallel_operator.local import source
 
 
 @click.command("validate")
-@click.argument("files", type=options.FILE, nargs=-1, required=True, metavar="FILE...")
-def command(files: Sequence[pathlib.Path]) -> None:
-    """Check jobs as the API server would, without one."""
-    problems: list[str] = []
+@click.argument("paths", type=options.FILE, nargs=-1, required=True, metavar="FILE|DIR|-...")
+@click.option(
+    "--server",
+    "ask_server",
+    is_flag=True,
+    help="Ask the API server too, by a dry run that stores nothing; you need the right to create"
+    " jobs.",
+)
+@options.cluster
+def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.Choice) -> None:
+    """Check jobs as the API server would, without one.
+
+    A file may hold several jobs. Of a folder, the files .yaml, .yml and .json are read. The file -
+    is the standard input. Each problem of each job has its file and line.
+
+    Exit status: 0 all jobs are valid, 1 the cluster refuses or does not answer, 2 one is not valid.
+    """
+    faults: list[str] = []
+    valid = []
+    for path in paths:
+        jobs, unreadable = _read(path)
+        faults += unreadable
+        for job in jobs:
+            problems = validation.check(job)
+            faults += problems
+            valid += [] if problems else [job]
+    if ask_server and valid:
+        valid, refused = _ask(choice, valid)
+        faults += refused
+    for job in valid:
+        click.echo(f"{job.title}: valid")
+    if faults:
+        raise load.SpecError(*faults)
+
+
+def _read(path: pathlib.Path) -> tuple[list[validation.Job], list[str]]:
+    """Return the jobs at a path, and why some of its files have none."""
+    jobs: list[validation.Job] = []
+    faults: list[str] = []
+    try:
+        files = validation.find_files(path)
+    except load.SpecError as error:
+        return jobs, list(error.problems)
     for file in files:
         try:
-            documents = load.parse_documents(source.read_text(file), str(file))
-            load.parse_manifest(load.find_job(documents, str(file)))
+            jobs += validation.read_jobs(file)
         except load.SpecError as error:
-            problems += error.problems
-        else:
-            click.echo(f"{file}: valid")
-    if problems:
-        raise load.SpecError(*problems)
+            faults += error.problems
+    return jobs, faults
+
+
+def _ask(
+    choice: access.Choice, jobs: Sequence[validation.Job]
+) -> tuple[list[validation.Job], list[str]]:
+    """Return the jobs that the API server would take, and what it refuses of the others."""
+
+    async def act(cluster: backend.ClusterBackend) -> tuple[list[validation.Job], list[str]]:
+        valid: list[validation.Job] = []
+        faults: list[str] = []
+        for job in jobs:
+            problems = job.locate(await cluster.dry_run_job(job.document))
+            faults += problems
+            valid += [] if problems else [job]
+        return valid, faults
+
+    return options.on_cluster(choice, act)

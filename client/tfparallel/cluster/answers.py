@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tfparallel import errors
 from tfparallel.cluster import access
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import load, names, problems
 from tfparallel_operator.api_server import errors as api_errors
 
 INSTALL = (
@@ -18,6 +18,11 @@ _MISSING_RIGHT = re.compile(
     r'User "(?P<user>[^"]+)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"'
 )
 _UNKNOWN_FIELD = re.compile(r'unknown field "(?P<field>[^"]+)"')
+_NO_VALUE = re.compile(r'^Invalid value: "(object|null)": ')
+"""What stands before the sentence of a rule."""
+
+_PART = re.compile(r"[^.\[\]]+")
+"""The name of a field, or the number of an item."""
 
 
 @contextlib.contextmanager
@@ -66,11 +71,36 @@ def sentence(error: api_errors.ApiError, context: access.Context) -> str:
             return f"the API server of {where} refused: {error}"
 
 
+def lacks_right(error: api_errors.ApiError) -> bool:
+    """Whether you may not ask; a policy and a quota refuse the object instead."""
+    return _MISSING_RIGHT.search(str(error)) is not None
+
+
+def problems_of(error: api_errors.ApiError) -> list[problems.Problem]:
+    """Return the fields that the API server refuses, and why."""
+    unknown = [
+        problems.Problem(_place(field), _unknown_sentence(field))
+        for field in _UNKNOWN_FIELD.findall(str(error))
+    ]
+    causes = [
+        problems.Problem(_place(cause.field), _NO_VALUE.sub("", cause.message))
+        for cause in error.causes
+    ]
+    return unknown or causes or [problems.Problem((), str(error))]
+
+
+def _place(path: str) -> problems.Place:
+    parts = _PART.findall(path)
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
+
+
+def _unknown_sentence(field: str) -> str:
+    return (
+        f"the cluster's {names.KIND} has no field {field!r}: correct the name, or upgrade the"
+        " operator and its resource definition (`tfparallel doctor` compares the versions)"
+    )
+
+
 def _of_invalid(message: str) -> str:
-    if field := _UNKNOWN_FIELD.search(message):
-        return (
-            f"the cluster's {names.KIND} has no field {field['field']!r}: correct the name, or"
-            " upgrade the operator and its resource definition (`tfparallel doctor` compares the"
-            " versions)"
-        )
-    return message
+    field = _UNKNOWN_FIELD.search(message)
+    return message if field is None else _unknown_sentence(field["field"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import difflib
 import pathlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any, Self
 
 from tfparallel import errors, models, submission
 from tfparallel.cluster import access, answers, creation, objects
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import load, names, problems
 from tfparallel_operator.api_server import client as api
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
@@ -69,6 +70,26 @@ class ClusterBackend:
             Failure: it refuses, or a job of the name exists.
         """
         return await creation.submit(creation.Cluster(self._api, self.context), bundle)
+
+    async def dry_run_job(self, document: Mapping[str, Any]) -> Sequence[problems.Problem]:
+        """Return what the API server refuses of a job, and store nothing.
+
+        That a job of the name exists is no problem of the manifest.
+
+        Raises:
+            Failure: you may not create jobs, or the API server does not answer.
+        """
+        namespace = document["metadata"].get("namespace", self.namespace)
+        with answers.explained(dataclasses.replace(self.context, namespace=namespace)):
+            try:
+                await self._api.check(resources.JOBS, namespace, document)
+            except api_errors.AlreadyExists:
+                return ()
+            except (api_errors.Invalid, api_errors.Refused) as error:
+                if answers.lacks_right(error):
+                    raise
+                return answers.problems_of(error)
+        return ()
 
     async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
         """Return the jobs of the namespace, or of all namespaces, by name."""

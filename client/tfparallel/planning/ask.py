@@ -6,22 +6,30 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
 from tfparallel import errors
 from tfparallel_operator.api import load
+from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import exits, plan
 
 _SHOWN = 20
 """Lines of the trainer's errors that are shown when it fails for no known reason."""
 
+_SOURCE = "source"
+
 _NOISE = re.compile(r"WARNING: All log messages|[IW]\d{4} ")
 """Begins lines in which TensorFlow tells that it starts."""
 
 
-def ask(question: plan.Question) -> plan.Plan:
+def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
     """Start the trainer and wait for its answer; it ends when this process is interrupted.
 
     What the user's module prints goes to the standard error.
+
+    Args:
+        question: what is to be planned.
+        files: the module's files; empty: they lie in the question's folder.
 
     Raises:
         SpecError: the trainer refuses the question.
@@ -29,6 +37,9 @@ def ask(question: plan.Question) -> plan.Plan:
     """
     with tempfile.TemporaryDirectory(prefix="tfparallel-plan-") as folder:
         answer, failure = (pathlib.Path(folder, name) for name in ("plan.json", "failure"))
+        if files:
+            folders.Folder(pathlib.Path(folder, _SOURCE), files).prepare()
+            question = question.model_copy(update={"folder": str(pathlib.Path(folder, _SOURCE))})
         done = subprocess.run(
             (sys.executable, "-m", plan.MODULE, str(answer), str(failure)),
             input=question.model_dump_json(by_alias=True),

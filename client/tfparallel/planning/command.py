@@ -1,8 +1,10 @@
-"""The plan from a module to tables and a picture."""
+"""The plan from a model or a job to tables and a picture, or to data."""
 
 import pathlib
 
-from tfparallel.planning import ask, draw, show
+import click
+
+from tfparallel.planning import ask, draw, questions, show
 from tfparallel.terminal import display
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import plan
@@ -11,30 +13,46 @@ PICTURE = "plan.svg"
 MACHINE = "plan.json"
 
 
-def make(question: plan.Question, folder: pathlib.Path) -> None:
-    """Ask for a plan, show it, and leave its picture and its data in a folder.
+def print_json(subject: questions.Subject, folder: pathlib.Path | None) -> None:
+    """Ask for a plan and print it as data; a folder gets its picture and its data too.
 
     Raises:
         SpecError: what is asked for is impossible, or the folder cannot be written to.
         Failure: the trainer failed.
     """
-    made = ask.ask(question)
+    answer = _answer(subject)
+    click.echo(answer.model_dump_json(by_alias=True, indent=2))
+    if folder is not None:
+        _write(answer, folder)
+
+
+def print_tables(subject: questions.Subject, folder: pathlib.Path) -> None:
+    """Ask for a plan, print it for people, and leave its picture and its data in a folder.
+
+    Raises:
+        SpecError: what is asked for is impossible, or the folder cannot be written to.
+        Failure: the trainer failed.
+    """
+    answer = _answer(subject)
     out, _ = display.consoles()
-    out.print(show.headline(made), soft_wrap=True)
-    out.print(show.placement(made))
-    for line in show.split(made):
-        out.print(line, soft_wrap=True)
-    for line in (*show.schedule(made), "", *made.reasons):
-        out.print(line, soft_wrap=True)
-    if made.alternatives:
-        out.print(show.alternatives(made))
+    show.show(answer, out)
+    _write(answer, folder)
+    for file in (MACHINE, PICTURE):
+        out.print(str(folder / file), soft_wrap=True)
+
+
+def _answer(subject: questions.Subject) -> plan.Plan:
+    for note in subject.notes:
+        click.echo(f"note: {note}", err=True)
+    return ask.ask(subject.question, subject.files)
+
+
+def _write(answer: plan.Plan, folder: pathlib.Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MACHINE).write_text(made.model_dump_json(by_alias=True), encoding="utf-8")
-        draw.picture(made, folder / PICTURE)
+        (folder / MACHINE).write_text(answer.model_dump_json(by_alias=True), encoding="utf-8")
+        draw.picture(answer, folder / PICTURE)
     except OSError as error:
         raise load.SpecError(
             f"--output {folder}: {error.strerror}; give a folder that can be written to"
         ) from error
-    for file in (MACHINE, PICTURE):
-        out.print(str(folder / file), soft_wrap=True)

@@ -89,7 +89,7 @@ def _memory(axis: Any, made: plan.Plan) -> None:
 def _schedule(axis: Any, spans: Sequence[plan.Span], stages: int, title: str) -> None:
     """A row for each stage over the time of a step; a colour for each microbatch."""
     for span in spans:
-        if span.work == "message":
+        if span.work == plan.MESSAGE:
             colour, hatch = "#dddddd", None
         else:
             colour = _COLOURS[span.microbatch % len(_COLOURS)]

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
+from rich import console as rich_console
 from rich import table as rich_table
 
+from tfparallel.terminal import status
 from tfparallel_trainer.contract import pipeline, plan
 
-_WIDTH = 72
-"""Characters of a step."""
+_WIDTH = 80
+"""Most characters of a line of the schedule."""
+
+_MESH_WIDTH = 19
+"""Most letters of a mesh in a table of alternatives: names of layers need the room."""
 
 _FORWARD = "0123456789"
 _BACKWARD = "abcdefghij"
@@ -42,32 +46,45 @@ def headline(made: plan.Plan) -> str:
 def waiting(run: pipeline.Pipeline) -> str:
     """How much of the schedule stages wait, messages included, beside what was planned of it."""
     stages = run.placement.mesh.stage
-    of_plan = "" if run.planned is None else f" (planned {_waiting(run.planned.spans, stages):.0%})"
+    of_plan = "" if run.planned is None else f" (planned {run.planned.bubble:.0%})"
     lasts = "" if run.step_seconds is None else f" · a step {seconds(run.step_seconds)}"
-    return f"wait {_waiting(run.spans, stages):.0%} of the schedule{of_plan}{lasts}"
+    return f"wait {plan.bubble(run.spans, stages):.0%} of the schedule{of_plan}{lasts}"
+
+
+def show(made: plan.Plan, out: rich_console.Console) -> None:
+    """Print a plan so that it fits the console; sentences for a file are not wrapped."""
+
+    def say(*lines: str) -> None:
+        for line in lines:
+            out.print(line, soft_wrap=not out.is_terminal)
+
+    say(headline(made), "")
+    out.print(placement(made), "", memory(made), "")
+    say(*split(made), *schedule(made, min(_WIDTH, out.width)), "", *made.reasons)
+    if made.alternatives:
+        out.print("", alternatives(made), "")
 
 
 def placement(made: plan.Plan) -> rich_table.Table:
     """A row for each device, which is told by its pod and its number there."""
-    table = rich_table.Table(box=box.SIMPLE_HEAD)
-    for name in ("rank", "pod", "place"):
-        table.add_column(name)
-    table.add_column("layers", overflow="fold", max_width=40)
-    for name in ("parameters", "gradients", "slots", "activations", "peak", "busy"):
-        table.add_column(name, justify="right")
+    table = _table("rank", "pod", "place", "layers")
     for rank in made.ranks:
-        stage = made.stages[rank.stage]
-        holds = stage.holds
         table.add_row(
             str(rank.rank),
             f"{rank.process}.{rank.device}",
             _place(made.mesh, rank),
-            layers(stage),
-            *(size(one) for one in (holds.parameters, holds.gradients, holds.slots)),
-            size(holds.activations),
-            size(holds.peak),
-            seconds(stage.busy_seconds),
+            layers(made.stages[rank.stage]),
         )
+    return table
+
+
+def memory(made: plan.Plan) -> rich_table.Table:
+    """A row for each stage: what each of its devices holds, and how long it works in a step."""
+    sizes = ("parameters", "gradients", "slots", "activations", "peak")
+    table = _table("stage", right=(*sizes, "busy"))
+    for index, stage in enumerate(made.stages):
+        amounts = (size(getattr(stage.holds, name)) for name in sizes)
+        table.add_row(str(index), *amounts, seconds(stage.busy_seconds))
     return table
 
 
@@ -90,23 +107,21 @@ def split(made: plan.Plan) -> Iterator[str]:
         yield f"{way}: {shown}"
 
 
-def schedule(made: plan.Plan) -> Iterator[str]:
-    """A line for each stage: what it does over a step, as long as the step is wide."""
+def schedule(made: plan.Plan, width: int = _WIDTH) -> Iterator[str]:
+    """A line for each stage: what it does over a step, as long as the line is wide."""
     end = max((span.end for span in made.spans), default=0.0)
+    steps = max(1, width - len(f"stage {len(made.stages) - 1} ||"))
     for index in range(len(made.stages)):
         own = [span for span in made.spans if span.stage == index]
-        row = "".join(_character(own, (place + 0.5) / _WIDTH * end) for place in range(_WIDTH))
-        yield f"stage {index} |{row}|"
+        row = "".join(_character(own, (place + 0.5) / steps * end) for place in range(steps))
+        yield f"{f'stage {index}':<{width - steps - 2}}|{row}|"
     yield "digits: forward, letters: backward of a microbatch; -: messages; · waiting"
 
 
 def alternatives(made: plan.Plan) -> rich_table.Table:
     """What else could be done, and what it costs."""
-    table = rich_table.Table(box=box.SIMPLE_HEAD)
-    for name in ("mesh", "microbatches", "difference"):
-        table.add_column(name, overflow="fold")
-    for name in ("a step", "fullest device"):
-        table.add_column(name, justify="right")
+    table = _table("mesh", "micro-\nbatches", "difference", right=("step", "peak"))
+    table.columns[0].max_width = _MESH_WIDTH
     for one in made.alternatives:
         table.add_row(
             str(one.mesh),
@@ -118,22 +133,28 @@ def alternatives(made: plan.Plan) -> rich_table.Table:
     return table
 
 
+def _table(*left: str, right: Sequence[str] = ()) -> rich_table.Table:
+    """Return a table that breaks between words; columns on the right keep their width."""
+    table = status.plain_table()
+    for name in (*left, *right):
+        table.add_column(
+            name.upper(),
+            justify="right" if name in right else "left",
+            overflow="ellipsis",
+            no_wrap=name in right,
+        )
+    return table
+
+
 def _place(mesh: plan.Axes, rank: plan.Rank) -> str:
     own = {name: getattr(rank, name) for name, degree in mesh.model_dump().items() if degree > 1}
     return ", ".join(f"{name} {place}" for name, place in own.items()) or "-"
 
 
-def _waiting(spans: Sequence[plan.Span], stages: int) -> float:
-    """The share of the time from the first work to the last in which stages do none."""
-    works = [span for span in spans if span.work != "message"]
-    begin, end = min(span.begin for span in works), max(span.end for span in works)
-    return 1 - sum(span.end - span.begin for span in works) / (stages * (end - begin))
-
-
 def _character(spans: Sequence[plan.Span], moment: float) -> str:
     for span in spans:
         if span.begin <= moment < span.end:
-            if span.work == "message":
+            if span.work == plan.MESSAGE:
                 return "-"
             letters = _FORWARD if span.work == "forward" else _BACKWARD
             return letters[span.microbatch % len(letters)]

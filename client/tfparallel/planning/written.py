@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import plan
 
+AUTO = "auto"
+"""As a mesh: the planner chooses all axes."""
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
     f"{unit}i": 1024 ** (power + 1) for power, unit in enumerate("KMGT")
 }

@@ -1,7 +1,7 @@
 """From what a person wrote to a checked job, or to sentences that say what to change."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pydantic
@@ -11,6 +11,7 @@ from tfparallel_operator.api import (
     job_status,
     names,
     pods,
+    problems,
     rules,
     schema,
     structure,
@@ -23,9 +24,14 @@ from tfparallel_trainer.contract import environment, job_file
 class SpecError(ValueError):
     """A manifest cannot be used as given; one sentence for each problem."""
 
-    def __init__(self, *problems: str) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
+    def __init__(self, *faults: str | problems.Problem) -> None:
+        self.problems = tuple(map(str, faults))
+        """The sentences."""
+        self.located = tuple(
+            problems.Problem((), fault) if isinstance(fault, str) else fault for fault in faults
+        )
+        """The same with their fields, where these are known."""
+        super().__init__("; ".join(self.problems))
 
 
 class StatusError(SpecError):
@@ -40,6 +46,8 @@ def parse_documents(text: str, source: str) -> list[Mapping[str, Any]]:
     """
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.MarkedYAMLError as error:
+        raise SpecError(_syntax_sentence(error, source)) from error
     except yaml.YAMLError as error:
         raise SpecError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
     for document in documents:
@@ -49,6 +57,14 @@ def parse_documents(text: str, source: str) -> list[Mapping[str, Any]]:
                 f"{str(document)[:60]!r}"
             )
     return documents
+
+
+def _syntax_sentence(error: yaml.MarkedYAMLError, source: str) -> str:
+    """Say in which line of a file the text is not YAML, and why."""
+    mark = error.problem_mark or error.context_mark
+    place = source if mark is None else f"{source}:{mark.line + 1}"
+    reason = ", ".join(filter(None, (error.context, error.problem)))
+    return f"{place}: not YAML: {reason}; correct its indentation, quotes or brackets"
 
 
 def find_job(documents: list[Mapping[str, Any]], source: str) -> Mapping[str, Any]:
@@ -76,7 +92,10 @@ def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     """
     if document.get("apiVersion") != names.API_VERSION:
         raise SpecError(
-            f"apiVersion: received {document.get('apiVersion')!r}; write {names.API_VERSION}"
+            problems.Problem(
+                ("apiVersion",),
+                f"received {document.get('apiVersion')!r}; write {names.API_VERSION}",
+            )
         )
     try:
         return types.TFParallelJob.model_validate(document)
@@ -84,8 +103,8 @@ def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
         faults = error.errors()
         of_status = [fault for fault in faults if fault["loc"][:1] == ("status",)]
         if of_status:
-            raise StatusError(*map(_sentence, of_status)) from error
-        raise SpecError(*map(_sentence, faults)) from error
+            raise StatusError(*map(_problem, of_status)) from error
+        raise SpecError(*map(_problem, faults)) from error
 
 
 def read_accepted_job(document: Mapping[str, Any]) -> types.TFParallelJob:
@@ -96,14 +115,19 @@ def read_accepted_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     Raises:
         SpecError: a field has a type that this version cannot use.
     """
-    document = copy.deepcopy(dict(document))
+    return read_job(_without_unknown(document))
+
+
+def _without_unknown(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a manifest without the fields that this version does not know."""
+    known = copy.deepcopy(dict(document))
     try:
-        types.TFParallelJob.model_validate(document)
+        types.TFParallelJob.model_validate(known)
     except pydantic.ValidationError as error:
         for fault in error.errors():
-            if fault["type"] == "extra_forbidden":
-                _remove(document, fault["loc"])
-    return read_job(document)
+            if fault["type"] == problems.UNKNOWN:
+                _remove(known, fault["loc"])
+    return known
 
 
 def read_status(document: Mapping[str, Any]) -> job_status.JobStatus:
@@ -115,7 +139,7 @@ def read_status(document: Mapping[str, Any]) -> job_status.JobStatus:
     try:
         return job_status.JobStatus.model_validate(document.get("status") or {})
     except pydantic.ValidationError as error:
-        raise StatusError(*(_sentence(fault, "status") for fault in error.errors())) from error
+        raise StatusError(*(_problem(fault, ("status",)) for fault in error.errors())) from error
 
 
 def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
@@ -124,22 +148,64 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     Raises:
         SpecError: with one sentence for each field that is wrong.
     """
-    wrong = list(structure.mismatches(schema.job_schema(), document))
-    if wrong:
-        raise SpecError(*wrong)
-    job = read_job(document)
-    for role, spec in job.spec.tf_replica_specs.items():
-        if spec.template is not None:
-            field = f"spec.tfReplicaSpecs.{role}.template"
-            _check_template(field, spec.template, needs_container=job.spec.trainer is None)
-            _check_mounts(field, spec.template, job.spec.trainer)
-    value = job.model_dump(mode="json", by_alias=True, exclude_none=True)
-    found = list(rules.violations(schema.job_schema(), value))
-    if found:
-        raise SpecError(*(f"{v.path}: {v.message}" if v.path else v.message for v in found))
-    if job.spec.mesh is not None:
-        _check_mesh(job.spec, job.spec.mesh)
+    mismatches = list(structure.mismatches(schema.job_schema(), document))
+    try:
+        job = read_job(document)
+    except StatusError:
+        raise
+    except SpecError as error:
+        places = {problem.place for problem in mismatches}
+        others = [problem for problem in error.located if problem.place not in places]
+        raise SpecError(*_unique(*mismatches, *others, *_among_known(document))) from error
+    if faults := mismatches or _unique(*_broken_rules(job)):
+        raise SpecError(*faults)
     return job
+
+
+def _among_known(document: Mapping[str, Any]) -> Sequence[problems.Problem]:
+    """Return the problems of a manifest that has unknown fields, beside these."""
+    known = _without_unknown(document)
+    try:
+        if known != document:
+            parse_job(known)
+    except StatusError:
+        pass
+    except SpecError as error:
+        return error.located
+    return ()
+
+
+def _broken_rules(job: types.TFParallelJob) -> Iterator[problems.Problem]:
+    """Yield what is wrong between fields that have the right types each."""
+    templates = list(_template_problems(job.spec))
+    yield from templates
+    value = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    violations = list(rules.violations(schema.job_schema(), value))
+    yield from violations
+    if job.spec.mesh is not None and not templates and not violations:
+        try:
+            _check_mesh(job.spec, job.spec.mesh)
+        except SpecError as error:
+            yield from error.located
+
+
+def _template_problems(spec: types.Spec) -> Iterator[problems.Problem]:
+    for role, replica in spec.tf_replica_specs.items():
+        if replica.template is None:
+            continue
+        place: problems.Place = ("spec", "tfReplicaSpecs", role.value, "template")
+        try:
+            pod = parse_template(replica.template, place).spec
+        except SpecError as error:
+            yield from error.located
+        else:
+            place = (*place, "spec", "containers")
+            yield from _unnamed_container(place, pod, needs_container=spec.trainer is None)
+            yield from _shared_mounts(place, pod, spec.trainer)
+
+
+def _unique(*faults: problems.Problem) -> list[problems.Problem]:
+    return list(dict.fromkeys(faults))
 
 
 def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
@@ -149,11 +215,19 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
         SpecError: with one sentence for each field that is wrong.
     """
     metadata = document.get("metadata")
-    if isinstance(metadata, Mapping):
-        unknown = [f"metadata.{key}" for key in metadata if key not in _METADATA]
-        if unknown:
-            raise SpecError(*(f"{field}: {_REMEDIES['extra_forbidden']}" for field in unknown))
-    return parse_job(document)
+    keys = metadata if isinstance(metadata, Mapping) else ()
+    unknown = [
+        problems.unknown(("metadata", key), schema.job_schema(), _METADATA)
+        for key in keys
+        if key not in _METADATA
+    ]
+    try:
+        job = parse_job(document)
+    except SpecError as error:
+        raise SpecError(*unknown, *error.located) from error
+    if unknown:
+        raise SpecError(*unknown)
+    return job
 
 
 _METADATA = frozenset(
@@ -166,7 +240,9 @@ _METADATA = frozenset(
 """Fields of the metadata of any object."""
 
 
-def parse_template(template: Mapping[str, Any], field: str = "template") -> pods.Template:
+def parse_template(
+    template: Mapping[str, Any], place: problems.Place = ("template",)
+) -> pods.Template:
     """Read the part of a pod template that this project knows.
 
     Raises:
@@ -175,25 +251,23 @@ def parse_template(template: Mapping[str, Any], field: str = "template") -> pods
     try:
         return pods.Template.model_validate(template)
     except pydantic.ValidationError as error:
-        raise SpecError(*(_sentence(fault, field) for fault in error.errors())) from error
+        raise SpecError(*(_problem(fault, place) for fault in error.errors())) from error
 
 
-def _check_template(field: str, template: Mapping[str, Any], *, needs_container: bool) -> None:
+def _unnamed_container(
+    place: problems.Place, pod: pods.PodSpec, *, needs_container: bool
+) -> Iterator[problems.Problem]:
     """Look into a template, which no rule of the API server can."""
-    containers = parse_template(template, field).spec.containers
-    received = [container.name for container in containers]
+    received = [container.name for container in pod.containers]
     if needs_container and names.CONTAINER not in received:
-        raise SpecError(
-            f"{field}.spec.containers: received {received}; name the container that trains "
-            f"{names.CONTAINER!r}"
-        )
+        message = f"received {received}; name the container that trains {names.CONTAINER!r}"
+        yield problems.Problem(place, message)
 
 
-def _check_mounts(
-    field: str, template: Mapping[str, Any], trainer: trainer_spec.Trainer | None
-) -> None:
+def _shared_mounts(
+    place: problems.Place, pod: pods.PodSpec, trainer: trainer_spec.Trainer | None
+) -> Iterator[problems.Problem]:
     """See that no volume of the trainer is mounted where a template has one of its own."""
-    pod = parse_template(template, field).spec
     taken = {volume.get("name") for volume in pod.volumes}
     volumes = () if trainer is None else trainer.volumes
     added = {volume.mount_path: volume.name for volume in volumes if volume.name not in taken}
@@ -201,10 +275,10 @@ def _check_mounts(
         for mount in container.volume_mounts if container.name == names.CONTAINER else ():
             name = added.get(mount.mount_path.rstrip("/"))
             if name is not None:
-                raise SpecError(
-                    f"{field}.spec.containers: volume {mount.name!r} is mounted at"
-                    f" {mount.mount_path}, as {name!r} of spec.trainer.volumes is: give one of them"
-                    " another mountPath"
+                yield problems.Problem(
+                    place,
+                    f"volume {mount.name!r} is mounted at {mount.mount_path}, as {name!r} of"
+                    " spec.trainer.volumes is: give one of them another mountPath",
                 )
 
 
@@ -215,8 +289,11 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
     if len(set(devices.values())) > 1:
         told = " and ".join(f"{role} has {count}" for role, count in devices.items())
         raise SpecError(
-            f"spec.tfReplicaSpecs: a mesh needs equally many devices in each replica, and {told}:"
-            " give them the same devices"
+            problems.Problem(
+                ("spec", "tfReplicaSpecs"),
+                f"a mesh needs equally many devices in each replica, and {told}: give them the same"
+                " devices",
+            )
         )
     if not mesh.auto:
         try:
@@ -224,7 +301,7 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
             if spec.trainer is not None:
                 full.check_batch(spec.trainer.global_batch_size)
         except ValueError as error:
-            raise SpecError(f"spec.mesh: {error}") from error
+            raise SpecError(problems.Problem(("spec", "mesh"), str(error))) from error
 
 
 def devices_of(spec: types.ReplicaSpec) -> int:
@@ -245,32 +322,14 @@ def devices_of(spec: types.ReplicaSpec) -> int:
 
 
 def _remove(document: Any, place: Sequence[int | str]) -> None:
-    """Remove a field, in place."""
+    """Remove a field, in place; an alias of YAML may have had it removed by now."""
     *outer, last = place
     for part in outer:
+        if isinstance(document, Mapping) and part not in document:
+            return
         document = document[part]
-    del document[last]
+    document.pop(last, None)
 
 
-_REMEDIES = {
-    "extra_forbidden": "unknown field; remove it or correct its spelling",
-    "missing": "missing; it is required",
-}
-_TYPE_REMEDIES = {
-    "string_type": "put it in quotes",
-    "model_type": "write fields, such as containers: [...]",
-    "list_type": "write a list, such as [one, two]",
-}
-
-
-def _sentence(error: Any, field: str = "") -> str:
-    """Say where a value is wrong, what was received and what to do."""
-    places = [field, *(str(part) for part in error["loc"] if part != "[key]")]
-    path = ".".join(filter(None, places))
-    kind, received = error["type"], error["input"]
-    if kind in _REMEDIES:
-        return f"{path}: {_REMEDIES[kind]}"
-    message = _TYPE_REMEDIES.get(kind, error["msg"].removeprefix("Value error, "))
-    if isinstance(received, Mapping):
-        return f"{path}: {message}"
-    return f"{path}: received {received!r}; {message[0].lower()}{message[1:]}"
+def _problem(fault: Any, outer: problems.Place = ()) -> problems.Problem:
+    return problems.from_pydantic(fault, schema.job_schema(), outer)

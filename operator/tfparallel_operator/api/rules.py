@@ -12,6 +12,8 @@ import pydantic
 from pydantic import json_schema
 from pydantic_core import core_schema
 
+from tfparallel_operator.api import problems
+
 VALIDATIONS = "x-kubernetes-validations"
 PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
@@ -76,15 +78,9 @@ class IntOrString:
         return {INT_OR_STRING: True}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Violation:
-    """A rule that does not hold, and where."""
-
-    path: str
-    message: str
-
-
-def violations(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[Violation]:
+def violations(
+    schema: Mapping[str, Any], value: Any, place: problems.Place = ()
+) -> Iterator[problems.Problem]:
     """Evaluate every rule of a structural schema on a value (JSON types, defaults filled in).
 
     Rules that compare two versions of an object are left to the API server, which has both.
@@ -95,15 +91,15 @@ def violations(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterato
             not rule.compares_versions
             and _program(rule.expression).execute({"self": value}) is not True
         ):
-            yield Violation(path, _message(rule, value))
+            yield problems.Problem(place, _message(rule, value))
     if isinstance(value, Mapping):
         for key, item in value.items():
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
             if isinstance(inner, Mapping):
-                yield from violations(inner, item, f"{path}.{key}" if path else key)
+                yield from violations(inner, item, (*place, key))
     if isinstance(value, Sequence) and isinstance(schema.get("items"), Mapping):
-        for place, item in enumerate(value):
-            yield from violations(schema["items"], item, f"{path}[{place}]")
+        for number, item in enumerate(value):
+            yield from violations(schema["items"], item, (*place, number))
 
 
 def _message(rule: Rule, value: Any) -> str:

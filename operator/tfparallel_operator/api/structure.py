@@ -3,34 +3,38 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tfparallel_operator.api import rules
+from tfparallel_operator.api import problems, rules
 
 
-def mismatches(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[str]:
-    """Yield a sentence for each number, boolean and text that is of another type.
+def mismatches(
+    schema: Mapping[str, Any], value: Any, place: problems.Place = ()
+) -> Iterator[problems.Problem]:
+    """Yield a problem for each number, boolean and text that is of another type.
 
     The rest of the schema, and values of another shape, are left to the types of the job.
     """
-    if value is None or path == "status":
+    if value is None or place == ("status",):
         return
     wanted = schema.get("type", "")
     if schema.get(rules.INT_OR_STRING) or wanted not in _CHECKS:
-        yield from _inner(schema, value, path)
+        yield from _inner(schema, value, place)
         return
     fits, remedy = _CHECKS[wanted]
     if not fits(value) and not isinstance(value, Mapping | list):
-        yield f"{path}: received {value!r}; {remedy}"
+        yield problems.Problem(place, f"received {value!r}; {remedy}")
 
 
-def _inner(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[str]:
+def _inner(
+    schema: Mapping[str, Any], value: Any, place: problems.Place
+) -> Iterator[problems.Problem]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
             if isinstance(inner, Mapping):
-                yield from mismatches(inner, item, f"{path}.{key}" if path else str(key))
+                yield from mismatches(inner, item, (*place, str(key)))
     elif isinstance(value, Sequence) and isinstance(schema.get("items"), Mapping):
-        for place, item in enumerate(value):
-            yield from mismatches(schema["items"], item, f"{path}.{place}")
+        for number, item in enumerate(value):
+            yield from mismatches(schema["items"], item, (*place, number))
 
 
 def _is_number(value: Any) -> bool:

@@ -233,6 +233,17 @@ class Client:
         query = {"fieldManager": self._manager, "fieldValidation": "Strict"}
         return await self._request("create", resource.path(namespace), query, manifest)
 
+    async def check(
+        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+    ) -> Object:
+        """Return what `create` would store, and store nothing."""
+        query = {
+            "fieldManager": self._manager,
+            "fieldValidation": "Strict",
+            "dryRun": "All",
+        }
+        return await self._request("create", resource.path(namespace), query, manifest)
+
     async def delete(
         self,
         resource: resources.Resource,

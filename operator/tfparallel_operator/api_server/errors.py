@@ -1,7 +1,17 @@
 """What the API server answers when it does not do what it was asked for."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cause:
+    """A field that the API server refuses."""
+
+    field: str
+    """Its path; empty: the object as a whole."""
+    message: str
 
 
 class ApiError(Exception):
@@ -14,11 +24,13 @@ class ApiError(Exception):
         status: int = 0,
         reason: str = "",
         retry_after: float | None = None,
+        causes: tuple[Cause, ...] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
+        self.causes = causes
 
 
 class NotFound(ApiError):  # noqa: N818 (names of answers, not of bugs)
@@ -59,6 +71,9 @@ _BY_STATUS = {
 }
 
 
+_WHOLE = "<nil>"
+"""As the field of a cause: the object as a whole."""
+
 _DENIED = ("denied the request", "denied request")
 """Words of admission webhooks and policies. They may answer with any status; what they deny may be
 let through later, unlike an object that is wrong in itself."""
@@ -77,4 +92,12 @@ def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None 
     kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, Unavailable)
     if kind is Invalid and any(words in message for words in _DENIED):
         kind = Refused
-    return kind(message, status=status, reason=reason, retry_after=retry_after)
+    return kind(
+        message, status=status, reason=reason, retry_after=retry_after, causes=_causes(body)
+    )
+
+
+def _causes(body: Mapping[str, Any]) -> tuple[Cause, ...]:
+    listed = (body.get("details") or {}).get("causes") or ()
+    fields = ((str(cause.get("field", "")), str(cause.get("message", ""))) for cause in listed)
+    return tuple(Cause("" if field == _WHOLE else field, message) for field, message in fields)

@@ -72,11 +72,11 @@ def build(
     job = load.parse_manifest(document)
     bounded = _bounded(job, assignments)
     config_maps = key_maps.of_kind(key_maps.Kind.CONFIG_MAP, documents)
-    code = _code(bounded, config_maps)
+    unpacked = _unpack(bounded, config_maps)
     source = Source(
-        job=_with_source(bounded, code),
+        job=_with_source(bounded, unpacked),
         folder=folder.resolve(),
-        config_maps={**config_maps, **code},
+        config_maps={**config_maps, **unpacked},
         secrets=key_maps.of_kind(key_maps.Kind.SECRET, documents),
         notes=(*_notes(job, documents), *_limits(job, bounded)),
     )
@@ -92,11 +92,16 @@ def module_text(source: Source, trainer: job_file.TrainerSpec) -> str:
     Raises:
         SpecError: it cannot be read.
     """
-    files = source.config_maps.get(_config_map(trainer.source))
+    files = code(source, trainer)
     if files is None:
         return read_text(source.folder / trainer.module)
     content = files[trainer.module]
     return content if isinstance(content, str) else content.decode(errors="replace")
+
+
+def code(source: Source, trainer: job_file.TrainerSpec) -> key_maps.KeyMap | None:
+    """Return the module's files where the job's file brings them; None: they are in the folder."""
+    return source.config_maps.get(_config_map(trainer.source))
 
 
 def read_text(path: pathlib.Path) -> str:
@@ -124,7 +129,7 @@ def _config_map(source: source_code.Source | None) -> str:
     return source.config_map.name
 
 
-def _code(job: types.TFParallelJob, config_maps: key_maps.KeyMaps) -> key_maps.KeyMaps:
+def _unpack(job: types.TFParallelJob, config_maps: key_maps.KeyMaps) -> key_maps.KeyMaps:
     """Return the files of a job's archive as a ConfigMap, which here may have folders."""
     source = None if job.spec.trainer is None else job.spec.trainer.source
     if source is None or source.archive is None:
@@ -192,8 +197,8 @@ def _problems(source: Source) -> list[str]:
         )
     if spec.trainer is not None:
         name = _config_map(spec.trainer.source)
-        if name in source.config_maps:
-            there, place = spec.trainer.module in source.config_maps[name], f"ConfigMap {name!r}"
+        if (files := code(source, spec.trainer)) is not None:
+            there, place = spec.trainer.module in files, f"ConfigMap {name!r}"
         else:
             there = (source.folder / spec.trainer.module).is_file()
             place = f"the job's folder, {source.folder}"

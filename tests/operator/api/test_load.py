@@ -162,7 +162,7 @@ def test_a_template_needs_the_container_that_trains() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: [", "job.yaml: not YAML"),
+        ("a: [", "job.yaml:1: not YAML"),
         ("just words", "job.yaml: expected fields such as apiVersion and kind"),
         ("kind: TFJob", "job.yaml: expected kind 'TFParallelJob', received 'TFJob'"),
         ("", "job.yaml: expected kind 'TFParallelJob', received nothing"),
@@ -189,11 +189,11 @@ def test_defaults_are_filled_in_and_the_document_is_left_alone() -> None:
     ("template", "sentence"),
     [
         ({"spec": "x"}, "template.spec: received 'x'; write fields"),
-        ({"spec": {"containers": ["x"]}}, "containers.0: received 'x'; write fields"),
+        ({"spec": {"containers": ["x"]}}, "containers[0]: received 'x'; write fields"),
         ({"spec": {"containers": [{"name": "tensorflow", "env": None}]}}, "env: received None"),
         (
             {"spec": {"containers": [{"name": "tensorflow", "args": [1]}]}},
-            "args.0: received 1; put",
+            "args[0]: received 1; put",
         ),
         ({"metadata": {"labels": {"a": 1}}}, "metadata.labels.a: received 1; put it in quotes"),
     ],
@@ -454,14 +454,14 @@ def test_a_status_shows_a_report_with_its_placement_apart() -> None:
 @pytest.mark.parametrize(
     ("field", "entry", "sentence"),
     [
-        ("env", {"name": "A", "value": 3}, "env.0.value: received 3; put it in quotes"),
+        ("env", {"name": "A", "value": 3}, "env[0].value: received 3; put it in quotes"),
         (
             "volumes",
             {"name": "a", "mountPath": "/a", "claim": "a", "readOnly": "yes"},
-            "volumes.0.readOnly: received 'yes'; write true or false",
+            "volumes[0].readOnly: received 'yes'; write true or false",
         ),
-        ("imagePullSecrets", {"name": "a"}, "imagePullSecrets.0"),
-        ("env", {"name": "A", "values": "3"}, "env.0.values: unknown field"),
+        ("imagePullSecrets", {"name": "a"}, "imagePullSecrets[0]"),
+        ("env", {"name": "A", "values": "3"}, "env[0].values: unknown field"),
     ],
 )
 def test_entries_of_a_wrong_type_are_named(

@@ -63,7 +63,7 @@ def test_the_operator_takes_metadata_of_a_newer_kubernetes() -> None:
 
 
 def test_a_number_too_large_for_a_float_is_a_number() -> None:
-    assert list(structure.mismatches({"type": "integer"}, 10**400, "field")) == []
+    assert list(structure.mismatches({"type": "integer"}, 10**400, ("field",))) == []
 
 
 async def test_the_api_server_judges_alike(place: harness.Place, tmp_path: pathlib.Path) -> None:

@@ -25,7 +25,7 @@ def _volume(**volume: Any) -> dict[str, Any]:
 
 
 _TEMPLATE = "spec.tfReplicaSpecs.Worker.template: "
-_CONTAINER = "spec.tfReplicaSpecs.Worker.template.spec.containers.0."
+_CONTAINER = "spec.tfReplicaSpecs.Worker.template.spec.containers[0]."
 
 BAD: list[tuple[str, Any, str]] = [
     (
@@ -59,12 +59,12 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "number-in-env",
         _container(env=[{"name": "A", "value": 3}]),
-        f"{_CONTAINER}env.0.value: received 3; put it in quotes",
+        f"{_CONTAINER}env[0].value: received 3; put it in quotes",
     ),
     (
         "number-in-args",
         _container(args=["--steps", 3]),
-        f"{_CONTAINER}args.1: received 3; put it in quotes",
+        f"{_CONTAINER}args[1]: received 3; put it in quotes",
     ),
     (
         "command-as-text",
@@ -74,12 +74,12 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "nameless-variable",
         _container(env=[{"value": "3"}]),
-        f"{_CONTAINER}env.0.name: missing; it is required",
+        f"{_CONTAINER}env[0].name: missing; it is required",
     ),
     (
         "containers-as-text",
         jobs.job({"Worker": {"template": {"spec": {"containers": ["python"]}}}}),
-        "spec.tfReplicaSpecs.Worker.template.spec.containers.0: received 'python'; write fields",
+        "spec.tfReplicaSpecs.Worker.template.spec.containers[0]: received 'python'; write fields",
     ),
     (
         "spec-as-text",

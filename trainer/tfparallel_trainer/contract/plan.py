@@ -3,6 +3,7 @@
 Bytes are whole numbers, times are seconds. Equal questions give equal bytes of JSON.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import pydantic
@@ -11,6 +12,9 @@ from tfparallel_trainer.contract import base, job_file
 
 MODULE = "tfparallel_trainer.split.planning"
 """Run with `python -m`: reads a question as JSON from its input and writes a plan to its output."""
+
+MESSAGE = "message"
+"""The work of a span in which a stage sends or receives."""
 
 Count = Annotated[int, pydantic.Field(ge=1)]
 
@@ -179,10 +183,36 @@ class Plan(base.Model):
     step_seconds: float
     """Of a step."""
     bubble: float
-    """Share of the step that stages wait, on average."""
+    """Share of the schedule in which stages compute nothing, on average: `bubble`."""
+    message_share: float
+    """The part of it in which they send and receive."""
     spans: tuple[Span, ...]
     """What one replica does in a step, update left out."""
     reasons: tuple[str, ...]
     """Why so, in sentences."""
     alternatives: tuple[Alternative, ...]
     """The next best first."""
+
+
+def bubble(spans: Sequence[Span], stages: int) -> float:
+    """Return the share of a schedule in which stages compute nothing, on average.
+
+    Messages count as nothing computed, because a run cannot tell them from waiting. The schedule
+    lasts from the first work to the last; the update is no part of it.
+    """
+    return 1 - sum(_lengths(spans, messages=False)) / _stage_seconds(spans, stages)
+
+
+def message_share(spans: Sequence[Span], stages: int) -> float:
+    """Return the share of a schedule in which stages send or receive, on average."""
+    return sum(_lengths(spans, messages=True)) / _stage_seconds(spans, stages)
+
+
+def _lengths(spans: Sequence[Span], *, messages: bool) -> list[float]:
+    return [span.end - span.begin for span in spans if (span.work == MESSAGE) is messages]
+
+
+def _stage_seconds(spans: Sequence[Span], stages: int) -> float:
+    """Return the time of all stages together from the first work to the last."""
+    works = [span for span in spans if span.work != MESSAGE]
+    return stages * (max(span.end for span in works) - min(span.begin for span in works))

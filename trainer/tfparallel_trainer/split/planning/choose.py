@@ -115,6 +115,7 @@ class _Planner:
             ranks=tuple(self._rank(best.setting.mesh, rank) for rank in range(self._cluster.size)),
             step_seconds=made.step_seconds,
             bubble=made.bubble,
+            message_share=made.message_share,
             spans=made.spans,
             reasons=tuple(explain.reasons(made, best.setting, others)),
             alternatives=tuple(others),

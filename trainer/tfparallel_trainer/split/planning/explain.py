@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.split.pipeline import schedule
 from tfparallel_trainer.split.planning import predict, settings
 
 
@@ -33,10 +34,11 @@ def reasons(
         f"{made.step_seconds:.3g} s."
     )
     if stages > 1:
-        ideal = (stages - 1) / (setting.microbatches + stages - 1)
+        ideal = schedule.bubble(stages, setting.microbatches)
         yield (
-            f"Stages wait for {made.bubble:.0%} of a step; {stages} equal stages with "
-            f"{setting.microbatches} microbatches would wait for {ideal:.0%}."
+            f"Stages wait for {made.bubble:.0%} of the schedule, {made.message_share:.0%} for "
+            f"messages; {stages} equal stages with {setting.microbatches} microbatches and no "
+            f"messages would wait for {ideal:.0%}."
         )
     yield f"The fullest device is one of stage {fullest}, with {size(made.peak)}."
     for other in others:

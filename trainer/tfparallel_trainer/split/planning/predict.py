@@ -24,9 +24,13 @@ class Prediction:
 
     @property
     def bubble(self) -> float:
-        """The share of the step that stages wait, on average."""
-        busy = sum(one.busy_seconds for one in self.stages) / len(self.stages)
-        return max(0.0, 1 - busy / self.step_seconds)
+        """As in a plan."""
+        return plan.bubble(self.spans, len(self.stages))
+
+    @property
+    def message_share(self) -> float:
+        """As in a plan."""
+        return plan.message_share(self.spans, len(self.stages))
 
     @property
     def peak(self) -> int:
@@ -174,7 +178,7 @@ def _span(found: timeline.Span) -> plan.Span:
         action = _action(step)
         work, microbatch = action.work.value, action.microbatch
     else:
-        work = "message"
+        work = plan.MESSAGE
         microbatch = step.tag.microbatch if isinstance(step.tag, programs.Parcel) else -1
     return plan.Span(
         stage=found.rank, work=work, microbatch=microbatch, begin=found.begin, end=found.end

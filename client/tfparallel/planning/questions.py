@@ -1,0 +1,156 @@
+"""From a model or a job, and the options of the command, to the question for the trainer."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from tfparallel.planning import written
+from tfparallel_operator.api import load, types
+from tfparallel_operator.local import source as sources
+from tfparallel_trainer.contract import job_file, plan
+
+_MANIFESTS = (".yaml", ".yml", ".json")
+_TRAINING = (types.Role.CHIEF, types.Role.MASTER, types.Role.WORKER)
+
+_AS_IF_RUN = ("spec.runPolicy.suspend=false",)
+"""A suspended job can be planned, though it cannot run."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says; None and empty: as the job says, or the default."""
+
+    devices: int | None = None
+    pods: int | None = None
+    memory: str | None = None
+    mesh: str | None = None
+    microbatches: int | None = None
+    schedule: str | None = None
+    batch: int | None = None
+    length: int | None = None
+    calibrate: bool = False
+    overrides: Sequence[str] = ()
+    """Changes of the job's fields."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subject:
+    """What is to be planned, and what the plan leaves out of the job."""
+
+    name: str
+    question: plan.Question
+    files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
+    """The module and what it imports, where no folder has them."""
+    notes: tuple[str, ...] = ()
+
+
+def read(file: pathlib.Path, options: Options) -> Subject:
+    """Return the question for a model.py or a job's YAML file; options go before the job's fields.
+
+    Raises:
+        SpecError: the job or an option is wrong.
+    """
+    if file.suffix in _MANIFESTS:
+        basis = _of_job(sources.read(file, (*options.overrides, *_AS_IF_RUN)))
+    else:
+        basis = Subject(file.stem, _of_module(file, options))
+    return dataclasses.replace(basis, question=_with_options(basis.question, options))
+
+
+def _of_job(source: sources.Source) -> Subject:
+    spec = source.job.spec
+    trainer, mesh = spec.trainer, spec.mesh or job_file.Mesh(auto=True)
+    if trainer is None:
+        raise load.SpecError(
+            "spec.trainer: missing; the planner needs its module. Add it, or give the path of a"
+            " model.py"
+        )
+    processes, devices = _replicas(spec.tf_replica_specs)
+    question = plan.Question(
+        folder=str(source.folder),
+        module=trainer.module,
+        processes=processes,
+        devices=devices,
+        mesh=None if mesh.auto else mesh.axes,
+        microbatches=None if mesh.auto else mesh.microbatches,
+        schedule=mesh.schedule,
+        batch=trainer.global_batch_size,
+        seed=trainer.seed,
+    )
+    files = sources.code(source, trainer) or {}
+    return Subject(source.job.metadata.name, question, files, _notes(spec))
+
+
+def _replicas(roles: Mapping[types.Role, types.ReplicaSpec]) -> tuple[int, int]:
+    """Return the number of replicas that train, and the devices of each."""
+    training = {role: roles[role] for role in _TRAINING if role in roles}
+    devices = {role: load.devices_of(spec) for role, spec in training.items()}
+    if len(set(devices.values())) > 1:
+        listed = " and ".join(f"{role} has {count}" for role, count in devices.items())
+        raise load.SpecError(
+            f"spec.tfReplicaSpecs: a plan needs equally many devices in each replica, and {listed}:"
+            " give them the same devices"
+        )
+    return sum(spec.replicas for spec in training.values()), next(iter(devices.values()))
+
+
+def _of_module(file: pathlib.Path, options: Options) -> plan.Question:
+    if options.overrides:
+        raise load.SpecError(
+            f"--set {options.overrides[0]}: {file} is no job; give the path of a job's YAML file,"
+            " or remove --set"
+        )
+    if options.devices is None:
+        raise load.SpecError(
+            f"--devices: missing; {file} does not say how many devices train it. Give --devices,"
+            " or the path of a job's YAML file"
+        )
+    if not file.is_file():
+        raise load.SpecError(f"{file}: no such file; give the path of a model.py or of a job")
+    return plan.Question(
+        folder=str(file.resolve().parent), module=file.name, processes=options.devices, devices=1
+    )
+
+
+def _with_options(basis: plan.Question, options: Options) -> plan.Question:
+    """Return a question in which options stand in for fields."""
+    processes, devices = _divide(basis, options)
+    changes = {
+        "memory": None if options.memory is None else written.size(options.memory),
+        "microbatches": options.microbatches,
+        "schedule": _schedule(options),
+        "batch": options.batch,
+        "length": options.length,
+    }
+    changed = basis.model_copy(
+        update={
+            "processes": processes,
+            "devices": devices,
+            "calibrate": options.calibrate,
+            **{name: value for name, value in changes.items() if value is not None},
+        }
+    )
+    if options.mesh == written.AUTO:
+        return changed.model_copy(update={"mesh": None, "microbatches": options.microbatches})
+    if options.mesh is not None:
+        return changed.model_copy(update={"mesh": written.mesh(options.mesh)})
+    return changed
+
+
+def _schedule(options: Options) -> job_file.PipelineSchedule | None:
+    return None if options.schedule is None else job_file.PipelineSchedule(options.schedule)
+
+
+def _divide(basis: plan.Question, options: Options) -> tuple[int, int]:
+    """Return the number of pods and the devices of each."""
+    total = options.devices or basis.processes * basis.devices
+    return written.pods(total, options.pods or basis.processes)
+
+
+def _notes(spec: types.Spec) -> tuple[str, ...]:
+    if spec.mesh is None or not spec.mesh.cuts:
+        return ()
+    return (
+        f"spec.mesh.cuts: {', '.join(spec.mesh.cuts)} is not used here; the planner chooses where"
+        " stages begin",
+    )

@@ -1,0 +1,179 @@
+"""Checks the jobs of YAML files, and names the line of each problem."""
+
+import dataclasses
+import pathlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from tfparallel_operator.api import load, names, problems
+from tfparallel_operator.local import source
+
+_STDIN = "stdin"
+_SUFFIXES = (".yaml", ".yml", ".json")
+_MERGE = "tag:yaml.org,2002:merge"
+_FIELD = re.compile(r"[A-Za-z][\w.]*\w")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class File:
+    """Text that may hold jobs."""
+
+    name: str
+    text: str
+    needs_job: bool = True
+    """Whether it is wrong for it to hold none: of a folder, only some files hold jobs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """A job of a file, and where its fields stand."""
+
+    file: str
+    is_alone: bool
+    """Whether the file holds no other job."""
+    document: Mapping[str, Any]
+    root: yaml.MappingNode
+
+    @property
+    def title(self) -> str:
+        """The file; if it holds several jobs, with the line and the name of this one."""
+        if self.is_alone:
+            return self.file
+        metadata = self.document.get("metadata")
+        name = metadata.get("name", "") if isinstance(metadata, Mapping) else ""
+        return f"{self.file}:{self.root.start_mark.line + 1}: {name}"
+
+    def locate(self, faults: Iterable[problems.Problem]) -> list[str]:
+        """Return a sentence with file and line for each problem, in the order of the lines."""
+        lines = sorted((_line(self.root, fault), str(fault)) for fault in faults)
+        return [f"{self.file}:{line}: {sentence}" for line, sentence in dict.fromkeys(lines)]
+
+
+def find_files(path: pathlib.Path) -> list[File]:
+    """Return the file at a path, those of a folder (not of its folders), or for - the input.
+
+    Raises:
+        SpecError: one cannot be read, or the folder has none.
+    """
+    if str(path) == "-":
+        return [File(_STDIN, _input())]
+    if not path.is_dir():
+        return [File(str(path), source.read_text(path))]
+    paths = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    files = [File(str(file), source.read_text(file), needs_job=False) for file in paths]
+    if not any(names.KIND in file.text for file in files):
+        raise load.SpecError(
+            f"{path}: no file of this folder holds a {names.KIND}; give the path of a job's YAML"
+            " file, or of its folder"
+        )
+    return files
+
+
+def _input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise load.SpecError(f"{_STDIN}: not UTF-8 text; give a job's YAML file") from error
+
+
+def read_jobs(file: File) -> list[Job]:
+    """Return the jobs of a file; objects of other kinds are left out.
+
+    Raises:
+        SpecError: it is not YAML, or it needs a job and holds none.
+    """
+    load.parse_documents(file.text, file.name)
+    nodes = list(yaml.compose_all(file.text, yaml.SafeLoader))
+    documents = list(yaml.safe_load_all(file.text))
+    pairs = [
+        (document, node)
+        for document, node in zip(documents, nodes, strict=True)
+        if isinstance(node, yaml.MappingNode) and document.get("kind") == names.KIND
+    ]
+    if not pairs and file.needs_job:
+        load.find_job([document for document in documents if document is not None], file.name)
+    return [Job(file.name, len(pairs) == 1, document, node) for document, node in pairs]
+
+
+def check(job: Job) -> list[str]:
+    """Return a sentence with file and line for each problem of a job."""
+    faults = list(_repeated_fields(job.root))
+    try:
+        load.parse_manifest(job.document)
+    except load.SpecError as error:
+        faults += error.located
+    return job.locate(faults)
+
+
+def _line(root: yaml.Node, fault: problems.Problem) -> int:
+    """Return the line of a problem's field, or of the nearest parent that is there."""
+    mark, node = root.start_mark, root
+    for part in fault.place:
+        entry = _entry(node, part)
+        if entry is None:
+            return int(mark.line) + 1
+        mark, node = entry[0].start_mark, entry[1]
+    if isinstance(node, yaml.MappingNode) and not fault.message.startswith(problems.UNKNOWN_FIELD):
+        mark = _mentioned(node, fault.message) or mark
+    return int(mark.line) + 1
+
+
+def _mentioned(node: yaml.Node, message: str) -> Any:
+    """Return the mark of the first field below a node that a sentence names; None: of none."""
+    for word in _FIELD.findall(message):
+        mark, inner = None, node
+        for part in word.split("."):
+            entry = _entry(inner, part)
+            if entry is None:
+                break
+            mark, inner = entry[0].start_mark, entry[1]
+        else:
+            return mark
+    return None
+
+
+def _entry(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    """Return the key and the value of a field, or an item twice; None: it is not there."""
+    if isinstance(node, yaml.SequenceNode):
+        number = int(part) if str(part).isdecimal() else len(node.value)
+        return (node.value[number],) * 2 if number < len(node.value) else None
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    for key, value in reversed(node.value):
+        if key.value == str(part):
+            return key, value
+    merged = (value for key, value in node.value if key.tag == _MERGE)
+    for value in merged:
+        for mapping in value.value if isinstance(value, yaml.SequenceNode) else (value,):
+            if (entry := _entry(mapping, part)) is not None:
+                return entry
+    return None
+
+
+def _repeated_fields(root: yaml.Node) -> Iterator[problems.Problem]:
+    """Yield fields that a mapping has twice: YAML takes the last, the API server refuses both."""
+    seen: set[int] = set()
+    pending: list[tuple[problems.Place, yaml.Node]] = [((), root)]
+    while pending:
+        place, node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            pending += [((*place, number), item) for number, item in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            inner = (*place, name)
+            if name in lines and key.tag != _MERGE:
+                yield problems.Problem(
+                    inner, f"appears twice, first in line {lines[name]}; remove one of them"
+                )
+            lines[name] = key.start_mark.line + 1
+            pending.append((inner, value))

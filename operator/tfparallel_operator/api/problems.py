@@ -1,0 +1,129 @@
+"""What is wrong with a manifest: the field, and a sentence that says what to change. Pure."""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+Place = tuple[str | int, ...]
+"""The names of fields and the numbers of items that lead to a value."""
+
+UNKNOWN = "extra_forbidden"
+"""What pydantic calls a field that it does not know."""
+
+UNKNOWN_FIELD = "unknown field"
+"""What the sentence on such a field begins with."""
+
+_KEY = "[key]"
+_STATUS = "status"
+
+_TYPE_REMEDIES = {
+    "string_type": "put it in quotes",
+    "model_type": "write fields, such as containers: [...]",
+    "dict_type": "write fields, such as Worker: {replicas: 2}",
+    "list_type": "write a list, such as [one, two]",
+    "tuple_type": "write a list, such as [one, two]",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault of a manifest."""
+
+    place: Place
+    message: str
+
+    def __str__(self) -> str:
+        return f"{path(self.place)}: {self.message}" if self.place else self.message
+
+
+def path(place: Place) -> str:
+    """Return a place as people write it, such as spec.trainer.env[0].name."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return "".join(parts).removeprefix(".")
+
+
+def place_of(fault: Mapping[str, Any]) -> Place:
+    """Return the place of a fault that pydantic reports."""
+    return tuple(part for part in fault["loc"] if part != _KEY)
+
+
+def from_pydantic(
+    fault: Mapping[str, Any], schema: Mapping[str, Any], outer: Place = ()
+) -> Problem:
+    """Return the problem that a fault of pydantic is.
+
+    Args:
+        fault: what pydantic reports.
+        schema: that of all jobs, for names that are near.
+        outer: the place of the value that pydantic has seen.
+    """
+    place = (*outer, *place_of(fault))
+    kind, received = fault["type"], fault["input"]
+    if kind == UNKNOWN:
+        return unknown(place, schema)
+    if kind == "missing":
+        return Problem(place, "missing; it is required")
+    message = _TYPE_REMEDIES.get(kind, fault["msg"].removeprefix("Value error, "))
+    if isinstance(received, Mapping):
+        return Problem(place, message)
+    expected = re.findall("'([^']+)'", str(fault.get("ctx", {}).get("expected", "")))
+    hint = _did_you_mean(str(received), expected, prefix=": ")
+    return Problem(place, f"received {received!r}; {message[0].lower()}{message[1:]}{hint}")
+
+
+def unknown(
+    place: Place, schema: Mapping[str, Any], siblings: Iterable[str] | None = None
+) -> Problem:
+    """Return the problem of a field that does not exist, with the field that may be meant.
+
+    Args:
+        place: of the field.
+        schema: that of all jobs.
+        siblings: the fields that exist there; None: those of the schema.
+    """
+    name = str(place[-1])
+    others = _fields(schema, place[:-1]) if siblings is None else siblings
+    if hint := _did_you_mean(name, others):
+        return Problem(place, f"{UNKNOWN_FIELD}; {hint}")
+    homes = [home for home in _homes(schema, name) if home != path(place[:-1])]
+    if len(homes) == 1:
+        hint = f"{name} belongs below {homes[0]}: move it there"
+        return Problem(place, f"{UNKNOWN_FIELD}; {hint}")
+    return Problem(place, f"{UNKNOWN_FIELD}; remove it or correct its spelling")
+
+
+def _did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Ask for the name that is nearest; empty if none is near."""
+    by_lower = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    return f"{prefix}did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def _fields(schema: Mapping[str, Any], place: Place) -> list[str]:
+    """Return the names of the fields at a place."""
+    node: Any = schema
+    for part in place:
+        inner = node.get("items") if isinstance(part, int) else _field(node, part)
+        if not isinstance(inner, Mapping):
+            return []
+        node = inner
+    return list(node.get("properties", {}))
+
+
+def _field(node: Mapping[str, Any], name: str) -> Any:
+    return node.get("properties", {}).get(name, node.get("additionalProperties"))
+
+
+def _homes(node: Mapping[str, Any], name: str, below: str = "") -> Iterator[str]:
+    """Yield the paths of all objects that have a field of a name; the status is left out."""
+    properties = node.get("properties", {})
+    if below and name in properties:
+        yield below
+    for key, inner in properties.items():
+        if (below, key) != ("", _STATUS):
+            yield from _homes(inner, name, f"{below}.{key}".removeprefix("."))
+    for inner, mark in ((node.get("additionalProperties"), ".ROLE"), (node.get("items"), "[]")):
+        if isinstance(inner, Mapping):
+            yield from _homes(inner, name, below + mark)
