@@ -70,13 +70,49 @@ class ClusterBackend:
         """
         return await creation.submit(creation.Cluster(self._api, self.context), bundle)
 
-    async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
-        """Return the jobs of the namespace, or of all namespaces, by name."""
+    async def list_jobs(
+        self, *, everywhere: bool = False, labels: str = ""
+    ) -> Sequence[models.Job]:
+        """Return the jobs of the namespace, or of all namespaces, by name.
+
+        Args:
+            everywhere: whether jobs of all namespaces are listed.
+            labels: a selector as kubectl takes it, such as team=vision; empty: all jobs.
+        """
         with answers.explained(self.context):
             scope = None if everywhere else self.namespace
-            listing = await self._api.list(resources.JOBS, scope)
+            listing = await self._api.list(resources.JOBS, scope, labels)
         jobs = (objects.parse_job(body) for body in listing.items)
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
+
+    async def watch_jobs(
+        self, *, everywhere: bool = False, labels: str = "", fields: str = ""
+    ) -> AsyncGenerator[models.Job, None]:
+        """Yield every job now, and a job after each of its changes, its deletion too.
+
+        Args:
+            everywhere: whether jobs of all namespaces are watched.
+            labels: a selector as kubectl takes it; empty: all jobs.
+            fields: a selector of fields, such as metadata.name=digits; empty: all jobs.
+        """
+        scope = None if everywhere else self.namespace
+        seen: dict[str, str] = {}
+        while True:
+            with answers.explained(self.context):
+                listing = await self._api.list(resources.JOBS, scope, labels, fields)
+            for body in listing.items:
+                if _is_new(body, seen):
+                    yield objects.parse_job(body)
+            with (
+                answers.explained(self.context),
+                contextlib.suppress(api_errors.Expired, api_errors.Unavailable),
+            ):
+                async for event in self._api.watch(
+                    resources.JOBS, scope, listing.version, labels, fields
+                ):
+                    if event.type != "BOOKMARK" and _is_new(event.object, seen):
+                        yield objects.parse_job(event.object)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def get_job(self, name: str) -> models.Job:
         """Return a job.
@@ -192,6 +228,14 @@ class ClusterBackend:
         job = await self.get_job(name)
         with answers.explained(self.context), contextlib.suppress(api_errors.NotFound):
             await self._api.delete(resources.JOBS, job.namespace, job.name, job.uid)
+
+
+def _is_new(body: api.Object, seen: dict[str, str]) -> bool:
+    """Whether this version of an object is not among those that were seen; it is from now on."""
+    metadata = body["metadata"]
+    known = seen.get(metadata["uid"])
+    seen[metadata["uid"]] = metadata["resourceVersion"]
+    return known != metadata["resourceVersion"]
 
 
 def _is_owned(body: api.Object, job: models.Job) -> bool:
