@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from tfparallel import errors, models
-from tfparallel.cli import listing, options
+from tfparallel.cli import complete, listing, options
 from tfparallel.cluster import access, backend
 from tfparallel.results import download, files, folder, places
 from tfparallel.terminal import transfer
@@ -28,7 +28,7 @@ def command() -> None:
 
 
 @command.command("job")
-@click.argument("job_names", metavar="[JOB]...", nargs=-1)
+@click.argument("job_names", metavar="[JOB]...", nargs=-1, shell_complete=complete.jobs)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List jobs of all.")
 @click.option("-l", "--selector", "labels", metavar="LABELS", help="Of the jobs, such as team=ml.")
 @click.option("-w", "--watch", is_flag=True, help="Print a line at each change, until Ctrl-C.")
@@ -71,7 +71,7 @@ def job(
 
 
 @command.command("model")
-@click.argument("name", metavar="JOB|FOLDER")
+@click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs)
 @click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB]")
 @click.option(
     "--all", "everything", is_flag=True, help="SavedModel, summary, logs and last checkpoint too."

@@ -3,14 +3,14 @@
 import click
 
 from tfparallel import models
-from tfparallel.cli import listing, options
+from tfparallel.cli import complete, listing, options
 from tfparallel.cluster import access, backend
 from tfparallel.terminal import display
 from tfparallel.terminal import status as terminal
 
 
 @click.command("status")
-@click.argument("name", metavar="[JOB]", required=False)
+@click.argument("name", metavar="[JOB]", required=False, shell_complete=complete.jobs)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List jobs of all.")
 @click.option("-w", "--watch", is_flag=True, help="Print a line at each change, until it ends.")
 @options.output_format
