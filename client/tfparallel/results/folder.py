@@ -53,10 +53,7 @@ def find(run: pathlib.Path) -> FolderPlace:
     Raises:
         Failure: no shipped trainer has written below it.
     """
-    root = run
-    if not (run / folders.STATUS_FILE).exists():
-        runs = [status.parent for status in run.glob(f"*/{folders.STATUS_FILE}")]
-        root = max(runs, key=lambda path: path.stat().st_mtime, default=run)
+    root = newest(run)
     patterns = ("claims/*/*", "pods/*/tfparallel-output/*", ".")
     for pattern in patterns:
         for folder in sorted(root.glob(pattern) if pattern != "." else [root]):
@@ -66,3 +63,11 @@ def find(run: pathlib.Path) -> FolderPlace:
         f"{run}: no results of the trainer are below it. Give the folder of a run, such as"
         " runs/JOB/TIME, of a job with spec.trainer"
     )
+
+
+def newest(run: pathlib.Path) -> pathlib.Path:
+    """Return the newest run below runs/JOB; the folder of a run is itself the newest."""
+    if (run / folders.STATUS_FILE).exists():
+        return run
+    runs = [status.parent for status in run.glob(f"*/{folders.STATUS_FILE}")]
+    return max(runs, key=lambda path: path.stat().st_mtime, default=run)
