@@ -76,7 +76,7 @@ async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Jo
     console = out if finished.state == names.State.SUCCEEDED else err
     said = "" if screen.has_shown(message) else f": {message}"
     console.print(f"{finished.state}: {job.name}{said}", soft_wrap=True)
-    if finished.state == names.State.SUCCEEDED:
+    if finished.state == names.State.SUCCEEDED and "trainer" in finished.manifest["spec"]:
         out.print(f"get its model: tfparallel get model {job.name}", soft_wrap=True)
     return finished
 
