@@ -72,8 +72,8 @@ def _verb(verb: click.Command, context: click.Context, level: int = 3) -> Iterat
     yield from _options(verb, context)
     for text in status:
         yield from (_flat(text), "")
-    for name in verb.list_commands(context) if isinstance(verb, click.Group) else ():
-        if (noun := verb.get_command(context, name)) is not None:
+    if isinstance(verb, click.Group):
+        for name, noun in verb.commands.items():
             yield from _verb(noun, click.Context(noun, info_name=name, parent=context), level + 1)
 
 

@@ -97,7 +97,7 @@ def test_a_config_map_of_other_use_is_left_alone(folder: pathlib.Path, fields: J
 
 def test_a_config_map_of_the_file_is_the_source(folder: pathlib.Path) -> None:
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fit"}}
-    config_map["data"] = {"train.py": "x = 1\n"}  # type: ignore[assignment]
+    config_map["data"] = {"train.py": "x = 1\n"}
     job = (folder / "job.yaml").read_text()
     (folder / "job.yaml").write_text(f"{yaml.safe_dump(config_map)}---\n{job}")
     prepared = submission.read(folder / "job.yaml")

@@ -232,10 +232,10 @@ class ClusterBackend:
 
 def _is_new(body: api.Object, seen: dict[str, str]) -> bool:
     """Whether this version of an object is not among those that were seen; it is from now on."""
-    metadata = body["metadata"]
-    known = seen.get(metadata["uid"])
-    seen[metadata["uid"]] = metadata["resourceVersion"]
-    return known != metadata["resourceVersion"]
+    uid, version = body["metadata"]["uid"], str(body["metadata"]["resourceVersion"])
+    is_new = seen.get(uid) != version
+    seen[uid] = version
+    return is_new
 
 
 def _is_owned(body: api.Object, job: models.Job) -> bool:
