@@ -40,12 +40,16 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(complete, "_SECONDS", 60.0)
 
 
-def completed(words: list[str], incomplete: str) -> list[str]:
+def items(words: list[str], incomplete: str) -> list[shell_completion.CompletionItem]:
     """Return what a shell would show, as click computes it for all of them."""
     kind = shell_completion.get_completion_class("bash")
     assert kind is not None
     completion = kind(app.tfparallel, {}, "tfparallel", "_TFPARALLEL_COMPLETE")
-    return [item.value for item in completion.get_completions(words, incomplete)]
+    return completion.get_completions(words, incomplete)
+
+
+def completed(words: list[str], incomplete: str) -> list[str]:
+    return [item.value for item in items(words, incomplete)]
 
 
 async def complete_on(server: scripted_server.Server, *words: str, config: str) -> list[str]:
@@ -110,6 +114,19 @@ async def test_the_nouns_of_get_complete_jobs_too(tmp_path: pathlib.Path) -> Non
         for noun in ("job", "jobs", "model"):
             words = ["get", noun, config]
             assert await asyncio.to_thread(completed, words, "f") == ["flowers"]
+
+
+async def test_folders_of_local_runs_are_completed_where_no_job_fits(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [routes.answers(DOCUMENTS)]
+        config = f"--kubeconfig={routes.kubeconfig(tmp_path, server.url)}"
+        for words in (["tensorboard"], ["get", "model"]):
+            [item] = await asyncio.to_thread(items, [*words, config], "runs/d")
+            assert (item.value, item.type) == ("runs/d", "dir")
+            [item] = await asyncio.to_thread(items, [*words, config], "fl")
+            assert (item.value, item.type) == ("flowers", "plain")
 
 
 @pytest.mark.parametrize("content", [None, "a: [", "{}"], ids=["missing", "broken", "empty"])

@@ -1,8 +1,10 @@
 """`tfparallel get job`: tables, objects, names and changes, as kubectl prints them."""
 
 import asyncio
+import contextlib
 import json
 import pathlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click.testing
@@ -12,6 +14,7 @@ import yaml
 
 from testing import pages, paths
 from testing.operator import harness, routes, scripted_server
+from tfparallel import models
 from tfparallel.cli import app, listing
 from tfparallel.cluster import access, backend, objects
 from tfparallel_operator.api import names
@@ -127,8 +130,28 @@ async def test_the_page_shows_what_is_printed(
     assert printed == shown
 
 
-async def test_a_watch_yields_what_is_there_and_each_change(tmp_path: pathlib.Path) -> None:
+@contextlib.asynccontextmanager
+async def connected(
+    folder: pathlib.Path, *script: scripted_server.Answer
+) -> AsyncIterator[tuple[backend.ClusterBackend, scripted_server.Server]]:
+    """Connect to a server that answers one request after the other."""
+    async with scripted_server.serving() as server:
+        server.script = [*script]
+        file = str(routes.kubeconfig(folder, server.url))
+        context = access.Context("kind-dev", "team", credentials.find(file))
+        async with backend.ClusterBackend(context) as cluster:
+            yield cluster, server
+
+
+def version(job: models.Job) -> str:
+    return f"{job.name}-{job.manifest['metadata']['resourceVersion']}"
+
+
+async def test_a_watch_yields_what_is_there_and_each_change(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A version is yielded once, though the list that follows a lost connection has it again."""
+    monkeypatch.setattr(backend, "_PAUSE_SECONDS", 0)
     later = routes.job("digits", 6, step=8)
     stream = scripted_server.stream(
         changed("MODIFIED", later),
@@ -138,18 +161,38 @@ async def test_a_watch_yields_what_is_there_and_each_change(tmp_path: pathlib.Pa
     )
     again = scripted_server.listing(9, later, routes.job("new", 9))
     silent = scripted_server.stream(changed("MODIFIED", routes.job("new", 10)), then="silence")
-    async with scripted_server.serving() as server:
-        server.script = [routes.answers(DOCUMENTS), stream, scripted_server.document(again), silent]
-        file = str(routes.kubeconfig(tmp_path, server.url))
-        context = access.Context("kind-dev", "team", credentials.find(file))
-        seen = []
-        async with backend.ClusterBackend(context) as cluster:
-            async for job in cluster.watch_jobs(labels="team=vision"):
-                seen.append(f"{job.name}-{job.manifest['metadata']['resourceVersion']}")
-                if len(seen) == 6:
-                    break
+    script = (routes.answers(DOCUMENTS), stream, scripted_server.document(again), silent)
+    seen = []
+    async with connected(tmp_path, *script) as (cluster, server):
+        async for job in cluster.watch_jobs(labels="team=vision"):
+            seen.append(version(job))
+            if len(seen) == 6:
+                break
+        assert {request.query["labelSelector"] for request in server.requests} == {"team=vision"}
     assert seen == ["digits-3", "flowers-4", "digits-6", "flowers-8", "new-9", "new-10"]
-    assert {request.query["labelSelector"] for request in server.requests} == {"team=vision"}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [scripted_server.stream(changed("DELETED", routes.job("digits", 8)), then="silence")],
+        [
+            scripted_server.stream(then="cut"),
+            scripted_server.document(scripted_server.listing(9)),
+            scripted_server.stream(then="silence"),
+        ],
+    ],
+    ids=["seen", "during-a-break"],
+)
+async def test_the_watch_of_a_job_ends_with_its_deletion(
+    end: list[scripted_server.Answer], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_PAUSE_SECONDS", 0)
+    first = scripted_server.document(DIGITS)
+    listed = scripted_server.document(scripted_server.listing(6, routes.job("digits", 6)))
+    async with connected(tmp_path, first, listed, *end) as (cluster, _):
+        seen = [version(job) async for job in cluster.watch_job("digits")]
+    assert seen == ["digits-3", "digits-6"]
 
 
 async def test_changes_stay_below_their_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 
 import click
+from click import shell_completion
 
 from tfparallel.cluster import access, backend
 from tfparallel_operator.api_server import resources
@@ -27,6 +28,14 @@ def jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> lis
     listed = ctx.params.get(parameter.name or "") or ()
     typed = {listed} if isinstance(listed, str) else {*listed}
     return [name for name in _ask(_list_jobs, ctx, incomplete) if name not in typed]
+
+
+def jobs_or_folders(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[shell_completion.CompletionItem]:
+    """Return the jobs of the namespace, or have the shell complete folders where none fits."""
+    items = [shell_completion.CompletionItem(name) for name in jobs(ctx, parameter, incomplete)]
+    return items or [shell_completion.CompletionItem(incomplete, type="dir")]
 
 
 def namespaces(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -71,7 +71,7 @@ def job(
 
 
 @command.command("model")
-@click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs)
+@click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs_or_folders)
 @click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB]")
 @click.option(
     "--all", "everything", is_flag=True, help="SavedModel, summary, logs and last checkpoint too."

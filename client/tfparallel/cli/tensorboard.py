@@ -19,7 +19,7 @@ from tfparallel_trainer.contract import outputs
 
 
 @click.command("tensorboard")
-@click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs)
+@click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs_or_folders)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
