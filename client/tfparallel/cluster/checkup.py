@@ -94,15 +94,15 @@ def _version(version: dict[str, Any]) -> Check:
 
 
 async def _definition(cluster: backend.ClusterBackend) -> tuple[Result, str]:
-    ours = schema.custom_resource_definition()
+    name = f"{names.PLURAL}.{names.GROUP}"
     try:
-        found = await cluster.api.get(_CRDS.path(None, ours["metadata"]["name"]))
+        installed = await cluster.api.get(_CRDS.path(None, name))
     except api_errors.NotFound:
         return Result.MISSING, f"not installed. Install the operator: {answers.INSTALL}"
-    schemas = {one["name"]: one["schema"] for one in found["spec"]["versions"]}
+    schemas = {served["name"]: served["schema"] for served in installed["spec"]["versions"]}
     if schemas.get(names.VERSION) == {"openAPIV3Schema": schema.job_schema()}:
         return Result.OK, f"{names.VERSION}, of this version"
-    version = objects.installed_version(found)
+    version = objects.installed_version(installed)
     text = f"{names.VERSION}, of {version or 'an unknown version'}"
     return Result.WARNING, f"{text}. It is {_advice(version, _UPGRADE_DEFINITION)}"
 

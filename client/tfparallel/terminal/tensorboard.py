@@ -15,7 +15,7 @@ from tfparallel import errors
 
 _PROGRAM = "tensorboard"
 _HOST = "127.0.0.1"
-"""Event files tell of a job, so no other machine reaches the program."""
+"""Event files describe a job, so only this machine reaches the program."""
 
 _RELOAD_SECONDS = 5
 _END_SECONDS = 5.0
