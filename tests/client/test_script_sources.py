@@ -8,8 +8,11 @@ import pytest
 import yaml
 
 from testing import pages, paths
+from testing.operator import harness
 from tfparallel import submission
+from tfparallel.cluster import access, backend
 from tfparallel_operator.api import load, names
+from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import source as local_source
 
 Json = dict[str, Any]
@@ -137,6 +140,18 @@ def test_the_job_of_the_page_gets_the_files(tmp_path: pathlib.Path) -> None:
     prepared = submission.read(tmp_path / "job.yaml")
     assert prepared.sources
     assert [pod["initContainers"][0]["name"] for pod in pods(prepared)] == [names.SOURCE_CONTAINER]
+
+
+async def test_the_api_server_takes_the_job(place: harness.Place, folder: pathlib.Path) -> None:
+    prepared = submission.read(folder / "job.yaml")
+    choice = access.Choice(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+    async with backend.ClusterBackend(access.find(choice)) as cluster:
+        job = await cluster.submit(prepared)
+    assert job.roles["Worker"]["template"]["spec"] == pods(prepared)[1]
+    [config_map] = prepared.sources
+    path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
+    [owner] = (await place.api.get(path))["metadata"]["ownerReferences"]
+    assert owner["uid"] == job.uid
 
 
 def test_a_local_run_takes_the_same_folder(folder: pathlib.Path) -> None:

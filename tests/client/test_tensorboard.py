@@ -121,6 +121,26 @@ async def test_copies_go_on_after_a_failure_and_end_with_the_job(
     ]
 
 
+async def test_copies_that_are_stopped_close_their_place() -> None:
+    """So that no pod that reads a claim stays."""
+    job = cluster_objects.parse_job(routes.job("digits"))
+    waits, closed = asyncio.Event(), list[str]()
+
+    async def copies() -> AsyncGenerator[models.Job, None]:
+        try:
+            yield job
+            waits.set()
+            await asyncio.Event().wait()
+        finally:
+            closed.append("place")
+
+    copying = asyncio.create_task(events.keep_copying(copies, copies(), print))
+    await waits.wait()
+    copying.cancel()
+    await asyncio.gather(copying, return_exceptions=True)
+    assert closed == ["place"]
+
+
 async def test_copies_end_when_the_job_is_deleted() -> None:
     async def copies() -> AsyncGenerator[models.Job, None]:
         raise errors.JobNotFound("there is no job 'digits'")

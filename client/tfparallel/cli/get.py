@@ -94,8 +94,8 @@ def model(
     Exit status: 0 copied, 1 the job has no model, or it cannot be read, 2 no such job.
     """
     part = files.Part.ALL if everything else files.Part.MODEL
-    run = pathlib.Path(name)
-    if run.is_dir():
+    if folder.is_run(name):
+        run = pathlib.Path(name)
         to = target or pathlib.Path(run.resolve().name)
         asyncio.run(_bring(folder.find(run), part, to, name))
         return

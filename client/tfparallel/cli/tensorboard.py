@@ -13,7 +13,7 @@ import click
 from tfparallel import errors
 from tfparallel.cli import complete, options
 from tfparallel.cluster import access, answers, backend
-from tfparallel.results import events
+from tfparallel.results import events, folder
 from tfparallel.terminal import tensorboard
 from tfparallel_trainer.contract import outputs
 
@@ -52,22 +52,21 @@ def command(
     Exit status: 0 ended by Ctrl-C, 1 no event files, or TensorBoard does not start, 2 no such job.
     """
     tensorboard.find()
-    run = pathlib.Path(name)
-    if run.is_dir():
-        asyncio.run(_show(events.find(run), port, asyncio.Event().wait()))
+    if folder.is_run(name):
+        asyncio.run(_show(events.find(pathlib.Path(name)), port, asyncio.Event().wait()))
         return
 
     async def act(cluster: backend.ClusterBackend) -> None:
-        with _kept(target) as folder:
-            begin = functools.partial(events.copies, cluster, name, folder, image, _say)
+        with _kept(target) as to:
+            begin = functools.partial(events.copies, cluster, name, to, image, _say)
             first = begin()
             async with contextlib.aclosing(first):
                 with answers.explained(cluster.context):
                     await anext(first)
-                if not any(folder.rglob(events.PATTERN)):
+                if not any(to.rglob(events.PATTERN)):
                     _say(f"{name} has written no event files yet: TensorBoard shows them later")
                 copying = events.keep_copying(begin, first, _say)
-                await _show(folder / outputs.TENSORBOARD, port, copying)
+                await _show(to / outputs.TENSORBOARD, port, copying)
 
     options.on_cluster(choice, act)
 
@@ -77,15 +76,15 @@ def _kept(target: pathlib.Path | None) -> Iterator[pathlib.Path]:
     if target is not None:
         yield target
         return
-    with tempfile.TemporaryDirectory(prefix="tfparallel-") as folder:
-        yield pathlib.Path(folder)
+    with tempfile.TemporaryDirectory(prefix="tfparallel-") as temporary:
+        yield pathlib.Path(temporary)
 
 
-async def _show(folder: pathlib.Path, port: int | None, copying: Awaitable[object]) -> None:
+async def _show(shown: pathlib.Path, port: int | None, copying: Awaitable[object]) -> None:
     """Show a folder until a signal or TensorBoard itself ends it."""
     copies = asyncio.ensure_future(copying)
     try:
-        async with tensorboard.started(folder, port) as board:
+        async with tensorboard.started(shown, port) as board:
             click.echo(f"TensorBoard: {board.address} (Ctrl-C ends it)")
             if await _wait(board):
                 raise errors.Failure(

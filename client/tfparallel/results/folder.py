@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 import pathlib
 from collections.abc import AsyncIterator, Sequence
 
@@ -63,6 +64,17 @@ def find(run: pathlib.Path) -> FolderPlace:
         f"{run}: no results of the trainer are below it. Give the folder of a run, such as"
         " runs/JOB/TIME, of a job with spec.trainer"
     )
+
+
+def is_run(name: str) -> bool:
+    """Whether a name is that of a local run, and not that of a job.
+
+    A folder with the name of a job may hold what was fetched earlier, so a bare name is a run only
+    if one has ended there; ./NAME is a folder in any case.
+    """
+    path = pathlib.Path(name)
+    is_path = os.sep in name or name in (os.curdir, os.pardir)
+    return path.is_dir() and (is_path or (newest(path) / folders.STATUS_FILE).exists())
 
 
 def newest(run: pathlib.Path) -> pathlib.Path:
