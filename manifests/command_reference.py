@@ -61,8 +61,8 @@ def page(header: str) -> str:
     return "\n".join(lines[:-1]) + "\n"
 
 
-def _verb(verb: click.Command, context: click.Context) -> Iterator[str]:
-    yield from (f"### {verb.name}", "")
+def _verb(verb: click.Command, context: click.Context, level: int = 3) -> Iterator[str]:
+    yield from (f"{'#' * level} {verb.name}", "")
     paragraphs = inspect.cleandoc(verb.help or "").split("\n\n")
     status = [text for text in paragraphs if text.startswith(_EXIT_PARAGRAPH)]
     for text in paragraphs:
@@ -72,6 +72,9 @@ def _verb(verb: click.Command, context: click.Context) -> Iterator[str]:
     yield from _options(verb, context)
     for text in status:
         yield from (_flat(text), "")
+    if isinstance(verb, click.Group):
+        for name, noun in verb.commands.items():
+            yield from _verb(noun, click.Context(noun, info_name=name, parent=context), level + 1)
 
 
 def _synopsis(command: click.Command, context: click.Context) -> Iterator[str]:

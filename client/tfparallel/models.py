@@ -67,6 +67,8 @@ class Operator:
     """The namespaces whose jobs it runs; empty: all."""
     trainer_image: str = ""
     """Of the replicas that have no template; empty: unknown."""
+    version: str = ""
+    """Such as 0.1.0; empty: unknown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

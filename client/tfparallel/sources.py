@@ -87,23 +87,23 @@ class Archive:
         return {"archive": {"configMaps": listed, "sha256": self.digest}, **needs}
 
 
-def pack(folder: pathlib.Path, module: str) -> Archive:
+def pack(folder: pathlib.Path, program: str | None, field: str = "spec.trainer.module") -> Archive:
     """Pack the files that lie next to a job's file, folders too.
 
     Args:
         folder: of the job's file.
-        module: the file that the job trains, below it.
+        program: the file that the job runs, below it; None: not known.
+        field: of the job, which names the program.
 
     Raises:
-        SpecError: the module is missing or ignored, or the files are too large.
+        SpecError: the program is missing or ignored, or the files are too large.
     """
     paths = list(_find_files(folder))
     listed = [path.relative_to(folder).as_posix() for path in paths]
-    if module not in listed:
-        reason = "is ignored" if (folder / module).is_file() else "does not exist"
+    if program is not None and program not in listed:
+        reason = "is ignored" if (folder / program).is_file() else "does not exist"
         raise load.SpecError(
-            f"spec.trainer.module: {module!r} {reason} in {folder}: correct the name, or"
-            f" {IGNORE_FILE}"
+            f"{field}: {program!r} {reason} in {folder}: correct the name, or {IGNORE_FILE}"
         )
     if sum(path.stat().st_size for path in paths) > MAX_FILE_BYTES:
         raise load.SpecError(_too_large(paths, folder, "more than fits, packed or not"))

@@ -1,12 +1,11 @@
 """From a job's file to a job in a cluster."""
 
-import copy
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tfparallel import sources
+from tfparallel import script_sources, sources
 from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import overrides, source
@@ -74,34 +73,54 @@ def build(
     """Return the submission of a job whose module lies in a folder.
 
     The files of the folder are packed where the job names no source, or a ConfigMap that is not
-    among the companions: that is made of these files too.
+    among the companions: that is made of these files too. A job of a script names it in a template.
 
     Raises:
         SpecError: the files cannot be packed.
     """
-    job = copy.deepcopy(dict(job))
-    trainer = job["spec"].get("trainer")
-    if trainer is None or not _needs_files(trainer, companions, folder):
-        return Submission(job, companions, ())
-    archive = sources.pack(folder, trainer.get("module", "model.py"))
+    job = _unshared(job)
     name = job["metadata"]["name"]
-    trainer["source"] = archive.source(name)
+    trainer = job["spec"].get("trainer")
+    brought = {d["metadata"]["name"] for d in companions if d["kind"] == "ConfigMap"}
+    scripts = [] if trainer is not None else script_sources.find(job, brought)
+    if trainer is not None and _needs_files(trainer, brought, folder):
+        archive = sources.pack(folder, trainer.get("module", "model.py"))
+        trainer["source"] = archive.source(name)
+    elif scripts:
+        archive = sources.pack(folder, scripts[0].program, scripts[0].field)
+        for script in scripts:
+            script.fill(archive.source(name))
+    else:
+        return Submission(job, companions, ())
     return Submission(job, companions, archive.config_maps(name))
 
 
+def _unshared(value: Any) -> Any:
+    """Return a copy in which no two fields are one object, as YAML's anchors make them."""
+    if isinstance(value, Mapping):
+        return {key: _unshared(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_unshared(inner) for inner in value]
+    return value
+
+
 def _needs_files(
-    trainer: Mapping[str, Any], companions: Sequence[Mapping[str, Any]], folder: pathlib.Path
+    trainer: Mapping[str, Any], brought: Collection[str], folder: pathlib.Path
 ) -> bool:
     reference = trainer.get("source")
     if reference is None:
         return (folder / str(trainer.get("module", "model.py"))).is_file()
     name: str | None = reference.get("configMap", {}).get("name")
-    brought = {d["metadata"]["name"] for d in companions if d["kind"] == "ConfigMap"}
     return name is not None and name not in brought
 
 
 def _claim(job: Mapping[str, Any], size: str) -> Mapping[str, Any]:
-    checkpoint = job["spec"].get("trainer", {}).get("checkpoint") or {}
+    if "trainer" not in job["spec"]:
+        raise load.SpecError(
+            f"--claim {size}: the job has no spec.trainer, whose checkpoints a claim would keep."
+            " Write the claim of a script into spec.volumeClaimTemplates"
+        )
+    checkpoint = job["spec"]["trainer"].get("checkpoint") or {}
     if "claim" not in checkpoint:
         raise load.SpecError(
             f"--claim {size}: the job names no claim; set spec.trainer.checkpoint.claim, such as"

@@ -1,17 +1,134 @@
 """`tfparallel doctor`, `version` and `completion`."""
 
+import asyncio
+import contextlib
 import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest import mock
 
 import click.testing
 import pytest
 
-from testing.operator import harness
+from testing import pages, paths
+from testing.operator import harness, routes, scripted_server
 from tfparallel.cli import app
 from tfparallel.cluster import access, backend, checkup
-from tfparallel_operator.api_server import credentials
+from tfparallel_operator.api import schema
+from tfparallel_operator.api_server import credentials, resources
+
+PAGE = paths.PAGES / "install-command.md"
+_OPERATOR = "tfparallel-operator"
+_DEPLOYMENTS = resources.DEPLOYMENTS.path(None)
+_DEFINITION = (
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tfparalleljobs.tfparallel.dev"
+)
+
+
+def _deployment(version: str, ready: int) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/version": version} if version else {}
+    return {
+        "metadata": {
+            "namespace": "tfparallel-system",
+            "name": "tfparallel-operator",
+            "labels": labels,
+        },
+        "spec": {"replicas": 1, "template": {"spec": {"containers": [{}]}}},
+        "status": {"readyReplicas": ready},
+    }
+
+
+@contextlib.asynccontextmanager
+async def _cluster(
+    folder: pathlib.Path, *, version: str, ready: int = 1, same_fields: bool = True
+) -> AsyncIterator[pathlib.Path]:
+    """Serve a cluster where operator and definition have a version; yield its kubeconfig."""
+    definition = schema.custom_resource_definition()
+    definition["metadata"]["labels"] = {"app.kubernetes.io/version": version} if version else {}
+    if not same_fields:
+        definition["spec"]["versions"][0]["schema"] = {}
+    documents = {
+        "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
+        _DEFINITION: definition,
+        _DEPLOYMENTS: scripted_server.listing(1, _deployment(version, ready)),
+    }
+    async with scripted_server.serving() as server:
+        server.script = [routes.answers(documents)]
+        with mock.patch.object(checkup, "client_version", return_value="0.1.0"):
+            yield routes.kubeconfig(folder, server.url)
+
+
+async def _checks(folder: pathlib.Path, **installed: Any) -> dict[str, checkup.Check]:
+    async with _cluster(folder, **installed) as kubeconfig:
+        context = access.Context("test", "team", credentials.find(str(kubeconfig)))
+        async with backend.ClusterBackend(context) as cluster:
+            checks = checkup.check(cluster, checkup.VERSIONS)
+            return {check.name: check async for check in checks}
+
+
+async def test_the_page_shows_what_version_prints(tmp_path: pathlib.Path) -> None:
+    [block] = [b for b in pages.blocks(PAGE, "console") if "tfparallel version" in b]
+    [shown] = [c.shown for c in pages.commands(block) if c.line == "tfparallel version"]
+    async with _cluster(tmp_path, version="0.1.0") as kubeconfig:
+        call = ("version", "--kubeconfig", str(kubeconfig))
+        printed = await asyncio.to_thread(click.testing.CliRunner().invoke, app.tfparallel, call)
+    assert tuple(printed.stdout.splitlines()) == shown
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.0.9", "older than this command, 0.1.0. Upgrade the operator (helm upgrade or"),
+        ("0.2.0", "newer than this command, 0.1.0. Upgrade the command: pipx upgrade tfparallel"),
+        ("0.10.0", "newer than this command"),
+    ],
+)
+async def test_the_older_one_of_command_and_operator_is_named(
+    version: str, words: str, tmp_path: pathlib.Path
+) -> None:
+    operator = (await _checks(tmp_path, version=version))["operator"]
+    assert operator.result is checkup.Result.WARNING
+    assert operator.text.startswith(
+        f"tfparallel-system/tfparallel-operator {version}: 1/1 ready. It is "
+    )
+    assert words in operator.text
+
+
+@pytest.mark.parametrize("version", ["0.1.0", ""])
+async def test_an_operator_of_this_version_or_an_unknown_one_is_well(
+    version: str, tmp_path: pathlib.Path
+) -> None:
+    checks = await _checks(tmp_path, version=version)
+    assert {str(check.result) for check in checks.values()} == {"ok"}
+    assert checks["operator"].text.split(":")[0].split()[1:] == [version] * bool(version)
+
+
+async def test_an_operator_that_is_not_ready_matters_more_than_its_version(
+    tmp_path: pathlib.Path,
+) -> None:
+    operator = (await _checks(tmp_path, version="0.0.9", ready=0))["operator"]
+    assert operator.result is checkup.Result.MISSING
+    assert "describe deployment tfparallel-operator" in operator.text
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.0.9", "v1alpha1, of 0.0.9. It is older than this command, 0.1.0. Upgrade the resource"),
+        ("0.2.0", "Upgrade the command: pipx upgrade tfparallel"),
+        ("0.1.0", "not that of this command, 0.1.0. Upgrade the resource definition"),
+        ("", "of an unknown version. It is not that of this command"),
+    ],
+)
+async def test_the_older_one_of_command_and_definition_is_named(
+    version: str, words: str, tmp_path: pathlib.Path
+) -> None:
+    checks = await _checks(tmp_path, version=version, same_fields=False)
+    assert checks["resource definition"].result is checkup.Result.WARNING
+    assert words in checks["resource definition"].text
 
 
 async def test_a_cluster_without_an_operator(place: harness.Place) -> None:

@@ -131,6 +131,29 @@ def test_the_newest_local_run(tmp_path: pathlib.Path) -> None:
     assert done.stdout == "out: 5 files, 0.0 MiB\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "is_run"),
+    [
+        ("runs/digits", True),
+        ("run", True),
+        (".", True),
+        ("fetched", False),
+        ("./fetched", True),
+        ("digits", False),
+    ],
+)
+def test_a_folder_of_a_jobs_name_that_holds_an_earlier_download_is_no_run(
+    name: str, *, is_run: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _local_run(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/status.json").write_text("{}")
+    (tmp_path / "fetched").mkdir()
+    (tmp_path / "fetched/model.keras").write_bytes(_MODEL)
+    assert folder.is_run(name) == is_run
+
+
 def test_a_folder_without_results(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.Failure, match="no results of the trainer"):
         folder.find(tmp_path)

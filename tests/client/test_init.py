@@ -12,7 +12,7 @@ from tfparallel.cli import app, init
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("way", init.Way)
+@pytest.mark.parametrize("way", [way for way in init.Way if way is not init.Way.SCRIPT])
 def test_what_it_writes_trains_and_can_be_submitted(way: init.Way, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "My Model"
     done = click.testing.CliRunner().invoke(
@@ -25,6 +25,23 @@ def test_what_it_writes_trains_and_can_be_submitted(way: init.Way, tmp_path: pat
     assert ended.returncode == 0, ended.stderr
     assert "Succeeded: my-model" in ended.stdout
     assert [*folder.glob("out/claims/*/my-model/model.keras")]
+    assert submission.read(folder / "job.yaml").sources
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_script_that_it_writes_trains_and_can_be_submitted(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "My Script"
+    done = click.testing.CliRunner().invoke(
+        app.tfparallel, ["init", str(folder), "--way", init.Way.SCRIPT.value]
+    )
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in folder.iterdir()} == {"job.yaml", "train.py"}
+    short = ("--set", "spec.tfReplicaSpecs.Worker.replicas=1")
+    command = (sys.executable, "-m", "tfparallel", "run", "job.yaml", "--output", "out", *short)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "Succeeded: my-script" in ended.stdout
+    assert (folder / "out/claims/my-script-results/model.keras").is_file()
     assert submission.read(folder / "job.yaml").sources
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from testing.e2e import namespaces, volumes
+from testing.e2e import jobs, namespaces, volumes
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -103,6 +103,29 @@ def test_a_folder_becomes_a_job_that_is_followed_to_its_end(
     assert command("delete", "lines")[0] == 0
     namespace.wait_gone("lines")
     assert "lines-source" not in namespace.kubectl("get", "configmaps", "-o", "name")
+
+
+def test_a_script_gets_the_files_of_its_folder(
+    command: Command, tmp_path: pathlib.Path, namespace: namespaces.Namespace
+) -> None:
+    (tmp_path / "train.py").write_text("from layers import blocks\nprint('size', blocks.SIZE)\n")
+    worker = jobs.script("", replicas=2)
+    pod = worker["template"]["spec"]
+    [container] = pod["containers"]
+    container |= {
+        "command": ["python", "train.py"],
+        "workingDir": "/workspace/source",
+        "volumeMounts": [{"name": "source", "mountPath": "/workspace/source"}],
+    }
+    pod["volumes"] = [{"name": "source", "configMap": {"name": "lines"}}]
+    job = jobs.job("lines", tfReplicaSpecs={"Worker": worker})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    code, out, err = command("submit", "job.yaml")
+    assert code == 0, namespace.describe("lines")
+    assert "size 1" in out, err
+    assert "get its model" not in out
+    code, out, _ = command("get", "jobs", "-o", "wide")
+    assert out.splitlines()[1].split()[:2] == ["lines", "Succeeded"]
 
 
 def test_a_module_that_fails_at_import_is_told_once(command: Command) -> None:

@@ -1,5 +1,6 @@
 """The README's path to a cluster, word by word, and everything that a person can see of the job."""
 
+import asyncio
 import dataclasses
 import json
 import time
@@ -9,7 +10,8 @@ import pytest
 
 from testing import pages, paths, waiting
 from testing.e2e import exported, namespaces, operator, terminal, volumes
-from tfparallel.results import claim
+from tfparallel.cluster import access, backend
+from tfparallel.results import claim, events
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -180,11 +182,26 @@ def test_saved_model_loads_with_plain_keras(
     assert accuracy == pytest.approx(reported, abs=1e-3)
 
 
+async def test_event_files_are_copied_from_the_claim(run: Run, tmp_path: Path) -> None:
+    namespace = run.namespace
+    kubeconfig = str(namespace.cluster.kubeconfig)
+    choice = access.Choice(kubeconfig=kubeconfig, namespace=namespace.name)
+    async with backend.ClusterBackend(access.find(choice)) as cluster:
+        copies = events.copies(cluster, "digits", tmp_path, None, print)
+        assert [job.state async for job in copies] == ["Succeeded"]
+    assert {path.parent.name for path in tmp_path.rglob(events.PATTERN)} >= {"train"}
+    await asyncio.to_thread(_check_readers_are_gone, namespace)
+
+
+def _check_readers_are_gone(namespace: namespaces.Namespace) -> None:
+    pods = json.loads(namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json"))
+    assert all("deletionTimestamp" in pod["metadata"] for pod in pods["items"])
+
+
 def _get_model(namespace: namespaces.Namespace, shell: terminal.Shell, folder: Path) -> Path:
     """Bring the model from the claim to this machine, as a user does."""
     shell.run(f"tfparallel get model digits --all --to {folder}")
-    pods = json.loads(namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json"))
-    assert all("deletionTimestamp" in pod["metadata"] for pod in pods["items"])
+    _check_readers_are_gone(namespace)
     assert (folder / "summary.json").exists()
     assert list(folder.glob("checkpoints/*/index.json"))
     assert list(folder.glob("logs/tensorboard/**/*tfevents*"))

@@ -10,9 +10,11 @@ _VARIABLE = "_TFPARALLEL_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print a script that completes verbs and options in your shell.
+    """Print a script that completes verbs, options and names in your shell.
 
     For bash: source <(tfparallel completion bash).
+
+    The cluster has a second to name its jobs and namespaces; without an answer, none are completed.
     """
     kind = shell_completion.get_completion_class(shell)
     if kind is not None:

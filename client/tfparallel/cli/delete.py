@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import click
 
-from tfparallel.cli import options
+from tfparallel.cli import complete, options
 from tfparallel.cluster import access, backend
 
 
 @click.command("delete")
-@click.argument("job_names", metavar="JOB...", nargs=-1, required=True)
+@click.argument(
+    "job_names", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs
+)
 @options.cluster
 def command(job_names: Sequence[str], *, choice: access.Choice) -> None:
     """Delete jobs with all that belongs to them.

@@ -2,11 +2,12 @@
 
 import asyncio
 import pathlib
+from collections.abc import Sequence
 
 import click
 
 from tfparallel import errors, models
-from tfparallel.cli import options
+from tfparallel.cli import complete, listing, options
 from tfparallel.cluster import access, backend
 from tfparallel.results import download, files, folder, places
 from tfparallel.terminal import transfer
@@ -14,13 +15,63 @@ from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
 
 
-@click.group("get")
+class _Nouns(click.Group):
+    """Takes a noun in the plural too, as kubectl does."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, {"jobs": "job"}.get(cmd_name, cmd_name))
+
+
+@click.group("get", cls=_Nouns)
 def command() -> None:
-    """Bring the trained model of a job to this machine."""
+    """List jobs, or bring the trained model of one to this machine."""
+
+
+@command.command("job")
+@click.argument("job_names", metavar="[JOB]...", nargs=-1, shell_complete=complete.jobs)
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List jobs of all.")
+@click.option("-l", "--selector", "labels", metavar="LABELS", help="Of the jobs, such as team=ml.")
+@click.option("-w", "--watch", is_flag=True, help="Print a line at each change, until Ctrl-C.")
+@options.output_format
+@options.cluster
+def job(
+    job_names: Sequence[str],
+    *,
+    everywhere: bool,
+    labels: str | None,
+    watch: bool,
+    output_format: str,
+    choice: access.Choice,
+) -> None:
+    """List jobs as kubectl does; `get jobs` is the same.
+
+    Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job.
+    """
+    if job_names and (everywhere or labels):
+        raise click.UsageError("JOB names jobs of one namespace: leave it out, or -A and -l")
+    if watch and len(job_names) > 1:
+        raise click.UsageError("--watch follows one job, or all: give one name, or none")
+
+    async def act(cluster: backend.ClusterBackend) -> None:
+        if watch:
+            for name in job_names:
+                await cluster.get_job(name)  # or: there is none
+            fields = "".join(f"metadata.name={name}" for name in job_names)
+            changes = cluster.watch_jobs(everywhere=everywhere, labels=labels or "", fields=fields)
+            await listing.follow(changes, output_format, everywhere=everywhere)
+            return
+        if job_names:
+            jobs: Sequence[models.Job] = [await cluster.get_job(name) for name in job_names]
+        else:
+            jobs = await cluster.list_jobs(everywhere=everywhere, labels=labels or "")
+        namespace = None if everywhere else cluster.namespace
+        listing.show(jobs, output_format, namespace, single=len(job_names) == 1)
+
+    options.on_cluster(choice, act)
 
 
 @command.command("model")
-@click.argument("name", metavar="JOB|FOLDER")
+@click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs_or_folders)
 @click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB]")
 @click.option(
     "--all", "everything", is_flag=True, help="SavedModel, summary, logs and last checkpoint too."
@@ -43,8 +94,8 @@ def model(
     Exit status: 0 copied, 1 the job has no model, or it cannot be read, 2 no such job.
     """
     part = files.Part.ALL if everything else files.Part.MODEL
-    run = pathlib.Path(name)
-    if run.is_dir():
+    if folder.is_run(name):
+        run = pathlib.Path(name)
         to = target or pathlib.Path(run.resolve().name)
         asyncio.run(_bring(folder.find(run), part, to, name))
         return

@@ -1,6 +1,7 @@
 """`tfparallel init`."""
 
 import enum
+import importlib.metadata
 import importlib.resources
 import pathlib
 import re
@@ -18,6 +19,13 @@ class Way(enum.StrEnum):
     SYNCHRONOUS = "synchronous"
     PARAMETER_SERVERS = "parameter-servers"
     MODEL_SPLIT = "model-split"
+    SCRIPT = "script"
+    """By a script of your own that calls tfparallel_trainer.fit."""
+
+    @property
+    def program(self) -> str:
+        """The file of code."""
+        return "train.py" if self is Way.SCRIPT else "model.py"
 
 
 @click.command("init")
@@ -30,16 +38,20 @@ class Way(enum.StrEnum):
 def command(folder: pathlib.Path, *, way: str | None) -> None:
     """Write job.yaml and model.py of a job that runs as it is.
 
+    With --way script it is train.py, which calls tfparallel_trainer.fit.
+
     Exit status: 0 written, 1 a file exists already.
     """
     if way is None and sys.stdin.isatty():
         choices = click.Choice([choice.value for choice in Way])
         way = click.prompt("How do you train?", type=choices, default=Way.SYNCHRONOUS.value)
     templates = importlib.resources.files("tfparallel") / "templates"
-    job = (templates / f"{way or Way.SYNCHRONOUS.value}.yaml").read_text(encoding="utf-8")
+    chosen = Way(way or Way.SYNCHRONOUS)
+    job = (templates / f"{chosen}.yaml").read_text(encoding="utf-8")
+    version = importlib.metadata.version("tfparallel")
     contents = {
-        "job.yaml": job.replace("NAME", _job_name(folder)),
-        "model.py": (templates / "model.py.template").read_text(encoding="utf-8"),
+        "job.yaml": job.replace("NAME", _job_name(folder)).replace("VERSION", version),
+        chosen.program: (templates / f"{chosen.program}.template").read_text(encoding="utf-8"),
     }
     if existing := [name for name in contents if (folder / name).exists()]:
         raise errors.Failure(
@@ -49,7 +61,7 @@ def command(folder: pathlib.Path, *, way: str | None) -> None:
     for name, content in contents.items():
         with (folder / name).open("x", encoding="utf-8") as file:
             file.write(content)
-    click.echo(f"{folder / 'job.yaml'} and {folder / 'model.py'} written")
+    click.echo(f"{folder / 'job.yaml'} and {folder / chosen.program} written")
     click.echo(f"train here: tfparallel run {folder / 'job.yaml'}")
     click.echo(f"train on a cluster: tfparallel submit {folder / 'job.yaml'}")
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tfparallel.cli import complete
 from tfparallel.cluster import access, backend
 
 T = TypeVar("T")
@@ -16,7 +17,7 @@ T = TypeVar("T")
 FILE = click.Path(path_type=pathlib.Path)
 
 job_file = click.argument("job", type=FILE, metavar="JOB.yaml")
-job_name = click.argument("name", metavar="JOB")
+job_name = click.argument("name", metavar="JOB", shell_complete=complete.jobs)
 
 overrides = click.option(
     "--set",
@@ -56,10 +57,24 @@ output_format = click.option(
 def cluster(verb: Callable[..., None]) -> Callable[..., None]:
     """Add the options of kubectl that choose a cluster; the verb takes them as `choice`."""
 
-    @click.option("--context", metavar="NAME", help="Of the kubeconfig.  [default: the current]")
-    @click.option("-n", "--namespace", metavar="NAME", help="[default: that of the context]")
     @click.option(
-        "--kubeconfig", metavar="FILE", help="[default: $KUBECONFIG, else ~/.kube/config]"
+        "--context",
+        metavar="NAME",
+        shell_complete=complete.contexts,
+        help="Of the kubeconfig.  [default: the current]",
+    )
+    @click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        shell_complete=complete.namespaces,
+        help="[default: that of the context]",
+    )
+    @click.option(
+        "--kubeconfig",
+        metavar="FILE",
+        type=click.Path(),
+        help="[default: $KUBECONFIG, else ~/.kube/config]",
     )
     @functools.wraps(verb)
     def with_choice(

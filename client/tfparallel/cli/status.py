@@ -1,18 +1,16 @@
 """`tfparallel status`."""
 
-from collections.abc import Sequence
-
 import click
 
 from tfparallel import models
-from tfparallel.cli import options
+from tfparallel.cli import complete, listing, options
 from tfparallel.cluster import access, backend
 from tfparallel.terminal import display
 from tfparallel.terminal import status as terminal
 
 
 @click.command("status")
-@click.argument("name", metavar="[JOB]", required=False)
+@click.argument("name", metavar="[JOB]", required=False, shell_complete=complete.jobs)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List jobs of all.")
 @click.option("-w", "--watch", is_flag=True, help="Print a line at each change, until it ends.")
 @options.output_format
@@ -32,7 +30,7 @@ def command(
     async def act(cluster: backend.ClusterBackend) -> None:
         if name is None:
             jobs = await cluster.list_jobs(everywhere=everywhere)
-            _print_jobs(jobs, cluster, output_format, everywhere=everywhere)
+            listing.show(jobs, output_format, None if everywhere else cluster.namespace)
         elif watch:
             await _follow(cluster, name, output_format)
         else:
@@ -41,29 +39,9 @@ def command(
     options.on_cluster(choice, act)
 
 
-def _print_jobs(
-    jobs: Sequence[models.Job],
-    cluster: backend.ClusterBackend,
-    output_format: str,
-    *,
-    everywhere: bool,
-) -> None:
-    if output_format not in (options.Format.TABLE, options.Format.WIDE):
-        terminal.print_objects(jobs, output_format, single=False)
-    elif not jobs:
-        where = "any namespace" if everywhere else f"namespace {cluster.namespace!r}"
-        click.echo(
-            f"There are no jobs in {where}; submit one: tfparallel submit job.yaml", err=True
-        )
-    else:
-        wide = output_format == options.Format.WIDE
-        out, _ = display.consoles()
-        out.print(terminal.jobs_table(jobs, terminal.utc_now(), everywhere=everywhere, wide=wide))
-
-
 async def _show(cluster: backend.ClusterBackend, name: str, output_format: str) -> None:
     job = await cluster.get_job(name)
-    if output_format not in (options.Format.TABLE, options.Format.WIDE):
+    if output_format not in listing.TABLES:
         terminal.print_objects([job], output_format, single=True)
         return
     out, _ = display.consoles()
@@ -74,7 +52,7 @@ async def _show(cluster: backend.ClusterBackend, name: str, output_format: str) 
 async def _follow(cluster: backend.ClusterBackend, name: str, output_format: str) -> None:
     out, _ = display.consoles()
     async for job in cluster.watch_job(name):
-        if output_format in (options.Format.TABLE, options.Format.WIDE):
+        if output_format in listing.TABLES:
             out.print(_line(job), soft_wrap=True)
         else:
             terminal.print_objects([job], output_format, single=True)

@@ -1,7 +1,6 @@
 """`tfparallel version`."""
 
 import asyncio
-import importlib.metadata
 import json
 
 import click
@@ -33,7 +32,7 @@ def command(*, only_client: bool, output_format: str, choice: access.Choice) -> 
 
     Exit status: 0 also if no cluster answers.
     """
-    versions = {"tfparallel": importlib.metadata.version("tfparallel")}
+    versions = {"tfparallel": checkup.client_version()}
     if not only_client:
         versions |= asyncio.run(_ask_cluster(choice))
     if output_format == "json":

@@ -5,6 +5,7 @@ import difflib
 import importlib
 import os
 import pathlib
+from typing import Any
 
 import yaml
 
@@ -42,7 +43,7 @@ def find(choice: Choice) -> Context:
         SpecError: the kubeconfig has no such context.
         Failure: no cluster can be reached with what is there.
     """
-    files = choice.kubeconfig or os.environ.get("KUBECONFIG") or _default_file()
+    files = _files(choice)
     exists = any(pathlib.Path(file).exists() for file in files.split(os.pathsep) if file)
     try:
         if not exists and choice.kubeconfig is None and choice.context is None:
@@ -57,8 +58,19 @@ def find(choice: Choice) -> Context:
         raise errors.Failure(str(error)) from error
 
 
-def _default_file() -> str:
-    return str(pathlib.Path.home() / ".kube" / "config")
+def list_contexts(choice: Choice) -> list[str]:
+    """Return the names of the contexts that can be chosen.
+
+    Raises:
+        Failure: the kubeconfig cannot be read.
+    """
+    by_name, _ = _read_contexts(_files(choice))
+    return [*by_name]
+
+
+def _files(choice: Choice) -> str:
+    default = pathlib.Path.home() / ".kube" / "config"
+    return choice.kubeconfig or os.environ.get("KUBECONFIG") or str(default)
 
 
 def _of_pod(files: str, choice: Choice) -> Context:
@@ -73,6 +85,17 @@ def _of_pod(files: str, choice: Choice) -> Context:
 
 def _find_context(files: str, wished: str | None) -> tuple[str, str]:
     """Return the name and the namespace of a context, or of the current one."""
+    by_name, last = _read_contexts(files)
+    chosen = by_name.get(wished or _current_context(files) or last)
+    if chosen is None:
+        near = difflib.get_close_matches(str(wished), by_name, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(by_name) or 'none'}."
+        raise load.SpecError(f"--context {wished!r} is not in {files}: {hint}")
+    return chosen["name"], chosen["context"].get("namespace") or "default"
+
+
+def _read_contexts(files: str) -> tuple[dict[str, Any], str]:
+    """Return the contexts by name, and the name of the current one of the last file."""
     config = importlib.import_module("kubernetes.config")
     try:
         contexts, last = config.list_kube_config_contexts(config_file=files)
@@ -81,13 +104,7 @@ def _find_context(files: str, wished: str | None) -> tuple[str, str]:
             f"kubeconfig {files!r} cannot be used: {error}. Choose a context with `kubectl config"
             " use-context NAME` or --context NAME"
         ) from error
-    by_name = {context["name"]: context for context in contexts}
-    chosen = by_name.get(wished or _current_context(files) or last["name"])
-    if chosen is None:
-        near = difflib.get_close_matches(str(wished), by_name, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(by_name) or 'none'}."
-        raise load.SpecError(f"--context {wished!r} is not in {files}: {hint}")
-    return chosen["name"], chosen["context"].get("namespace") or "default"
+    return {context["name"]: context for context in contexts}, last["name"]
 
 
 def _current_context(files: str) -> str | None:

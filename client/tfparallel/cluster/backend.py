@@ -17,6 +17,9 @@ from tfparallel_operator.api_server import resources
 
 FIELD_MANAGER = "tfparallel-cli"
 
+_DELETED = "DELETED"
+"""The type of a watch's event."""
+
 _PAUSE_SECONDS = 1.0
 """Between two tries to watch."""
 
@@ -91,11 +94,18 @@ class ClusterBackend:
                 return answers.problems_of(error)
         return ()
 
-    async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
-        """Return the jobs of the namespace, or of all namespaces, by name."""
+    async def list_jobs(
+        self, *, everywhere: bool = False, labels: str = ""
+    ) -> Sequence[models.Job]:
+        """Return the jobs of the namespace, or of all namespaces, by name.
+
+        Args:
+            everywhere: whether jobs of all namespaces are listed.
+            labels: a selector as kubectl takes it, such as team=vision; empty: all jobs.
+        """
         with answers.explained(self.context):
             scope = None if everywhere else self.namespace
-            listing = await self._api.list(resources.JOBS, scope)
+            listing = await self._api.list(resources.JOBS, scope, labels)
         jobs = (objects.parse_job(body) for body in listing.items)
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
@@ -124,27 +134,71 @@ class ClusterBackend:
 
     async def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:
         """Yield a job now and after each change, until it is deleted."""
-        fields = f"metadata.name={name}"
         job = await self.get_job(name)
         yield job
-        while True:
-            version = job.manifest["metadata"]["resourceVersion"]
-            with contextlib.suppress(api_errors.Expired, api_errors.Unavailable):
-                watch = self._api.watch(resources.JOBS, self.namespace, version, fields=fields)
-                async for event in watch:
-                    if event.type == "DELETED":
-                        return
-                    if event.type != "BOOKMARK":
-                        job = objects.parse_job(event.object)
-                        yield job
-            await asyncio.sleep(_PAUSE_SECONDS)
-            try:
-                newer = await self.get_job(name)
-            except errors.JobNotFound:
+        fields = f"metadata.name={name}"
+        async for kind, changed in self._changes({job.uid: job}, fields=fields):
+            if kind == _DELETED:
                 return
-            if newer.manifest["metadata"]["resourceVersion"] != version:
-                job = newer
-                yield job
+            yield changed
+
+    async def watch_jobs(
+        self, *, everywhere: bool = False, labels: str = "", fields: str = ""
+    ) -> AsyncGenerator[models.Job, None]:
+        """Yield every job now, and a job after each of its changes, its deletion too.
+
+        Args:
+            everywhere: whether jobs of all namespaces are watched.
+            labels: a selector as kubectl takes it; empty: all jobs.
+            fields: a selector of fields, such as metadata.name=digits; empty: all jobs.
+        """
+        changes = self._changes({}, everywhere=everywhere, labels=labels, fields=fields)
+        async for _, job in changes:
+            yield job
+
+    async def _changes(
+        self,
+        seen: dict[str, models.Job],
+        *,
+        everywhere: bool = False,
+        labels: str = "",
+        fields: str = "",
+    ) -> AsyncGenerator[tuple[str, models.Job], None]:
+        """Yield what happens to jobs: the type of the event, and the job. A lost connection is
+        made again, and what happened meanwhile is yielded too.
+
+        Args:
+            seen: by uid, the jobs as the caller has them; it is kept up to date.
+            everywhere: whether jobs of all namespaces are watched.
+            labels: a selector.
+            fields: a selector.
+        """
+        scope = None if everywhere else self.namespace
+        while True:
+            with answers.explained(self.context):
+                listing = await self._api.list(resources.JOBS, scope, labels, fields)
+            jobs = {job.uid: job for job in map(objects.parse_job, listing.items)}
+            for uid in seen.keys() - jobs.keys():
+                yield _DELETED, seen.pop(uid)
+            for job in jobs.values():
+                if _is_new(job, seen):
+                    yield "ADDED", job
+            with (
+                answers.explained(self.context),
+                contextlib.suppress(api_errors.Expired, api_errors.Unavailable),
+            ):
+                async for event in self._api.watch(
+                    resources.JOBS, scope, listing.version, labels, fields
+                ):
+                    if event.type == "BOOKMARK":
+                        continue
+                    job = objects.parse_job(event.object)
+                    if event.type == _DELETED:
+                        seen.pop(job.uid, None)
+                        yield event.type, job
+                    elif _is_new(job, seen):
+                        yield event.type, job
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
         """Return the replicas that exist, by role and number."""
@@ -213,6 +267,16 @@ class ClusterBackend:
         job = await self.get_job(name)
         with answers.explained(self.context), contextlib.suppress(api_errors.NotFound):
             await self._api.delete(resources.JOBS, job.namespace, job.name, job.uid)
+
+
+def _is_new(job: models.Job, seen: dict[str, models.Job]) -> bool:
+    """Whether this version of a job has not been seen; it has from now on."""
+    known, seen[job.uid] = seen.get(job.uid), job
+    return known is None or _version(known) != _version(job)
+
+
+def _version(job: models.Job) -> str:
+    return str(job.manifest["metadata"]["resourceVersion"])
 
 
 def _is_owned(body: api.Object, job: models.Job) -> bool:

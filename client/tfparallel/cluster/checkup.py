@@ -2,11 +2,13 @@
 
 import dataclasses
 import enum
+import importlib.metadata
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from tfparallel import errors
-from tfparallel.cluster import answers, backend
+from tfparallel.cluster import answers, backend, objects
 from tfparallel_operator.api import names, schema
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
@@ -30,6 +32,11 @@ _RIGHTS = (
     ("list", "events.k8s.io", "events", ""),
 )
 """What the verbs of the command need."""
+
+_AS_INSTALLED = "helm upgrade or kubectl apply -k, as you installed it"
+_UPGRADE_OPERATOR = f"Upgrade the operator ({_AS_INSTALLED})"
+_UPGRADE_DEFINITION = f"Upgrade the resource definition with the operator ({_AS_INSTALLED})"
+_UPGRADE_CLIENT = "pipx upgrade tfparallel"
 
 
 class Result(enum.StrEnum):
@@ -87,18 +94,17 @@ def _version(version: dict[str, Any]) -> Check:
 
 
 async def _definition(cluster: backend.ClusterBackend) -> tuple[Result, str]:
-    ours = schema.custom_resource_definition()
+    name = f"{names.PLURAL}.{names.GROUP}"
     try:
-        found = await cluster.api.get(_CRDS.path(None, ours["metadata"]["name"]))
+        installed = await cluster.api.get(_CRDS.path(None, name))
     except api_errors.NotFound:
         return Result.MISSING, f"not installed. Install the operator: {answers.INSTALL}"
-    schemas = {one["name"]: one["schema"] for one in found["spec"]["versions"]}
+    schemas = {served["name"]: served["schema"] for served in installed["spec"]["versions"]}
     if schemas.get(names.VERSION) == {"openAPIV3Schema": schema.job_schema()}:
         return Result.OK, f"{names.VERSION}, of this version"
-    return Result.WARNING, (
-        f"{names.VERSION}, of another version than this command. Upgrade the operator and its"
-        " resource definition, or this command"
-    )
+    version = objects.installed_version(installed)
+    text = f"{names.VERSION}, of {version or 'an unknown version'}"
+    return Result.WARNING, f"{text}. It is {_advice(version, _UPGRADE_DEFINITION)}"
 
 
 async def _operator(cluster: backend.ClusterBackend) -> tuple[Result, str]:
@@ -108,11 +114,33 @@ async def _operator(cluster: backend.ClusterBackend) -> tuple[Result, str]:
     if not operators:
         return Result.MISSING, f"no Deployment. Install it: {answers.INSTALL}"
     [first, *_] = operators
-    text = f"{first.namespace}/{first.name}: {first.ready}/{first.replicas} ready"
-    if first.ready:
-        return Result.OK, text
-    remedy = f"kubectl -n {first.namespace} describe deployment {first.name}"
-    return Result.MISSING, f"{text}. See why: {remedy}"
+    version = f" {first.version}" if first.version else ""
+    text = f"{first.namespace}/{first.name}{version}: {first.ready}/{first.replicas} ready"
+    if not first.ready:
+        remedy = f"kubectl -n {first.namespace} describe deployment {first.name}"
+        return Result.MISSING, f"{text}. See why: {remedy}"
+    if first.version and _numbers(first.version) != _numbers(client_version()):
+        return Result.WARNING, f"{text}. It is {_advice(first.version, _UPGRADE_OPERATOR)}"
+    return Result.OK, text
+
+
+def client_version() -> str:
+    """Return the version of this command."""
+    return importlib.metadata.version("tfparallel")
+
+
+def _advice(installed: str, upgrade: str) -> str:
+    """Return which is older, this command or what is installed, and how to upgrade that one."""
+    ours = client_version()
+    if _numbers(installed) > _numbers(ours):
+        return f"newer than this command, {ours}. Upgrade the command: {_UPGRADE_CLIENT}"
+    if installed and _numbers(installed) < _numbers(ours):
+        return f"older than this command, {ours}. {upgrade}"
+    return f"not that of this command, {ours}. {upgrade}, or this command: {_UPGRADE_CLIENT}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 async def _rights(cluster: backend.ClusterBackend) -> tuple[Result, str]:

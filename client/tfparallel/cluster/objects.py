@@ -9,6 +9,7 @@ from tfparallel import models
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.api_server import client as api
 
+_LABEL_VERSION = "app.kubernetes.io/version"
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
@@ -90,7 +91,13 @@ def parse_operator(body: api.Object) -> models.Operator:
         ready=status.get("readyReplicas", 0),
         watched=tuple(name.strip() for name in listed if name.strip()),
         trainer_image=variables.get("TFPARALLEL_TRAINER_IMAGE", ""),
+        version=installed_version(body),
     )
+
+
+def installed_version(body: api.Object) -> str:
+    """Return the version that chart and kustomization write on what they install; empty: none."""
+    return str(body["metadata"].get("labels", {}).get(_LABEL_VERSION, ""))
 
 
 def owner_reference(job: models.Job) -> dict[str, Any]:

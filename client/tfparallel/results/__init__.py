@@ -2,4 +2,5 @@
 
 `files` says what is brought, `download` copies it so that no file is half written. `claim`,
 `bucket` and `folder` are the places that keep results, and `places` finds the place of a job.
+`events` copies the event files of TensorBoard while a job writes them.
 """

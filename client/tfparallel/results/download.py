@@ -32,8 +32,8 @@ async def fetch(
         Failure: the connection breaks again and again, the disk is full, or a digest differs.
     """
     for file in chosen:
-        _check_path(file)
-    with _writing(folder):
+        check_path(file)
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         drafts = pathlib.Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=folder))
         try:
@@ -80,15 +80,24 @@ async def _fetch(
         )
 
 
-def _check_path(file: files.File) -> None:
-    """Refuse names that lead out of the folder: a pod may have written them."""
+def check_path(file: files.File) -> None:
+    """Refuse names that lead out of the folder: a pod may have written them.
+
+    Raises:
+        Failure: the name of the file is such a one.
+    """
     path = pathlib.PurePosixPath(file.path)
     if path.is_absolute() or ".." in path.parts:
         raise errors.Failure(f"the results hold a file {file.path!r}, which is outside of them")
 
 
 @contextlib.contextmanager
-def _writing(folder: pathlib.Path) -> Iterator[None]:
+def writing(folder: pathlib.Path) -> Iterator[None]:
+    """Say what the disk refuses.
+
+    Raises:
+        Failure: a file cannot be written below the folder.
+    """
     try:
         yield
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 import pathlib
 from collections.abc import AsyncIterator, Sequence
 
@@ -53,10 +54,7 @@ def find(run: pathlib.Path) -> FolderPlace:
     Raises:
         Failure: no shipped trainer has written below it.
     """
-    root = run
-    if not (run / folders.STATUS_FILE).exists():
-        runs = [status.parent for status in run.glob(f"*/{folders.STATUS_FILE}")]
-        root = max(runs, key=lambda path: path.stat().st_mtime, default=run)
+    root = newest(run)
     patterns = ("claims/*/*", "pods/*/tfparallel-output/*", ".")
     for pattern in patterns:
         for folder in sorted(root.glob(pattern) if pattern != "." else [root]):
@@ -66,3 +64,22 @@ def find(run: pathlib.Path) -> FolderPlace:
         f"{run}: no results of the trainer are below it. Give the folder of a run, such as"
         " runs/JOB/TIME, of a job with spec.trainer"
     )
+
+
+def is_run(name: str) -> bool:
+    """Whether a name is that of a local run, and not that of a job.
+
+    A folder with the name of a job may hold what was fetched earlier, so a bare name is a run only
+    if one has ended there; ./NAME is a folder in any case.
+    """
+    path = pathlib.Path(name)
+    is_path = os.sep in name or name in (os.curdir, os.pardir)
+    return path.is_dir() and (is_path or (newest(path) / folders.STATUS_FILE).exists())
+
+
+def newest(run: pathlib.Path) -> pathlib.Path:
+    """Return the newest run below runs/JOB; the folder of a run is itself the newest."""
+    if (run / folders.STATUS_FILE).exists():
+        return run
+    runs = [status.parent for status in run.glob(f"*/{folders.STATUS_FILE}")]
+    return max(runs, key=lambda path: path.stat().st_mtime, default=run)

@@ -53,14 +53,24 @@ def jobs_table(
     jobs: Sequence[models.Job], now: datetime.datetime, *, everywhere: bool, wide: bool
 ) -> rich_table.Table:
     """Return the table of jobs."""
-    leading = ("NAMESPACE",) if everywhere else ()
-    table = plain_table(*leading, *_COLUMNS, *(("MESSAGE",) if wide else ()))
+    table = plain_table(*columns(everywhere=everywhere, wide=wide))
     for job in jobs:
-        cells = [*((job.namespace,) if everywhere else ()), *_cells(job, now)]
-        if wide:
-            cells.append(_message(job))
-        table.add_row(*map(_cell, cells))
+        table.add_row(*map(_cell, cells(job, now, everywhere=everywhere, wide=wide)))
     return table
+
+
+def columns(*, everywhere: bool, wide: bool) -> tuple[str, ...]:
+    """Return the heads of the columns of the table of jobs."""
+    leading = ("NAMESPACE",) if everywhere else ()
+    return (*leading, *_COLUMNS, *(("MESSAGE",) if wide else ()))
+
+
+def cells(
+    job: models.Job, now: datetime.datetime, *, everywhere: bool, wide: bool
+) -> tuple[str, ...]:
+    """Return the row of a job in the table of jobs."""
+    leading = (job.namespace,) if everywhere else ()
+    return (*leading, *_cells(job, now), *((_message(job),) if wide else ()))
 
 
 def _cell(value: str) -> rich_text.Text:

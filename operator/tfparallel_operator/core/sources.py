@@ -5,6 +5,7 @@ the container that trains, so that an index of packages is reached with the job'
 """
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, paths
@@ -38,10 +39,38 @@ def add(
     containers.set_env(container, environment.SOURCE_DIR, folder)
 
 
+def fill(
+    pod_spec: dict[str, Any],
+    container: dict[str, Any],
+    mount: Mapping[str, Any],
+    source: source_code.Source,
+) -> None:
+    """Have an archive and packages in a volume that a template mounts itself, in place.
+
+    Args:
+        pod_spec: the template's.
+        container: the one that trains.
+        mount: where it sees the volume, whose own content is left out.
+        source: an archive, and what pip installs.
+    """
+    fetching = _init_container(container, mount["mountPath"])
+    name = mount["name"]
+    others = [volume for volume in pod_spec["volumes"] if volume["name"] != name]
+    pod_spec["volumes"] = [{"name": name, "emptyDir": {}}, *others]
+    for copied in fetching["volumeMounts"]:
+        if copied["name"] == name:
+            copied["readOnly"] = False
+    if source.archive is not None:
+        _add_chunks(pod_spec, fetching, source.archive)
+    if source.requirements is not None:
+        _add_packages(pod_spec, container, fetching, source.requirements)
+    _begin_with(pod_spec, fetching)
+
+
 def _add_source(
     pod_spec: dict[str, Any], container: dict[str, Any], source: source_code.Source
 ) -> None:
-    fetching = _init_container(container)
+    fetching = _init_container(container, paths.SOURCE_DIR)
     if source.archive is not None:
         containers.mount(pod_spec, container, _SOURCE, paths.SOURCE_DIR, {"emptyDir": {}})
         _mount_in(fetching, _SOURCE, paths.SOURCE_DIR, read_only=False)
@@ -53,11 +82,15 @@ def _add_source(
     if source.requirements is not None:
         _add_packages(pod_spec, container, fetching, source.requirements)
     if source.archive is not None or source.requirements is not None:
-        pod_spec["initContainers"] = [*(pod_spec.get("initContainers") or ()), fetching]
+        _begin_with(pod_spec, fetching)
 
 
-def _init_container(container: dict[str, Any]) -> dict[str, Any]:
-    """Build the init container without what it is to do."""
+def _begin_with(pod_spec: dict[str, Any], fetching: dict[str, Any]) -> None:
+    pod_spec["initContainers"] = [*(pod_spec.get("initContainers") or ()), fetching]
+
+
+def _init_container(container: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Build the init container that fills a folder, without what it fetches."""
     fetching: dict[str, Any] = {"name": names.SOURCE_CONTAINER, "command": list(_COMMAND)}
     fetching |= {field: copy.deepcopy(container[field]) for field in _COPIED if field in container}
     asked = {
@@ -67,7 +100,7 @@ def _init_container(container: dict[str, Any]) -> dict[str, Any]:
     }
     if any(asked.values()):
         fetching["resources"] = asked
-    _do(fetching, "--source", paths.SOURCE_DIR)
+    _do(fetching, "--source", folder)
     containers.set_env(fetching, environment.FAILURE_FILE, containers.FAILURE_FILE)
     return fetching
 

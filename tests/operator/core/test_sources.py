@@ -7,7 +7,8 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import load, names, paths, types
-from tfparallel_operator.core import build, replicas
+from tfparallel_operator.core import build, replicas, sources
+from tfparallel_trainer.contract import source_code
 
 WORKER = replicas.Replica(types.Role.WORKER, 0)
 SHA256 = "0" * 64
@@ -194,3 +195,33 @@ def test_what_only_pods_need_is_not_in_the_job_file() -> None:
         worker=1,
     )
     assert "very-secret" not in build.config(job, builders.SETTINGS)["data"]["job.json"]
+
+
+def test_a_volume_of_a_template_is_filled_where_it_is_mounted() -> None:
+    container: Json = {
+        "name": names.CONTAINER,
+        "image": "mine",
+        "volumeMounts": [
+            {"name": "code", "mountPath": "/code", "readOnly": True},
+            {"name": "data", "mountPath": "/data", "readOnly": True},
+        ],
+    }
+    pod: Json = {
+        "containers": [container],
+        "initContainers": [{"name": "first"}],
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "code", "configMap": {"name": "code"}},
+        ],
+    }
+    mount = container["volumeMounts"][0]
+    sources.fill(pod, container, mount, source_code.Source.model_validate(ARCHIVE))
+    first, fetching = pod["initContainers"]
+    assert first == {"name": "first"}
+    assert fetching["command"][3:5] == ["--source", "/code"]
+    assert mounts(fetching)["code"] == ("/code", False)
+    assert mounts(fetching)["data"] == ("/data", True)
+    assert mounts(container) == {"code": ("/code", True), "data": ("/data", True)}
+    assert volumes(pod)["code"] == {"emptyDir": {}}
+    assert volumes(pod)["data"] == {"persistentVolumeClaim": {"claimName": "data"}}
+    assert "tfparallel-chunks" in volumes(pod)

@@ -1,0 +1,59 @@
+"""Jobs as `status` and `get job` list them."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import click
+
+from tfparallel import models
+from tfparallel.cli import options
+from tfparallel.terminal import display
+from tfparallel.terminal import status as terminal
+
+TABLES = (options.Format.TABLE, options.Format.WIDE)
+
+
+def show(
+    jobs: Sequence[models.Job], output_format: str, namespace: str | None, *, single: bool = False
+) -> None:
+    """Print jobs.
+
+    Args:
+        jobs: in the order in which they are printed.
+        output_format: one of `options.Format`.
+        namespace: of the jobs; None: all namespaces.
+        single: whether json and yaml are those of the one job, not of a list.
+    """
+    if output_format not in TABLES:
+        terminal.print_objects(jobs, output_format, single=single)
+    elif not jobs:
+        where = "any namespace" if namespace is None else f"namespace {namespace!r}"
+        click.echo(
+            f"There are no jobs in {where}; submit one: tfparallel submit job.yaml", err=True
+        )
+    else:
+        wide = output_format == options.Format.WIDE
+        out, _ = display.consoles()
+        table = terminal.jobs_table(
+            jobs, terminal.utc_now(), everywhere=namespace is None, wide=wide
+        )
+        out.print(table)
+
+
+async def follow(
+    changes: AsyncIterator[models.Job], output_format: str, *, everywhere: bool
+) -> None:
+    """Print a line at each change of a job, or the whole object."""
+    out, _ = display.consoles()
+    wide = output_format == options.Format.WIDE
+    widths: tuple[int, ...] = ()
+    async for job in changes:
+        if output_format not in TABLES:
+            terminal.print_objects([job], output_format, single=True)
+            continue
+        rows = [terminal.cells(job, terminal.utc_now(), everywhere=everywhere, wide=wide)]
+        if not widths:
+            rows.insert(0, terminal.columns(everywhere=everywhere, wide=wide))
+            widths = tuple(max(map(len, column)) for column in zip(*rows, strict=True))
+        for row in rows:
+            padded = map(str.ljust, row, widths)
+            out.print("  ".join(padded).rstrip(), soft_wrap=True)

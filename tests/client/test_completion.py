@@ -1,0 +1,191 @@
+"""What the shell completes: names of a cluster, at once or not at all."""
+
+import asyncio
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from aiohttp import web
+from click import shell_completion
+
+from testing import pages
+from testing.operator import harness, routes, scripted_server
+from tfparallel.cli import app, complete
+from tfparallel_operator.api_server import resources
+
+CONTEXTS = ["kind-dev", "production"]
+NAMESPACES = [{"metadata": {"name": name}} for name in ("team", "tfparallel-system", "vision")]
+PROGRAM = """
+import sys
+from tfparallel import cli
+from tfparallel.cli import complete
+complete._SECONDS = 60.0
+sys.argv = ["tfparallel"]
+cli.main()
+"""
+DOCUMENTS = {
+    resources.JOBS.path("team"): scripted_server.listing(
+        5, routes.job("digits"), routes.job("digits-2"), routes.job("flowers")
+    ),
+    resources.JOBS.path("vision"): scripted_server.listing(5, routes.job("photos")),
+    resources.NAMESPACES.path(): scripted_server.listing(5, *NAMESPACES),
+}
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer than the bound."""
+    monkeypatch.setattr(complete, "_SECONDS", 60.0)
+
+
+def items(words: list[str], incomplete: str) -> list[shell_completion.CompletionItem]:
+    """Return what a shell would show, as click computes it for all of them."""
+    kind = shell_completion.get_completion_class("bash")
+    assert kind is not None
+    completion = kind(app.tfparallel, {}, "tfparallel", "_TFPARALLEL_COMPLETE")
+    return completion.get_completions(words, incomplete)
+
+
+def completed(words: list[str], incomplete: str) -> list[str]:
+    return [item.value for item in items(words, incomplete)]
+
+
+async def complete_on(server: scripted_server.Server, *words: str, config: str) -> list[str]:
+    """Complete the last of the words."""
+    *earlier, incomplete = words
+    earlier.insert(1, f"--kubeconfig={config}")
+    return await asyncio.to_thread(completed, earlier, incomplete)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("status d", ["digits", "digits-2"]),
+        ("logs f", ["flowers"]),
+        ("delete digits d", ["digits-2"]),
+        ("scale -n vision ", ["photos"]),
+        ("suspend --namespace=vision p", ["photos"]),
+        ("logs -n t", ["team", "tfparallel-system"]),
+        ("logs --context p", ["production"]),
+        ("logs nothing-like-it", []),
+    ],
+)
+async def test_names_are_completed(line: str, expected: list[str], tmp_path: pathlib.Path) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [routes.answers(DOCUMENTS)]
+        config = str(routes.kubeconfig(tmp_path, server.url))
+        assert await complete_on(server, *line.split(" "), config=config) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (words, expected)
+        for (words, _), expected in zip(
+            pages.rows("install-command.md", "Tab then completes verbs, options, and names:"),
+            (["digits", "digits-2", "flowers"], ["team", "tfparallel-system", "vision"], CONTEXTS),
+            strict=True,
+        )
+    ],
+)
+async def test_what_the_page_completes(
+    line: str, expected: list[str], tmp_path: pathlib.Path
+) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [routes.answers(DOCUMENTS)]
+        config = str(routes.kubeconfig(tmp_path, server.url))
+        words = (*line.split()[1:], "")
+        assert await complete_on(server, *words, config=config) == expected
+
+
+def test_the_page_has_a_line_for_each_shell() -> None:
+    rows = pages.rows("install-command.md", "## Complete words with Tab")
+    for shell, _, line, *_ in rows:
+        assert f"tfparallel completion {shell}" in line
+    assert [row[0] for row in rows] == ["bash", "zsh", "fish"]
+
+
+async def test_the_nouns_of_get_complete_jobs_too(tmp_path: pathlib.Path) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [routes.answers(DOCUMENTS)]
+        config = f"--kubeconfig={routes.kubeconfig(tmp_path, server.url)}"
+        for noun in ("job", "jobs", "model"):
+            words = ["get", noun, config]
+            assert await asyncio.to_thread(completed, words, "f") == ["flowers"]
+
+
+async def test_folders_of_local_runs_are_completed_where_no_job_fits(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [routes.answers(DOCUMENTS)]
+        config = f"--kubeconfig={routes.kubeconfig(tmp_path, server.url)}"
+        for words in (["tensorboard"], ["get", "model"]):
+            [item] = await asyncio.to_thread(items, [*words, config], "runs/d")
+            assert (item.value, item.type) == ("runs/d", "dir")
+            [item] = await asyncio.to_thread(items, [*words, config], "fl")
+            assert (item.value, item.type) == ("flowers", "plain")
+
+
+@pytest.mark.parametrize("content", [None, "a: [", "{}"], ids=["missing", "broken", "empty"])
+def test_without_a_usable_kubeconfig_nothing_is_completed(
+    content: str | None, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config"
+    if content is not None:
+        file.write_text(content)
+    for words in (["logs"], ["logs", "-n"], ["logs", "--context"]):
+        earlier = [words[0], f"--kubeconfig={file}", *words[1:]]
+        assert completed(earlier, "d") == []
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_a_cluster_that_does_not_answer_in_time_completes_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the bound itself is shortened; without it, this test would wait for the answer."""
+    monkeypatch.setattr(complete, "_SECONDS", 0.1)
+    answered = asyncio.Event()
+
+    async def late(request: web.Request) -> web.StreamResponse:
+        await answered.wait()
+        return await routes.answers(DOCUMENTS)(request)
+
+    async with scripted_server.serving() as server:
+        server.script = [late]
+        config = str(routes.kubeconfig(tmp_path, server.url))
+        assert await complete_on(server, "status", "d", config=config) == []
+        answered.set()
+
+
+@pytest.mark.usefixtures("processes")
+async def test_a_shell_gets_the_names_from_the_program(tmp_path: pathlib.Path) -> None:
+    """As the scripts of bash, zsh and fish call it."""
+    words = {
+        "bash": ({"COMP_WORDS": "tfparallel status d", "COMP_CWORD": "2"}, "plain,digits\n"),
+        "zsh": ({"COMP_WORDS": "tfparallel status d", "COMP_CWORD": "2"}, "plain\ndigits\n_\n"),
+        "fish": ({"COMP_WORDS": "tfparallel status ", "COMP_CWORD": "d"}, "plain,digits"),
+    }
+    async with scripted_server.serving() as server:
+        server.script = [routes.answers(DOCUMENTS)]
+        config = str(routes.kubeconfig(tmp_path, server.url))
+        for shell, (variables, expected) in words.items():
+            environment = {"KUBECONFIG": config, "_TFPARALLEL_COMPLETE": f"{shell}_complete"}
+            done = await asyncio.to_thread(
+                subprocess.run,
+                (sys.executable, "-c", PROGRAM),
+                env={**os.environ, **environment, **variables},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith(expected)
+
+
+async def test_jobs_of_a_real_api_server(place: harness.Place) -> None:
+    await place.create_job()
+    words = ["status", f"--kubeconfig={place.cluster.kubeconfig}", "-n", place.namespace]
+    assert await asyncio.to_thread(completed, words, "dig") == ["digits"]

@@ -1,0 +1,158 @@
+"""The files of a script's job: which template wants them, and how they come to its pods."""
+
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+import yaml
+
+from testing import pages, paths
+from testing.operator import harness
+from tfparallel import submission
+from tfparallel.cluster import access, backend
+from tfparallel_operator.api import load, names
+from tfparallel_operator.api_server import resources
+from tfparallel_operator.local import source as local_source
+
+Json = dict[str, Any]
+EXAMPLES = ("fit", "old-fit", "old-coordinator", "tf-config")
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The example of a script, with a package next to it."""
+    for name in ("job.yaml", "train.py"):
+        shutil.copy(paths.EXAMPLES / "fit" / name, tmp_path)
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers/blocks.py").write_text("SIZE = 3\n")
+    return tmp_path
+
+
+def change(folder: pathlib.Path, **fields: Any) -> None:
+    """Change the container of both roles, which are one object by YAML's anchor."""
+    job = yaml.safe_load((folder / "job.yaml").read_text())
+    job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0] |= fields
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+
+
+def pods(prepared: submission.Submission) -> list[Json]:
+    return [role["template"]["spec"] for role in prepared.job["spec"]["tfReplicaSpecs"].values()]
+
+
+def test_an_init_container_of_each_role_unpacks_the_files(folder: pathlib.Path) -> None:
+    prepared = submission.read(folder / "job.yaml")
+    [config_map] = prepared.sources
+    assert len(pods(prepared)) == 2
+    for pod in pods(prepared):
+        [fetching], [container] = pod["initContainers"], pod["containers"]
+        assert (fetching["name"], fetching["image"]) == (names.SOURCE_CONTAINER, container["image"])
+        assert fetching["command"][:5] == [
+            *("python", "-m", "tfparallel_trainer.source", "--source", "/workspace/source")
+        ]
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert volumes["source"] == {"name": "source", "emptyDir": {}}
+        assert "persistentVolumeClaim" in volumes["output"]
+        [projected] = volumes["tfparallel-chunks"]["projected"]["sources"]
+        assert projected["configMap"]["name"] == config_map["metadata"]["name"]
+        mounts = {mount["name"]: mount for mount in fetching["volumeMounts"]}
+        assert mounts["source"] == {
+            "name": "source",
+            "mountPath": "/workspace/source",
+            "readOnly": False,
+        }
+        assert [mount["name"] for mount in container["volumeMounts"]] == ["source", "output"]
+    assert load.parse_manifest(prepared.job).metadata.name == "fit"
+
+
+def test_requirements_are_installed_for_the_script(folder: pathlib.Path) -> None:
+    (folder / "requirements.txt").write_text("einops\n")
+    for pod in pods(submission.read(folder / "job.yaml")):
+        assert pod["initContainers"][0]["command"][-4:] == [
+            *("--requirements", "requirements.txt", "--packages", "/workspace/packages")
+        ]
+        [container] = pod["containers"]
+        assert {"name": "PYTHONPATH", "value": "/workspace/packages"} in container["env"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_of_a_script_can_be_submitted(example: str) -> None:
+    prepared = submission.read(paths.EXAMPLES / example / "job.yaml", name="mine")
+    assert prepared.sources
+    assert all(pod["initContainers"] for pod in pods(prepared))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"workingDir": "/elsewhere"},
+        {"volumeMounts": [{"name": "source", "mountPath": "/workspace/source", "subPath": "a"}]},
+        {"volumeMounts": []},
+    ],
+    ids=["not-the-working-directory", "part", "not-mounted"],
+)
+def test_a_config_map_of_other_use_is_left_alone(folder: pathlib.Path, fields: Json) -> None:
+    change(folder, **fields)
+    prepared = submission.read(folder / "job.yaml")
+    assert prepared.sources == ()
+    assert "initContainers" not in pods(prepared)[0]
+
+
+def test_a_config_map_of_the_file_is_the_source(folder: pathlib.Path) -> None:
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fit"}}
+    config_map["data"] = {"train.py": "x = 1\n"}
+    job = (folder / "job.yaml").read_text()
+    (folder / "job.yaml").write_text(f"{yaml.safe_dump(config_map)}---\n{job}")
+    prepared = submission.read(folder / "job.yaml")
+    assert (prepared.sources, len(prepared.companions)) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_refused"),
+    [
+        (["python", "trian.py"], True),
+        (["python", "-m", "layers"], False),
+        (["python", "/opt/train.py"], False),
+        (["python", "./layers/blocks.py"], False),
+    ],
+)
+def test_the_script_has_to_be_there(
+    folder: pathlib.Path, command: list[str], *, is_refused: bool
+) -> None:
+    change(folder, command=command)
+    if not is_refused:
+        assert submission.read(folder / "job.yaml").sources
+        return
+    field = r"spec\.tfReplicaSpecs\.Chief\.template\.spec\.containers\[0\]\.command"
+    with pytest.raises(load.SpecError, match=f"^{field}: 'trian.py' does not exist in "):
+        submission.read(folder / "job.yaml")
+
+
+def test_a_claim_of_checkpoints_is_refused(folder: pathlib.Path) -> None:
+    with pytest.raises(load.SpecError, match=r"--claim 1Gi: the job has no spec\.trainer"):
+        submission.read(folder / "job.yaml", claim_size="1Gi")
+
+
+def test_the_job_of_the_page_gets_the_files(tmp_path: pathlib.Path) -> None:
+    [text] = pages.blocks(paths.PAGES / "submit.md", "yaml")
+    (tmp_path / "job.yaml").write_text(text)
+    (tmp_path / "train.py").write_text("x = 1\n")
+    prepared = submission.read(tmp_path / "job.yaml")
+    assert prepared.sources
+    assert [pod["initContainers"][0]["name"] for pod in pods(prepared)] == [names.SOURCE_CONTAINER]
+
+
+async def test_the_api_server_takes_the_job(place: harness.Place, folder: pathlib.Path) -> None:
+    prepared = submission.read(folder / "job.yaml")
+    choice = access.Choice(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+    async with backend.ClusterBackend(access.find(choice)) as cluster:
+        job = await cluster.submit(prepared)
+    assert job.roles["Worker"]["template"]["spec"] == pods(prepared)[1]
+    [config_map] = prepared.sources
+    path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
+    [owner] = (await place.api.get(path))["metadata"]["ownerReferences"]
+    assert owner["uid"] == job.uid
+
+
+def test_a_local_run_takes_the_same_folder(folder: pathlib.Path) -> None:
+    assert local_source.read(folder / "job.yaml").folder == folder.resolve()
