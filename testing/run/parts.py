@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import subprocess
 import sys
@@ -15,6 +16,9 @@ WORKERS = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
 
 OK, FAILED, NO_TESTS = 0, 1, 5
 """Exit codes of pytest."""
+
+_OF_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
+"""Variables by which a make that a test starts takes itself for a part of `make test`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,8 @@ def run(name: str, arguments: Sequence[str], root: pathlib.Path) -> Part:
     command = [sys.executable, "-m", "pytest", f"--report={name}", *arguments]
     file = root / times.FOLDER / f"{name}.json"
     file.unlink(missing_ok=True)
-    with subprocess.Popen(command, cwd=root) as process:
+    variables = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
+    with subprocess.Popen(command, cwd=root, env=variables) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:

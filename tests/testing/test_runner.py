@@ -129,6 +129,16 @@ def test_failures_of_the_unit_tier_end_the_run(project: pathlib.Path, failing: i
 
 
 @pytest.mark.usefixtures("processes")
+def test_tests_do_not_take_themselves_for_a_part_of_the_make_that_started_them(
+    project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A make that such a test starts would print more, and run its jobs elsewhere."""
+    monkeypatch.setenv("MAKEFLAGS", "w")
+    write(project, "test_make.py", "import os\ndef test_it(): assert 'MAKEFLAGS' not in os.environ")
+    assert parts.run("make", [], project).code == parts.OK
+
+
+@pytest.mark.usefixtures("processes")
 def test_a_file_that_cannot_be_imported_breaks_the_run(project: pathlib.Path) -> None:
     write(project, "test_unit.py", "import nothing_of_this_name")
     runner = command.Runner([], project)
