@@ -77,13 +77,14 @@ def build(
     among the companions: that is made of these files too.
 
     Raises:
-        SpecError: the files cannot be packed.
+        SpecError: the files cannot be packed, or the module would end the trainer at its import.
     """
     job = copy.deepcopy(dict(job))
     trainer = job["spec"].get("trainer")
     if trainer is None or not _needs_files(trainer, companions, folder):
         return Submission(job, companions, ())
     archive = sources.pack(folder, trainer.get("module", "model.py"))
+    source.check_packed_module(load.parse_job(job), folder)
     name = job["metadata"]["name"]
     trainer["source"] = archive.source(name)
     return Submission(job, companions, archive.config_maps(name))

@@ -50,6 +50,7 @@ class Container(_Part):
     """A container; the one named tensorflow trains."""
 
     name: str
+    image: str = ""
     command: list[str] = pydantic.Field(default_factory=list)
     args: list[str] = pydantic.Field(default_factory=list)
     env: list[Variable] = pydantic.Field(default_factory=list)

@@ -47,8 +47,8 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "value-from",
         _container(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
-        f"{_TEMPLATE}env A: valueFrom is fieldRef, which is not in the job's file; set A in the"
-        " environment of tfparallel run, or give it a value",
+        f"{_TEMPLATE}env A: valueFrom is fieldRef, which is not in the job's file; pass the value"
+        " by --env A=VALUE or --env-file",
     ),
     (
         "env-from",
@@ -145,10 +145,10 @@ async def test_each_role_with_a_problem_has_its_sentence(tmp_path: pathlib.Path)
 
 def test_the_module_may_lie_in_a_config_map_of_the_file(tmp_path: pathlib.Path) -> None:
     document = _trainer(source={"configMap": {"name": "code"}}, module="model.py")
-    files = {"model.py": "pass", "other.py": "pass"}
+    files = {"model.py": jobs.MODULE, "other.py": "pass"}
     config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": files}
     given = source.read(jobs.write(tmp_path, document, config_map))
-    assert given.config_maps == {"code": {"model.py": "pass", "other.py": "pass"}}
+    assert given.config_maps == {"code": {"model.py": jobs.MODULE, "other.py": "pass"}}
     del files["model.py"]
     with pytest.raises(load.SpecError, match=r"received 'model\.py'; no such file in ConfigMap"):
         source.read(jobs.write(tmp_path, document, config_map))
@@ -226,7 +226,7 @@ def test_an_override_that_cannot_be_made_is_told(
 
 
 def test_overrides_change_make_and_remove_fields(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "model.py").touch()
+    (tmp_path / "model.py").write_text(jobs.MODULE)
     file = jobs.write(tmp_path, _trainer(seed=4))
     overrides = [
         "spec.trainer.epochs=null",
