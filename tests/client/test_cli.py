@@ -266,7 +266,11 @@ def test_validate_goes_through_all_files(tmp_path: pathlib.Path) -> None:
     result = refused(tmp_path, "validate", "nowhere.yaml", "job.yaml")
     assert result.stdout == "job.yaml: valid\n"
     assert result.stderr.startswith("error: nowhere.yaml: no such file")
-    assert call(tmp_path, "validate", "job.yaml").returncode == 0
+    jobs.write(tmp_path, jobs.job({"Worker": {"template": jobs.template(["true"], image="A B")}}))
+    done = call(tmp_path, "validate", "job.yaml")
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: job.yaml: spec.tfReplicaSpecs.Worker.template.spec")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_version_is_that_of_the_distribution(tmp_path: pathlib.Path) -> None:

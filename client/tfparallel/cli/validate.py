@@ -7,7 +7,7 @@ import click
 
 from tfparallel.cli import options
 from tfparallel_operator.api import load
-from tfparallel_operator.local import source
+from tfparallel_operator.local import cluster_checks, source
 
 
 @click.command("validate")
@@ -18,10 +18,12 @@ def command(files: Sequence[pathlib.Path]) -> None:
     for file in files:
         try:
             documents = load.parse_documents(source.read_text(file), str(file))
-            load.parse_manifest(load.find_job(documents, str(file)))
+            job = load.parse_manifest(load.find_job(documents, str(file)))
         except load.SpecError as error:
             problems += error.problems
         else:
             click.echo(f"{file}: valid")
+            for warning in cluster_checks.find_warnings(job):
+                click.echo(f"warning: {file}: {warning}", err=True)
     if problems:
         raise load.SpecError(*problems)

@@ -1,7 +1,7 @@
 """From what a person wrote to a checked job, or to sentences that say what to change."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pydantic
@@ -11,6 +11,7 @@ from tfparallel_operator.api import (
     job_status,
     names,
     pods,
+    quantities,
     rules,
     schema,
     structure,
@@ -152,7 +153,21 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
         unknown = [f"metadata.{key}" for key in metadata if key not in _METADATA]
         if unknown:
             raise SpecError(*(f"{field}: {_REMEDIES['extra_forbidden']}" for field in unknown))
-    return parse_job(document)
+    job = parse_job(document)
+    if problems := list(_wrong_quantities(job)):
+        raise SpecError(*problems)
+    return job
+
+
+def _wrong_quantities(job: types.TFParallelJob) -> Iterator[str]:
+    """Yield what the API server refuses in pods, which a job's schema does not describe."""
+    for role, spec in job.spec.tf_replica_specs.items():
+        pod = parse_template(spec.template or {}).spec
+        lists = (("containers", pod.containers), ("initContainers", pod.init_containers))
+        for kind, containers in lists:
+            for number, container in enumerate(containers):
+                field = f"spec.tfReplicaSpecs.{role}.template.spec.{kind}.{number}.resources"
+                yield from quantities.find_problems(field, container.resources)
 
 
 _METADATA = frozenset(

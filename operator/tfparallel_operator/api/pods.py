@@ -41,8 +41,9 @@ class Port(_Part):
 
 
 class Resources(_Part):
-    """What the container may use; of it only the devices matter here."""
+    """What the container asks for, and what it may use."""
 
+    requests: dict[str, Any] | None = None
     limits: dict[str, Any] = pydantic.Field(default_factory=dict)
 
 

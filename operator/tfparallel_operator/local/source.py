@@ -7,7 +7,7 @@ from typing import Any
 
 from tfparallel_operator.api import load, names, pods, trainer_spec, types
 from tfparallel_operator.core import replicas
-from tfparallel_operator.local import archive, key_maps, overrides, user_module
+from tfparallel_operator.local import archive, cluster_checks, key_maps, overrides, user_module
 from tfparallel_trainer.contract import source_code
 from tfparallel_trainer.contract import user_module as interface
 
@@ -88,7 +88,11 @@ def build(
         folder=folder.resolve(),
         config_maps={**config_maps, **code},
         secrets=key_maps.of_kind(key_maps.Kind.SECRET, documents),
-        notes=(*_notes(job, documents), *_limits(job, bounded)),
+        notes=(
+            *_notes(job, documents),
+            *_limits(job, bounded),
+            *cluster_checks.find_warnings(job),
+        ),
         environment=environment or {},
     )
     problems = list(_problems(source))
