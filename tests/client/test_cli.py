@@ -245,8 +245,8 @@ def test_a_module_that_cannot_be_imported_is_told_once(tmp_path: pathlib.Path) -
     (tmp_path / "model.py").write_text(f"import no_such_package\n{jobs.MODULE}")
     jobs.write(tmp_path, jobs.job({"Chief": {}, "Worker": {"replicas": 2}}, trainer={"epochs": 1}))
     assert refused(tmp_path, "run", "job.yaml").stderr == (
-        "error: model.py:1: imports 'no_such_package', and the Python that runs tfparallel has no"
-        " package 'no_such_package': correct the name, or install the package that provides it\n"
+        "error: model.py:1: imports 'no_such_package', and this Python has no package"
+        " 'no_such_package': correct the name, or install it\n"
     )
 
 

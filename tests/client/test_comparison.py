@@ -4,13 +4,17 @@ import dataclasses
 import io
 import json
 import pathlib
+import shlex
 import statistics
 from collections.abc import Sequence
 
+import click.testing
 import pytest
 from rich import console as rich_console
 
+from testing import pages, paths
 from testing.operator import builders
+from tfparallel.cli import app
 from tfparallel.compare import (
     complexity,
     draw,
@@ -312,6 +316,26 @@ def test_existing_runs_are_compared_by_their_logs(
     )
     existing.compare({"quick": quick, "slow": slow}, measure.Target("loss", 2.5))
     assert "only quick" not in capsys.readouterr().out
+
+
+def test_the_page_shows_what_existing_runs_print(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accuracies = {"small": [0.7, 0.88, 0.93], "large": [0.85, 0.91]}
+    for name, values in accuracies.items():
+        logs = train_log(tmp_path / "runs/digits" / name / "claims/digits/digits", values, 2.0)
+        log = logs / "logs/train.jsonl"
+        log.write_text(log.read_text().replace('{"loss"', '{"accuracy"'))
+    monkeypatch.chdir(tmp_path)
+    [console] = [
+        block for block in pages.blocks(paths.PAGES / "compare.md", "console") if "--runs" in block
+    ]
+    [command] = pages.commands(console)
+    program, *arguments = shlex.split(command.line)
+    assert program == "tfparallel"
+    result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
+    assert result.exit_code == 0, result.stderr
+    assert tuple(line.rstrip() for line in result.stdout.splitlines()) == command.shown
 
 
 def test_runs_without_records_are_refused(tmp_path: pathlib.Path) -> None:

@@ -1,13 +1,17 @@
 """The example of docs/local.md, done as it is written there."""
 
+import contextlib
 import pathlib
 import shlex
 import subprocess
 import sys
 
+import click.testing
 import pytest
 
 from testing import pages, paths
+from testing.operator import local_jobs as jobs
+from tfparallel.cli import app
 
 _PAGE = paths.PAGES / "local.md"
 
@@ -31,6 +35,35 @@ def test_the_job_from_nothing_does_what_the_page_says(tmp_path: pathlib.Path) ->
         shown = [line.rstrip() for line in done.stdout.splitlines()]
         assert set(command.shown) <= set(shown)
     assert (tmp_path / "three/logs/hello-worker-2.log").exists()
+
+
+def test_a_model_that_cannot_be_imported_is_refused_as_the_page_says(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "model.py").write_text(pages.blocks(_PAGE, "python")[1])
+    jobs.write(tmp_path, jobs.job({"Chief": {}}, trainer={"epochs": 1}))
+    [command] = pages.commands(pages.blocks(_PAGE, "console")[2])
+    _, *arguments = shlex.split(command.line)
+    with contextlib.chdir(tmp_path):
+        result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
+    assert result.exit_code == 2
+    assert tuple(result.stderr.splitlines()) == command.shown
+
+
+@pytest.mark.usefixtures("processes")
+def test_variables_are_passed_as_the_page_says(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "greet.yaml").write_text(pages.blocks(_PAGE, "yaml")[1])
+    (tmp_path / "names.env").write_text(pages.blocks(_PAGE, "text")[0])
+    [command] = pages.commands(pages.blocks(_PAGE, "console")[3])
+    _, *arguments = shlex.split(command.line)
+    done = subprocess.run(
+        (sys.executable, "-m", "tfparallel", *arguments),
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert set(command.shown) <= set(done.stdout.splitlines())
 
 
 def test_the_examples_of_the_page_exist() -> None:

@@ -125,8 +125,8 @@ class _Check:
                 self.check_file(file)
         elif not _is_installed(top):
             self.problems.append(
-                f"{path}:{line}: imports {name!r}, and the Python that runs tfparallel has no"
-                f" package {top!r}: correct the name, or install the package that provides it"
+                f"{path}:{line}: imports {name!r}, and this Python has no package {top!r}: correct"
+                " the name, or install it"
             )
 
 

@@ -31,8 +31,8 @@ def test_a_package_that_is_missing_is_named_with_its_line(tmp_path: pathlib.Path
     text = f"import json, {_MISSING}.deep\nfrom pydantic import x\nfrom other_one import y"
     first, second = _problems(tmp_path, f'"""About."""\n{text}')
     assert first == (
-        f"model.py:2: imports '{_MISSING}.deep', and the Python that runs tfparallel has no package"
-        f" '{_MISSING}': correct the name, or install the package that provides it"
+        f"model.py:2: imports '{_MISSING}.deep', and this Python has no package '{_MISSING}':"
+        " correct the name, or install it"
     )
     assert second.startswith("model.py:4: imports 'other_one', and")
 
