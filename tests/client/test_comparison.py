@@ -354,7 +354,7 @@ def test_the_bar_of_a_comparison_fits_80_columns() -> None:
     console = rich_console.Console(width=80, file=file, force_terminal=True, color_system=None)
     bar = progress.progress_bar(console)
     title = "run 12 of 12: async, worker 5x slower, seed 2"
-    bar.add_task(title, total=12.0, completed=11.5, details="step 229/230")
+    bar.add_task(title, total=12.0, completed=11, details="step 229/230")
     console.print(bar.get_renderable())
     [line] = file.getvalue().splitlines()
     assert len(line) <= 80

@@ -79,6 +79,16 @@ def test_lines_of_progress_are_a_second_apart_and_the_last_is_shown(
     assert [line.split()[1] for line in lines] == ["1/1000", "3/1000", "1000/1000"]
 
 
+def test_the_speed_stays_while_an_evaluation_reports_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    screen = display.Display((), clock=lambda: 0.0)
+    screen.progress(_PROGRESS)
+    screen.progress(_PROGRESS.model_copy(update={"step": 1000, "examples_per_second": None}))
+    lines = capsys.readouterr().err.splitlines()
+    assert ["12346 examples/s" in line for line in lines] == [True, True]
+
+
 _FAILURE = "/x/model.py: importing it raised KeyError: 1"
 _EVENT = decision.Event(
     decision.EventType.WARNING, "ReplicaFailed", f"chief-0 exited with code 65: {_FAILURE}"

@@ -68,6 +68,7 @@ class Display:
         self._share_file = _share_file(self._out, self._err)
         self._clock = clock
         self._next_line = clock()
+        self._speed: str | None = None
         self._bar = progress_bar(self._err) if self._err.is_terminal else None
         self._task: rich_progress.TaskID | None = None
         self._lines = self._err if self._bar and self._out.is_terminal else self._out
@@ -140,7 +141,12 @@ class Display:
         self._err.print(text, soft_wrap=True)
 
     def progress(self, progress: job_status.ProgressStatus) -> None:
-        """Show how far training has come; the first report begins the bar."""
+        """Show how far training has come; the first report begins the bar.
+
+        A report of an evaluation has no speed: the last one stays.
+        """
+        self._speed = progress.examples_per_second or self._speed
+        progress = progress.model_copy(update={"examples_per_second": self._speed})
         if self._bar is None:
             self._print_progress(progress)
             return

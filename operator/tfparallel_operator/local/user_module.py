@@ -198,7 +198,7 @@ def _missing_functions(
 ) -> Iterator[str]:
     if _has_dynamic_names(tree):
         return
-    names = _module_names(symtable.symtable(content, path, "exec"))
+    names = _module_names(symtable.symtable(importlib.util.decode_source(content), path, "exec"))
     if "__getattr__" in names:
         return
     for function in required:

@@ -1,6 +1,7 @@
 """What is seen in the text of a user's module, and what is left to the trainer."""
 
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -143,7 +144,7 @@ def test_functions_may_be_bound_in_any_way(tmp_path: pathlib.Path, text: str) ->
     assert _found(tmp_path) == []
 
 
-def _job(**fields: object) -> dict[str, object]:
+def _job(**fields: Any) -> dict[str, Any]:
     return jobs.job({"Chief": {}}, trainer={"epochs": 1}, **fields)
 
 
