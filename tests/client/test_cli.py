@@ -116,7 +116,7 @@ def test_an_interrupted_run_ends_every_process(
         assert runner.returncode == status
         assert jobs.processes(mark) == []
     assert f"Stopped by {number.name}: job\n" in rest
-    assert f"stopped; go on with --output {tmp_path / 'out'}\n" in rest
+    assert "stopped; go on with --output out\n" in rest
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: pathlib.Path) -> None:
