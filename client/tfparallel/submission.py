@@ -76,7 +76,7 @@ def build(
     among the companions: that is made of these files too. A job of a script names it in a template.
 
     Raises:
-        SpecError: the files cannot be packed.
+        SpecError: the files cannot be packed, or the module would end the trainer at its import.
     """
     job = _unshared(job)
     name = job["metadata"]["name"]
@@ -85,6 +85,7 @@ def build(
     scripts = [] if trainer is not None else script_sources.find(job, brought)
     if trainer is not None and _needs_files(trainer, brought, folder):
         archive = sources.pack(folder, trainer.get("module", "model.py"))
+        source.check_packed_module(load.parse_job(job), folder)
         trainer["source"] = archive.source(name)
     elif scripts:
         archive = sources.pack(folder, scripts[0].program, scripts[0].field)

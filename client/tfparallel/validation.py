@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from tfparallel_operator.api import load, names, problems
-from tfparallel_operator.local import source
+from tfparallel_operator.local import cluster_checks, source
 
 _STDIN = "stdin"
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -107,6 +107,15 @@ def check(job: Job) -> list[str]:
     except load.SpecError as error:
         faults += error.located
     return job.locate(faults)
+
+
+def find_warnings(job: Job) -> list[str]:
+    """Return a sentence with file and line for each field that no cluster can use.
+
+    Raises:
+        SpecError: the job is not valid.
+    """
+    return job.locate(cluster_checks.find_warnings(load.parse_manifest(job.document)))
 
 
 def _line(root: yaml.Node, fault: problems.Problem) -> int:

@@ -18,6 +18,9 @@ from tfparallel_operator.local import run, source, watcher
 MARK = "LOCAL_TEST_MARK"
 """A variable that every process of a test carries, and so is found by."""
 
+MODULE = "def build_model(): ...\ndef training_data(): ...\n"
+"""The text of a module that has what it must define, for jobs that never train."""
+
 
 def template(command: Any, **container: Any) -> dict[str, Any]:
     """A pod template with one container; pod_spec brings fields beside it."""

@@ -3,6 +3,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_success_is_told_in_the_exit_status_and_the_summary(tmp_path: pathlib.Pa
     assert "[chief-0] [1mhi\n" in done.stdout
     [folder] = (tmp_path / "runs/job").iterdir()
     assert "Succeeded: job\n" in done.stdout
-    assert f"  {(folder / 'logs').relative_to(tmp_path)}\n" in done.stdout
+    assert f"  logs  {folder.relative_to(tmp_path)}/logs\n" in done.stdout
     assert "ChiefSucceeded: job-chief-0 ended with success\n" in done.stderr
 
 
@@ -91,8 +92,7 @@ def test_failure_is_told_in_one_sentence(tmp_path: pathlib.Path) -> None:
     jobs.write(tmp_path, document)
     done = call(tmp_path, "run", "job.yaml", "--output", "out")
     assert done.returncode == 1
-    [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert "job-worker-0 exited with code 4 (the command failed)" in error
+    assert done.stderr.count("job-worker-0 exited with code 4 (the command failed)") == 1
     assert "Failed: job\n" in done.stdout
 
 
@@ -100,7 +100,7 @@ def test_overrides_and_timeout_reach_the_job(tmp_path: pathlib.Path) -> None:
     jobs.write(tmp_path, jobs.job({"Worker": jobs.shell("sleep 60")}))
     done = call(tmp_path, "run", "job.yaml", "--timeout", "1", "--set", "metadata.name=other")
     assert done.returncode == 1
-    assert "error: DeadlineExceeded: not ended 1 s after its start" in done.stderr
+    assert done.stderr.count("DeadlineExceeded: not ended 1 s after its start") == 1
     assert (tmp_path / "runs/other").is_dir()
 
 
@@ -117,7 +117,7 @@ def test_an_interrupted_run_ends_every_process(
         assert runner.returncode == status
         assert jobs.processes(mark) == []
     assert f"Stopped by {number.name}: job\n" in rest
-    assert f"stopped; go on with --output {tmp_path / 'out'}\n" in rest
+    assert "stopped; go on with --output out\n" in rest
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: pathlib.Path) -> None:
@@ -243,12 +243,36 @@ def test_an_output_that_is_no_folder_is_refused(tmp_path: pathlib.Path) -> None:
     )
 
 
+def test_a_module_that_cannot_be_imported_is_told_once(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(f"import no_such_package\n{jobs.MODULE}")
+    jobs.write(tmp_path, jobs.job({"Chief": {}, "Worker": {"replicas": 2}}, trainer={"epochs": 1}))
+    assert refused(tmp_path, "run", "job.yaml").stderr == (
+        "error: model.py:1: imports 'no_such_package', and this Python has no package"
+        " 'no_such_package': correct the name, or install it\n"
+    )
+
+
+def test_variables_are_options_of_a_run(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "keys").write_text("KEY=secret\n")
+    jobs.write(tmp_path, jobs.job({"Worker": jobs.shell("echo $KEY $MODE")}))
+    done = call(tmp_path, "run", "job.yaml", "--env-file", "keys", "--env", "MODE=fast")
+    assert done.returncode == 0, done.stderr
+    assert "[worker-0] secret fast\n" in done.stdout
+    shutil.rmtree(tmp_path / "runs")
+    result = refused(tmp_path, "run", "job.yaml", "--env", "TF_CONFIG=x")
+    assert result.stderr == "error: --env TF_CONFIG: the operator sets TF_CONFIG; remove it\n"
+
+
 def test_validate_goes_through_all_files(tmp_path: pathlib.Path) -> None:
     jobs.write(tmp_path, jobs.job({"Worker": ["true"]}))
     result = refused(tmp_path, "validate", "nowhere.yaml", "job.yaml")
     assert result.stdout == "job.yaml: valid\n"
     assert result.stderr.startswith("error: nowhere.yaml: no such file")
-    assert call(tmp_path, "validate", "job.yaml").returncode == 0
+    jobs.write(tmp_path, jobs.job({"Worker": {"template": jobs.template(["true"], image="A B")}}))
+    done = call(tmp_path, "validate", "job.yaml")
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: job.yaml: spec.tfReplicaSpecs.Worker.template.spec")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_version_is_that_of_the_distribution(tmp_path: pathlib.Path) -> None:

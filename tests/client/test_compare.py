@@ -1,5 +1,6 @@
 """`tfparallel compare`, with real processes."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -20,8 +21,29 @@ pytestmark = pytest.mark.usefixtures("processes")
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _DIGITS = str(_ROOT / "examples/digits/job.yaml")
-_COMMAND = (sys.executable, "-m", "tfparallel", "compare", _DIGITS)
-_SECONDS = 900
+_COMMAND = (sys.executable, "-m", "tfparallel", "compare")
+_SECONDS = 600
+
+_MODEL = """
+import keras
+import numpy
+
+
+def build_model():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+
+
+def compile_model(model):
+    model.compile(optimizer="sgd", loss="mse", metrics=["mean_absolute_error"])
+
+
+def training_data(context):
+    x = numpy.random.default_rng(context.seed).normal(size=(70, 3))
+    return x, x[:, :2]
+
+
+evaluation_data = training_data
+"""
 
 
 def _cells(made: Any, name: str) -> list[list[float]]:
@@ -36,10 +58,23 @@ def _told(folder: pathlib.Path, variant: str, metric: str) -> list[Any]:
     return [pytest.approx(float(one["metrics"][metric]), rel=1e-4) for one in summaries]
 
 
-def _compare(folder: pathlib.Path, *options: str) -> tuple[Any, "subprocess.CompletedProcess[str]"]:
-    """Compare in a folder; gives the report and what was printed."""
+_Comparison = tuple[pathlib.Path, Any, "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> _Comparison:
+    """A comparison of a small job: its folder, its report and what was printed.
+
+    One worker is enough: what it records is checked here, and what several record in other tests.
+    It is slow from its start on, so a larger factor finds no more and costs minutes.
+    """
+    folder = tmp_path_factory.mktemp("comparison")
+    (folder / "model.py").write_text(_MODEL)
+    trainer = {"epochs": 2, "globalBatchSize": 30}
+    jobs.write(folder, jobs.job({"Worker": {"replicas": 2}}, trainer=trainer))
+    options = ("--workers", "1", "--seeds", "1", "--slow-worker", "1.5", "--target", "loss=5")
     done = subprocess.run(
-        (*_COMMAND, "--output", "out", *options),
+        (*_COMMAND, "job.yaml", "--output", "out", *options),
         cwd=folder,
         check=False,
         capture_output=True,
@@ -49,37 +84,29 @@ def _compare(folder: pathlib.Path, *options: str) -> tuple[Any, "subprocess.Comp
     assert done.returncode == 0, done.stderr
     for file in ("report.md", "report.json", "loss.svg", "speed.svg", "staleness.svg"):
         assert (folder / "out" / file).stat().st_size > 1000
-    return json.loads((folder / "out/report.json").read_text()), done
+    return folder, json.loads((folder / "out/report.json").read_text()), done
 
 
 @pytest.mark.timeout(_SECONDS)
-def test_sync_and_async(tmp_path: pathlib.Path) -> None:
-    report, done = _compare(tmp_path, "--seeds", "1", "--epochs", "2", "--target", "loss=5")
-    assert "run 2 of 2: async, seed 0" in done.stderr
-    assert report["variants"] == ["sync", "async"]
-    assert _cells(report, "updates") == [[2 * 23]] * 2
-    assert [curve["examples"] for curve in report["curves"]] == [[1437, 2874]] * 2
-    assert _cells(report, "staleness, mean") == [[], _told(tmp_path, "async", "staleness_mean")]
-    for mode, found in zip(report["variants"], _cells(report, "final val_loss"), strict=True):
-        assert found == _told(tmp_path, mode, "val_loss")
-    assert _cells(report, "processes") == [[2], [4]]
+def test_sync_and_async_and_both_with_a_slow_worker(comparison: _Comparison) -> None:
+    folder, report, done = comparison
+    variants = ["sync", "async", "sync, worker 1.5x slower", "async, worker 1.5x slower"]
+    assert report["variants"] == variants
+    assert "run 4 of 4: async, worker 1.5x slower, seed 0" in done.stderr
+    assert _cells(report, "updates") == [[2 * 3]] * 4
+    assert [curve["examples"] for curve in report["curves"]] == [[70, 140]] * 4
+    assert _cells(report, "processes") == [[1], [3]] * 2
     assert all(map(len, _cells(report, "until loss ≤ 5")))
+    names = ("sync", "async", "sync-slow", "async-slow")
+    for name, values in zip(names, _cells(report, "final val_loss"), strict=True):
+        assert values == _told(folder, name, "val_loss")
+    stale = [_told(folder, name, "staleness_mean") for name in ("async", "async-slow")]
+    assert _cells(report, "staleness, mean") == [[], stale[0], [], stale[1]]
 
 
-@pytest.mark.long
 @pytest.mark.timeout(_SECONDS)
-def test_sync_and_async_and_both_with_a_slow_worker(tmp_path: pathlib.Path) -> None:
-    options = ("--seeds", "2", "--slow-worker", "4", "--epochs", "3")
-    report, done = _compare(tmp_path, *options, "--target", "val_accuracy=0.3")
-    assert "run 8 of 8: async, slow worker, seed 1" in done.stderr
-    assert "async, slow worker" in done.stdout
-    assert report["variants"] == ["sync", "async", "sync, slow worker", "async, slow worker"]
-    assert _cells(report, "updates") == [[3 * 23] * 2] * 4
-    assert [curve["examples"] for curve in report["curves"]] == [[1437, 2874, 4311]] * 4
-    plain, slow = (
-        _told(tmp_path, variant, "staleness_mean") for variant in ("async", "async-slow")
-    )
-    assert _cells(report, "staleness, mean") == [[], plain, [], slow]
+def test_a_slow_worker_is_compared_with_an_equal_one(comparison: _Comparison) -> None:
+    _, report, done = comparison
     speeds = _cells(report, "speed")
     kept = [
         [pytest.approx(s / q) for s, q in zip(slow_mode, quick, strict=True)]
@@ -87,14 +114,30 @@ def test_sync_and_async_and_both_with_a_slow_worker(tmp_path: pathlib.Path) -> N
     ]
     # Which is more is for docs/compare.md to say: other work on the machine would decide it here.
     assert _cells(report, "speed kept with a slow worker") == [[], [], *kept]
-    assert _cells(report, "processes") == [[2, 2], [4, 4]] * 2
-    assert all(map(len, _cells(report, "until val_accuracy ≥ 0.3")))
+    equal, slow = report["verdicts"]
+    assert equal.startswith("With equal workers, ")
+    assert slow.startswith("With a worker 1.5 times slower, ")
+    assert done.stdout.splitlines()[-2:] == [equal, slow]
+
+
+@pytest.mark.timeout(_SECONDS)
+def test_runs_that_exist_are_compared(comparison: _Comparison) -> None:
+    folder, _, _ = comparison
+    runs = [f"out/{mode}-seed0" for mode in ("sync", "async", "async-slow")]
+    with contextlib.chdir(folder):
+        result = click.testing.CliRunner().invoke(
+            app.tfparallel, ["compare", "--runs", *runs, "--target", "loss=5"]
+        )
+    assert result.exit_code == 0, result.stderr
+    assert all(name in result.stdout for name in runs)
+    assert "Until loss ≤ 5, s" in result.stdout
+    assert "loss ≤ 5" in result.stdout.splitlines()[-1]
 
 
 def test_an_interrupted_comparison_leaves_no_process(tmp_path: pathlib.Path) -> None:
     mark = jobs.new_mark()
     with subprocess.Popen(
-        (*_COMMAND, "--slow-worker", "3", "--equal-batch", "worker", "--output", "out"),
+        (*_COMMAND, _DIGITS, "--slow-worker", "3", "--equal-batch", "worker", "--output", "out"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -149,3 +192,16 @@ def test_what_cannot_be_compared_is_refused(tmp_path: pathlib.Path) -> None:
     script = jobs.write(tmp_path, jobs.job({"Worker": ["true"]}))
     assert "spec.trainer: missing; tfparallel compare" in _refused(str(script))
     assert "is not in the range x>1" in _refused(_DIGITS, "--slow-worker", "1")
+    assert "give --runs to compare folders" in _refused(_DIGITS, _DIGITS)
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path: pathlib.Path) -> None:
+    folder = str(tmp_path)
+    assert _refused("--runs", folder) == "error: --runs: received 1 folder; give two or more\n"
+    assert _refused("--runs", folder, "x", "--seeds", "2") == (
+        "error: --seeds makes new runs; remove it, or --runs\n"
+    )
+    assert _refused("--runs", folder, "x", "--set", "a=b").startswith("error: --set makes new")
+    result = click.testing.CliRunner().invoke(app.tfparallel, ["compare", "--runs", folder, "x"])
+    assert result.exit_code == 1
+    assert f"{folder}: no results of the trainer" in result.stderr

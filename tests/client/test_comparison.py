@@ -1,22 +1,31 @@
 """The figures of a comparison, from logs that real runs have left, and from logs made by hand."""
 
 import dataclasses
+import io
 import json
 import pathlib
+import shlex
 import statistics
 from collections.abc import Sequence
 
+import click.testing
 import pytest
+from rich import console as rich_console
 
+from testing import pages, paths
 from testing.operator import builders
+from tfparallel.cli import app
 from tfparallel.compare import (
     complexity,
     draw,
+    existing,
     measure,
     plan,
+    progress,
     records,
     report,
     text,
+    verdict,
 )
 from tfparallel_operator.api import load, types
 from tfparallel_operator.core import replicas
@@ -182,6 +191,9 @@ def test_the_report_of_real_runs() -> None:
     values = [recorded("async", seed).metrics["val_accuracy"] for seed in (0, 1)]
     assert final.deviation == pytest.approx(statistics.stdev(values))
     assert made.loss == "val_loss"
+    [sentence] = made.verdicts
+    assert sentence.startswith("With equal workers, ")
+    assert "val_loss ≤ " in sentence
     assert [curve.examples for curve in made.curves] == [[1437, 2874, 4311, 5748]] * 2
     assert sum(made.staleness["async"].values()) == 48
 
@@ -189,7 +201,13 @@ def test_the_report_of_real_runs() -> None:
 def test_the_speed_that_is_kept_is_told_of_the_slow_runs() -> None:
     quick, slow = by_hand(TWO_EPOCHS), by_hand([*epoch(0, [1], 1), *epoch(9, [1, 1], 1.0)])
     runs = {variant: [slow if variant.slow else quick, quick] for variant in SLOW.variants}
-    kept = row(report.make(given(SLOW, runs)), "speed kept with a slow worker")
+    made = report.make(given(SLOW, runs))
+    kept = row(made, "speed kept with a slow worker")
+    assert made.variants[2:] == ["sync, worker 5x slower", "async, worker 5x slower"]
+    assert [sentence.split(",")[0] for sentence in made.verdicts] == [
+        "With equal workers",
+        "With a worker 5 times slower",
+    ]
     assert [list(cell.values) for cell in kept.cells] == [[], [], [0.25, 1.0], [0.25, 1.0]]
 
 
@@ -200,10 +218,147 @@ def test_the_report_as_text() -> None:
     assert "| updates | 24 | 24 |\n" in page
     assert "| staleness, mean, updates | - | 0.354 ± 0.0295 |" in page
     assert "![the loss](loss.svg)" in page
+    assert f"\n\n{made.verdicts[0]}\n\n![" in page
     read = json.loads(text.machine(made))
     assert read["staleness"]["async"] == {str(k): v for k, v in made.staleness["async"].items()}
     few = report.Cell([1.0], asked=3)
     assert text.cell(few) == "1 (1 of 3 seeds)"
+
+
+def contender(name: str, seconds: Sequence[float], steps: Sequence[float]) -> verdict.Contender:
+    return verdict.Contender(name, verdict.Figure.of(seconds), verdict.Figure.of(steps))
+
+
+@pytest.mark.parametrize(
+    ("contenders", "sentence"),
+    [
+        ([], "none reaches loss ≤ 1 in every run."),
+        ([contender("a", [1], [1])], "only a reaches loss ≤ 1 in every run."),
+        (
+            [contender("a", [5.0, 5.2], [60, 60]), contender("b", [2.0, 2.1], [40, 50])],
+            "b reaches loss ≤ 1 first, 2.49 times as fast as a (2.05 s against 5.1 s), after 0.75"
+            " times as many steps.",
+        ),
+        (
+            [contender("a", [4, 6], [60, 60]), contender("b", [5, 6], [60, 60])],
+            "the difference between a and b until loss ≤ 1 (5 s against 5.5 s) lies within the"
+            " spread of the seeds; a is there after as many steps.",
+        ),
+        (
+            [contender(name, [seconds], [6]) for name, seconds in (("a", 4), ("b", 2), ("c", 3))],
+            "b reaches loss ≤ 1 first, 1.5 times as fast as c (2 s against 3 s), after as many"
+            " steps. One run of each does not show the spread.",
+        ),
+        (
+            [contender("a", [0], [1]), contender("b", [3], [4])],
+            "a reaches loss ≤ 1 first, before b (0 s against 3 s), after 0.25 times as many steps."
+            " One run of each does not show the spread.",
+        ),
+    ],
+    ids=["none", "one", "factor", "spread", "one-seed", "at-once"],
+)
+def test_the_verdict(contenders: list[verdict.Contender], sentence: str) -> None:
+    assert verdict.sentence("loss ≤ 1", contenders) == sentence
+
+
+def test_a_mode_that_misses_the_target_in_a_seed_does_not_reach_it() -> None:
+    good, bad = by_hand(TWO_EPOCHS), by_hand(epoch(0, [9, 9], 1.0, loss=9))
+    runs = {variant: [good, bad if variant.mode == "sync" else good] for variant in EVEN.variants}
+    made = report.make(
+        dataclasses.replace(given(EVEN, runs), target=measure.Target("val_loss", 1.0))
+    )
+    assert made.verdicts == ["With equal workers, only async reaches val_loss ≤ 1 in every run."]
+
+
+def train_log(folder: pathlib.Path, losses: Sequence[float], pace: float) -> pathlib.Path:
+    """The log of a run with two steps in each epoch, which ends with an evaluation."""
+    lines = []
+    for number, loss in enumerate(losses):
+        at = 10.0 + 2 * number * pace
+        metrics = {"loss": loss + 1, "input_wait": 0.1}
+        lines += [
+            record(at, "train", 2 * number + 1, number, {**metrics, "loss": 0.0}),
+            record(at + pace, "train", 2 * number + 2, number + 1, metrics, examplesPerSecond=7.0),
+            record(at + pace, "evaluation", 2 * number + 2, number + 1, {"loss": loss}),
+            record(at + pace, "checkpoint", 2 * number + 2, number + 1, {}),
+        ]
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs/train.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def record(
+    at: float, event: str, step: int, epoch: int, metrics: dict[str, float], **facts: float
+) -> str:
+    time = f"2026-01-01T00:00:{at:06.3f}+00:00"
+    return json.dumps(
+        {"time": time, "event": event, "step": step, "epoch": epoch, **facts, "metrics": metrics}
+    )
+
+
+def test_existing_runs_are_compared_by_their_logs(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = train_log(tmp_path / "quick", [4, 2, 1], 1.0)
+    slow = train_log(tmp_path / "slow", [3, 1, 1], 4.0)
+    run = existing.read("quick", quick)
+    assert [(mark.step, mark.seconds) for mark in run.marks] == [
+        *((2, 1.0), (2, 1.0), (4, 3.0), (4, 3.0), (6, 5.0), (6, 5.0)),
+    ]
+    assert [sorted(mark.values) for mark in run.marks] == [["loss"], ["val_loss"]] * 3
+    assert run.speed == 7.0
+    existing.compare({"quick": quick, "slow": slow}, None)
+    printed = capsys.readouterr().out
+    assert "Until val_loss ≤ 1, s" in printed
+    assert printed.endswith(
+        "quick reaches val_loss ≤ 1 first, 2.4 times as fast as slow (5 s against 12 s), after 1.5"
+        " times as many steps. One run of each does not show the spread.\n"
+    )
+    existing.compare({"quick": quick, "slow": slow}, measure.Target("loss", 2.5))
+    assert "only quick" not in capsys.readouterr().out
+
+
+def test_the_page_shows_what_existing_runs_print(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accuracies = {"small": [0.7, 0.88, 0.93], "large": [0.85, 0.91]}
+    for name, values in accuracies.items():
+        logs = train_log(tmp_path / "runs/digits" / name / "claims/digits/digits", values, 2.0)
+        log = logs / "logs/train.jsonl"
+        log.write_text(log.read_text().replace('{"loss"', '{"accuracy"'))
+    monkeypatch.chdir(tmp_path)
+    [console] = [
+        block for block in pages.blocks(paths.PAGES / "compare.md", "console") if "--runs" in block
+    ]
+    [command] = pages.commands(console)
+    program, *arguments = shlex.split(command.line)
+    assert program == "tfparallel"
+    result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
+    assert result.exit_code == 0, result.stderr
+    assert tuple(line.rstrip() for line in result.stdout.splitlines()) == command.shown
+
+
+def test_runs_without_records_are_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(load.SpecError, match=r"logs/train\.jsonl: not the log of a run"):
+        existing.read("x", tmp_path)
+    train_log(tmp_path / "no-step", [], 1.0)
+    with pytest.raises(load.SpecError, match="x: the run has recorded no step"):
+        existing.read("x", tmp_path / "no-step")
+    place = train_log(tmp_path / "good", [1], 1.0)
+    with pytest.raises(load.SpecError, match="--target f1: the runs have loss, val_loss; give one"):
+        existing.compare({"x": place}, measure.Target("f1", 1.0))
+
+
+def test_the_bar_of_a_comparison_fits_80_columns() -> None:
+    file = io.StringIO()
+    console = rich_console.Console(width=80, file=file, force_terminal=True, color_system=None)
+    bar = progress.progress_bar(console)
+    title = "run 12 of 12: async, worker 5x slower, seed 2"
+    bar.add_task(title, total=12.0, completed=11, details="step 229/230")
+    console.print(bar.get_renderable())
+    [line] = file.getvalue().splitlines()
+    assert len(line) <= 80
+    assert all(part in line for part in (title, "━━━", "step 229/230", "0:00:0"))
 
 
 @pytest.mark.usefixtures("processes")

@@ -1,9 +1,25 @@
-"""What a screen of 80 columns has room for."""
+"""What a screen of 80 columns has room for, and what is shown once only."""
+
+import io
+import os
+import pathlib
+import sys
 
 import pytest
+from rich import console as rich_console
 
 from tfparallel.terminal import display
 from tfparallel_operator.api import job_status
+from tfparallel_operator.core import decision
+
+_PROGRESS = job_status.ProgressStatus(
+    step=400,
+    total_steps=1000,
+    percent=40,
+    examples_per_second="12345.6789",
+    eta="1h2m",
+    metrics={"accuracy": "0.98123", "loss": "0.123456"},
+)
 
 
 @pytest.mark.parametrize(
@@ -15,11 +31,101 @@ def test_numbers_have_four_digits(number: str, shown: str) -> None:
 
 
 def test_a_bar_shows_loss_speed_and_time_to_go() -> None:
-    progress = job_status.ProgressStatus(
-        step=400,
-        total_steps=1000,
-        examples_per_second="12345.6789",
-        eta="1h2m",
-        metrics={"accuracy": "0.98123", "loss": "0.123456"},
+    assert display.brief_details(_PROGRESS) == "loss 0.1235  12346 ex/s  ETA 1h2m"
+
+
+def test_a_line_shows_every_metric_with_four_digits() -> None:
+    assert display.sentence(_PROGRESS) == (
+        "step 400/1000 (40%)  loss 0.1235  accuracy 0.9812  12346 examples/s  ETA 1h2m"
     )
-    assert display.brief_details(progress) == "loss 0.1235  12346 ex/s  ETA 1h2m"
+
+
+@pytest.mark.parametrize(
+    ("step", "total", "speed", "loss", "eta"),
+    [
+        (46, 230, "14678.2", "0.0539123", "9s"),
+        (1_234_567, 2_345_678, "1234567.8", "-1.23456e-05", "23h59m"),
+        (3, None, None, "NaN", None),
+    ],
+    ids=["digits", "long", "no-total"],
+)
+def test_a_bar_of_80_columns_has_all_of_its_parts(
+    step: int, total: int | None, speed: str | None, loss: str, eta: str | None
+) -> None:
+    file = io.StringIO()
+    console = rich_console.Console(width=80, file=file, force_terminal=True, color_system=None)
+    progress = job_status.ProgressStatus(
+        step=step, total_steps=total, examples_per_second=speed, eta=eta, metrics={"loss": loss}
+    )
+    bar = display.progress_bar(console)
+    bar.add_task("training", total=total, completed=step, details=display.brief_details(progress))
+    console.print(bar.get_renderable())
+    [line] = file.getvalue().splitlines()
+    assert len(line) <= 80
+    assert "━━━━━" in line
+    assert f"{step}/{total or '?'}" in line
+    assert (f"{100 * step / total:.0f}%" if total else "") in line
+    assert line.rstrip().endswith(display.brief_details(progress))
+
+
+def test_lines_of_progress_are_a_second_apart_and_the_last_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seconds = iter((0.0, 0.0, 0.9, 1.0, 1.1))
+    screen = display.Display((), clock=lambda: next(seconds))
+    for step in (1, 2, 3, 1000):
+        screen.progress(_PROGRESS.model_copy(update={"step": step, "percent": None}))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == ["1/1000", "3/1000", "1000/1000"]
+
+
+def test_the_speed_stays_while_an_evaluation_reports_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    screen = display.Display((), clock=lambda: 0.0)
+    screen.progress(_PROGRESS)
+    screen.progress(_PROGRESS.model_copy(update={"step": 1000, "examples_per_second": None}))
+    lines = capsys.readouterr().err.splitlines()
+    assert ["12346 examples/s" in line for line in lines] == [True, True]
+
+
+_FAILURE = "/x/model.py: importing it raised KeyError: 1"
+_EVENT = decision.Event(
+    decision.EventType.WARNING, "ReplicaFailed", f"chief-0 exited with code 65: {_FAILURE}"
+)
+
+
+def test_an_error_is_shown_once_where_both_streams_go_to_one_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    for names in (("log", "log"), ("out", "err")):
+        out, err = ((tmp_path / name).open("a", buffering=1) for name in names)
+        with out, err:
+            monkeypatch.setattr(sys, "stdout", out)
+            monkeypatch.setattr(sys, "stderr", err)
+            screen = display.Display(())
+            screen.line("chief-0", f"[chief-0] error: {_FAILURE}.")
+            screen.event(_EVENT)
+        shown.append((tmp_path / names[1]).read_text())
+    together, apart = shown
+    assert together == (
+        f"[chief-0] error: {_FAILURE}.{os.linesep}"
+        f"ReplicaFailed: chief-0 exited with code 65{os.linesep}"
+    )
+    assert apart == f"ReplicaFailed: chief-0 exited with code 65: {_FAILURE}{os.linesep}"
+    assert screen.has_shown(_EVENT.message)
+
+
+@pytest.mark.parametrize(
+    ("message", "errors", "shown"),
+    [
+        ("failed: lost: a", ["a", "lost: a", "b"], "failed"),
+        ("failed: a (1); no restart is left", ["a (1)"], "failed; no restart is left"),
+        ("failed: ab", ["b"], "failed: ab"),
+        ("failed: ab", ["a"], "failed: ab"),
+        ("failed: a", [], "failed: a"),
+    ],
+)
+def test_only_whole_errors_are_left_out(message: str, errors: list[str], shown: str) -> None:
+    assert display.without_errors(message, errors) == shown

@@ -83,6 +83,33 @@ def test_what_a_submission_cannot_bring_is_named(
         submission.read(folder / "job.yaml", claim_size=claim)
 
 
+@pytest.mark.parametrize(
+    ("text", "image", "reason"),
+    [
+        ("def build_model(:", None, r"^model\.py:1: received .*SyntaxError: invalid syntax"),
+        ("def build_model(): ...", None, "the function training_data is missing"),
+        ("import no_such_package\n{text}", None, None),
+        ("type Later = int", "mine:1", None),
+    ],
+    ids=["syntax", "function", "package-of-the-image", "python-of-the-image"],
+)
+def test_a_module_that_no_pod_could_import_is_not_sent(
+    folder: pathlib.Path, text: str, image: str | None, reason: str | None
+) -> None:
+    module = folder / "model.py"
+    module.write_text(text.format(text=module.read_text()))
+    job = yaml.safe_load((folder / "job.yaml").read_text())
+    if image is not None:
+        for role in job["spec"]["tfReplicaSpecs"].values():
+            role["template"]["spec"]["containers"][0]["image"] = image
+        (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    if reason is None:
+        assert submission.read(folder / "job.yaml").sources
+        return
+    with pytest.raises(load.SpecError, match=reason):
+        submission.read(folder / "job.yaml")
+
+
 def context_of(place: harness.Place) -> access.Context:
     return access.find(
         access.Choice(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)

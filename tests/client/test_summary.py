@@ -77,7 +77,7 @@ def test_success_shows_what_the_trainer_summed_up(
         "time": "1m15s",
         "restarts": "2",
         "steps": "9",
-        "loss": "0.123457",
+        "loss": "0.1235",
         "val_accuracy": "NaN",
         "model": str(results / "results/model.keras"),
         "checkpoints": str(results / "results/checkpoints"),
@@ -86,14 +86,29 @@ def test_success_shows_what_the_trainer_summed_up(
     assert err == ""
 
 
-def test_paths_below_the_folder_of_the_terminal_are_short(
+def test_a_path_is_relative_to_the_working_directory_and_never_broken(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    deep = results / "-".join(["deep"] * 20)
+    outcome = dataclasses.replace(
+        _outcome(results, names.Condition.FAILED), layout=folders.Folders(deep)
+    )
     monkeypatch.chdir(results)
-    summary.show(_outcome(results, names.Condition.SUCCEEDED))
-    shown = _shown(capsys.readouterr().out)
-    assert shown["model"].strip() == "results/model.keras"
-    assert shown["logs"].strip() == "logs"
+    summary.show(outcome)
+    assert f"logs         {deep.name}/logs\n" in capsys.readouterr().out
+    monkeypatch.chdir(results / "results")
+    summary.show(outcome)
+    assert f"logs         {deep}/logs\n" in capsys.readouterr().out
+
+
+def test_a_reason_that_has_been_shown_is_not_repeated(
+    results: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary.show(_outcome(results, names.Condition.FAILED), lambda message: message == "so")
+    out, err = capsys.readouterr()
+    assert out.startswith("Failed: digits\n")
+    assert err == ""
 
 
 def test_failure_shows_its_own_progress_and_no_model_of_an_earlier_run(

@@ -233,7 +233,9 @@ def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
 @pytest.mark.parametrize("example", comparisons.EXAMPLES)
 def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
     part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
-    assert "| | sync | async | sync, slow worker | async, slow worker |" in part
+    assert "| | sync | async | sync, worker 5x slower | async, worker 5x slower |" in part
+    for where in ("equal workers", "a worker 5 times slower"):
+        assert re.search(rf"^With {where}, .+val_loss ≤ .+\.$", part, flags=re.MULTILINE)
     listed = [row[0] for row in pages.rows("compare.md", "## What the figures mean")]
     for line in re.findall(r"^\| ([^|*]+?) \|", part, flags=re.MULTILINE):
         assert any(line.startswith(name.removesuffix(" …")) for name in listed), line
@@ -265,7 +267,7 @@ def test_every_option_of_compare_is_listed() -> None:
         row[0]
         for row in pages.rows("compare.md", "# Sync or async: comparing them with your model")
     }
-    options = {option for one in compare.command.params for option in one.opts if option != "job"}
+    options = {option for one in compare.command.params for option in one.opts if option != "paths"}
     assert listed == options
 
 

@@ -1,14 +1,16 @@
 """The example of docs/local.md, done as it is written there."""
 
+import contextlib
 import pathlib
 import shlex
 import subprocess
 import sys
 
+import click.testing
 import pytest
-from click import testing
 
 from testing import pages, paths
+from testing.operator import local_jobs as jobs
 from tfparallel.cli import app
 
 _PAGE = paths.PAGES / "local.md"
@@ -42,9 +44,38 @@ def test_the_wrong_job_of_the_page_is_refused_as_it_says(
     assert file.line == "cat wrong.yaml"
     (tmp_path / "wrong.yaml").write_text("\n".join(file.shown))
     monkeypatch.chdir(tmp_path)
-    result = testing.CliRunner().invoke(app.tfparallel, shlex.split(command.line)[1:])
+    result = click.testing.CliRunner().invoke(app.tfparallel, shlex.split(command.line)[1:])
     assert result.exit_code == 2
     assert result.stderr.splitlines() == list(command.shown)
+
+
+def test_a_model_that_cannot_be_imported_is_refused_as_the_page_says(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "model.py").write_text(pages.blocks(_PAGE, "python")[1])
+    jobs.write(tmp_path, jobs.job({"Chief": {}}, trainer={"epochs": 1}))
+    [command] = pages.commands(pages.blocks(_PAGE, "console")[3])
+    _, *arguments = shlex.split(command.line)
+    with contextlib.chdir(tmp_path):
+        result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
+    assert result.exit_code == 2
+    assert tuple(result.stderr.splitlines()) == command.shown
+
+
+@pytest.mark.usefixtures("processes")
+def test_variables_are_passed_as_the_page_says(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "greet.yaml").write_text(pages.blocks(_PAGE, "yaml")[1])
+    (tmp_path / "names.env").write_text(pages.blocks(_PAGE, "text")[0])
+    [command] = pages.commands(pages.blocks(_PAGE, "console")[4])
+    _, *arguments = shlex.split(command.line)
+    done = subprocess.run(
+        (sys.executable, "-m", "tfparallel", *arguments),
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert set(command.shown) <= set(done.stdout.splitlines())
 
 
 def test_the_examples_of_the_page_exist() -> None:

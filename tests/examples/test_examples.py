@@ -39,7 +39,7 @@ def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -
     half = ("--set", "spec.trainer.epochs=5")
     first = _run("digits", tmp_path, *half)
     results = tmp_path / "out/claims/digits/digits"
-    assert f"  {(results / outputs.MODEL).relative_to(tmp_path)}" in first
+    assert f"  {results.relative_to(tmp_path)}/{outputs.MODEL}\n" in first
     whole = _run("digits", tmp_path)
     written = outputs.Summary.model_validate_json((results / outputs.SUMMARY).read_text())
     steps = int(written.steps)

@@ -146,6 +146,29 @@ def test_wrong_modules_are_refused(tmp_path: pathlib.Path, text: str | None, sai
         user.load(tmp_path, "model.py")
 
 
+def test_a_failing_import_shows_the_users_lines_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("import nothing_like_this")
+    with pytest.raises(errors.UserCodeError) as caught:
+        user.load(tmp_path, "model.py")
+    first, second = caught.value.trace.splitlines()
+    assert first.endswith('model.py", line 1, in <module>')
+    assert second.strip() == "import nothing_like_this"
+
+
+def test_reports_are_as_often_as_the_environment_says(tmp_path: pathlib.Path) -> None:
+    where = {environment.PROGRESS_URL: "http://localhost:1"}
+    for written, seconds in (("0.1", 0.1), ("2", 2.0)):
+        read = settings.read(given(tmp_path, **where, **{environment.PROGRESS_SECONDS: written}))
+        assert read.progress is not None
+        assert read.progress.interval_seconds == seconds
+    for wrong in ("0", "-1", "inf", "nan", "soon"):
+        with pytest.raises(errors.BadConfigurationError, match=r"give seconds, such as 0\.1"):
+            settings.read(given(tmp_path, **where, **{environment.PROGRESS_SECONDS: wrong}))
+
+
 def test_data_functions_may_take_the_context_or_nothing(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(
         "import helper\n"

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -208,6 +209,19 @@ def positive(env: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
+    value = env.get(name)
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise errors.BadConfigurationError(f"${name} is {value!r}: give seconds, such as 0.1.")
+    return seconds
+
+
 def grace_seconds(env: Mapping[str, str]) -> int:
     """Read how long after SIGTERM this process is killed.
 
@@ -263,6 +277,6 @@ def progress_target(env: Mapping[str, str]) -> ProgressTarget | None:
         url=url,
         token_file=pathlib.Path(token) if token else None,
         ca_file=pathlib.Path(authorities) if authorities else None,
-        interval_seconds=positive(env, environment.PROGRESS_SECONDS)
+        interval_seconds=_seconds(env, environment.PROGRESS_SECONDS)
         or protocol.MIN_INTERVAL_SECONDS,
     )

@@ -17,11 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, faults, random_state
-from tfparallel_trainer.contract import documentation
+from tfparallel_trainer.contract import documentation, user_module
 from tfparallel_trainer.storage import fetch
-
-_REQUIRED = ("build_model", "training_data")
-_OPTIONAL = ("compile_model", "evaluation_data", "build_strategy", "callbacks", "layer_ways")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +102,11 @@ class Module:
     @property
     def builds_strategy(self) -> bool:
         """Whether the module brings a strategy of its own."""
-        return "build_strategy" in self._functions
+        return user_module.BUILD_STRATEGY in self._functions
 
     def build_strategy(self) -> Any:
         """Call the user's build_strategy: gives whatever it returns."""
-        return self._call("build_strategy")
+        return self._call(user_module.BUILD_STRATEGY)
 
     @property
     def looks_on(self) -> bool:
@@ -160,11 +157,11 @@ def load(source_dir: pathlib.Path, name: str, moved: Callable[[str], None] = _un
     module = _import(path, source_dir)
     moved(f"the import of {name} ended")
     functions: dict[str, Callable[..., Any]] = {}
-    for function in (*_REQUIRED, *_OPTIONAL):
+    for function in (*user_module.REQUIRED, *user_module.OPTIONAL):
         value = getattr(module, function, None)
         if callable(value):
             functions[function] = value
-        elif value is not None or function in _REQUIRED:
+        elif value is not None or function in user_module.REQUIRED:
             what = "is not a function" if value is not None else "is missing"
             section = documentation.reference(documentation.Section.MODEL_FILE)
             raise errors.UserCodeError(f"{path}: {function} {what}: define it (see {section}).")
@@ -212,6 +209,8 @@ def trace(error: BaseException, folder: pathlib.Path) -> str:
 
 
 def _inside(filename: str, folder: pathlib.Path) -> bool:
+    if filename.startswith("<"):  # Python's own, such as <frozen importlib._bootstrap>
+        return False
     return pathlib.Path(filename).resolve().is_relative_to(folder.resolve())
 
 

@@ -7,13 +7,24 @@ import click
 
 from tfparallel.cli import options
 from tfparallel.compare import command as comparison
-from tfparallel.compare import plan
+from tfparallel.compare import existing, measure, plan
 from tfparallel.machine import folders
+from tfparallel.results import folder as results
+from tfparallel_operator.api import load
 from tfparallel_operator.local import source as sources
 
 
 @click.command("compare")
-@options.job_file
+@click.argument(
+    "paths", type=options.FILE, nargs=-1, required=True, metavar="JOB.yaml | --runs DIR DIR..."
+)
+@click.option(
+    "--runs",
+    "are_runs",
+    is_flag=True,
+    help="Compare runs that exist already: folders such as runs/<job>/<time>. Of the other options,"
+    " only --target goes with it.",
+)
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option(
     "--servers", type=click.IntRange(min=1), default=1, show_default=True, help="Of async."
@@ -50,8 +61,12 @@ from tfparallel_operator.local import source as sources
     "Where report, pictures and runs go: a new folder.  [default: runs/<job>/<time>]"
 )
 @options.overrides
+@click.pass_context
 def command(
-    job: pathlib.Path,
+    context: click.Context,
+    *,
+    paths: Sequence[pathlib.Path],
+    are_runs: bool,
     workers: int,
     servers: int,
     seeds: int,
@@ -62,12 +77,19 @@ def command(
     output: pathlib.Path | None,
     overrides: Sequence[str],
 ) -> None:
-    """Compare synchronous with asynchronous training.
+    """Compare synchronous with asynchronous training, or any runs.
 
-    All runs train on this machine; the report has a table and pictures.
+    All runs of JOB.yaml train on this machine; the report has a table and pictures. At the end
+    stands which reaches the target first, and by what factor.
 
     Exit status: 0 all runs succeeded, 1 one failed, 2 bad input, 130 ended by Ctrl-C.
     """
+    aim = None if target is None else comparison.target(target)
+    if are_runs:
+        _compare_runs(context, paths, aim)
+        return
+    if len(paths) > 1:
+        raise load.SpecError(f"{paths[1]}: one job is compared; give --runs to compare folders")
     comparison_plan = plan.Wanted(
         workers=workers,
         servers=servers,
@@ -77,7 +99,23 @@ def command(
     )
     if epochs is not None:
         overrides = (*overrides, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
-    aim = None if target is None else comparison.target(target)
-    source = sources.read(job, overrides)
+    source = sources.read(paths[0], overrides)
     folder = output or folders.new_folder(source.job.metadata.name)
     comparison.compare(source, comparison_plan, aim, folder)
+
+
+def _compare_runs(
+    context: click.Context, paths: Sequence[pathlib.Path], target: measure.Target | None
+) -> None:
+    used = [
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    for name in used:
+        if name not in ("paths", "are_runs", "target"):
+            option = name.replace("overrides", "set").replace("_", "-")
+            raise load.SpecError(f"--{option} makes new runs; remove it, or --runs")
+    if len(set(paths)) < 2:
+        raise load.SpecError(f"--runs: received {len(set(paths))} folder; give two or more")
+    existing.compare({str(path): results.find(path).path for path in paths}, target)

@@ -1,6 +1,7 @@
 """`tfparallel run`."""
 
 import asyncio
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from tfparallel.terminal import display
 from tfparallel_operator.api import names
 from tfparallel_operator.local import run as local_run
 from tfparallel_operator.local import source as sources
+from tfparallel_operator.local import variables
 
 
 @click.command("run")
@@ -31,6 +33,22 @@ from tfparallel_operator.local import source as sources
 )
 @options.overrides
 @click.option(
+    "--env",
+    "assignments",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set a variable in every process, in place of the job's; NAME alone takes your value."
+    " Repeatable.",
+)
+@click.option(
+    "--env-file",
+    "env_files",
+    type=options.FILE,
+    multiple=True,
+    metavar="FILE",
+    help="A file of such variables, one a line; # begins a comment. Repeatable.",
+)
+@click.option(
     "--timeout",
     type=click.IntRange(min=1),
     metavar="SECONDS",
@@ -38,9 +56,12 @@ from tfparallel_operator.local import source as sources
 )
 def command(
     job: pathlib.Path,
+    *,
     output: pathlib.Path | None,
     source_folder: pathlib.Path | None,
     overrides: Sequence[str],
+    assignments: Sequence[str],
+    env_files: Sequence[pathlib.Path],
     timeout: int | None,
 ) -> None:
     """Run a job on this machine, without a cluster.
@@ -51,11 +72,12 @@ def command(
     """
     if timeout is not None:
         overrides = (*overrides, f"spec.runPolicy.activeDeadlineSeconds={timeout}")
-    source = sources.read(job, overrides, source_folder)
+    environment = variables.parse_overrides(assignments, env_files, os.environ)
+    source = sources.read(job, overrides, source_folder, environment)
     folder = output or folders.new_folder(source.job.metadata.name)
     with display.Display(source.notes) as screen:
         outcome = asyncio.run(local_run.run(source, folder, screen))
-    summary.show(outcome)
+    summary.show(outcome, screen.has_shown)
     if outcome.stopped_by is not None:
         raise errors.Stopped(outcome.stopped_by)
     if outcome.job.status.state is not names.State.SUCCEEDED:

@@ -43,6 +43,8 @@ def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.C
         faults += refused
     for job in valid:
         click.echo(f"{job.title}: valid")
+        for warning in validation.find_warnings(job):
+            click.echo(f"warning: {warning}", err=True)
     if faults:
         raise load.SpecError(*faults)
 

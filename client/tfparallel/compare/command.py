@@ -47,8 +47,8 @@ def compare(
     (folder / MACHINE).write_text(text.machine(made), encoding="utf-8")
     out, _ = display.consoles()
     out.print(text.table(made))
-    for file in (PAGE, MACHINE, *pictures):
-        out.print(str(folder / file), soft_wrap=True)
+    for line in (*(str(folder / file) for file in (PAGE, MACHINE, *pictures)), *made.verdicts):
+        out.print(line, soft_wrap=True)
 
 
 def target(written: str) -> measure.Target:
@@ -98,12 +98,12 @@ def _gathered(
         runs=runs,
         target=target,
         user_lines=complexity.lines(source.module_text(given, trainer)),
-        job_fields=_own_fields(jobs),
+        job_fields=count_fields(jobs),
     )
 
 
-def _own_fields(jobs: Mapping[plan.Mode, types.TFParallelJob]) -> Mapping[plan.Mode, int]:
-    """How many fields of each mode's spec the other's has not, or has with another value."""
+def count_fields(jobs: Mapping[plan.Mode, types.TFParallelJob]) -> Mapping[plan.Mode, int]:
+    """Count the fields of each mode's spec that the other's lacks, or has with another value."""
     fields = {mode: set(_fields(job.spec.model_dump(mode="json"))) for mode, job in jobs.items()}
     everywhere = set.intersection(*fields.values())
     return {mode: len(own - everywhere) for mode, own in fields.items()}

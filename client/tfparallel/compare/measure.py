@@ -24,8 +24,16 @@ class Target:
         """Whether less is better."""
         return self.metric.endswith("loss") or "error" in self.metric
 
-    def reached(self, value: float) -> bool:
-        """Whether a value is as good."""
+    @property
+    def name(self) -> str:
+        """What it is called in tables and sentences."""
+        return f"{self.metric} {'≤' if self.falls else '≥'} {self.value:.4g}"
+
+    def met_by(self, values: Mapping[str, float]) -> bool:
+        """Whether the metric is among the values, and as good."""
+        value = values.get(self.metric)
+        if value is None:
+            return False
         return value <= self.value if self.falls else value >= self.value
 
 
@@ -33,6 +41,8 @@ class Target:
 class Point:
     """Where a run stood at the end of an epoch."""
 
+    steps: int
+    """Updates of the weights so far."""
     examples: int
     """Used so far."""
     seconds: float
@@ -43,15 +53,16 @@ class Point:
 
 def points(run: records.Run) -> Iterator[Point]:
     """Give the ends of a run's epochs in their order."""
-    examples = 0
+    steps = examples = 0
     for epoch in run.epochs:
+        steps += len(epoch.steps)
         examples += epoch.examples
         values, at = {"loss": epoch.loss}, epoch.steps[-1].at
         if epoch.evaluation is not None:
             at = epoch.evaluation.at
             found = epoch.evaluation.metrics
             values |= {f"{EVALUATED}{name}": value for name, value in found.items()}
-        yield Point(examples, at - run.trained_from, values)
+        yield Point(steps, examples, at - run.trained_from, values)
 
 
 def warm(run: records.Run) -> tuple[int, int, float]:
@@ -94,26 +105,28 @@ def epoch_seconds(run: records.Run) -> float | None:
 
 def first(run: records.Run, target: Target) -> Point | None:
     """The first end of an epoch where the target was reached."""
-    return next(
-        (
-            point
-            for point in points(run)
-            if target.metric in point.values and target.reached(point.values[target.metric])
-        ),
-        None,
-    )
+    return next((point for point in points(run) if target.met_by(point.values)), None)
 
 
 def reached_by_all(runs: Sequence[records.Run]) -> Target | None:
-    """The loss that every run reaches: the worst of their best ones.
+    """The loss that every run reaches."""
+    return common_target([[point.values for point in points(run)] for run in runs])
 
-    That of the evaluation where there is one; None when a loss is not a finite number.
+
+def common_target(runs: Sequence[Sequence[Mapping[str, float]]]) -> Target | None:
+    """Return the loss that every run reaches: the worst of their best ones.
+
+    That of the evaluation where all have one; None when a loss is not a finite number.
+
+    Args:
+        runs: for each, its losses and metrics in their order.
     """
-    ends = [list(points(run)) for run in runs]
-    common = set.intersection(*(set(point.values) for end in ends for point in end))
-    metric = f"{EVALUATED}loss" if f"{EVALUATED}loss" in common else "loss"
-    worst = max(min(point.values[metric] for point in end) for end in ends)
-    return Target(metric, worst) if math.isfinite(worst) else None
+    for metric in (f"{EVALUATED}loss", "loss"):
+        losses = [[values[metric] for values in run if metric in values] for run in runs]
+        if all(losses):
+            worst = max(map(min, losses))
+            return Target(metric, worst) if math.isfinite(worst) else None
+    return None
 
 
 def last_variance(run: records.Run) -> float:

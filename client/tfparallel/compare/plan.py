@@ -32,13 +32,19 @@ class Variant:
     """A column of the comparison."""
 
     mode: Mode
-    slow: bool
-    """Whether one worker is slowed."""
+    slow_worker: float | None = None
+    """How many times slower one worker is; None: all are equally fast."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether one worker is slowed."""
+        return self.slow_worker is not None
 
     @property
     def name(self) -> str:
         """What it is called in tables and pictures."""
-        return f"{self.mode}, slow worker" if self.slow else str(self.mode)
+        slow = f", worker {self.slow_worker:g}x slower" if self.slow_worker is not None else ""
+        return f"{self.mode}{slow}"
 
     @property
     def label(self) -> str:
@@ -60,8 +66,8 @@ class Wanted:
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The columns, in their order."""
-        slow = (False,) if self.slow_worker is None else (False, True)
-        return tuple(Variant(mode, one) for one in slow for mode in Mode)
+        factors = (None,) if self.slow_worker is None else (None, self.slow_worker)
+        return tuple(Variant(mode, factor) for factor in factors for mode in Mode)
 
     @property
     def slowed(self) -> Mapping[str, float]:

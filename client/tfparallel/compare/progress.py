@@ -24,7 +24,7 @@ class Screen:
         _, self._err = display.consoles()
         self._total = total
         self._number = 0
-        self._bar = _bar(self._err)
+        self._bar = progress_bar(self._err)
         self._task = self._bar.add_task("", total=float(total), details="")
         self.what = ""
         """The run that is being made."""
@@ -75,9 +75,9 @@ class Screen:
     def progress(self, progress: job_status.ProgressStatus) -> None:
         """Show how far a run has come."""
         share = (progress.percent or 0) / 100
-        brief = progress.model_copy(update={"metrics": {}, "eta": None})
+        total = "" if progress.total_steps is None else f"/{progress.total_steps}"
         self._bar.update(
-            self._task, completed=self._number - 1 + share, details=display.sentence(brief)
+            self._task, completed=self._number - 1 + share, details=f"step {progress.step}{total}"
         )
 
     def split(self, placement: job_status.PlacementStatus) -> None:
@@ -95,13 +95,15 @@ class Screen:
         self._err.print(text, soft_wrap=True)
 
 
-def _bar(console: rich_console.Console) -> rich_progress.Progress:
+def progress_bar(console: rich_console.Console) -> rich_progress.Progress:
+    """Return a bar that has room for a run's name and its steps in 80 columns."""
     return rich_progress.Progress(
         rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
+        rich_progress.BarColumn(bar_width=None),
         rich_progress.TextColumn("{task.fields[details]}"),
         rich_progress.TimeElapsedColumn(),
         console=console,
+        expand=True,
         refresh_per_second=4,
         redirect_stdout=False,
         redirect_stderr=False,

@@ -5,7 +5,11 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tfparallel.compare import complexity, measure, plan, records
+from tfparallel.compare import complexity, measure, plan, records, verdict
+
+USER_LINES = "your lines of Python"
+JOB_FIELDS = "fields of the job that only this mode has"
+TRAINER_LINES = "lines of the trainer that only this mode needs"
 
 Runs = Mapping[plan.Variant, Sequence[records.Run]]
 """The runs of each variant, one for each seed."""
@@ -73,6 +77,8 @@ class Report:
     speeds: Sequence[Cell]
     staleness: Mapping[str, Mapping[int, int]]
     """How many updates had which staleness, for each variant that has any."""
+    verdicts: Sequence[str]
+    """Which mode reaches the target first: with equal workers, and with a slow one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +120,29 @@ def make(given: Given) -> Report:
             for variant, runs in given.runs.items()
             if (counts := _added(measure.staleness(run) for run in runs))
         },
+        verdicts=list(_verdicts(given)),
     )
+
+
+def _target(given: Given) -> measure.Target | None:
+    everything = [run for runs in given.runs.values() for run in runs]
+    return given.target or measure.reached_by_all(everything)
+
+
+def _verdicts(given: Given) -> Iterator[str]:
+    target = _target(given)
+    if target is None:
+        return
+    for factor in dict.fromkeys(variant.slow_worker for variant in given.runs):
+        contenders = []
+        for variant, runs in given.runs.items():
+            reached = [point for run in runs if (point := measure.first(run, target)) is not None]
+            if variant.slow_worker == factor and len(reached) == len(runs):
+                seconds = verdict.Figure.of([point.seconds for point in reached])
+                steps = verdict.Figure.of([point.steps for point in reached])
+                contenders.append(verdict.Contender(str(variant.mode), seconds, steps))
+        where = "equal workers" if factor is None else f"a worker {factor:g} times slower"
+        yield f"With {where}, {verdict.sentence(target.name, contenders)}"
 
 
 def _setting(given: Given) -> str:
@@ -145,10 +173,9 @@ def _performance(given: Given) -> Iterator[Row]:
     yield _row(given, "an update", "ms", lambda run: _scaled(measure.step_seconds(run), 1000))
     yield _row(given, "an epoch", "s", measure.epoch_seconds)
     yield _row(given, "whole run with start and end", "s", lambda run: run.seconds)
-    everything = [run for runs in given.runs.values() for run in runs]
-    target = given.target or measure.reached_by_all(everything)
+    target = _target(given)
     if target is not None:
-        name = f"until {target.metric} {'≤' if target.falls else '≥'} {target.value:.4g}"
+        name = f"until {target.name}"
         yield _row(given, name, "s", _of_first(target, lambda point: point.seconds))
         yield _row(given, name, "examples", _of_first(target, lambda point: point.examples))
 
@@ -157,7 +184,7 @@ def _kept(given: Given) -> Row:
     """The share of its speed that a mode keeps when a worker is slow."""
     cells = []
     for variant, runs in given.runs.items():
-        even = given.runs[dataclasses.replace(variant, slow=False)]
+        even = given.runs[dataclasses.replace(variant, slow_worker=None)]
         pairs = [
             (measure.speed(one), measure.speed(other))
             for one, other in zip(runs, even, strict=True)
@@ -210,13 +237,11 @@ def _complexity(given: Given) -> Iterator[Row]:
         "kB",
         lambda run: _scaled(measure.per_update(run, lambda sent: sent.bytes), 0.001),
     )
-    yield _by_mode(given, "your lines of Python", lambda mode, run: given.user_lines)
-    yield _by_mode(
-        given, "fields of the job that only this mode has", lambda mode, run: given.job_fields[mode]
-    )
+    yield _by_mode(given, USER_LINES, lambda mode, run: given.user_lines)
+    yield _by_mode(given, JOB_FIELDS, lambda mode, run: given.job_fields[mode])
     yield _by_mode(
         given,
-        "lines of the trainer that only this mode needs",
+        TRAINER_LINES,
         lambda mode, run: complexity.trainer_lines(mode),
     )
 

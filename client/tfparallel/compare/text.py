@@ -62,6 +62,7 @@ def page(made: report.Report, pictures: dict[str, str]) -> str:
             "",
             *rows(made),
             "",
+            *(line for sentence in made.verdicts for line in (sentence, "")),
             *(f"![{shown}]({file})" for file, shown in pictures.items()),
             "",
         ]

@@ -2,10 +2,9 @@
 
 import datetime
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pydantic
-from rich import table as rich_table
 from rich import text as rich_text
 
 from tfparallel.planning import draw
@@ -29,24 +28,29 @@ _PICTURE = "pipeline.svg"
 """Beside `outputs.PIPELINE`."""
 
 
-def show(outcome: run.Outcome) -> None:
-    """Print the summary; why a job failed goes to standard error."""
+def show(outcome: run.Outcome, has_shown: Callable[[str], bool] = lambda _: False) -> None:
+    """Print the summary; why a job failed goes to standard error.
+
+    Args:
+        outcome: how the run ended.
+        has_shown: whether a message has been printed, and is not to be repeated.
+    """
     out, err = display.consoles()
     status = outcome.job.status
     failed = conditions.find(status, names.Condition.FAILED)
     if outcome.stopped_by is not None:
         headline = f"Stopped by {outcome.stopped_by.name}"
-        err.print(f"stopped; go on with --output {outcome.layout.root}", soft_wrap=True)
+        err.print(f"stopped; go on with --output {_path(outcome.layout.root)}", soft_wrap=True)
     else:
         headline = str(status.state)
-    if failed is not None:
+    if failed is not None and not has_shown(failed.message):
         err.print(f"error: {failed.reason}: {failed.message}", soft_wrap=True)
     style = "bold green" if status.state is names.State.SUCCEEDED else "bold red"
     out.print(rich_text.Text(f"{headline}: {outcome.job.metadata.name}", style))
-    rows = rich_table.Table.grid(padding=(0, 2))
-    for name, value in _rows(outcome):
-        rows.add_row(f"  {name}", rich_text.Text(value, overflow="fold"))
-    out.print(rows)
+    rows = list(_rows(outcome))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        out.print(f"  {name:{width}}  {value}", soft_wrap=True)  # a path can be copied
     if status.placement is not None:
         out.print(placement.table(status.placement))
 
@@ -60,7 +64,7 @@ def _rows(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
     if status.restarts.failure or status.restarts.disruption:
         yield "restarts", str(status.restarts.failure + status.restarts.disruption)
     yield from _results(outcome)
-    yield "logs", _short(outcome.layout.logs)
+    yield "logs", _path(outcome.layout.logs)
 
 
 def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
@@ -78,7 +82,7 @@ def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
             yield from _pipeline(folder)
         for name, below in _KEPT if succeeded else _KEPT[1:]:
             if (folder / below).exists():
-                yield name, _short(folder / below)
+                yield name, _path(folder / below)
 
 
 def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
@@ -89,23 +93,23 @@ def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
         return
     yield "stages", planning.waiting(found)
     draw.picture_of_run(found, folder / _PICTURE)
-    yield "pipeline", _short(folder / _PICTURE)
+    yield "pipeline", _path(folder / _PICTURE)
 
 
 def _reported(progress: job_status.ProgressStatus) -> Iterator[tuple[str, str]]:
     total = "" if progress.total_steps is None else f" of {progress.total_steps}"
     yield "steps", f"{progress.step}{total}"
-    yield from progress.metrics.items()
-
-
-def _short(path: pathlib.Path) -> str:
-    """Return a path as you would type it here: a whole one breaks in a terminal of 80 columns."""
-    here = pathlib.Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    yield from ((name, display.short(value)) for name, value in progress.metrics.items())
 
 
 def _shown(value: outputs.Number) -> str:
-    return value if isinstance(value, str) else contract_progress.format_number(value)
+    return value if isinstance(value, str) else display.short(str(value))
+
+
+def _path(path: pathlib.Path) -> str:
+    """Write a path as short as the working directory allows."""
+    here = pathlib.Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _summary(file: pathlib.Path) -> outputs.Summary | None:

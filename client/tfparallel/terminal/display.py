@@ -1,10 +1,13 @@
 """What a person sees while a job runs: the placement, the replicas' lines, how far it has come."""
 
+import collections
 import itertools
 import os
+import re
 import signal
+import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich import console as rich_console
 from rich import progress as rich_progress
@@ -19,6 +22,15 @@ from tfparallel_operator.local import watcher
 _COLOURS = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
 _PLAIN_WIDTH = 160
 """Width of a table that goes to a file."""
+
+_PLAIN_SECONDS = 1.0
+"""Shortest time between two lines of progress in a file."""
+
+_ERROR = "error: "
+"""Begins the line in which a replica says why it ends."""
+
+_REMEMBERED_ERRORS = 32
+"""How many of the last errors of replicas an event is compared with."""
 
 
 class _Console(rich_console.Console):
@@ -51,15 +63,20 @@ class Display:
     everything goes through the bar's console, which keeps the bar below it.
     """
 
-    def __init__(self, notes: Sequence[str]) -> None:
+    def __init__(self, notes: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._out, self._err = consoles()
-        self._bar = _bar(self._err) if self._err.is_terminal else None
+        self._share_file = _share_file(self._out, self._err)
+        self._clock = clock
+        self._next_line = clock()
+        self._speed: str | None = None
+        self._bar = progress_bar(self._err) if self._err.is_terminal else None
         self._task: rich_progress.TaskID | None = None
         self._lines = self._err if self._bar and self._out.is_terminal else self._out
         self._colours: dict[str, str] = {}
         self._next_colour = itertools.cycle(_COLOURS)
         self._notes = notes
         self._messages: set[str] = set()
+        self._errors: collections.deque[str] = collections.deque(maxlen=_REMEMBERED_ERRORS)
 
     def __enter__(self) -> "Display":
         return self
@@ -94,6 +111,8 @@ class Display:
         """Show a line that a replica wrote; the shipped trainer has named itself already."""
         prefix = f"[{replica}] "
         words = rich_text.Text.from_ansi(text.removeprefix(prefix))
+        if words.plain.startswith(_ERROR):
+            self._errors.append(words.plain.removeprefix(_ERROR).rstrip("."))
         colour = self._colour(replica)
         self._lines.print(rich_text.Text(prefix, colour) + words, soft_wrap=True)
 
@@ -111,17 +130,25 @@ class Display:
         self._err.print(rich_text.Text(text, "dim"), soft_wrap=True)
 
     def event(self, event: decision.Event) -> None:
-        """Show what was decided."""
+        """Show what was decided, without the error that a replica's line has shown already."""
         self._messages.add(event.message)
         warns = event.type is decision.EventType.WARNING
         style = "bold yellow" if warns else "bold"
-        text = rich_text.Text.assemble((event.reason, style), f": {event.message}")
+        message = event.message
+        if self._share_file:
+            message = without_errors(message, self._errors)
+        text = rich_text.Text.assemble((event.reason, style), f": {message}")
         self._err.print(text, soft_wrap=True)
 
     def progress(self, progress: job_status.ProgressStatus) -> None:
-        """Show how far training has come; the first report begins the bar."""
+        """Show how far training has come; the first report begins the bar.
+
+        A report of an evaluation has no speed: the last one stays.
+        """
+        self._speed = progress.examples_per_second or self._speed
+        progress = progress.model_copy(update={"examples_per_second": self._speed})
         if self._bar is None:
-            self._err.print(sentence(progress), soft_wrap=True)
+            self._print_progress(progress)
             return
         if self._task is None:
             self._task = self._bar.add_task("training", total=progress.total_steps, details="")
@@ -133,6 +160,12 @@ class Display:
             details=brief_details(progress),
         )
 
+    def _print_progress(self, progress: job_status.ProgressStatus) -> None:
+        now = self._clock()
+        if now >= self._next_line or progress.step == progress.total_steps:
+            self._next_line = now + _PLAIN_SECONDS
+            self._err.print(sentence(progress), soft_wrap=True)
+
     def split(self, placement: job_status.PlacementStatus) -> None:
         """Show which device has which part of the model."""
         self._lines.print(split_placement.headline(placement))
@@ -143,7 +176,22 @@ class Display:
         self._err.print("stopping; interrupt again to end every process at once", soft_wrap=True)
 
 
-def _bar(console: rich_console.Console) -> rich_progress.Progress:
+def _share_file(out: rich_console.Console, err: rich_console.Console) -> bool:
+    """Whether both consoles write to one terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(out.file.fileno(), err.file.fileno())
+    except (OSError, AttributeError):  # a stream of a test or of a notebook
+        return False
+
+
+def without_errors(message: str, errors: Iterable[str]) -> str:
+    """Return a message without the errors that it quotes."""
+    quoted = "|".join(map(re.escape, sorted(errors, key=len, reverse=True)))
+    return re.sub(rf": (?:{quoted})\.?(?=$|;)", "", message) if quoted else message
+
+
+def progress_bar(console: rich_console.Console) -> rich_progress.Progress:
+    """Return a bar that leaves room for share, steps and details in 80 columns."""
     return rich_progress.Progress(
         rich_progress.BarColumn(bar_width=None),
         rich_progress.TaskProgressColumn(),
@@ -186,11 +234,11 @@ def short(number: str) -> str:
 
 
 def details(progress: job_status.ProgressStatus) -> str:
-    """Return the numbers of a report: loss first, then speed and time to go."""
+    """Return the numbers of a report with four digits: loss first, then speed and time to go."""
     metrics = sorted(progress.metrics.items(), key=lambda item: (item[0] != "loss", item[0]))
-    parts = [f"{name} {value}" for name, value in metrics]
+    parts = [f"{name} {short(value)}" for name, value in metrics]
     if progress.examples_per_second is not None:
-        parts.append(f"{progress.examples_per_second} examples/s")
+        parts.append(f"{short(progress.examples_per_second)} examples/s")
     if progress.eta is not None:
         parts.append(f"ETA {progress.eta}")
     return "  ".join(parts)

@@ -12,6 +12,7 @@ from tfparallel_operator.api import (
     names,
     pods,
     problems,
+    quantities,
     rules,
     schema,
     structure,
@@ -225,9 +226,21 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
         job = parse_job(document)
     except SpecError as error:
         raise SpecError(*unknown, *error.located) from error
-    if unknown:
-        raise SpecError(*unknown)
+    if faults := (*unknown, *_wrong_quantities(job)):
+        raise SpecError(*faults)
     return job
+
+
+def _wrong_quantities(job: types.TFParallelJob) -> Iterator[problems.Problem]:
+    """Yield what the API server refuses in pods, which a job's schema does not describe."""
+    for role, spec in job.spec.tf_replica_specs.items():
+        place: problems.Place = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
+        pod = parse_template(spec.template or {}).spec
+        lists = (("containers", pod.containers), ("initContainers", pod.init_containers))
+        for kind, containers in lists:
+            for number, container in enumerate(containers):
+                inner = (*place, kind, number, "resources")
+                yield from quantities.find_problems(inner, container.resources)
 
 
 _METADATA = frozenset(

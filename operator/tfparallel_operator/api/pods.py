@@ -41,8 +41,9 @@ class Port(_Part):
 
 
 class Resources(_Part):
-    """What the container may use; of it only the devices matter here."""
+    """What the container asks for, and what it may use."""
 
+    requests: dict[str, Any] | None = None
     limits: dict[str, Any] = pydantic.Field(default_factory=dict)
 
 
@@ -50,6 +51,7 @@ class Container(_Part):
     """A container; the one named tensorflow trains."""
 
     name: str
+    image: str = ""
     command: list[str] = pydantic.Field(default_factory=list)
     args: list[str] = pydantic.Field(default_factory=list)
     env: list[Variable] = pydantic.Field(default_factory=list)

@@ -1,19 +1,10 @@
 """Memory that a container asks for, and how it grows after it ran out of it."""
 
-import fractions
 import math
-import re
 from typing import Any
 
-from tfparallel_operator.api import policies
+from tfparallel_operator.api import policies, quantities
 
-_UNITS: dict[str, fractions.Fraction] = {
-    **{unit: fractions.Fraction(1000**power) for power, unit in enumerate(("", *"kMGTPE"))},
-    **{f"{unit}i": fractions.Fraction(1024 ** (1 + n)) for n, unit in enumerate("KMGTPE")},
-    **{unit: fractions.Fraction(1, 1000 ** (1 + n)) for n, unit in enumerate("mun")},
-}
-_QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+))([eE][+-]?[0-9]{1,3}|[kKMGTPEmun]?i?)")
-"""As Kubernetes writes it: a decimal number and a unit or an exponent."""
 _MEBIBYTE = 1024**2
 
 
@@ -21,9 +12,9 @@ def grow(container: dict[str, Any], policy: policies.OutOfMemory, times: int) ->
     """Raise a container's request and limit of memory, where it has them, in place."""
     resources = container.get("resources") or {}
     for kind in ("requests", "limits"):
-        quantities = resources.get(kind) or {}
-        if "memory" in quantities:
-            quantities["memory"] = grown(str(quantities["memory"]), policy, times)
+        amounts = resources.get(kind) or {}
+        if "memory" in amounts:
+            amounts["memory"] = grown(str(amounts["memory"]), policy, times)
 
 
 def grown(quantity: str, policy: policies.OutOfMemory, times: int) -> str:
@@ -39,10 +30,5 @@ def grown(quantity: str, policy: policies.OutOfMemory, times: int) -> str:
 
 def parse(quantity: str) -> int | None:
     """Return the bytes of a quantity such as 1.5Gi, rounded up; None when it is none."""
-    parts = _QUANTITY.fullmatch(quantity)
-    if parts is None:
-        return None
-    number, unit = parts.groups()
-    if unit in _UNITS:
-        return math.ceil(fractions.Fraction(number) * _UNITS[unit])
-    return math.ceil(fractions.Fraction(number + unit)) if unit[-1:].isdecimal() else None
+    number = quantities.parse(quantity)
+    return None if number is None else math.ceil(number)

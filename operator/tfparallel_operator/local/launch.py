@@ -32,8 +32,9 @@ _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "1",  # without a dozen lines of information from every process
 }
 
-_REPORT_SECONDS = "1"
-"""How often the coordinator reports: here nobody else waits for the endpoint."""
+_REPORT_SECONDS = "0.1"
+"""How often the coordinator reports at most: here nobody else waits for the endpoint, and a bar
+lags its lines by no more."""
 
 _NO_PROXY = ("no_proxy", "NO_PROXY")
 """gRPC and urllib would ask a configured proxy for the way to loopback."""
@@ -64,6 +65,8 @@ class Launcher:
     """The runner's own environment."""
     slowed: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By the names of pods: how many times slower they run."""
+    overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Variables of every process, which win over those of the job."""
 
     def translate(self, manifest: decision.Manifest, config_maps: key_maps.KeyMaps) -> Translation:
         """Return what to start for a pod.
@@ -106,7 +109,7 @@ class Launcher:
             key_maps.Kind.CONFIG_MAP: config_maps,
             key_maps.Kind.SECRET: self.disk.secrets,
         }
-        return variables.Sources(objects, self.inherited)
+        return variables.Sources(objects, self.inherited, self.overrides)
 
     def _mounts(
         self, name: str, spec: pods.PodSpec, config_maps: key_maps.KeyMaps

@@ -102,6 +102,7 @@ async def run(
                 for replica in addresses
                 if (factor := (slowed or {}).get(replica.name)) is not None
             },
+            overrides=source.environment,
         )
         translations = _translations(job, launcher, source.config_maps)
         told.placed(_placements(translations, addresses))

@@ -5,9 +5,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel_operator.api import load, names, types
-from tfparallel_operator.local import archive, key_maps, overrides
-from tfparallel_trainer.contract import job_file, source_code
+from tfparallel_operator.api import load, names, pods, trainer_spec, types
+from tfparallel_operator.core import replicas
+from tfparallel_operator.local import archive, cluster_checks, key_maps, overrides, user_module
+from tfparallel_trainer.contract import source_code
+from tfparallel_trainer.contract import user_module as interface
 
 _UNUSED_KINDS = ("PersistentVolumeClaim", "Namespace")
 """Kinds that a job's file may bring for the cluster and that a folder makes up for here."""
@@ -32,10 +34,15 @@ class Source:
     """What a cluster would do and this machine does not, one sentence each."""
     secrets: key_maps.KeyMaps = dataclasses.field(default_factory=dict)
     """The Secrets of its file."""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Variables of every process of this run; they win over those of the job."""
 
 
 def read(
-    path: pathlib.Path, assignments: Sequence[str] = (), folder: pathlib.Path | None = None
+    path: pathlib.Path,
+    assignments: Sequence[str] = (),
+    folder: pathlib.Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Source:
     """Read and check a job's file.
 
@@ -43,13 +50,14 @@ def read(
         path: the file.
         assignments: changes to fields of the job, as `--set` takes them.
         folder: where the user's own files lie; None: where the job's file lies.
+        environment: variables of every process of this run.
 
     Raises:
         SpecError: with a sentence for each problem.
     """
     documents = load.parse_documents(read_text(path), str(path))
     document = overrides.apply(load.find_job(documents, str(path)), assignments)
-    return build(document, folder or path.resolve().parent, documents, assignments)
+    return build(document, folder or path.resolve().parent, documents, assignments, environment)
 
 
 def build(
@@ -57,6 +65,7 @@ def build(
     folder: pathlib.Path,
     documents: Sequence[Mapping[str, Any]] = (),
     assignments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Source:
     """Check a job.
 
@@ -65,6 +74,7 @@ def build(
         folder: where the user's own files lie.
         documents: what the job's file holds: the job and others.
         assignments: the changes that the document has by now.
+        environment: variables of every process of this run.
 
     Raises:
         SpecError: with a sentence for each problem.
@@ -78,7 +88,12 @@ def build(
         folder=folder.resolve(),
         config_maps={**config_maps, **unpacked},
         secrets=key_maps.of_kind(key_maps.Kind.SECRET, documents),
-        notes=(*_notes(job, documents), *_limits(job, bounded)),
+        notes=(
+            *_notes(job, documents),
+            *_limits(job, bounded),
+            *map(str, cluster_checks.find_warnings(job)),
+        ),
+        environment=environment or {},
     )
     problems = list(_problems(source))
     if problems:
@@ -86,20 +101,33 @@ def build(
     return source
 
 
-def module_text(source: Source, trainer: job_file.TrainerSpec) -> str:
-    """Read the user's module.
+def module_text(source: Source, trainer: trainer_spec.Trainer) -> str:
+    """Read the user's module."""
+    content = _files(source, trainer).read(trainer.module) or b""
+    return content.decode(errors="replace")
+
+
+def check_packed_module(job: types.TFParallelJob, folder: pathlib.Path) -> None:
+    """Check the module of a job that a cluster runs from the files of a folder.
+
+    Its packages are those of the image. An image of the user's may have another Python, which
+    reads the module in its own way: then nothing is sure.
 
     Raises:
-        SpecError: it cannot be read.
+        SpecError: with a sentence for each problem.
     """
-    files = code(source, trainer)
-    if files is None:
-        return read_text(source.folder / trainer.module)
-    content = files[trainer.module]
-    return content if isinstance(content, str) else content.decode(errors="replace")
+    containers = _trainer_containers(job)
+    if job.spec.trainer is None or not containers or any(one.image for one in containers):
+        return
+    files = user_module.files_of_folder(folder)
+    problems = user_module.find_problems(
+        job.spec.trainer.module, files, _required_functions(job), has_packages=False
+    )
+    if problems:
+        raise load.SpecError(*problems)
 
 
-def code(source: Source, trainer: job_file.TrainerSpec) -> key_maps.KeyMap | None:
+def code(source: Source, trainer: trainer_spec.Trainer) -> key_maps.KeyMap | None:
     """Return the module's files where the job's file brings them; None: they are in the folder."""
     return source.config_maps.get(_config_map(trainer.source))
 
@@ -206,4 +234,52 @@ def _problems(source: Source) -> list[str]:
             problems.append(
                 f"spec.trainer.module: received {spec.trainer.module!r}; no such file in {place}"
             )
+        else:
+            problems += _module_problems(source, spec.trainer)
     return problems
+
+
+def _required_functions(job: types.TFParallelJob) -> Sequence[str]:
+    is_custom = replicas.strategy(job) is types.Strategy.CUSTOM
+    return (*interface.REQUIRED, *((interface.BUILD_STRATEGY,) if is_custom else ()))
+
+
+def _module_problems(source: Source, trainer: trainer_spec.Trainer) -> list[str]:
+    containers = _trainer_containers(source.job)
+    if not containers:
+        return []
+    variables = {variable.name for one in containers for variable in one.env}
+    variables |= {*source.environment, *(variable.name for variable in trainer.env)}
+    elsewhere = "PYTHONPATH" in variables or any(one.working_dir for one in containers)
+    return user_module.find_problems(
+        trainer.module,
+        _files(source, trainer),
+        _required_functions(source.job),
+        has_packages=not elsewhere,
+    )
+
+
+def _trainer_containers(job: types.TFParallelJob) -> list[pods.Container]:
+    """Return the containers of the roles that run the shipped trainer on the user's module."""
+    found = []
+    for role, spec in job.spec.tf_replica_specs.items():
+        listed = load.parse_template(spec.template or {}).spec.containers
+        trains = next((one for one in listed if one.name == names.CONTAINER), None)
+        container = trains or pods.Container(name=names.CONTAINER)
+        if role is not types.Role.PS and not container.command and not container.args:
+            found.append(container)
+    return found
+
+
+def _files(source: Source, trainer: trainer_spec.Trainer) -> user_module.SourceFiles:
+    """Return the files that a replica may import: those of the source, and of the job's folder."""
+    brought = code(source, trainer) or {}
+
+    def read(path: str) -> bytes | None:
+        content = brought.get(path)
+        if content is None:
+            return user_module.read_file(source.folder / path)
+        return content.encode() if isinstance(content, str) else content
+
+    below = user_module.folder_names(source.folder)
+    return user_module.SourceFiles(read, {*below, *map(user_module.import_name, brought)})

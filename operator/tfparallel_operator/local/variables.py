@@ -1,10 +1,12 @@
 """The variables of a container: written, or taken from objects of the job's file or from here."""
 
 import dataclasses
-from collections.abc import Mapping
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfparallel_operator.api import load, pods
+from tfparallel_operator.api import load, pods, trainer_rules
 from tfparallel_operator.local import key_maps, text
 
 _REFERENCES = {
@@ -15,6 +17,9 @@ _REFERENCES = {
 }
 
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
     """Where values come from that a container does not write itself."""
@@ -23,6 +28,8 @@ class Sources:
     """What the job's file brings."""
     environment: Mapping[str, str]
     """The variables of `tfparallel run`."""
+    overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Variables of this run, which win over the container's."""
 
 
 def resolve(container: pods.Container, sources: Sources) -> dict[str, str]:
@@ -36,11 +43,56 @@ def resolve(container: pods.Container, sources: Sources) -> dict[str, str]:
         variables |= _all_keys(entry, sources)
     for variable in container.env:
         value: str | None = text.expand(variable.value, variables)
-        if variable.value_from is not None:
+        if variable.name in sources.overrides:
+            value = sources.overrides[variable.name]
+        elif variable.value_from is not None:
             value = _value(variable.name, variable.value_from, sources)
         if value is not None:
             variables[variable.name] = value
+    return {**variables, **sources.overrides}
+
+
+def parse_overrides(
+    assignments: Sequence[str], files: Sequence[pathlib.Path], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of `--env` and `--env-file`: NAME=VALUE, or NAME of the environment.
+
+    Args:
+        assignments: those of `--env`, which win.
+        files: those of `--env-file`, with an assignment a line; later ones win.
+        environment: the variables of `tfparallel run`.
+
+    Raises:
+        SpecError: with a sentence for each problem.
+    """
+    placed = [line for file in files for line in _assignments_of(file)]
+    placed += [(f"--env {assignment.partition('=')[0]}", assignment) for assignment in assignments]
+    variables, problems = {}, []
+    for place, assignment in placed:
+        name, equals, value = assignment.partition("=")
+        if not _NAME.fullmatch(name):
+            problems.append(f"{place}: received the name {name!r}; write NAME=VALUE")
+        elif name in trainer_rules.RESERVED_VARIABLES:
+            problems.append(f"{place}: the operator sets {name}; remove it")
+        elif not equals and name not in environment:
+            problems.append(f"{place}: {name} is not set here; write {name}=VALUE, or set it")
+        else:
+            variables[name] = value if equals else environment[name]
+    if problems:
+        raise load.SpecError(*problems)
     return variables
+
+
+def _assignments_of(file: pathlib.Path) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each assignment of a file."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise load.SpecError(f"--env-file {file}: {reason}; give a file of NAME=VALUE") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield f"--env-file {file}:{number}", line.lstrip()
 
 
 def _all_keys(entry: Mapping[str, Any], sources: Sources) -> dict[str, str]:
@@ -54,8 +106,7 @@ def _all_keys(entry: Mapping[str, Any], sources: Sources) -> dict[str, str]:
         if found is None and not reference.get("optional"):
             raise load.SpecError(
                 f"envFrom: {kind} {name!r} is not in the job's file; add it there after a line with"
-                " ---, or set optional to true and its variables in the environment of tfparallel"
-                " run, which replicas inherit"
+                " ---, or set optional to true and pass its variables by --env or --env-file"
             )
         prefix = entry.get("prefix") or ""
         keys = {f"{prefix}{key}": value for key, value in (found or {}).items()}
@@ -79,8 +130,8 @@ def _value(name: str, value_from: Mapping[str, Any], sources: Sources) -> str | 
     if name in sources.environment:
         return sources.environment[name]
     raise load.SpecError(
-        f"env {name}: valueFrom is {described}, which is not in the job's file; set {name} in the"
-        " environment of tfparallel run, or give it a value"
+        f"env {name}: valueFrom is {described}, which is not in the job's file; pass the value by"
+        f" --env {name}=VALUE or --env-file"
     )
 
 

@@ -10,7 +10,7 @@ from testing import sources
 from testing.operator import local_jobs as jobs
 from testing.operator import objects
 from tfparallel_operator.api import load, names
-from tfparallel_operator.local import run, source
+from tfparallel_operator.local import run, source, variables
 
 TOKEN = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "store", "key": "token"}}}
 
@@ -27,7 +27,7 @@ def printing(line: str, **trainer: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
-    (tmp_path / "model.py").touch()
+    (tmp_path / "model.py").write_text(jobs.MODULE)
     return tmp_path
 
 
@@ -53,6 +53,67 @@ async def test_values_come_from_the_environment_of_the_run(
 
 
 @pytest.mark.usefixtures("processes")
+async def test_variables_of_the_run_win_in_every_process(folder: pathlib.Path) -> None:
+    joined = {"name": "JOINED", "value": "$(TOKEN)/$(MODE)"}
+    env = [TOKEN, {"name": "MODE", "value": "slow"}, joined]
+    document = printing("echo $JOINED $MODE $NEW", env=env)
+    document["spec"]["tfReplicaSpecs"]["Worker"] = document["spec"]["tfReplicaSpecs"]["Chief"]
+    file = jobs.write(folder, document)
+    environment = {"TOKEN": "mine", "MODE": "fast", "NEW": "1"}
+    recorder = jobs.Recorder()
+    await run.run(source.read(file, environment=environment), folder / "out", recorder)
+    assert set(recorder.lines) <= {(name, "mine/fast fast 1") for name in ("chief-0", "worker-0")}
+    assert recorder.of("chief-0") == ["mine/fast fast 1"]
+
+
+def test_variables_come_from_options_files_and_the_environment(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "variables"
+    file.write_text("# Keys\n\nTOKEN=from the file\n  URL=http://x/?a=b # c\nUSER\nEMPTY=\n")
+    assignments = ["TOKEN=from an option", "HOME"]
+    assert variables.parse_overrides(assignments, [file], {"USER": "me", "HOME": "/me"}) == {
+        "TOKEN": "from an option",
+        "URL": "http://x/?a=b # c",
+        "USER": "me",
+        "EMPTY": "",
+        "HOME": "/me",
+    }
+
+
+@pytest.mark.parametrize(
+    ("assignment", "problem"),
+    [
+        ("1=2", "received the name '1'; write NAME=VALUE"),
+        ("=2", "received the name ''; write NAME=VALUE"),
+        ("TF_CONFIG=x", "the operator sets TF_CONFIG; remove it"),
+        ("TOKEN", "TOKEN is not set here; write TOKEN=VALUE, or set it"),
+    ],
+)
+def test_a_variable_that_cannot_be_set_is_named_with_its_place(
+    tmp_path: pathlib.Path, assignment: str, problem: str
+) -> None:
+    file = tmp_path / "variables"
+    file.write_text(f"A=1\n{assignment}\n")
+    with pytest.raises(load.SpecError) as caught:
+        variables.parse_overrides([assignment], [file], {})
+    name = assignment.partition("=")[0]
+    assert caught.value.problems == (
+        f"--env-file {file}:2: {problem}",
+        f"--env {name}: {problem}",
+    )
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"\xff", "not UTF-8")])
+def test_a_file_of_variables_that_cannot_be_read_is_named(
+    tmp_path: pathlib.Path, content: bytes | None, reason: str
+) -> None:
+    file = tmp_path / "variables"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(load.SpecError, match=f"--env-file {file}: {reason}.*; give a file"):
+        variables.parse_overrides([], [file], {})
+
+
+@pytest.mark.usefixtures("processes")
 async def test_what_is_optional_may_be_absent(folder: pathlib.Path) -> None:
     optional = {"name": "store", "optional": True}
     variable = {"name": "A", "valueFrom": {"configMapKeyRef": {**optional, "key": "a"}}}
@@ -66,7 +127,7 @@ async def test_what_is_optional_may_be_absent(folder: pathlib.Path) -> None:
         (
             {"env": [TOKEN]},
             "spec.trainer: env TOKEN: valueFrom is key 'token' of Secret 'store', which is not in"
-            " the job's file; set TOKEN in the environment of tfparallel run, or give it a value",
+            " the job's file; pass the value by --env TOKEN=VALUE or --env-file",
         ),
         (
             {"envFrom": [{"secretRef": {"name": "store"}}]},

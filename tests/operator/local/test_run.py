@@ -81,7 +81,7 @@ async def test_a_permanent_failure_names_replica_code_and_reason(tmp_path: pathl
 
 
 async def test_what_a_replica_says_of_its_end_is_told(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "model.py").touch()
+    (tmp_path / "model.py").write_text(jobs.MODULE)
     command = jobs.shell('echo "a weight is lost." > $TFPARALLEL_FAILURE_FILE; exit 66')
     outcome, _ = await jobs.finish(tmp_path, jobs.job({"Worker": command}, trainer={"epochs": 1}))
     assert _failure(outcome) == (
@@ -358,7 +358,7 @@ async def test_a_process_knows_when_it_is_killed(
 
 
 async def test_the_shipped_trainer_finds_its_files(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "model.py").touch()
+    (tmp_path / "model.py").write_text(jobs.MODULE)
     names_shown = (environment.JOB_FILE, environment.SOURCE_DIR, environment.OUTPUT_DIR)
     show = " ".join(f"${name}" for name in names_shown)
     chief = jobs.shell(f"pwd; for file in {show}; do echo $file; done; cat ${names_shown[0]}")

@@ -47,8 +47,8 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "value-from",
         _container(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
-        f"{_TEMPLATE}env A: valueFrom is fieldRef, which is not in the job's file; set A in the"
-        " environment of tfparallel run, or give it a value",
+        f"{_TEMPLATE}env A: valueFrom is fieldRef, which is not in the job's file; pass the value"
+        " by --env A=VALUE or --env-file",
     ),
     (
         "env-from",
@@ -75,6 +75,18 @@ BAD: list[tuple[str, Any, str]] = [
         "nameless-variable",
         _container(env=[{"value": "3"}]),
         f"{_CONTAINER}env[0].name: missing; it is required",
+    ),
+    (
+        "quantity",
+        _container(resources={"limits": {"memory": "4Gigs"}}),
+        f"{_CONTAINER}resources.limits.memory: received '4Gigs'; write a quantity, such as 4Gi, 2"
+        " or 500m",
+    ),
+    (
+        "request-above-limit",
+        _container(resources={"requests": {"cpu": "1.5"}, "limits": {"cpu": "1000m"}}),
+        f"{_CONTAINER}resources.requests.cpu: received '1.5', which is above the limit '1000m';"
+        " lower the request, or raise the limit",
     ),
     (
         "containers-as-text",
@@ -145,10 +157,10 @@ async def test_each_role_with_a_problem_has_its_sentence(tmp_path: pathlib.Path)
 
 def test_the_module_may_lie_in_a_config_map_of_the_file(tmp_path: pathlib.Path) -> None:
     document = _trainer(source={"configMap": {"name": "code"}}, module="model.py")
-    files = {"model.py": "pass", "other.py": "pass"}
+    files = {"model.py": jobs.MODULE, "other.py": "pass"}
     config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": files}
     given = source.read(jobs.write(tmp_path, document, config_map))
-    assert given.config_maps == {"code": {"model.py": "pass", "other.py": "pass"}}
+    assert given.config_maps == {"code": {"model.py": jobs.MODULE, "other.py": "pass"}}
     del files["model.py"]
     with pytest.raises(load.SpecError, match=r"received 'model\.py'; no such file in ConfigMap"):
         source.read(jobs.write(tmp_path, document, config_map))
@@ -156,7 +168,8 @@ def test_the_module_may_lie_in_a_config_map_of_the_file(tmp_path: pathlib.Path) 
 
 def test_what_only_a_cluster_does_is_noted(tmp_path: pathlib.Path) -> None:
     sidecar = {"name": "proxy", "image": "none"}
-    template = jobs.template(["true"], pod_spec={"initContainers": [{"name": "fetch"}]})
+    fetch = {"name": "fetch", "image": "none"}
+    template = jobs.template(["true"], pod_spec={"initContainers": [fetch]})
     template["spec"]["containers"].append(sidecar)
     service = {"kind": "Service", "metadata": {"name": "key"}}
     claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
@@ -166,6 +179,45 @@ def test_what_only_a_cluster_does_is_noted(tmp_path: pathlib.Path) -> None:
         "Service 'key' of the file needs a cluster and is left out",
         "Worker: only the container tensorflow runs here, not fetch, proxy",
     )
+
+
+_IMAGE = "spec.tfReplicaSpecs.Worker.template.spec.containers.0.image"
+
+
+@pytest.mark.parametrize(
+    "image", ["Nope/Case", "a b:1", "a:", "a:b:c", "a//b", "a@sha256:12", "-a"]
+)
+def test_an_image_that_no_cluster_can_pull_is_noted(tmp_path: pathlib.Path, image: str) -> None:
+    document = jobs.job({"Worker": {"template": jobs.template(["true"], image=image)}})
+    [note] = source.read(jobs.write(tmp_path, document)).notes
+    assert note.startswith(f"{_IMAGE}: received {image!r}, which no cluster can pull; write")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "none",
+        "python:3.11",
+        "a/b_c/d--e:V1.0_x",
+        "localhost:5000/a",
+        "Registry.example/a",
+        f"r.io:80/a:1@sha256:{'0' * 64}",
+    ],
+)
+def test_an_image_that_a_cluster_may_pull_is_not_noted(tmp_path: pathlib.Path, image: str) -> None:
+    document = jobs.job({"Worker": {"template": jobs.template(["true"], image=image)}})
+    assert source.read(jobs.write(tmp_path, document)).notes == ()
+
+
+def test_a_container_needs_an_image_unless_it_is_the_trainers(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(jobs.MODULE)
+    template = {"spec": {"containers": [{"name": "tensorflow", "command": ["true"]}]}}
+    document = jobs.job({"Worker": {"template": template}})
+    assert source.read(jobs.write(tmp_path, document)).notes == (
+        f"{_IMAGE}: missing; a cluster needs it: write REGISTRY/NAME:TAG",
+    )
+    document["spec"]["trainer"] = {"epochs": 1}
+    assert source.read(jobs.write(tmp_path, document)).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -226,7 +278,7 @@ def test_an_override_that_cannot_be_made_is_told(
 
 
 def test_overrides_change_make_and_remove_fields(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "model.py").touch()
+    (tmp_path / "model.py").write_text(jobs.MODULE)
     file = jobs.write(tmp_path, _trainer(seed=4))
     overrides = [
         "spec.trainer.epochs=null",

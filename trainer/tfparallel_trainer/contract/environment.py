@@ -35,7 +35,8 @@ PROGRESS_CA_FILE = "TFPARALLEL_PROGRESS_CA_FILE"
 """File with the certificates that the progress address is trusted by."""
 
 PROGRESS_SECONDS = "TFPARALLEL_PROGRESS_SECONDS"
-"""Shortest time between two reports, in whole seconds; absent: `progress.MIN_INTERVAL_SECONDS`.
+"""Shortest time between two reports, in seconds, such as 0.1; absent:
+`progress.MIN_INTERVAL_SECONDS`.
 One machine that runs one job takes them more often than a cluster's operator."""
 
 GRACE_SECONDS = "TFPARALLEL_GRACE_SECONDS"

@@ -1,0 +1,154 @@
+"""Runs that exist already, compared by what the trainer recorded of them."""
+
+import dataclasses
+import datetime
+import json
+import pathlib
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import table as rich_table
+from rich import text as rich_text
+
+from tfparallel.compare import measure, text, verdict
+from tfparallel.terminal import display
+from tfparallel_operator.api import load
+from tfparallel_trainer.contract import outputs
+
+_NO_METRICS = {"input_wait"}
+"""Figures of the train log that say nothing of the model."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a run stood at the end of an epoch, at an evaluation, or at its end."""
+
+    step: int
+    seconds: float
+    """Since the first record."""
+    values: Mapping[str, float]
+    """Loss and metrics; those of the evaluation begin with val_."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What a run recorded."""
+
+    name: str
+    marks: Sequence[Mark]
+    speed: float | None
+    """Examples a second, the median of all reports."""
+
+    @property
+    def values(self) -> list[Mapping[str, float]]:
+        """Loss and metrics of all marks."""
+        return [mark.values for mark in self.marks]
+
+    def first(self, target: measure.Target) -> Mark | None:
+        """Return the first mark that is as good as the target."""
+        met = (mark for mark in self.marks if target.met_by(mark.values))
+        return next(met, None)
+
+    def last(self, metric: str) -> float | None:
+        """Return the last value of a metric."""
+        known = [mark.values[metric] for mark in self.marks if metric in mark.values]
+        return known[-1] if known else None
+
+
+def compare(places: Mapping[str, pathlib.Path], target: measure.Target | None) -> None:
+    """Show a table of runs, and which reaches the target first.
+
+    Args:
+        places: where the results of each run lie, by its name.
+        target: None: the loss that all reach.
+
+    Raises:
+        SpecError: a run recorded nothing, or the target names no metric of theirs.
+    """
+    runs = [read(name, folder) for name, folder in places.items()]
+    known = set.union(*(set(values) for run in runs for values in run.values))
+    if target is not None and target.metric not in known:
+        raise load.SpecError(
+            f"--target {target.metric}: the runs have {', '.join(sorted(known))}; give one of them"
+        )
+    target = target or measure.common_target([run.values for run in runs])
+    out, _ = display.consoles()
+    out.print(table(runs, target))
+    if target is not None:
+        out.print(conclusion(runs, target), soft_wrap=True)
+
+
+def read(name: str, folder: pathlib.Path) -> Run:
+    """Read the records of a run.
+
+    Raises:
+        SpecError: it recorded no step, or not as the trainer does.
+    """
+    file = folder / outputs.TRAIN_LOG
+    try:
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        measured = [line for line in lines if line["event"] in ("train", "evaluation")]
+        marks = list(_marks(measured))
+        speeds = [float(speed) for line in measured if (speed := line.get("examplesPerSecond"))]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise load.SpecError(f"{file}: not the log of a run; give the folder of a run") from error
+    if not marks:
+        raise load.SpecError(f"{name}: the run has recorded no step; give one that has trained")
+    return Run(name, marks, statistics.median(speeds) if speeds else None)
+
+
+def _marks(lines: Sequence[Mapping[str, Any]]) -> Iterator[Mark]:
+    """Yield evaluations, ends of epochs and the end: a loss within an epoch is of few steps."""
+    epoch = 0
+    for number, line in enumerate(lines, 1):
+        is_evaluation = line["event"] == "evaluation"
+        is_end = line["epoch"] > epoch or number == len(lines)
+        if not is_evaluation and not is_end:
+            continue
+        epoch = max(epoch, line["epoch"])
+        prefix = measure.EVALUATED if is_evaluation else ""
+        values = {
+            f"{prefix}{name}": float(value)
+            for name, value in line["metrics"].items()
+            if name not in _NO_METRICS
+        }
+        seconds = (_time(line) - _time(lines[0])).total_seconds()
+        yield Mark(int(line["step"]), seconds, values)
+
+
+def _time(line: Mapping[str, Any]) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(line["time"])
+
+
+def table(runs: Sequence[Run], target: measure.Target | None) -> rich_table.Table:
+    """Return a row for each run."""
+    shown = rich_table.Table("Run", "Steps", "Seconds", "Examples/s")
+    if target is not None:
+        shown.add_column(f"Until {target.name}, s")
+        shown.add_column(f"Last {target.metric}")
+    for run in runs:
+        last = run.marks[-1]
+        row = [str(last.step), text.number(last.seconds), _number(run.speed)]
+        if target is not None:
+            mark = run.first(target)
+            row += [
+                _number(None if mark is None else mark.seconds),
+                _number(run.last(target.metric)),
+            ]
+        shown.add_row(rich_text.Text(run.name, overflow="fold"), *row)
+    return shown
+
+
+def _number(value: float | None) -> str:
+    return text.NOTHING if value is None else text.number(value)
+
+
+def conclusion(runs: Sequence[Run], target: measure.Target) -> str:
+    """Say which run reaches the target first."""
+    reached = [(run.name, mark) for run in runs if (mark := run.first(target)) is not None]
+    contenders = [
+        verdict.Contender(name, verdict.Figure(mark.seconds, None), verdict.Figure(mark.step, None))
+        for name, mark in reached
+    ]
+    return verdict.sentence(target.name, contenders)
