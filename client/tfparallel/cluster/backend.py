@@ -68,7 +68,7 @@ class ClusterBackend:
             SpecError: the API server refuses an object as wrong.
             Failure: it refuses, or a job of the name exists.
         """
-        return await creation.submit(creation.Cluster(self._api, self.context), bundle)
+        return await creation.submit(self._api, self.context, bundle)
 
     async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
         """Return the jobs of the namespace, or of all namespaces, by name."""
