@@ -9,6 +9,7 @@ from tfparallel.cli import options
 from tfparallel.cluster import access, backend
 from tfparallel.terminal import display
 from tfparallel.terminal import status as terminal
+from tfparallel_operator import wall_clock
 
 
 @click.command("status")
@@ -58,7 +59,7 @@ def _print_jobs(
     else:
         wide = output_format == options.Format.WIDE
         out, _ = display.consoles()
-        out.print(terminal.jobs_table(jobs, terminal.utc_now(), everywhere=everywhere, wide=wide))
+        out.print(terminal.jobs_table(jobs, wall_clock.utc_now(), everywhere=everywhere, wide=wide))
 
 
 async def _show(cluster: backend.ClusterBackend, name: str, output_format: str) -> None:

@@ -1,10 +1,10 @@
 """What a place knows of a job, and the diagnosis of it."""
 
 import contextlib
-import datetime
 
 from tfparallel import backend, errors, models
 from tfparallel.diagnosis import findings, rules
+from tfparallel_operator import wall_clock
 
 _LINES = 6
 """Of a log, as evidence."""
@@ -24,7 +24,7 @@ async def diagnose_job(place: backend.Backend, name: str) -> findings.Diagnosis:
         events=await place.list_events(job),
         last_lines=await _read_last_lines(place, job, replicas),
         operators=await place.list_operators() if job.status.state is None else None,
-        now=datetime.datetime.now(datetime.UTC),
+        now=wall_clock.utc_now(),
     )
     return rules.diagnose(facts)
 
