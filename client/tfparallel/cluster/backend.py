@@ -134,7 +134,7 @@ class ClusterBackend:
         return sorted((objects.parse_pod(body) for body in bodies), key=_place)
 
     async def list_events(self, job: models.Job) -> Sequence[models.Event]:
-        """Return what was reported of a job and its objects, oldest first.
+        """Return what was reported of a job, its objects and its claims, oldest first.
 
         Events live an hour by the API server's default.
         """
@@ -142,6 +142,15 @@ class ClusterBackend:
             listing = await self._api.list(resources.EVENTS, job.namespace)
         mine = (body for body in listing.items if _is_about(body.get("regarding", {}), job))
         return sorted((objects.parse_event(body) for body in mine), key=lambda event: event.time)
+
+    async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
+        """Return the claims of a job that exist; none without the right to read them."""
+        claims = []
+        for name in sorted(objects.claim_names(job)):
+            with contextlib.suppress(api_errors.ApiError):
+                body = await self._api.get(resources.CLAIMS.path(job.namespace, name))
+                claims.append(objects.parse_claim(body))
+        return claims
 
     async def read_logs(
         self, replica: models.Replica, job: models.Job, *, follow: bool, tail: int | None
@@ -200,10 +209,14 @@ def _is_owned(body: api.Object, job: models.Job) -> bool:
 
 
 def _is_about(regarding: Mapping[str, Any], job: models.Job) -> bool:
-    """Whether an event is about the job or an object with a name that begins with the job's."""
-    if regarding.get("kind") == names.KIND:
+    """Whether an event is about the job, a claim of it or an object that has the job's name."""
+    kind, name = regarding.get("kind"), str(regarding.get("name", ""))
+    if kind == names.KIND:
         return regarding.get("uid") == job.uid
-    name = str(regarding.get("name", ""))
+    if kind == "PersistentVolumeClaim":
+        return name in objects.claim_names(job)
+    if kind == "Workload":
+        return name == f"{names.SINGULAR}-{job.name}"
     return any(name.startswith(f"{job.name}-{role}-") for role in _ROLES) or name == job.name
 
 

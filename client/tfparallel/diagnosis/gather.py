@@ -22,6 +22,7 @@ async def diagnose_job(place: backend.Backend, name: str) -> findings.Diagnosis:
         job=job,
         replicas=replicas,
         events=await place.list_events(job),
+        claims=await place.list_claims(job),
         last_lines=await _read_last_lines(place, job, replicas),
         operators=await place.list_operators() if job.status.state is None else None,
         now=wall_clock.utc_now(),

@@ -1,11 +1,11 @@
 """From what is known of a job to one sentence. Pure."""
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tfparallel import logs, models
 from tfparallel.cluster import answers
-from tfparallel.diagnosis import findings, pace, pending
+from tfparallel.diagnosis import endings, findings, pace, pending
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import conditions, failure, remedies
@@ -56,7 +56,7 @@ def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
         return None
     cause, remedy = remedies.split(condition.message)
     sentence = f"{facts.job.name} failed {facts.age(condition.last_transition_time)} ago: {cause}"
-    evidence = [findings.describe_condition(condition, facts), *_exits(facts)]
+    evidence = [findings.describe_condition(condition, facts), *endings.list_exits(facts)]
     evidence += findings.describe_lines(facts)
     remedy = _remedy_of_failure(facts, condition, remedy)
     return findings.Diagnosis(findings.Kind.FAILED, sentence, remedy, tuple(evidence))
@@ -155,14 +155,13 @@ def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
     )
     if condition is None or not waits or condition.status is not job_status.Truth.FALSE:
         return None
-    age = facts.age(condition.last_transition_time)
-    sentence = f"{facts.job.name} has waited for {age} in {remedies.shorten(condition.message)}"
-    remedy = remedies.find(condition.message)
-    return findings.Diagnosis(
+    return _explain(
+        facts,
+        condition,
         findings.Kind.QUEUED,
-        sentence,
-        remedy or "Wait until Kueue admits it, or choose another queue.",
-        (findings.describe_condition(condition, facts),),
+        lead="has waited for {age} in",
+        remedy=remedies.find(condition.message)
+        or "Wait until Kueue admits it, or choose another queue.",
     )
 
 
@@ -170,14 +169,12 @@ def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.CREATION_REFUSED)
     if condition is None:
         return None
-    cause, remedy = remedies.split(condition.message)
-    age = facts.age(condition.last_transition_time)
-    sentence = f"{facts.job.name} has waited for {age}: {cause}"
-    return findings.Diagnosis(
+    return _explain(
+        facts,
+        condition,
         findings.Kind.REFUSED,
-        sentence,
-        remedy or "Correct what the message names: the operator tries again by itself.",
-        (findings.describe_condition(condition, facts),),
+        lead="has waited for {age}:",
+        remedy="Correct what the message names: the operator tries again by itself.",
     )
 
 
@@ -186,13 +183,13 @@ def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
     wait = pending.find_wait(facts)
     if condition is None or (wait is not None and wait.words):
         return None
-    cause, remedy = remedies.split(condition.message)
-    evidence = (findings.describe_condition(condition, facts), *findings.describe_lines(facts))
-    return findings.Diagnosis(
+    return _explain(
+        facts,
+        condition,
         findings.Kind.STALLED,
-        f"{facts.job.name} has stalled: {cause}",
-        remedy or f"Read what the coordinator wrote last: `tfparallel logs {facts.job.name}`.",
-        evidence,
+        lead="has stalled:",
+        remedy=f"Read what the coordinator wrote last: `tfparallel logs {facts.job.name}`.",
+        more=findings.describe_lines(facts),
     )
 
 
@@ -201,7 +198,7 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
     if condition is None:
         return None
     cause, remedy = remedies.split(condition.message)
-    evidence = [findings.describe_condition(condition, facts), *_exits(facts)]
+    evidence = [findings.describe_condition(condition, facts), *endings.list_exits(facts)]
     sentence = f"{facts.job.name} restarts as attempt {facts.status.attempt}"
     begins_at = facts.status.attempt_time
     if begins_at is not None and begins_at > facts.now:
@@ -258,24 +255,39 @@ def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.SPEC_INVALID)
     if condition is None:
         return None
-    sentence = f"{facts.job.name} goes on with its last valid spec: {condition.message}"
-    remedy = "Correct the field and apply the job again."
-    evidence = (findings.describe_condition(condition, facts),)
-    return findings.Diagnosis(findings.Kind.REFUSED, sentence, remedy, evidence)
+    return _explain(
+        facts,
+        condition,
+        findings.Kind.REFUSED,
+        lead="goes on with its last valid spec:",
+        remedy="Correct the field and apply the job again.",
+    )
 
 
-def _exits(facts: findings.Facts) -> list[findings.Evidence]:
-    """Return the newest failed exit of each role."""
-    lasts = (counts.last_exit for counts in facts.status.replicas.values())
-    return [
-        findings.Evidence(
-            findings.Source.EXIT,
-            f"{last.replica} exited with {last.code} ({last.reason})"
-            + ("" if last.time is None else f" {facts.age(last.time)} ago"),
-        )
-        for last in lasts
-        if last is not None
-    ]
+def _explain(
+    facts: findings.Facts,
+    condition: job_status.Condition,
+    kind: findings.Kind,
+    *,
+    lead: str,
+    remedy: str,
+    more: Iterable[findings.Evidence] = (),
+) -> findings.Diagnosis:
+    """Return the diagnosis that a condition gives.
+
+    Args:
+        facts: what is known of the job.
+        condition: has the cause, and often the remedy, in its message.
+        kind: of the diagnosis.
+        lead: what stands between the job's name and the cause; {age} is that of the condition.
+        remedy: where the message has none.
+        more: evidence besides the condition.
+    """
+    cause, known = remedies.split(condition.message)
+    begin = lead.format(age=facts.age(condition.last_transition_time))
+    sentence = f"{facts.job.name} {begin} {remedies.shorten(cause)}"
+    evidence = (findings.describe_condition(condition, facts), *more)
+    return findings.Diagnosis(kind, sentence, known or remedy, evidence)
 
 
 _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (

@@ -105,6 +105,10 @@ class LocalBackend:
                 job = newer
                 yield job
 
+    async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
+        """Return none: here claims are folders."""
+        return ()
+
     async def list_operators(self) -> Sequence[models.Operator] | None:
         """Return None: here no operator is needed."""
         return None
