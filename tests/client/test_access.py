@@ -13,7 +13,7 @@ from testing.operator import harness
 from tfparallel import errors
 from tfparallel.cluster import access, answers
 from tfparallel_operator.api import load
-from tfparallel_operator.api_server import credentials
+from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
 
 
@@ -99,7 +99,8 @@ CONTEXT = access.Context(
     ("status", "message", "sentence"),
     [
         (0, "no answer from the API server to GET /x: refused", "kubectl cluster-info"),
-        (404, "the server could not find the requested resource", "helm install"),
+        (0, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed", "certificate-authority-data"),
+        (404, "", "helm install"),
         (503, "etcd is away", "busy: etcd is away. Try again"),
         (418, "a teapot", "refused: a teapot"),
     ],
@@ -115,6 +116,20 @@ def test_a_field_that_the_cluster_does_not_know_asks_for_an_upgrade() -> None:
     sentence = r"has no field 'spec\.trainer\.source\.archive'"
     with pytest.raises(load.SpecError, match=sentence), answers.explained(CONTEXT):
         raise api_errors.Invalid(words)
+
+
+async def test_a_kind_that_a_real_server_does_not_know(place: harness.Place) -> None:
+    things = resources.Resource("nowhere.example/v1", "things")
+    with pytest.raises(api_errors.NotFound) as refusal:
+        await place.api.list(things, place.namespace)
+    assert "is not installed in" in answers.sentence(refusal.value, CONTEXT)
+
+
+async def test_a_namespace_that_a_real_server_does_not_know(place: harness.Place) -> None:
+    manifest = {"metadata": {"name": "x"}, "data": {}}
+    with pytest.raises(api_errors.NotFound) as refusal:
+        await place.api.create(resources.CONFIG_MAPS, "nowhere", manifest)
+    assert "namespace 'nowhere' does not exist" in answers.sentence(refusal.value, CONTEXT)
 
 
 async def test_expired_credentials_and_missing_rights_are_told(

@@ -5,6 +5,8 @@ import difflib
 import importlib
 import os
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import yaml
 
@@ -43,10 +45,14 @@ def find(choice: Choice) -> Context:
         Failure: no cluster can be reached with what is there.
     """
     files = choice.kubeconfig or os.environ.get("KUBECONFIG") or _default_file()
-    exists = any(pathlib.Path(file).exists() for file in files.split(os.pathsep) if file)
+    exists = any(path.exists() for path in _paths(files))
     try:
         if not exists and choice.kubeconfig is None and choice.context is None:
             return _of_pod(files, choice)
+        if not exists:
+            raise errors.Failure(
+                f"kubeconfig {files!r} does not exist. Correct --kubeconfig or KUBECONFIG"
+            )
         name, namespace = _find_context(files, choice.context)
         return Context(
             name=name,
@@ -55,6 +61,10 @@ def find(choice: Choice) -> Context:
         )
     except credentials.CredentialsError as error:
         raise errors.Failure(str(error)) from error
+
+
+def _paths(files: str) -> list[pathlib.Path]:
+    return [pathlib.Path(file) for file in files.split(os.pathsep) if file]
 
 
 def _default_file() -> str:
@@ -74,6 +84,7 @@ def _of_pod(files: str, choice: Choice) -> Context:
 def _find_context(files: str, wished: str | None) -> tuple[str, str]:
     """Return the name and the namespace of a context, or of the current one."""
     config = importlib.import_module("kubernetes.config")
+    current = _current_context(files)
     try:
         contexts, last = config.list_kube_config_contexts(config_file=files)
     except (config.ConfigException, OSError, ValueError) as error:
@@ -82,11 +93,13 @@ def _find_context(files: str, wished: str | None) -> tuple[str, str]:
             " use-context NAME` or --context NAME"
         ) from error
     by_name = {context["name"]: context for context in contexts}
-    chosen = by_name.get(wished or _current_context(files) or last["name"])
+    name = wished or current or last["name"]
+    chosen = by_name.get(name)
     if chosen is None:
-        near = difflib.get_close_matches(str(wished), by_name, n=1)
+        near = difflib.get_close_matches(name, by_name, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(by_name) or 'none'}."
-        raise load.SpecError(f"--context {wished!r} is not in {files}: {hint}")
+        field = "--context" if wished else "current-context"
+        raise load.SpecError(f"{field} {name!r} is not in {files}: {hint}")
     return chosen["name"], chosen["context"].get("namespace") or "default"
 
 
@@ -94,10 +107,27 @@ def _current_context(files: str) -> str | None:
     """Return the current context of the first file that has one, as kubectl does.
 
     The package kubernetes takes that of the last.
+
+    Raises:
+        Failure: a file is no kubeconfig.
     """
-    for file in filter(None, files.split(os.pathsep)):
-        path = pathlib.Path(file)
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
-        if isinstance(content, dict) and content.get("current-context"):
-            return str(content["current-context"])
-    return None
+    contents = [_read(path) for path in _paths(files) if path.exists()]
+    named = (content.get("current-context") for content in contents)
+    return next((str(name) for name in named if name), None)
+
+
+def _read(path: pathlib.Path) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, OSError, ValueError) as error:
+        cause = " ".join(str(error).split())
+        raise errors.Failure(
+            f"kubeconfig {str(path)!r} cannot be read as YAML: {cause}. Correct the file, or choose"
+            " another with --kubeconfig"
+        ) from error
+    if not isinstance(content, dict):
+        raise errors.Failure(
+            f"kubeconfig {str(path)!r} cannot be used: it has no contexts. Choose another with"
+            " --kubeconfig"
+        )
+    return content

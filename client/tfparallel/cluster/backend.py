@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import difflib
 import pathlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -24,6 +25,9 @@ _OPERATORS = "app.kubernetes.io/part-of=tfparallel"
 
 _USUAL_NAMESPACE = "tfparallel-system"
 """Of an operator, for users who may not list Deployments of all namespaces."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+"""Of an object in Kubernetes."""
 
 _ROLES = ("chief", "master", "worker", "ps", "evaluator")
 
@@ -84,6 +88,11 @@ class ClusterBackend:
         Raises:
             JobNotFound: no job has the name; the text has near ones.
         """
+        if not _NAME.fullmatch(name):
+            raise errors.JobNotFound(
+                f"{name!r} is not the name of a job: names have lower-case letters, digits, '-' and"
+                " '.' alone. Correct it"
+            )
         with answers.explained(self.context):
             try:
                 body = await self._api.get(resources.JOBS.path(self.namespace, name))
@@ -108,7 +117,10 @@ class ClusterBackend:
         yield job
         while True:
             version = job.manifest["metadata"]["resourceVersion"]
-            with contextlib.suppress(api_errors.Expired, api_errors.Unavailable):
+            with (
+                answers.explained(self.context),
+                contextlib.suppress(api_errors.Expired, api_errors.Unavailable),
+            ):
                 watch = self._api.watch(resources.JOBS, self.namespace, version, fields=fields)
                 async for event in watch:
                     if event.type == "DELETED":

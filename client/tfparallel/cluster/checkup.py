@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import importlib.metadata
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,14 +20,17 @@ _REVIEWS = resources.Resource("authorization.k8s.io/v1", "selfsubjectaccessrevie
 _STORAGE_CLASSES = resources.Resource("storage.k8s.io/v1", "storageclasses")
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _RIGHTS = (
-    ("create", names.GROUP, names.PLURAL, ""),
+    *((verb, names.GROUP, names.PLURAL, "") for verb in ("create", "get", "list", "watch")),
+    *((verb, names.GROUP, names.PLURAL, "") for verb in ("patch", "delete")),
     ("create", "", "configmaps", ""),
+    ("patch", "", "configmaps", ""),
     ("get", "", "pods", "log"),
     ("list", "", "pods", ""),
     ("create", "", "pods", ""),
     ("delete", "", "pods", ""),
     ("create", "", "pods", "exec"),
     ("create", "", "persistentvolumeclaims", ""),
+    ("get", "", "persistentvolumeclaims", ""),
     ("list", "events.k8s.io", "events", ""),
 )
 """What the verbs of the command need."""
@@ -96,8 +100,9 @@ async def _definition(cluster: backend.ClusterBackend) -> tuple[Result, str]:
     if schemas.get(names.VERSION) == {"openAPIV3Schema": schema.job_schema()}:
         return Result.OK, f"{names.VERSION}, of this version"
     return Result.WARNING, (
-        f"{names.VERSION}, of another version than this command. Upgrade the operator and its"
-        " resource definition, or this command"
+        f"{names.VERSION}, of another version than this command, which is"
+        f" {importlib.metadata.version('tfparallel')}. Upgrade the operator and its resource"
+        " definition, or this command"
     )
 
 
