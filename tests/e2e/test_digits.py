@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,39 @@ def test_saved_model_loads_with_plain_keras(run: Run, tmp_path: Path) -> None:
     assert accuracy == pytest.approx(reported, abs=1e-3)
 
 
+def test_ctrl_c_leaves_neither_a_file_nor_a_pod(run: Run, tmp_path: Path) -> None:
+    namespace = run.namespace
+    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "get", "model", "digits", *where)
+    target = tmp_path / "model"
+    with subprocess.Popen(
+        (*command, "--to", str(target)), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "reading claim" in line
+        # Its pod is created now, and takes a moment to start.
+        waiting.until(lambda: _readers(namespace), "the pod that reads", when=_has_begun)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGINT, rest
+    assert "Traceback" not in rest
+    assert not list(target.rglob("*"))
+    assert not _has_begun(_readers(namespace))
+
+
+def _has_begun(pods: list[namespaces.Object]) -> bool:
+    """Whether a pod is not being deleted: those of earlier commands may be."""
+    return any("deletionTimestamp" not in pod["metadata"] for pod in pods)
+
+
+def _readers(namespace: namespaces.Namespace) -> list[namespaces.Object]:
+    """The pods that read claims."""
+    listing = namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json")
+    found: list[namespaces.Object] = json.loads(listing)["items"]
+    return found
+
+
 def _get_model(namespace: namespaces.Namespace, folder: Path) -> Path:
     """Bring the model from the claim to this machine, as a user does."""
     where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
@@ -164,8 +198,7 @@ def _get_model(namespace: namespaces.Namespace, folder: Path) -> Path:
         (*command, "--to", str(folder)), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    pods = json.loads(namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json"))
-    assert all("deletionTimestamp" in pod["metadata"] for pod in pods["items"])
+    assert not _has_begun(_readers(namespace))
     assert (folder / "summary.json").exists()
     assert list(folder.glob("checkpoints/*/index.json"))
     assert list(folder.glob("logs/tensorboard/**/*tfevents*"))
