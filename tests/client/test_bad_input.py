@@ -218,6 +218,36 @@ async def test_the_right_to_watch_is_named(call: Call) -> None:
     assert "ann may not watch tfparalleljobs in namespace 'team'" in result.stderr
 
 
+async def _answer_chief_alone(request: web.Request) -> web.StreamResponse:
+    """Answer with the one job `digits`, which has a chief and no worker."""
+    if request.path.endswith("/digits"):
+        created = {"uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z", "namespace": "team"}
+        spec: dict[str, Any] = {"tfReplicaSpecs": {"Chief": {}}}
+        body = {**_JOB, "metadata": {"name": "digits", **created}, "spec": spec}
+        return await scripted_server.document(body)(request)
+    if request.path.endswith("/tfparalleljobs"):
+        return await scripted_server.document(scripted_server.listing(1))(request)
+    return await _status(404, "NotFound", "not found")(request)
+
+
+async def test_a_job_without_workers_is_not_scaled(call: Call) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [_answer_chief_alone]
+        result = await call(server.url, *VERBS["scale"])
+        assert {request.method for request in server.requests} == {"GET"}
+    _check(result, 2, "job 'digits' has no Worker to scale: its roles are Chief")
+
+
+async def test_jobs_that_exist_are_deleted_though_others_do_not(call: Call) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [_answer_chief_alone]
+        result = await call(server.url, "delete", "mnist", "digits")
+        deleted = [request.path for request in server.requests if request.method == "DELETE"]
+    assert [path.rpartition("/")[2] for path in deleted] == ["digits"]
+    assert result.stdout == "digits deleted\n"
+    _check(result, 2, "there is no job 'mnist'")
+
+
 async def test_a_namespace_that_does_not_exist(call: Call) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.method == "POST":

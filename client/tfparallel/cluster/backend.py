@@ -188,14 +188,23 @@ class ClusterBackend:
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
         """Delete the replicas of a job and keep it, or have it run again."""
-        await self._patch(name, {"runPolicy": {"suspend": suspend}})
+        await self._patch(await self.get_job(name), {"runPolicy": {"suspend": suspend}})
 
     async def scale_job(self, name: str, workers: int) -> None:
-        """Change the number of workers."""
-        await self._patch(name, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
+        """Change the number of workers.
 
-    async def _patch(self, name: str, spec: Mapping[str, Any]) -> None:
+        Raises:
+            SpecError: the job has none, or does not let their number change.
+        """
         job = await self.get_job(name)
+        if "Worker" not in job.roles:
+            raise load.SpecError(
+                f"job {name!r} has no Worker to scale: its roles are {', '.join(job.roles)}. Add"
+                " spec.tfReplicaSpecs.Worker when you create it"
+            )
+        await self._patch(job, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
+
+    async def _patch(self, job: models.Job, spec: Mapping[str, Any]) -> None:
         with answers.explained(self.context):
             await self._api.patch(resources.JOBS.path(job.namespace, job.name), {"spec": spec})
 
