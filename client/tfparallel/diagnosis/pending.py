@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from tfparallel import models
-from tfparallel.diagnosis import claims, findings
+from tfparallel.diagnosis import findings, unbound_claims
 from tfparallel_operator.core import remedies
 
 _UNREMARKABLE = re.compile(r"(?:ContainerCreating|PodInitializing|)")
@@ -77,7 +77,7 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
         words = "" if event.message in wait.words else f": {remedies.shorten(event.message)}"
         text = f"{event.reason}{often} {facts.age(event.time)} ago{words}"
         yield findings.Evidence(findings.Source.EVENT, text)
-    yield from claims.list_evidence(wait.words, facts)
+    yield from unbound_claims.list_evidence(wait.words, facts)
 
 
 def _rank(words: str) -> int:
@@ -91,7 +91,7 @@ def _rank(words: str) -> int:
 def _find_words(replica: models.Replica, facts: findings.Facts) -> str:
     """Return the words that name a cause: the claim's, the pod's, the operator's or an Event's."""
     words = _find_words_of_status(replica, facts)
-    if not replica.node and (cause := claims.find_words(words, facts)):
+    if not replica.node and (cause := unbound_claims.find_words(words, facts)):
         return cause
     warnings = _warnings(replica.pod, facts)
     if _NO_CAUSE.fullmatch(words):
