@@ -226,6 +226,23 @@ def test_words_of_kueue_have_a_remedy(reason: str, message: str, remedy: str) ->
 
 
 @pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (symptoms.NO_QUEUE_QUOTA, []),
+        ("preempted 2 workloads", ["Pending 10m ago: preempted 2 workloads"]),
+    ],
+    ids=["same words", "other words"],
+)
+def test_the_latest_event_of_kueue_is_evidence(message: str, expected: list[str]) -> None:
+    facts = symptoms.queued()
+    event = symptoms.warning("digits-worker-0", "Pending", message)
+    event = dataclasses.replace(event, object="workload/tfparalleljob-digits")
+    diagnosis = rules.diagnose(dataclasses.replace(facts, events=[event]))
+    shown = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.EVENT]
+    assert shown == expected
+
+
+@pytest.mark.parametrize(
     ("cause", "remedy"),
     [
         ("manifest unknown", "Push the image"),
@@ -260,6 +277,13 @@ def test_what_was_allowed_to_a_replica_that_ran_out_of_memory(limit: str, text: 
     diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
     [shown] = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.EXIT]
     assert text in shown
+
+
+def test_only_who_may_have_run_out_of_memory_is_shown_with_a_limit() -> None:
+    facts = symptoms.failed_without_words()
+    manifest = {"spec": {**facts.job.manifest["spec"], "tfReplicaSpecs": _limited("2Gi")}}
+    facts = dataclasses.replace(facts, job=dataclasses.replace(facts.job, manifest=manifest))
+    assert "limits.memory" not in str(rules.diagnose(facts).evidence)
 
 
 def test_the_limit_of_the_pod_that_ended_outweighs_that_of_the_job() -> None:

@@ -113,6 +113,23 @@ def test_full_volume_fails_the_job_with_the_disks_words(namespace: namespaces.Na
     assert "What to do: See that the claim has free space" in shown
 
 
+def test_replica_that_runs_out_of_memory_is_shown_with_its_limit(
+    namespace: namespaces.Namespace,
+) -> None:
+    role = jobs.script("b'x' * (1 << 29)")
+    [container] = role["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"memory": "100Mi"}}
+    policy = {"backoffLimit": 0}
+    namespace.apply(jobs.job("greedy", runPolicy=policy, tfReplicaSpecs={"Worker": role}))
+    status = namespace.wait_ended("greedy")["status"]
+    if status["state"] == "Succeeded":
+        pytest.skip("This machine has no control group that limits memory.")
+    shown = _why(namespace, "greedy")
+    assert "greedy-worker-0 exited with code 137" in shown
+    assert "with limits.memory 100Mi" in shown
+    assert "What to do: Raise resources.limits.memory of the role" in shown
+
+
 def test_script_that_fails_uses_up_its_retries(namespace: namespaces.Namespace) -> None:
     namespace.apply(
         jobs.job(

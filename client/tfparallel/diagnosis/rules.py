@@ -1,7 +1,7 @@
 """From what is known of a job to one sentence. Pure."""
 
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from tfparallel import logs, models
 from tfparallel.cluster import answers
@@ -162,7 +162,20 @@ def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
         lead="has waited for {age} in",
         remedy=remedies.find(condition.message)
         or "Wait until Kueue admits it, or choose another queue.",
+        more=_list_events_of_queue(facts, condition),
     )
+
+
+def _list_events_of_queue(
+    facts: findings.Facts, condition: job_status.Condition
+) -> Iterator[findings.Evidence]:
+    """Yield Kueue's latest Event, where the condition does not have its words."""
+    workload = f"workload/{names.SINGULAR}-{facts.job.name}"
+    for event in [event for event in facts.events if event.object == workload][-1:]:
+        if event.message not in condition.message:
+            words = remedies.shorten(event.message)
+            text = f"{event.reason} {facts.age(event.time)} ago: {words}"
+            yield findings.Evidence(findings.Source.EVENT, text)
 
 
 def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
