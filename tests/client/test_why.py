@@ -12,7 +12,7 @@ import pytest
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel.cluster import access, backend
-from tfparallel.diagnosis import findings, gather, rules
+from tfparallel.diagnosis import findings, gather, unseen
 from tfparallel_operator.api_server import credentials, resources
 
 
@@ -102,7 +102,7 @@ async def test_a_job_that_no_operator_has_seen(
     place: harness.Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.create_job()
-    monkeypatch.setattr(rules, "UNSEEN_AFTER", datetime.timedelta())
+    monkeypatch.setattr(unseen, "UNSEEN_AFTER", datetime.timedelta())
     found = credentials.find(str(place.cluster.kubeconfig))
     context = access.Context(name="", namespace=place.namespace, access=found)
     async with backend.ClusterBackend(context) as cluster:

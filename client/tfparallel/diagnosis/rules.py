@@ -1,17 +1,12 @@
 """From what is known of a job to one sentence. Pure."""
 
-import datetime
 from collections.abc import Callable, Iterable, Iterator
 
 from tfparallel import logs, models
-from tfparallel.cluster import answers
-from tfparallel.diagnosis import endings, findings, pace, pending
+from tfparallel.diagnosis import endings, findings, pace, pending, unseen
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import conditions, failure, remedies
-
-UNSEEN_AFTER = datetime.timedelta(seconds=10)
-"""How long an operator that runs may take to look at a new job."""
 
 _ENDED = ("Failed", "Terminating", "Succeeded")
 
@@ -77,64 +72,6 @@ def _remedy_of_exit(message: str) -> str:
     """Return the remedy of an exit code where the replica's own words stand for it."""
     ended = failure.find_exit(message)
     return "" if ended is None else remedies.BY_EXIT_CODE.get(ended[1], "")
-
-
-def _unseen(facts: findings.Facts) -> findings.Diagnosis | None:
-    """No status: the operator has never looked at the job."""
-    job = facts.job
-    if job.status.state is not None:
-        return None
-    manager = job.manifest.get("spec", {}).get("runPolicy", {}).get("managedBy")
-    if manager not in (None, names.CONTROLLER):
-        sentence = f"{job.name} is left to {manager}, by runPolicy.managedBy"
-        remedy = f"See why {manager} does not run it, or create it again without managedBy."
-        return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy)
-    age = facts.age(job.created)
-    if facts.now - job.created < UNSEEN_AFTER:
-        sentence = f"{job.name} was created {age} ago, and the operator has not looked at it yet"
-        return findings.Diagnosis(findings.Kind.UNSEEN, sentence, "Wait a moment.")
-    reason, remedy = _missing_operator(facts)
-    evidence = tuple(
-        findings.Evidence(
-            findings.Source.OPERATOR,
-            f"Deployment {one.namespace}/{one.name}: {one.ready} of {one.replicas} replicas ready,"
-            f" watches {', '.join(one.watched) or 'all namespaces'}",
-        )
-        for one in facts.operators or ()
-    )
-    sentence = f"No operator has looked at {job.name} in {age}: {reason}"
-    return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy, evidence)
-
-
-def _missing_operator(facts: findings.Facts) -> tuple[str, str]:
-    """Return why no operator acts, and what to do."""
-    namespace = facts.job.namespace
-    if facts.operators is None:
-        return (
-            f"it is not installed, does not run, or does not watch namespace {namespace!r}",
-            "Ask an administrator for `kubectl get deployments -A -l"
-            " app.kubernetes.io/part-of=tfparallel`.",
-        )
-    if not facts.operators:
-        return "it is not installed in this cluster", f"Install it: `{answers.INSTALL}`."
-    watching = [one for one in facts.operators if not one.watched or namespace in one.watched]
-    if not watching:
-        listed = ", ".join(sorted({name for one in facts.operators for name in one.watched}))
-        return (
-            f"it watches only {listed}, and the job is in {namespace!r}",
-            "Add the namespace to watchNamespaces of the chart, or create the job in one of those.",
-        )
-    [first, *_] = watching
-    where = f"`kubectl -n {first.namespace}"
-    if not any(one.ready for one in watching):
-        return (
-            f"{first.namespace}/{first.name} does not run",
-            f"See why: {where} describe deployment {first.name}`.",
-        )
-    return (
-        f"{first.namespace}/{first.name} runs, and does not act",
-        f"Read its log: {where} logs deployment/{first.name}`.",
-    )
 
 
 def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
@@ -306,7 +243,7 @@ def _explain(
 _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
     _succeeded,
     _failed,
-    _unseen,
+    unseen.diagnose_unseen,
     _suspended,
     _queued,
     _refused,
