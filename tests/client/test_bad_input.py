@@ -193,6 +193,29 @@ async def test_a_kubeconfig_that_is_broken(call: Call, case: str, tmp_path: path
     _check(await call("https://x", "status", "--kubeconfig", str(file)), 1, str(file), sentence)
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [
+        (("no-such-login",), "No such file or directory: 'no-such-login'"),
+        (("sh", "-c", "echo run: cloud login >&2; exit 1"), "run: cloud login"),
+        (("sh", "-c", "echo nonsense"), "failed to decode process output"),
+    ],
+    ids=["missing", "fails", "nonsense"],
+)
+async def test_a_login_plugin_that_fails(call: Call, command: tuple[str, ...], cause: str) -> None:
+    name, *arguments = command
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": name,
+        "args": arguments,
+        "interactiveMode": "Never",
+    }
+    config = _config("http://127.0.0.1:1", exec=plugin)
+    result = await call("http://127.0.0.1:1", "status", config=config)
+    _check(result, 1, "the login command of context 'kind' in the kubeconfig fails", cause)
+
+
 async def test_a_current_context_that_does_not_exist(call: Call) -> None:
     config = _config("https://x") | {"current-context": "kimd"}
     result = await call("https://x", "status", config=config)

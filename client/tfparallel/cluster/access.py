@@ -1,11 +1,13 @@
 """Which cluster and which namespace: the rules of kubectl."""
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
+import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -54,13 +56,43 @@ def find(choice: Choice) -> Context:
                 f"kubeconfig {files!r} does not exist. Correct --kubeconfig or KUBECONFIG"
             )
         name, namespace = _find_context(files, choice.context)
-        return Context(
-            name=name,
-            namespace=choice.namespace or namespace,
-            access=credentials.from_kubeconfig(files, name),
-        )
+        with _login_explained(name):
+            found = credentials.from_kubeconfig(files, name)
+        return Context(name=name, namespace=choice.namespace or namespace, access=found)
     except credentials.CredentialsError as error:
         raise errors.Failure(str(error)) from error
+
+
+@contextlib.contextmanager
+def _login_explained(context: str) -> Iterator[None]:
+    """Raise what the package kubernetes only logs: that a login plugin fails.
+
+    Raises:
+        Failure: with the words of the plugin.
+    """
+    errors_logged = _Messages(logging.ERROR)
+    logging.getLogger().addHandler(errors_logged)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(errors_logged)
+    if errors_logged.texts:
+        cause = " ".join(errors_logged.texts[0].split()).rstrip(".")
+        raise errors.Failure(
+            f"the login command of context {context!r} in the kubeconfig fails: {cause}. Log in"
+            " again, as you do for kubectl"
+        )
+
+
+class _Messages(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 def _paths(files: str) -> list[pathlib.Path]:
