@@ -47,6 +47,9 @@ class Backend(Protocol):
     async def list_events(self, job: models.Job) -> Sequence[models.Event]:
         """Return what was reported of a job and its objects, oldest first."""
 
+    async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
+        """Return the claims of a job that exist; none without the right to read them."""
+
     def read_logs(
         self, replica: models.Replica, job: models.Job, *, follow: bool, tail: int | None
     ) -> AsyncIterator[str]:

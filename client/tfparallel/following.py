@@ -5,12 +5,24 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from tfparallel import backend, errors, logs, models
+from tfparallel.diagnosis import findings, gather
 from tfparallel.terminal import display
-from tfparallel_operator.api import job_status
+from tfparallel_operator.api import job_status, load
 from tfparallel_operator.core import decision
 
 _LOOK_SECONDS = 2.0
 """Between two looks for events."""
+
+_ADVICE_SECONDS = 12.0
+"""Between two looks for why a job waits: longer than an operator takes to see a new one."""
+
+_WAITS = (
+    findings.Kind.UNSEEN,
+    findings.Kind.REFUSED,
+    findings.Kind.QUEUED,
+    findings.Kind.PENDING,
+    findings.Kind.STARTING,
+)
 
 _LAST_LINES_SECONDS = 10.0
 """How long the lines of a job that has ended are waited for."""
@@ -23,15 +35,18 @@ async def follow(jobs: backend.Backend, job: models.Job, screen: display.Display
         JobNotFound: it was deleted.
     """
     lines = asyncio.create_task(_show_lines(jobs, job, screen))
-    events = asyncio.create_task(_show_events(jobs, job, screen))
+    others = [
+        asyncio.create_task(_show_events(jobs, job, screen)),
+        asyncio.create_task(_show_advice(jobs, job, screen)),
+    ]
     try:
         ended = await _show_status(jobs, job, screen)
         await asyncio.wait([lines], timeout=_LAST_LINES_SECONDS)
         return ended
     finally:
-        lines.cancel()
-        events.cancel()
-        await asyncio.gather(lines, events, return_exceptions=True)
+        for task in (lines, *others):
+            task.cancel()
+        await asyncio.gather(lines, *others, return_exceptions=True)
 
 
 async def _show_status(
@@ -97,3 +112,17 @@ async def _show_events(jobs: backend.Backend, job: models.Job, screen: display.D
                     kind = decision.EventType(event.type)
                     screen.event(decision.Event(kind, event.reason, event.message))
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _show_advice(jobs: backend.Backend, job: models.Job, screen: display.Display) -> None:
+    """Say why a job waits and what to do, once for each cause, until it trains."""
+    shown: set[str] = set()
+    kind = findings.Kind.UNSEEN
+    while kind in _WAITS:
+        await asyncio.sleep(_ADVICE_SECONDS)
+        with contextlib.suppress(errors.Failure, load.SpecError):
+            diagnosis = await gather.diagnose_job(jobs, job.name)
+            kind, remedy = diagnosis.kind, diagnosis.remedy
+            if kind in _WAITS and remedy not in shown and not remedy.startswith("Wait"):
+                shown.add(remedy)
+                screen.note(f"{diagnosis.sentence.rstrip('.')}. {remedy}")

@@ -52,6 +52,20 @@ class Replica:
     """Why it waits or how it ended, in the words of scheduler, kubelet or trainer."""
     exit_code: int | None = None
     created: datetime.datetime | None = None
+    memory_limit: str = ""
+    """Of the container that trains, such as 2Gi; empty: it has none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """A PersistentVolumeClaim that a job uses."""
+
+    name: str
+    phase: str
+    """Pending, Bound or Lost."""
+    storage_class: str | None
+    """None: it names none, and the cluster has no default."""
+    access_modes: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

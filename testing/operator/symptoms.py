@@ -28,6 +28,22 @@ NO_IMAGE = (
     ' code = NotFound desc = failed to pull and unpack image "registry.example/digits:2":'
     " failed to resolve reference: registry.example/digits:2: not found"
 )
+UNBOUND = (
+    "Unschedulable: 0/4 nodes are available: pod has unbound immediate PersistentVolumeClaims. not"
+    " found"
+)
+NO_CLASS = models.Claim("digits", "Pending", None, ("ReadWriteOnce",))
+SHARED_CLAIM = models.Claim("digits", "Pending", "standard", ("ReadWriteMany",))
+NOT_SHARED = (
+    'failed to provision volume with StorageClass "standard": NodePath only supports ReadWriteOnce'
+    " and ReadWriteOncePod (1.22+) access modes"
+)
+BACK_OFF = 'ImagePullBackOff: Back-off pulling image "registry.example/digits:2"'
+UNTRUSTED = (
+    'Failed to pull image "registry.example/digits:2": failed to do request: Head'
+    ' "https://registry.example/v2/digits/manifests/2": tls: failed to verify certificate: x509:'
+    " certificate signed by unknown authority"
+)
 NO_CONFIG_MAP = 'MountVolume.SetUp failed for volume "source" : configmap "digits" not found'
 NO_QUOTA = (
     'pods "digits-worker-0" is forbidden: exceeded quota: team, requested: pods=1, used: pods=2,'
@@ -36,6 +52,10 @@ NO_QUOTA = (
 NO_QUEUE_QUOTA = (
     "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor"
     " default-flavor, 4 more needed"
+)
+PREEMPTED = (
+    "Preempted to accommodate a workload (UID: 9f54, JobUID: a20d) due to prioritization in the"
+    " ClusterQueue"
 )
 OPERATOR = models.Operator("tfparallel-system", "tfparallel-operator", 1, 1, ())
 
@@ -69,6 +89,7 @@ def facts(
     events: Sequence[models.Event] = (),
     lines: Sequence[str] = (),
     operators: Sequence[models.Operator] | None = None,
+    claims: Sequence[models.Claim] = (),
 ) -> findings.Facts:
     """Return what the client would read of a job."""
     job = models.Job(
@@ -80,7 +101,7 @@ def facts(
         manifest=seen.job.model_dump(by_alias=True, mode="json", exclude_none=True),
     )
     replicas = [_replica(pod) for pod in seen.pods.values()]
-    return findings.Facts(job, replicas, events, lines, operators, seen.now)
+    return findings.Facts(job, replicas, events, claims, lines, operators, seen.now)
 
 
 def _replica(pod: observation.Pod) -> models.Replica:
@@ -99,6 +120,11 @@ def _replica(pod: observation.Pod) -> models.Replica:
 def warning(pod: str, reason: str, message: str) -> models.Event:
     """Return an Event of a pod."""
     return models.Event(builders.START, "Warning", reason, f"pod/{pod}", message)
+
+
+def claim_event(reason: str, message: str, kind: str = "Warning") -> models.Event:
+    """Return an Event of the claim digits."""
+    return models.Event(builders.START, kind, reason, "persistentvolumeclaim/digits", message)
 
 
 def report(seen: builders.World, **more: Any) -> None:
@@ -131,6 +157,31 @@ def waits_for_config_map() -> findings.Facts:
     return facts(seen, events=[event])
 
 
+def waits_for_claim(
+    claim: models.Claim, *events: models.Event, words: str = UNBOUND
+) -> findings.Facts:
+    """A worker waits for a claim; the scheduler does not say which, or nothing at all."""
+    seen = world()
+    seen.run("digits-chief-0")
+    seen.update("digits-worker-0", waiting=words)
+    seen.settle()
+    seen.advance(180)
+    return facts(seen, claims=[claim], events=events)
+
+
+def waits_for_untrusted_image() -> findings.Facts:
+    """Between two tries the kubelet's state has no cause."""
+    seen = world()
+    seen.run("digits-chief-0")
+    seen.update("digits-worker-0", waiting=BACK_OFF, node="node-1")
+    seen.settle()
+    seen.advance(180)
+    events = [
+        warning("digits-worker-0", "Failed", text) for text in (UNTRUSTED, "Error: ErrImagePull")
+    ]
+    return facts(seen, events=events)
+
+
 def refused() -> findings.Facts:
     """A quota has no room for a pod."""
     seen = world()
@@ -140,12 +191,15 @@ def refused() -> findings.Facts:
     return facts(seen)
 
 
-def queued() -> findings.Facts:
-    """Kueue has no quota for the job."""
+def queued(
+    message: str = NO_QUEUE_QUOTA, reason: str = "Pending", kind: str = "QuotaReserved"
+) -> findings.Facts:
+    """Kueue has no quota for the job, or says something else of its Workload."""
     seen = world(queue=True)
     assert seen.workload is not None
-    fields = {"type": "QuotaReserved", "status": "False", "reason": "Pending"}
-    condition = {**fields, "message": NO_QUEUE_QUOTA, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    truth = "True" if kind == "Evicted" else "False"
+    fields = {"type": kind, "status": truth, "reason": reason, "message": message}
+    condition = {**fields, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     seen.workload = dataclasses.replace(seen.workload, conditions=(condition,))
     seen.settle()
     seen.advance(600)
@@ -168,7 +222,10 @@ def suspended() -> findings.Facts:
 
 def restarting() -> findings.Facts:
     """A worker ran out of memory twice, and the next attempt waits a little."""
-    seen = running()
+    resources = {"limits": {"memory": "2Gi"}}
+    container = {"name": names.CONTAINER, "image": "trainer:1", "resources": resources}
+    worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+    seen = running(spec={"tfReplicaSpecs": {"Chief": {"replicas": 1}, "Worker": worker}})
     for _ in range(2):
         seen.run()
         seen.settle()
@@ -300,10 +357,16 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "operator unknown": lambda: unseen(None),
     "too many GPUs": lambda: waits(NO_GPUS),
     "missing claim": lambda: waits(NO_CLAIM),
+    "no storage class": lambda: waits_for_claim(NO_CLASS),
+    "claim that is refused": lambda: waits_for_claim(
+        SHARED_CLAIM, claim_event("ProvisioningFailed", NOT_SHARED), words=""
+    ),
+    "untrusted registry": waits_for_untrusted_image,
     "missing image": lambda: waits(NO_IMAGE, "node-1"),
     "missing ConfigMap": waits_for_config_map,
     "quota": refused,
     "queue": queued,
+    "preempted": lambda: queued(PREEMPTED, "Preempted", "Evicted"),
     "suspended": suspended,
     "restarting": restarting,
     "restart that waits": restart_that_waits,

@@ -1,6 +1,5 @@
 """A client around another one, for tests in which requests meet trouble on their way."""
 
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -28,26 +27,11 @@ class WrappedApi(client.Client):
     async def get(self, path: str) -> client.Object:
         return await self._read(lambda: self._inner.get(path))
 
-    async def page(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        selector: str = "",
-        place: str = "",
-        fields: str = "",
-    ) -> client.Listing:
-        page = functools.partial(self._inner.page, resource, namespace, selector, place, fields)
-        return await self._read(page)
+    async def page(self, *arguments: Any, **more: Any) -> client.Listing:
+        return await self._read(lambda: self._inner.page(*arguments, **more))
 
-    async def watch(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        version: str,
-        selector: str = "",
-        fields: str = "",
-    ) -> AsyncIterator[client.WatchEvent]:
-        async for event in self._inner.watch(resource, namespace, version, selector, fields):
+    async def watch(self, *arguments: Any, **more: Any) -> AsyncIterator[client.WatchEvent]:
+        async for event in self._inner.watch(*arguments, **more):
             yield event
 
     async def create(
@@ -57,23 +41,15 @@ class WrappedApi(client.Client):
         return await self._write(told, lambda: self._inner.create(resource, namespace, manifest))
 
     async def delete(
-        self,
-        resource: resources.Resource,
-        namespace: str,
-        name: str,
-        uid: str,
-        version: str | None = None,
-        *,
-        force: bool = False,
+        self, resource: resources.Resource, namespace: str, name: str, *arguments: Any, **more: Any
     ) -> None:
         await self._write(
             f"delete {resource.path(namespace, name)}",
-            lambda: self._inner.delete(resource, namespace, name, uid, version, force=force),
+            lambda: self._inner.delete(resource, namespace, name, *arguments, **more),
         )
 
-    async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
-        return await self._write(f"patch {path}", lambda: self._inner.patch(path, change))
+    async def patch(self, path: str, *arguments: Any) -> client.Object:
+        return await self._write(f"patch {path}", lambda: self._inner.patch(path, *arguments))
 
-    async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> client.Object:
-        told = f"apply {path}"
-        return await self._write(told, lambda: self._inner.apply(path, manifest, manager))
+    async def apply(self, path: str, *arguments: Any) -> client.Object:
+        return await self._write(f"apply {path}", lambda: self._inner.apply(path, *arguments))

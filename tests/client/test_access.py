@@ -1,19 +1,23 @@
 """Which cluster a command reaches, and what it says when it cannot."""
 
+import asyncio
 import os
 import pathlib
 import subprocess
 import sys
 from typing import Any
 
+import click.testing
 import pytest
 import yaml
 
-from testing.operator import harness
+from testing import waiting
+from testing.operator import harness, objects
 from tfparallel import errors
+from tfparallel.cli import app
 from tfparallel.cluster import access, answers
 from tfparallel_operator.api import load
-from tfparallel_operator.api_server import credentials
+from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
 
 
@@ -99,7 +103,8 @@ CONTEXT = access.Context(
     ("status", "message", "sentence"),
     [
         (0, "no answer from the API server to GET /x: refused", "kubectl cluster-info"),
-        (404, "the server could not find the requested resource", "helm install"),
+        (0, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed", "certificate-authority-data"),
+        (404, "", "helm install"),
         (503, "etcd is away", "busy: etcd is away. Try again"),
         (418, "a teapot", "refused: a teapot"),
     ],
@@ -115,6 +120,71 @@ def test_a_field_that_the_cluster_does_not_know_asks_for_an_upgrade() -> None:
     sentence = r"has no field 'spec\.trainer\.source\.archive'"
     with pytest.raises(load.SpecError, match=sentence), answers.explained(CONTEXT):
         raise api_errors.Invalid(words)
+
+
+async def test_a_kind_that_a_real_server_does_not_know(place: harness.Place) -> None:
+    things = resources.Resource("nowhere.example/v1", "things")
+    with pytest.raises(api_errors.NotFound) as refusal:
+        await place.api.list(things, place.namespace)
+    assert "is not installed in" in answers.sentence(refusal.value, CONTEXT)
+
+
+async def test_a_namespace_that_a_real_server_does_not_know(place: harness.Place) -> None:
+    manifest = {"metadata": {"name": "x"}, "data": {}}
+    with pytest.raises(api_errors.NotFound) as refusal:
+        await place.api.create(resources.CONFIG_MAPS, "nowhere", manifest)
+    assert "namespace 'nowhere' does not exist" in answers.sentence(refusal.value, CONTEXT)
+
+
+async def test_each_verb_names_the_right_that_it_lacks(
+    place: harness.Place, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who may look at jobs alone, on a real API server."""
+    await place.create_job()
+    what = "--resource=tfparalleljobs.tfparallel.dev"
+    place.kubectl("create", "role", "reader", "--verb=get,list", what)
+    account = f"--serviceaccount={place.namespace}:default"
+    place.kubectl("create", "rolebinding", "reader", "--role=reader", account)
+    token = place.kubectl("create", "token", "default").strip()
+    config = yaml.safe_load(place.cluster.kubeconfig.read_text())
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    monkeypatch.chdir(tmp_path)
+    worker = {"replicas": 1, "template": objects.template()}
+    job = {**objects.job(), "metadata": {"name": "other"}}
+    job["spec"] = {"tfReplicaSpecs": {"Worker": worker}}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "other"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([claim, job]))
+    listing = (app.tfparallel, ["status", "-n", place.namespace])
+    await waiting.until_async(
+        lambda: asyncio.to_thread(click.testing.CliRunner().invoke, *listing),
+        "the role, which the API server learns of a moment later",
+        when=lambda done: done.exit_code == 0,
+    )
+    for right, *verb in (
+        ("watch tfparalleljobs", "status", "-w", "digits"),
+        ("list pods", "status", "digits"),
+        ("list pods", "logs", "digits"),
+        ("list events", "events", "digits"),
+        ("list pods", "why", "digits"),
+        ("patch tfparalleljobs", "suspend", "digits"),
+        ("patch tfparalleljobs", "resume", "digits"),
+        ("patch tfparalleljobs", "scale", "digits", "--workers", "1"),
+        ("delete tfparalleljobs", "delete", "digits"),
+        ("create persistentvolumeclaims", "submit", "job.yaml"),
+    ):
+        call = (app.tfparallel, [*verb, "-n", place.namespace])
+        done = await asyncio.to_thread(click.testing.CliRunner().invoke, *call)
+        assert done.exit_code == 1, (verb, done.output)
+        user = f"system:serviceaccount:{place.namespace}:default"
+        assert f"error: {user} may not {right} in namespace '{place.namespace}'" in done.stderr
 
 
 async def test_expired_credentials_and_missing_rights_are_told(

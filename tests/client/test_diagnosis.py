@@ -24,10 +24,14 @@ KINDS = {
     "operator unknown": ("Unseen", "does not watch namespace 'team'", "Ask an administrator"),
     "too many GPUs": ("Pending", "4 Insufficient nvidia.com/gpu", "Lower devices"),
     "missing claim": ("Pending", 'persistentvolumeclaim "digits" not found', "Create the claim"),
+    "no storage class": ("Pending", '"digits" names no StorageClass', "Delete the claim digits"),
+    "claim that is refused": ("Pending", "only supports ReadWriteOnce", "such as ReadWriteOnce"),
+    "untrusted registry": ("Pending", "x509: certificate signed by", "trust the registry's"),
     "missing image": ("Pending", "ImagePullBackOff", "Push the image"),
     "missing ConfigMap": ("Pending", 'configmap "digits" not found', "kubectl create configmap"),
     "quota": ("Refused", "exceeded quota: team", "kubectl describe quota team"),
     "queue": ("Queued", "queue research", "Wait until other jobs of the queue end"),
+    "preempted": ("Queued", "Preempted to accommodate a workload", "Raise the priority"),
     "suspended": ("Suspended", "suspended for 5m", "tfparallel resume digits"),
     "restarting": ("Restarting", "digits-worker-0 exited with code 137", "resources.limits.memory"),
     "restart that waits": ("Restarting", "Insufficient nvidia.com/gpu", "Lower devices"),
@@ -126,6 +130,170 @@ def test_of_a_gang_the_pod_that_holds_up_the_others_is_named() -> None:
     assert "digits-worker-1 and 2 more wait: Unschedulable: 0/4" in diagnosis.sentence
 
 
+@pytest.mark.parametrize(
+    ("claim", "event", "sentence", "remedy"),
+    [
+        (
+            symptoms.SHARED_CLAIM,
+            ("ProvisioningFailed", 'storageclass.storage.k8s.io "standard" not found', "Warning"),
+            'persistentvolumeclaim "digits": ProvisioningFailed: storageclass.storage.k8s.io',
+            "`kubectl get storageclass` lists: standard does not exist",
+        ),
+        (
+            dataclasses.replace(symptoms.SHARED_CLAIM, storage_class=""),
+            (
+                "FailedBinding",
+                "no persistent volumes available for this claim and no storage class is set",
+                "Normal",
+            ),
+            "no storage class is set",
+            "Create a volume that fits the claim digits",
+        ),
+        (
+            symptoms.SHARED_CLAIM,
+            ("ProvisioningFailed", "rpc error: the array is full", "Warning"),
+            "the array is full",
+            "`kubectl describe pvc digits`",
+        ),
+        (
+            symptoms.SHARED_CLAIM,
+            ("ExternalProvisioning", "Waiting for a volume to be created", "Normal"),
+            "Waiting for a volume to be created",
+            "see that the provisioner",
+        ),
+        (
+            dataclasses.replace(symptoms.SHARED_CLAIM, phase="Lost"),
+            ("ClaimLost", "Bound claim has lost its PersistentVolume", "Warning"),
+            "is Lost: its volume no longer exists",
+            "create it again",
+        ),
+    ],
+    ids=["class", "volume", "provisioner", "waits", "lost"],
+)
+def test_a_claim_without_a_volume_is_named(
+    claim: models.Claim, event: tuple[str, str, str], sentence: str, remedy: str
+) -> None:
+    diagnosis = rules.diagnose(symptoms.waits_for_claim(claim, symptoms.claim_event(*event)))
+    assert diagnosis.kind is findings.Kind.PENDING
+    assert sentence in diagnosis.sentence
+    assert remedy in diagnosis.remedy
+    [state, shown] = diagnosis.evidence[1:]
+    assert state.source is findings.Source.CLAIM
+    assert state.text.startswith(f"digits is {claim.phase}, ReadWriteMany, of ")
+    assert shown.text.startswith(event[0])
+
+
+@pytest.mark.parametrize("words", [symptoms.NO_GPUS, ""], ids=["scheduler", "nobody"])
+def test_a_claim_that_waits_for_its_pod_is_no_cause(words: str) -> None:
+    event = symptoms.claim_event("WaitForFirstConsumer", "waiting for first consumer", "Normal")
+    diagnosis = rules.diagnose(symptoms.waits_for_claim(symptoms.SHARED_CLAIM, event, words=words))
+    assert "consumer" not in diagnosis.sentence
+    assert "digits-worker-0 waits" in diagnosis.sentence
+    assert {fact.source for fact in diagnosis.evidence} == {findings.Source.POD}
+
+
+def test_a_claim_that_is_bound_is_no_cause() -> None:
+    claim = dataclasses.replace(symptoms.SHARED_CLAIM, phase="Bound")
+    event = symptoms.claim_event("ProvisioningFailed", symptoms.NOT_SHARED)
+    diagnosis = rules.diagnose(symptoms.waits_for_claim(claim, event))
+    assert "unbound immediate" in diagnosis.sentence
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "remedy"),
+    [
+        ("Inadmissible", "LocalQueue research doesn't exist", "Create the LocalQueue research"),
+        ("Inadmissible", "ClusterQueue main doesn't exist", "for the ClusterQueue main"),
+        ("Inadmissible", "ClusterQueue main is inactive", "start the queue"),
+        (
+            "Inadmissible",
+            "Workload namespace doesn't match ClusterQueue selector",
+            "let the namespace use the ClusterQueue",
+        ),
+        ("PodsReadyTimeout", "Exceeded the PodsReady timeout team/digits", "did not start in time"),
+        ("ClusterQueueStopped", "The ClusterQueue is stopped", "start the queue"),
+        ("Deactivated", "The workload is deactivated", "Set spec.active"),
+        ("Pending", "the moon is full", "Wait until Kueue admits it"),
+    ],
+)
+def test_words_of_kueue_have_a_remedy(reason: str, message: str, remedy: str) -> None:
+    evicts = reason in ("PodsReadyTimeout", "ClusterQueueStopped", "Deactivated")
+    kind = "Evicted" if evicts else "QuotaReserved"
+    diagnosis = rules.diagnose(symptoms.queued(message, reason, kind))
+    assert diagnosis.kind is findings.Kind.QUEUED
+    assert f"queue research: {reason}: {message}" in diagnosis.sentence
+    assert remedy in diagnosis.remedy
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (symptoms.NO_QUEUE_QUOTA, []),
+        ("preempted 2 workloads", ["Pending 10m ago: preempted 2 workloads"]),
+    ],
+    ids=["same words", "other words"],
+)
+def test_the_latest_event_of_kueue_is_evidence(message: str, expected: list[str]) -> None:
+    facts = symptoms.queued()
+    event = symptoms.warning("digits-worker-0", "Pending", message)
+    event = dataclasses.replace(event, object="workload/tfparalleljob-digits")
+    diagnosis = rules.diagnose(dataclasses.replace(facts, events=[event]))
+    shown = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.EVENT]
+    assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("cause", "remedy"),
+    [
+        ("manifest unknown", "Push the image"),
+        ("pull access denied, repository does not exist", "imagePullSecrets"),
+        ("401 Unauthorized", "imagePullSecrets"),
+        ("toomanyrequests: You have reached your pull rate limit", "limits how often"),
+    ],
+)
+def test_between_two_pulls_the_event_has_the_registrys_words(cause: str, remedy: str) -> None:
+    facts = symptoms.waits_for_untrusted_image()
+    text = f'Failed to pull image "registry.example/digits:2": {cause}'
+    facts = dataclasses.replace(facts, events=[symptoms.warning("digits-worker-0", "Failed", text)])
+    diagnosis = rules.diagnose(facts)
+    assert f"ImagePullBackOff: {text}" in diagnosis.sentence
+    assert remedy in diagnosis.remedy
+
+
+def _limited(limit: str) -> dict[str, object]:
+    resources = {"limits": {"memory": limit}} if limit else {}
+    containers = [{"name": "tensorflow", "image": "x", "resources": resources}]
+    return {"Worker": {"replicas": 1, "template": {"spec": {"containers": containers}}}}
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [("2Gi", ", with limits.memory 2Gi"), ("", ", without limits.memory: its node ran out")],
+)
+def test_what_was_allowed_to_a_replica_that_ran_out_of_memory(limit: str, text: str) -> None:
+    facts = symptoms.restarting()
+    manifest = {"spec": {**facts.job.manifest["spec"], "tfReplicaSpecs": _limited(limit)}}
+    job = dataclasses.replace(facts.job, manifest=manifest)
+    diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
+    [shown] = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.EXIT]
+    assert text in shown
+
+
+def test_only_who_may_have_run_out_of_memory_is_shown_with_a_limit() -> None:
+    facts = symptoms.failed_without_words()
+    manifest = {"spec": {**facts.job.manifest["spec"], "tfReplicaSpecs": _limited("2Gi")}}
+    facts = dataclasses.replace(facts, job=dataclasses.replace(facts.job, manifest=manifest))
+    assert "limits.memory" not in str(rules.diagnose(facts).evidence)
+
+
+def test_the_limit_of_the_pod_that_ended_outweighs_that_of_the_job() -> None:
+    facts = symptoms.restarting()
+    pod = models.Replica("worker-0", "digits-worker-0", 2, "Failed", exit_code=137)
+    pod = dataclasses.replace(pod, memory_limit="3Gi")
+    diagnosis = rules.diagnose(dataclasses.replace(facts, replicas=[pod]))
+    assert any("limits.memory 3Gi" in fact.text for fact in diagnosis.evidence)
+
+
 def test_a_loss_that_is_not_answered_yet_is_no_wait() -> None:
     seen = symptoms.running(worker=2)
     seen.exit("digits-worker-0", exits.Exit.PEER_LOST)
@@ -182,6 +350,9 @@ class Place:
     async def list_events(self, _: models.Job) -> Sequence[models.Event]:
         return self._facts.events
 
+    async def list_claims(self, _: models.Job) -> Sequence[models.Claim]:
+        return self._facts.claims
+
     async def list_operators(self) -> Sequence[models.Operator] | None:
         self.looked = True
         return []
@@ -209,6 +380,37 @@ async def test_only_of_a_job_that_nobody_has_seen_the_operator_is_looked_for() -
     diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
     assert place.looked
     assert "it is not installed in this cluster" in diagnosis.sentence
+
+
+def test_the_claims_of_a_job_are_those_that_its_manifest_names() -> None:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "photos"}}
+    spec = {
+        "trainer": {"checkpoint": {"claim": "results"}, "volumes": [{"claim": "digits-data"}, {}]},
+        "tfReplicaSpecs": {"Worker": {"template": {"spec": {"volumes": [volume, {}]}}}, "PS": {}},
+        "volumeClaimTemplates": [{"metadata": {"name": "results"}}],
+    }
+    job = dataclasses.replace(symptoms.training().job, manifest={"spec": spec})
+    assert objects.claim_names(job) == {"digits-results", "digits-data", "photos"}
+
+
+def test_a_claim_is_read_as_the_api_server_has_it() -> None:
+    body = {
+        "metadata": {"name": "digits"},
+        "spec": {"accessModes": ["ReadWriteMany"]},
+        "status": {"phase": "Pending"},
+    }
+    assert objects.parse_claim(body) == models.Claim("digits", "Pending", None, ("ReadWriteMany",))
+
+
+def test_a_pod_that_was_evicted_has_the_kubelets_words_and_its_limit() -> None:
+    limits = {"limits": {"memory": "2Gi"}}
+    body = {
+        "metadata": {"name": "digits-worker-0", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"containers": [{"name": "proxy"}, {"name": "tensorflow", "resources": limits}]},
+        "status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on x."},
+    }
+    pod = objects.parse_pod(body)
+    assert (pod.reason, pod.memory_limit) == ("Evicted: The node was low on x.", "2Gi")
 
 
 def test_an_operator_is_read_from_its_deployment() -> None:

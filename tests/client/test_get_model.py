@@ -1,21 +1,27 @@
 """`tfparallel get model`: what is brought, and that no file is half written."""
 
+import asyncio
 import dataclasses
 import hashlib
+import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from testing import buckets
-from testing.operator import harness, objects
+from testing import buckets, waiting
+from testing.operator import harness, objects, scripted_server
 from tfparallel import errors, models
 from tfparallel.cluster import access, backend
 from tfparallel.cluster import objects as cluster_objects
 from tfparallel.results import bucket, claim, download, files, folder, places
+from tfparallel_operator.api import names
 from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_trainer.storage import address
@@ -152,6 +158,85 @@ def test_a_folder_of_a_jobs_name_that_holds_an_earlier_download_is_no_run(
     (tmp_path / "fetched").mkdir()
     (tmp_path / "fetched/model.keras").write_bytes(_MODEL)
     assert folder.is_run(name) == is_run
+
+
+_LISTING = """<?xml version="1.0" encoding="UTF-8"?>
+<ListBucketResult><Name>models</Name><Prefix>runs/digits/</Prefix><KeyCount>1</KeyCount>
+<IsTruncated>false</IsTruncated><Contents><Key>runs/digits/model.keras</Key>
+<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"1"</ETag><Size>1000</Size>
+</Contents></ListBucketResult>"""
+_JOB = {
+    "apiVersion": names.API_VERSION,
+    "kind": names.KIND,
+    "metadata": {
+        "name": "digits",
+        "namespace": "team",
+        "uid": "1",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    },
+    "spec": {
+        "trainer": {"epochs": 1, "checkpoint": {"uri": "s3://models/runs"}},
+        "tfReplicaSpecs": {"Worker": {}},
+    },
+    "status": {"state": "Succeeded"},
+}
+
+
+async def _answer_half(request: web.Request) -> web.StreamResponse:
+    """Answer as an API server with a job, and as a store that stops in the midst of its model."""
+    if request.path.startswith("/apis/"):
+        return web.json_response(_JOB)
+    if not request.path.endswith("model.keras"):
+        return web.Response(text=_LISTING, content_type="application/xml")
+    headers = {
+        "Content-Length": "1000",
+        "Content-Range": "bytes 0-999/1000",
+        "ETag": '"1"',
+        "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT",
+    }
+    response = web.StreamResponse(status=206, headers=headers)
+    await response.prepare(request)
+    await response.write(bytes(500))
+    await asyncio.Event().wait()
+    return response
+
+
+@pytest.mark.usefixtures("processes")
+async def test_ctrl_c_leaves_no_half_file(tmp_path: pathlib.Path) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [_answer_half]
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        (tmp_path / "config").write_text(json.dumps(config))
+        variables = {
+            "KUBECONFIG": str(tmp_path / "config"),
+            "AWS_ENDPOINT_URL": server.url,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "eu-west-3",
+        }
+        target = tmp_path / "out"
+        command = ("-m", "tfparallel", "get", "model", "digits", "--to", str(target))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            env={**os.environ, **variables},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        await waiting.until_async(
+            lambda: asyncio.to_thread(lambda: list(target.glob("*/model.keras"))),
+            "the begin of the download",
+            when=lambda found: found or process.returncode is not None,
+        )
+        process.send_signal(signal.SIGINT)
+        _, shown = await process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in shown.decode()
+    assert not list(target.rglob("*"))
 
 
 def test_a_folder_without_results(tmp_path: pathlib.Path) -> None:

@@ -85,6 +85,9 @@ class ScriptedBackend:
         finally:
             self.open_streams -= 1
 
+    async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
+        return ()
+
     async def list_operators(self) -> Sequence[models.Operator] | None:
         return None
 

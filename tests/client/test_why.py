@@ -1,5 +1,6 @@
 """`tfparallel why` on real API servers, with the scheduler's own words."""
 
+import asyncio
 import datetime
 import json
 import subprocess
@@ -8,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import harness, objects
 from tfparallel.cluster import access, backend
-from tfparallel.diagnosis import findings, gather, rules
-from tfparallel_operator.api_server import credentials
+from tfparallel.diagnosis import findings, gather, unseen
+from tfparallel_operator.api_server import credentials, resources
 
 
 def _why(place: harness.Place, *arguments: str) -> str:
@@ -55,11 +57,52 @@ async def test_a_claim_that_does_not_exist(place_with_nodes: harness.Place) -> N
     assert "Create the claim photos in the namespace of the job" in " ".join(_why(place).split())
 
 
+@pytest.mark.parametrize(
+    ("storage_class", "sentence", "remedy"),
+    [
+        (
+            {"storageClassName": "nowhere"},
+            'persistentvolumeclaim "photos": ProvisioningFailed: storageclass.storage.k8s.io'
+            ' "nowhere" not found',
+            "Delete the claim photos and create it with a storageClassName that"
+            " `kubectl get storageclass` lists: nowhere does not exist",
+        ),
+        (
+            {},
+            'persistentvolumeclaim "photos" names no StorageClass, and the cluster has no default',
+            "Delete the claim photos and create it with a storageClassName",
+        ),
+    ],
+    ids=["missing class", "no default class"],
+)
+async def test_a_claim_that_never_binds(
+    place_with_nodes: harness.Place, storage_class: dict[str, str], sentence: str, remedy: str
+) -> None:
+    place = place_with_nodes
+    size = {"requests": {"storage": "1Gi"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": size, **storage_class}
+    manifest = {"metadata": {"name": "photos"}, "spec": spec}
+    await place.api.create(resources.CLAIMS, place.namespace, manifest)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "photos"}}
+    async with place.operator():
+        await place.create_job(_job(volumes=[volume]))
+        await place.until_reason("Worker", "Unschedulable")
+    # The volume controller writes its Event when it looks at the claim, after the scheduler or not.
+    shown = await waiting.until_async(
+        lambda: asyncio.to_thread(lambda: " ".join(_why(place).split())),
+        "the words of the claim",
+        when=lambda text: "photos" in text,
+    )
+    assert sentence in shown
+    assert f"What to do: {remedy}" in shown
+    assert "claim photos is Pending, ReadWriteOnce, of" in shown
+
+
 async def test_a_job_that_no_operator_has_seen(
     place: harness.Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.create_job()
-    monkeypatch.setattr(rules, "UNSEEN_AFTER", datetime.timedelta())
+    monkeypatch.setattr(unseen, "UNSEEN_AFTER", datetime.timedelta())
     found = credentials.find(str(place.cluster.kubeconfig))
     context = access.Context(name="", namespace=place.namespace, access=found)
     async with backend.ClusterBackend(context) as cluster:

@@ -1,5 +1,6 @@
 """docs/troubleshooting.md shows what `tfparallel why` prints."""
 
+import itertools
 import re
 
 import pytest
@@ -23,6 +24,18 @@ def test_the_page_shows_every_symptom() -> None:
 def test_the_page_shows_what_why_prints(symptom: str) -> None:
     lines = why.render(rules.diagnose(symptoms.SYMPTOMS[symptom]()))
     assert _SHOWN[symptom].splitlines() == ["$ tfparallel why digits", *lines]
+
+
+def test_the_sentences_of_the_command_are_those_of_its_code() -> None:
+    folders = ("client/tfparallel", "operator/tfparallel_operator/api_server")
+    files = itertools.chain.from_iterable((paths.ROOT / one).rglob("*.py") for one in folders)
+    code = " ".join(file.read_text(encoding="utf-8") for file in files)
+    joined = re.sub(r'"\s+f?"', "", code)
+    rows = pages.rows("troubleshooting.md", "## The command ends with an error")
+    assert rows
+    for sentence, *_ in rows:
+        words = sentence.partition("`")[0]
+        assert words in joined, words
 
 
 def test_the_page_lists_every_kind_and_its_links_lead_to_headings() -> None:

@@ -3,6 +3,9 @@
 import asyncio
 import dataclasses
 import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -190,18 +193,46 @@ async def test_event_files_are_copied_from_the_claim(run: Run, tmp_path: Path) -
         copies = events.copies(cluster, "digits", tmp_path, None, print)
         assert [job.state async for job in copies] == ["Succeeded"]
     assert {path.parent.name for path in tmp_path.rglob(events.PATTERN)} >= {"train"}
-    await asyncio.to_thread(_check_readers_are_gone, namespace)
+    assert not _has_begun(await asyncio.to_thread(_readers, namespace))
 
 
-def _check_readers_are_gone(namespace: namespaces.Namespace) -> None:
-    pods = json.loads(namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json"))
-    assert all("deletionTimestamp" in pod["metadata"] for pod in pods["items"])
+def test_ctrl_c_leaves_neither_a_file_nor_a_pod(run: Run, tmp_path: Path) -> None:
+    namespace = run.namespace
+    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "get", "model", "digits", *where)
+    target = tmp_path / "model"
+    with subprocess.Popen(
+        (*command, "--to", str(target)), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "reading claim" in line
+        # Its pod is created now, and takes a moment to start.
+        waiting.until(lambda: _readers(namespace), "the pod that reads", when=_has_begun)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGINT, rest
+    assert "Traceback" not in rest
+    assert not list(target.rglob("*"))
+    assert not _has_begun(_readers(namespace))
+
+
+def _has_begun(pods: list[namespaces.Object]) -> bool:
+    """Whether a pod is not being deleted: those of earlier commands may be."""
+    return any("deletionTimestamp" not in pod["metadata"] for pod in pods)
+
+
+def _readers(namespace: namespaces.Namespace) -> list[namespaces.Object]:
+    """The pods that read claims."""
+    listing = namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json")
+    found: list[namespaces.Object] = json.loads(listing)["items"]
+    return found
 
 
 def _get_model(namespace: namespaces.Namespace, shell: terminal.Shell, folder: Path) -> Path:
     """Bring the model from the claim to this machine, as a user does."""
     shell.run(f"tfparallel get model digits --all --to {folder}")
-    _check_readers_are_gone(namespace)
+    assert not _has_begun(_readers(namespace))
     assert (folder / "summary.json").exists()
     assert list(folder.glob("checkpoints/*/index.json"))
     assert list(folder.glob("logs/tensorboard/**/*tfevents*"))

@@ -8,6 +8,7 @@ import pytest
 from testing import waiting
 from testing.cluster import console
 from testing.e2e import jobs, namespaces, operator
+from tfparallel_operator.api import names, paths
 from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -54,6 +55,79 @@ def _warnings(namespace: namespaces.Namespace) -> list[str]:
     """The reasons of all Events that warn."""
     reasons = "--output=jsonpath={.items[*].reason}"
     return namespace.kubectl("get", "events", "--field-selector=type=Warning", reasons).split()
+
+
+def test_image_that_cannot_be_pulled_is_named_with_the_registrys_words(
+    namespace: namespaces.Namespace,
+) -> None:
+    role = jobs.script("")
+    [container] = role["template"]["spec"]["containers"]
+    container["image"] = "127.0.0.1:1/nope:1"  # a registry that no node reaches
+    namespace.apply(jobs.job("unpulled", tfReplicaSpecs={"Worker": role}))
+    remedy = "What to do: Let the node reach the image's registry"
+    # In the first moments the kubelet has tried nothing yet.
+    shown = waiting.until(lambda: _why(namespace, "unpulled"), remedy, when=lambda w: remedy in w)
+    assert "unpulled is pending: unpulled-worker-0 waits: " in shown
+    assert "127.0.0.1:1/nope:1" in shown
+    assert "connection refused" in shown
+
+
+_LARGE_MODEL = """
+import keras
+import numpy
+
+
+def build_model():
+    return keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
+
+
+def compile_model(model):
+    model.compile(optimizer="sgd", loss="mse")
+
+
+def training_data():
+    return numpy.ones((8, 1000), "float32"), numpy.ones((8, 1000), "float32")
+"""
+"""Its weights take 4 MB."""
+
+
+def test_full_volume_fails_the_job_with_the_disks_words(namespace: namespaces.Namespace) -> None:
+    wanted = jobs.trained("full", epochs=1, globalBatchSize=8)
+    # A volume of 2 MiB in the place of the claim: the kernel says that it is full, as of any disk.
+    volume = {"name": "tfparallel-output", "emptyDir": {"medium": "Memory", "sizeLimit": "2Mi"}}
+    mount = {"name": "tfparallel-output", "mountPath": paths.OUTPUT_DIR}
+    container = {"name": names.CONTAINER, "volumeMounts": [mount]}
+    template = {"spec": {"containers": [container], "volumes": [volume]}}
+    wanted["spec"]["tfReplicaSpecs"] = {"Worker": {"template": template}}
+    wanted["spec"]["runPolicy"] = {"backoffLimit": 0}
+    source = f"--from-literal=model.py={_LARGE_MODEL}"
+    namespace.kubectl("create", "configmap", "full", source)
+    namespace.apply(wanted)
+    status = namespace.wait_ended("full")["status"]
+    assert status["state"] == "Failed", namespace.describe("full")
+    last = status["replicas"]["Worker"]["lastExit"]
+    assert (last["replica"], last["code"]) == ("full-worker-0", exits.Exit.STORAGE_FAILED)
+    shown = _why(namespace, "full")
+    assert f"full-worker-0 exited with code {exits.Exit.STORAGE_FAILED.value}" in shown
+    assert "No space left on device" in shown
+    assert "What to do: See that the claim has free space" in shown
+
+
+def test_replica_that_runs_out_of_memory_is_shown_with_its_limit(
+    namespace: namespaces.Namespace,
+) -> None:
+    role = jobs.script("b'x' * (1 << 29)")
+    [container] = role["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"memory": "100Mi"}}
+    policy = {"backoffLimit": 0}
+    namespace.apply(jobs.job("greedy", runPolicy=policy, tfReplicaSpecs={"Worker": role}))
+    status = namespace.wait_ended("greedy")["status"]
+    if status["state"] == "Succeeded":
+        pytest.skip("This machine has no control group that limits memory.")
+    shown = _why(namespace, "greedy")
+    assert "greedy-worker-0 exited with code 137" in shown
+    assert "with limits.memory 100Mi" in shown
+    assert "What to do: Raise resources.limits.memory of the role" in shown
 
 
 def test_script_that_fails_uses_up_its_retries(namespace: namespaces.Namespace) -> None:

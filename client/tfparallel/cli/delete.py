@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import click
 
+from tfparallel import errors
 from tfparallel.cli import complete, options
 from tfparallel.cluster import access, backend
+from tfparallel_operator.api import load
 
 
 @click.command("delete")
@@ -20,8 +22,15 @@ def command(job_names: Sequence[str], *, choice: access.Choice) -> None:
     """
 
     async def act(cluster: backend.ClusterBackend) -> None:
+        problems: list[str] = []
         for name in job_names:
-            await cluster.delete_job(name)
-            click.echo(f"{name} deleted")
+            try:
+                await cluster.delete_job(name)
+            except errors.JobNotFound as error:
+                problems += error.problems
+            else:
+                click.echo(f"{name} deleted")
+        if problems:
+            raise load.SpecError(*problems)
 
     options.on_cluster(choice, act)

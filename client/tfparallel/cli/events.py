@@ -6,6 +6,7 @@ from tfparallel.cli import options
 from tfparallel.cluster import access, backend
 from tfparallel.terminal import display
 from tfparallel.terminal import status as terminal
+from tfparallel_operator import wall_clock
 
 
 @click.command("events")
@@ -23,6 +24,6 @@ def command(name: str, *, choice: access.Choice) -> None:
             click.echo(f"no events of {name}: Kubernetes keeps them for an hour", err=True)
             return
         out, _ = display.consoles()
-        out.print(terminal.events_table(events, terminal.utc_now()))
+        out.print(terminal.events_table(events, wall_clock.utc_now()))
 
     options.on_cluster(choice, act)

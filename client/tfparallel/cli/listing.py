@@ -8,6 +8,7 @@ from tfparallel import models
 from tfparallel.cli import options
 from tfparallel.terminal import display
 from tfparallel.terminal import status as terminal
+from tfparallel_operator import wall_clock
 
 TABLES = (options.Format.TABLE, options.Format.WIDE)
 
@@ -34,7 +35,7 @@ def show(
         wide = output_format == options.Format.WIDE
         out, _ = display.consoles()
         table = terminal.jobs_table(
-            jobs, terminal.utc_now(), everywhere=namespace is None, wide=wide
+            jobs, wall_clock.utc_now(), everywhere=namespace is None, wide=wide
         )
         out.print(table)
 
@@ -50,7 +51,7 @@ async def follow(
         if output_format not in TABLES:
             terminal.print_objects([job], output_format, single=True)
             continue
-        rows = [terminal.cells(job, terminal.utc_now(), everywhere=everywhere, wide=wide)]
+        rows = [terminal.cells(job, wall_clock.utc_now(), everywhere=everywhere, wide=wide)]
         if not widths:
             rows.insert(0, terminal.columns(everywhere=everywhere, wide=wide))
             widths = tuple(max(map(len, column)) for column in zip(*rows, strict=True))

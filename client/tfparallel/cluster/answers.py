@@ -1,6 +1,7 @@
 """What the API server refuses, as sentences with a remedy."""
 
 import contextlib
+import importlib.metadata
 import re
 from collections.abc import Iterator
 
@@ -17,6 +18,10 @@ INSTALL = (
 _MISSING_RIGHT = re.compile(
     r'User "(?P<user>[^"]+)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"'
 )
+_ANONYMOUS = 'User "system:anonymous"'
+"""Who sends no credentials, such as after a login plugin failed."""
+
+_MISSING_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
 _UNKNOWN_FIELD = re.compile(r'unknown field "(?P<field>[^"]+)"')
 _NO_VALUE = re.compile(r'^Invalid value: "(object|null)": ')
 """What stands before the sentence of a rule."""
@@ -45,12 +50,17 @@ def sentence(error: api_errors.ApiError, context: access.Context) -> str:
     """Return what the answer means, and what to do."""
     where = f"context {context.name!r}" if context.name else "this cluster"
     match error.status, error:
+        case 0, _ if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return (
+                f"{error}. The certificate of {where} is not trusted: correct"
+                " certificate-authority-data of its cluster in the kubeconfig"
+            )
         case 0, _:
             return f"{error}. See that the cluster of {where} runs: kubectl cluster-info"
-        case 401, _:
+        case (401, _) | (403, _) if error.status == 401 or _ANONYMOUS in str(error):
             return (
-                f"the API server does not accept your credentials for {where} (401): they have"
-                " expired or are wrong. Log in again, as you do for kubectl"
+                f"the API server does not accept your credentials for {where} ({error.status}):"
+                " they have expired or are wrong. Log in again, as you do for kubectl"
             )
         case 403, _ if missing := _MISSING_RIGHT.search(str(error)):
             return (
@@ -58,7 +68,13 @@ def sentence(error: api_errors.ApiError, context: access.Context) -> str:
                 f" {context.namespace!r} of {where}. Ask for a Role with that verb and resource, or"
                 " choose another namespace with -n"
             )
-        case 404, _ if "could not find the requested resource" in str(error):
+        case 404, _ if missing := _MISSING_NAMESPACE.search(str(error)):
+            name = missing["name"]
+            return (
+                f"namespace {name!r} does not exist in {where}. Create it with `kubectl create"
+                f" namespace {name}`, or choose another with -n"
+            )
+        case 404, _ if not error.reason:
             return (
                 f"{names.KIND} is not installed in {where}: the API server does not know"
                 f" {names.PLURAL}.{names.GROUP} {names.VERSION}. Install the operator: {INSTALL}"
@@ -97,7 +113,8 @@ def _place(path: str) -> problems.Place:
 def _unknown_sentence(field: str) -> str:
     return (
         f"the cluster's {names.KIND} has no field {field!r}: correct the name, or upgrade the"
-        " operator and its resource definition (`tfparallel doctor` compares the versions)"
+        " operator and its resource definition to"
+        f" {importlib.metadata.version('tfparallel')}. `tfparallel doctor` compares them"
     )
 
 

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import difflib
 import pathlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -28,6 +29,9 @@ _OPERATORS = "app.kubernetes.io/part-of=tfparallel"
 
 _USUAL_NAMESPACE = "tfparallel-system"
 """Of an operator, for users who may not list Deployments of all namespaces."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+"""Of an object in Kubernetes."""
 
 _ROLES = ("chief", "master", "worker", "ps", "evaluator")
 
@@ -72,7 +76,7 @@ class ClusterBackend:
             SpecError: the API server refuses an object as wrong.
             Failure: it refuses, or a job of the name exists.
         """
-        return await creation.submit(creation.Cluster(self._api, self.context), bundle)
+        return await creation.submit(self._api, self.context, bundle)
 
     async def dry_run_job(self, document: Mapping[str, Any]) -> Sequence[problems.Problem]:
         """Return what the API server refuses of a job, and store nothing.
@@ -115,6 +119,11 @@ class ClusterBackend:
         Raises:
             JobNotFound: no job has the name; the text has near ones.
         """
+        if not _NAME.fullmatch(name):
+            raise errors.JobNotFound(
+                f"{name!r} is not the name of a job: names have lower-case letters, digits, '-' and"
+                " '.' alone. Correct it"
+            )
         with answers.explained(self.context):
             try:
                 body = await self._api.get(resources.JOBS.path(self.namespace, name))
@@ -209,7 +218,7 @@ class ClusterBackend:
         return sorted((objects.parse_pod(body) for body in bodies), key=_place)
 
     async def list_events(self, job: models.Job) -> Sequence[models.Event]:
-        """Return what was reported of a job and its objects, oldest first.
+        """Return what was reported of a job, its objects and its claims, oldest first.
 
         Events live an hour by the API server's default.
         """
@@ -217,6 +226,15 @@ class ClusterBackend:
             listing = await self._api.list(resources.EVENTS, job.namespace)
         mine = (body for body in listing.items if _is_about(body.get("regarding", {}), job))
         return sorted((objects.parse_event(body) for body in mine), key=lambda event: event.time)
+
+    async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
+        """Return the claims of a job that exist; none without the right to read them."""
+        claims = []
+        for name in sorted(objects.claim_names(job)):
+            with contextlib.suppress(api_errors.ApiError):
+                body = await self._api.get(resources.CLAIMS.path(job.namespace, name))
+                claims.append(objects.parse_claim(body))
+        return claims
 
     async def read_logs(
         self, replica: models.Replica, job: models.Job, *, follow: bool, tail: int | None
@@ -242,14 +260,23 @@ class ClusterBackend:
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
         """Delete the replicas of a job and keep it, or have it run again."""
-        await self._patch(name, {"runPolicy": {"suspend": suspend}})
+        await self._patch(await self.get_job(name), {"runPolicy": {"suspend": suspend}})
 
     async def scale_job(self, name: str, workers: int) -> None:
-        """Change the number of workers."""
-        await self._patch(name, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
+        """Change the number of workers.
 
-    async def _patch(self, name: str, spec: Mapping[str, Any]) -> None:
+        Raises:
+            SpecError: the job has none, or does not let their number change.
+        """
         job = await self.get_job(name)
+        if "Worker" not in job.roles:
+            raise load.SpecError(
+                f"job {name!r} has no Worker to scale: its roles are {', '.join(job.roles)}. Add"
+                " spec.tfReplicaSpecs.Worker when you create it"
+            )
+        await self._patch(job, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
+
+    async def _patch(self, job: models.Job, spec: Mapping[str, Any]) -> None:
         with answers.explained(self.context):
             await self._api.patch(resources.JOBS.path(job.namespace, job.name), {"spec": spec})
 
@@ -285,10 +312,14 @@ def _is_owned(body: api.Object, job: models.Job) -> bool:
 
 
 def _is_about(regarding: Mapping[str, Any], job: models.Job) -> bool:
-    """Whether an event is about the job or an object with a name that begins with the job's."""
-    if regarding.get("kind") == names.KIND:
+    """Whether an event is about the job, a claim of it or an object that has the job's name."""
+    kind, name = regarding.get("kind"), str(regarding.get("name", ""))
+    if kind == names.KIND:
         return regarding.get("uid") == job.uid
-    name = str(regarding.get("name", ""))
+    if kind == "PersistentVolumeClaim":
+        return name in objects.claim_names(job)
+    if kind == "Workload":
+        return name == f"{names.SINGULAR}-{job.name}"
     return any(name.startswith(f"{job.name}-{role}-") for role in _ROLES) or name == job.name
 
 

@@ -21,14 +21,17 @@ _REVIEWS = resources.Resource("authorization.k8s.io/v1", "selfsubjectaccessrevie
 _STORAGE_CLASSES = resources.Resource("storage.k8s.io/v1", "storageclasses")
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _RIGHTS = (
-    ("create", names.GROUP, names.PLURAL, ""),
+    *((verb, names.GROUP, names.PLURAL, "") for verb in ("create", "get", "list", "watch")),
+    *((verb, names.GROUP, names.PLURAL, "") for verb in ("patch", "delete")),
     ("create", "", "configmaps", ""),
+    ("patch", "", "configmaps", ""),
     ("get", "", "pods", "log"),
     ("list", "", "pods", ""),
     ("create", "", "pods", ""),
     ("delete", "", "pods", ""),
     ("create", "", "pods", "exec"),
     ("create", "", "persistentvolumeclaims", ""),
+    ("get", "", "persistentvolumeclaims", ""),
     ("list", "events.k8s.io", "events", ""),
 )
 """What the verbs of the command need."""

@@ -1,7 +1,6 @@
 """Creates a job with all that it needs."""
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,20 +11,9 @@ from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.api_server import errors as api_errors
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cluster:
-    """Where a job is created."""
-
-    api: client.Client
-    context: access.Context
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of everything that is created."""
-        return self.context.namespace
-
-
-async def submit(cluster: Cluster, bundle: submission.Submission) -> models.Job:
+async def submit(
+    api: client.Client, context: access.Context, bundle: submission.Submission
+) -> models.Job:
     """Create a job with all that it needs.
 
     Sources come before the job, so that no pod waits for them, and get the job as their owner
@@ -36,62 +24,63 @@ async def submit(cluster: Cluster, bundle: submission.Submission) -> models.Job:
         Failure: the API server refuses, or a job of the name exists.
         SpecError: it refuses an object as wrong.
     """
-    _check_namespace(cluster, bundle.job)
-    with answers.explained(cluster.context):
-        await _refuse_second(cluster, bundle.name)
+    namespace = context.namespace
+    _check_namespace(namespace, bundle.job)
+    with answers.explained(context):
+        await _refuse_second(api, namespace, bundle.name)
         for companion in bundle.companions:
-            await _ensure(cluster, submission.COMPANIONS[companion["kind"]], companion)
+            await _ensure(api, namespace, submission.COMPANIONS[companion["kind"]], companion)
         for config_map in bundle.sources:
-            await _ensure_without_owner(cluster, config_map)
-        body = await cluster.api.create(resources.JOBS, cluster.namespace, bundle.job)
+            await _ensure_without_owner(api, namespace, config_map)
+        body = await api.create(resources.JOBS, namespace, bundle.job)
         job = objects.parse_job(body)
         for config_map in bundle.sources:
-            path = resources.CONFIG_MAPS.path(cluster.namespace, config_map["metadata"]["name"])
-            await cluster.api.patch(
-                path, {"metadata": {"ownerReferences": [objects.owner_reference(job)]}}
-            )
+            path = resources.CONFIG_MAPS.path(namespace, config_map["metadata"]["name"])
+            await api.patch(path, {"metadata": {"ownerReferences": [objects.owner_reference(job)]}})
     return job
 
 
-def _check_namespace(cluster: Cluster, job: Mapping[str, Any]) -> None:
-    namespace = job["metadata"].get("namespace", cluster.namespace)
-    if namespace != cluster.namespace:
+def _check_namespace(namespace: str, job: Mapping[str, Any]) -> None:
+    named = job["metadata"].get("namespace", namespace)
+    if named != namespace:
         raise load.SpecError(
-            f"metadata.namespace: received {namespace!r}, and the client's is"
-            f" {cluster.namespace!r}: change one of them"
+            f"metadata.namespace: received {named!r}, and the client's is {namespace!r}: change one"
+            " of them"
         )
 
 
-async def _refuse_second(cluster: Cluster, name: str) -> None:
+async def _refuse_second(api: client.Client, namespace: str, name: str) -> None:
     with contextlib.suppress(api_errors.NotFound):
-        await cluster.api.get(resources.JOBS.path(cluster.namespace, name))
+        await api.get(resources.JOBS.path(namespace, name))
         raise errors.Failure(
-            f"job {name!r} exists in namespace {cluster.namespace!r}: delete it (tfparallel delete"
+            f"job {name!r} exists in namespace {namespace!r}: delete it (tfparallel delete"
             f" {name}), or choose another name with --name"
         )
 
 
 async def _ensure(
-    cluster: Cluster, resource: resources.Resource, manifest: Mapping[str, Any]
+    api: client.Client, namespace: str, resource: resources.Resource, manifest: Mapping[str, Any]
 ) -> None:
     """Create an object unless one of its name is there."""
     with contextlib.suppress(api_errors.AlreadyExists):
-        await cluster.api.create(resource, cluster.namespace, manifest)
+        await api.create(resource, namespace, manifest)
 
 
-async def _ensure_without_owner(cluster: Cluster, config_map: Mapping[str, Any]) -> None:
+async def _ensure_without_owner(
+    api: client.Client, namespace: str, config_map: Mapping[str, Any]
+) -> None:
     """Create a ConfigMap, or take over that of a job which may be being deleted.
 
     The garbage collector deletes an object only in the version in which it saw its owner.
     """
     name = config_map["metadata"]["name"]
-    path = resources.CONFIG_MAPS.path(cluster.namespace, name)
+    path = resources.CONFIG_MAPS.path(namespace, name)
     while True:
         try:
-            await cluster.api.create(resources.CONFIG_MAPS, cluster.namespace, config_map)
+            await api.create(resources.CONFIG_MAPS, namespace, config_map)
         except api_errors.AlreadyExists:
             with contextlib.suppress(api_errors.NotFound):  # deleted in between
-                await cluster.api.patch(path, {"metadata": {"ownerReferences": None}})
+                await api.patch(path, {"metadata": {"ownerReferences": None}})
                 return
         else:
             return

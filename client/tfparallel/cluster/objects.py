@@ -53,7 +53,33 @@ def parse_pod(body: api.Object) -> models.Replica:
         reason=_reason(status, container),
         exit_code=None if ended is None else ended.get("exitCode"),
         created=_time(metadata["creationTimestamp"]),
+        memory_limit=_memory_limit(body.get("spec", {})),
     )
+
+
+def parse_claim(body: api.Object) -> models.Claim:
+    """Return a claim."""
+    spec = body.get("spec", {})
+    return models.Claim(
+        name=body["metadata"]["name"],
+        phase=body.get("status", {}).get("phase", "Pending"),
+        storage_class=spec.get("storageClassName"),
+        access_modes=tuple(spec.get("accessModes", ())),
+    )
+
+
+def claim_names(job: models.Job) -> frozenset[str]:
+    """Return the names of the claims that a job's replicas mount."""
+    spec = job.manifest.get("spec", {})
+    trainer = spec.get("trainer") or {}
+    templates = {one["metadata"]["name"] for one in spec.get("volumeClaimTemplates", ())}
+    listed = [(trainer.get("checkpoint") or {}).get("claim")]
+    listed += [volume.get("claim") for volume in trainer.get("volumes", ())]
+    for role in job.roles.values():
+        volumes = role.get("template", {}).get("spec", {}).get("volumes", ())
+        listed += [one.get("persistentVolumeClaim", {}).get("claimName") for one in volumes]
+    named = {name if name not in templates else f"{job.name}-{name}" for name in listed if name}
+    return frozenset(named | {f"{job.name}-{name}" for name in templates})
 
 
 def parse_event(body: api.Object) -> models.Event:
@@ -119,6 +145,13 @@ def _container(status: api.Object) -> api.Object:
     return container
 
 
+def _memory_limit(spec: api.Object) -> str:
+    for container in spec.get("containers", ()):
+        if container["name"] == names.CONTAINER:
+            return str(container.get("resources", {}).get("limits", {}).get("memory", ""))
+    return ""
+
+
 def _reason(status: api.Object, container: api.Object) -> str:
     state = container.get("state", {})
     for kind in ("waiting", "terminated"):
@@ -128,7 +161,8 @@ def _reason(status: api.Object, container: api.Object) -> str:
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    return str(status.get("reason", ""))
+    words = (status.get("reason", ""), status.get("message", ""))  # such as Evicted
+    return ": ".join(" ".join(word.split()) for word in words if word)
 
 
 def _time(text: str) -> datetime.datetime:

@@ -35,6 +35,7 @@ class Source(enum.StrEnum):
 
     CONDITION = "condition"
     POD = "pod"
+    CLAIM = "claim"
     EVENT = "event"
     EXIT = "exit"
     LOG = "log"
@@ -69,6 +70,8 @@ class Facts:
     replicas: Sequence[models.Replica]
     events: Sequence[models.Event]
     """Oldest first."""
+    claims: Sequence[models.Claim]
+    """Those of the job that exist, as far as rights allow."""
     last_lines: Sequence[str]
     """Of the log of the replica that `rules.find_witness` names."""
     operators: Sequence[models.Operator] | None

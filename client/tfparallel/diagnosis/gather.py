@@ -1,10 +1,10 @@
 """What a place knows of a job, and the diagnosis of it."""
 
 import contextlib
-import datetime
 
 from tfparallel import backend, errors, models
 from tfparallel.diagnosis import findings, rules
+from tfparallel_operator import wall_clock
 
 _LINES = 6
 """Of a log, as evidence."""
@@ -22,9 +22,10 @@ async def diagnose_job(place: backend.Backend, name: str) -> findings.Diagnosis:
         job=job,
         replicas=replicas,
         events=await place.list_events(job),
+        claims=await place.list_claims(job),
         last_lines=await _read_last_lines(place, job, replicas),
         operators=await place.list_operators() if job.status.state is None else None,
-        now=datetime.datetime.now(datetime.UTC),
+        now=wall_clock.utc_now(),
     )
     return rules.diagnose(facts)
 

@@ -1,9 +1,10 @@
 """Training that runs: whether it has stalled, and what keeps it slow. Pure."""
 
 import statistics
+from collections.abc import Iterator
 
 from tfparallel.diagnosis import findings
-from tfparallel_operator.api import job_status, names
+from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import conditions
 from tfparallel_trainer.contract import progress
 
@@ -131,12 +132,25 @@ def _training(facts: findings.Facts) -> findings.Diagnosis:
     report = facts.status.progress
     words = "" if report is None else f": {describe_progress(report)}"
     sentence = f"{facts.job.name} trains, and nothing that it reports holds it up{words}"
-    causes = facts.status.restart_causes
-    restarts = ", ".join(f"{count} {cause}" for cause, count in causes.items())
-    evidence = (
-        (findings.Evidence(findings.Source.OPERATOR, f"restarts: {restarts}"),) if restarts else ()
-    )
+    evidence = tuple(_list_evidence_of_pace(facts))
     return findings.Diagnosis(findings.Kind.TRAINING, sentence, "", evidence)
+
+
+def _list_evidence_of_pace(facts: findings.Facts) -> Iterator[findings.Evidence]:
+    report, causes = facts.status.progress, facts.status.restart_causes
+    if report is not None and report.input_wait is not None:
+        share = f"{float(report.input_wait):.0%}"
+        yield findings.Evidence(
+            findings.Source.PROGRESS, f"the coordinator waits for its input {share} of the time"
+        )
+    workers = facts.status.replicas.get(types.Role.WORKER.value)
+    trains_in_step = facts.status.strategy == types.Strategy.MULTI_WORKER_MIRRORED
+    if trains_in_step and workers is not None and workers.running:
+        text = "all replicas take each step together, and report no times of their own"
+        yield findings.Evidence(findings.Source.PROGRESS, text)
+    if causes:
+        restarts = ", ".join(f"{count} {cause}" for cause, count in causes.items())
+        yield findings.Evidence(findings.Source.OPERATOR, f"restarts: {restarts}")
 
 
 def _progress(report: job_status.ProgressStatus) -> findings.Evidence:

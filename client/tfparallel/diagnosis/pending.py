@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 
 from tfparallel import models
-from tfparallel.diagnosis import findings
+from tfparallel.diagnosis import findings, unbound_claims
 from tfparallel_operator.core import remedies
 
 _UNREMARKABLE = re.compile(r"(?:ContainerCreating|PodInitializing|)")
 """What every pod passes through: the cause, if any, is in Events alone."""
+
+_NO_CAUSE = re.compile(r'(?:ErrImagePull|ImagePullBackOff)(?:: Back-off pulling image "[^"]*")?')
+"""What the kubelet says of an image between two tries: the registry's sentence is in Events."""
 
 _PREEMPTION = re.compile(r"[,.]? ?(?:no new claims to deallocate, )?preemption: .*")
 """What the scheduler adds about pods that it could displace."""
@@ -22,7 +25,7 @@ class Wait:
 
     pod: str
     words: str
-    """Why, in the words of the scheduler or the kubelet; empty: nobody said."""
+    """Why, in the words of scheduler, kubelet or the volumes' controllers; empty: nobody said."""
     node: str
     created: datetime.datetime | None
     others: int
@@ -74,6 +77,7 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
         words = "" if event.message in wait.words else f": {remedies.shorten(event.message)}"
         text = f"{event.reason}{often} {facts.age(event.time)} ago{words}"
         yield findings.Evidence(findings.Source.EVENT, text)
+    yield from unbound_claims.list_evidence(wait.words, facts)
 
 
 def _rank(words: str) -> int:
@@ -85,16 +89,27 @@ def _rank(words: str) -> int:
 
 
 def _find_words(replica: models.Replica, facts: findings.Facts) -> str:
-    """Return the words of the pod, else the operator's of its role, else those of Events."""
+    """Return the words that name a cause: the claim's, the pod's, the operator's or an Event's."""
+    words = _find_words_of_status(replica, facts)
+    if not replica.node and (cause := unbound_claims.find_words(words, facts)):
+        return cause
+    warnings = _warnings(replica.pod, facts)
+    if _NO_CAUSE.fullmatch(words):
+        pulls = [event.message for event in warnings if "Failed to pull image" in event.message]
+        return f"{words.partition(':')[0]}: {pulls[-1]}" if pulls else words
+    if not words and warnings:
+        return f"{warnings[-1].reason}: {warnings[-1].message}"
+    return words
+
+
+def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str:
+    """Return the words of the pod, else those that the operator copied into the job's status."""
     if not _UNREMARKABLE.fullmatch(replica.reason):
         return replica.reason
     for counts in facts.status.replicas.values():
         pod, _, words = counts.reason.partition(": ")
         if pod == replica.pod and words:
             return words
-    warnings = _warnings(replica.pod, facts)
-    if warnings:
-        return f"{warnings[-1].reason}: {warnings[-1].message}"
     return ""
 
 

@@ -1,17 +1,12 @@
 """From what is known of a job to one sentence. Pure."""
 
-import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from tfparallel import logs, models
-from tfparallel.cluster import answers
-from tfparallel.diagnosis import findings, pace, pending
+from tfparallel.diagnosis import endings, findings, pace, pending, unseen
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import conditions, failure, remedies
-
-UNSEEN_AFTER = datetime.timedelta(seconds=10)
-"""How long an operator that runs may take to look at a new job."""
 
 _ENDED = ("Failed", "Terminating", "Succeeded")
 
@@ -56,7 +51,7 @@ def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
         return None
     cause, remedy = remedies.split(condition.message)
     sentence = f"{facts.job.name} failed {facts.age(condition.last_transition_time)} ago: {cause}"
-    evidence = [findings.describe_condition(condition, facts), *_exits(facts)]
+    evidence = [findings.describe_condition(condition, facts), *endings.list_exits(facts)]
     evidence += findings.describe_lines(facts)
     remedy = _remedy_of_failure(facts, condition, remedy)
     return findings.Diagnosis(findings.Kind.FAILED, sentence, remedy, tuple(evidence))
@@ -79,64 +74,6 @@ def _remedy_of_exit(message: str) -> str:
     return "" if ended is None else remedies.BY_EXIT_CODE.get(ended[1], "")
 
 
-def _unseen(facts: findings.Facts) -> findings.Diagnosis | None:
-    """No status: the operator has never looked at the job."""
-    job = facts.job
-    if job.status.state is not None:
-        return None
-    manager = job.manifest.get("spec", {}).get("runPolicy", {}).get("managedBy")
-    if manager not in (None, names.CONTROLLER):
-        sentence = f"{job.name} is left to {manager}, by runPolicy.managedBy"
-        remedy = f"See why {manager} does not run it, or create it again without managedBy."
-        return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy)
-    age = facts.age(job.created)
-    if facts.now - job.created < UNSEEN_AFTER:
-        sentence = f"{job.name} was created {age} ago, and the operator has not looked at it yet"
-        return findings.Diagnosis(findings.Kind.UNSEEN, sentence, "Wait a moment.")
-    reason, remedy = _missing_operator(facts)
-    evidence = tuple(
-        findings.Evidence(
-            findings.Source.OPERATOR,
-            f"Deployment {one.namespace}/{one.name}: {one.ready} of {one.replicas} replicas ready,"
-            f" watches {', '.join(one.watched) or 'all namespaces'}",
-        )
-        for one in facts.operators or ()
-    )
-    sentence = f"No operator has looked at {job.name} in {age}: {reason}"
-    return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy, evidence)
-
-
-def _missing_operator(facts: findings.Facts) -> tuple[str, str]:
-    """Return why no operator acts, and what to do."""
-    namespace = facts.job.namespace
-    if facts.operators is None:
-        return (
-            f"it is not installed, does not run, or does not watch namespace {namespace!r}",
-            "Ask an administrator for `kubectl get deployments -A -l"
-            " app.kubernetes.io/part-of=tfparallel`.",
-        )
-    if not facts.operators:
-        return "it is not installed in this cluster", f"Install it: `{answers.INSTALL}`."
-    watching = [one for one in facts.operators if not one.watched or namespace in one.watched]
-    if not watching:
-        listed = ", ".join(sorted({name for one in facts.operators for name in one.watched}))
-        return (
-            f"it watches only {listed}, and the job is in {namespace!r}",
-            "Add the namespace to watchNamespaces of the chart, or create the job in one of those.",
-        )
-    [first, *_] = watching
-    where = f"`kubectl -n {first.namespace}"
-    if not any(one.ready for one in watching):
-        return (
-            f"{first.namespace}/{first.name} does not run",
-            f"See why: {where} describe deployment {first.name}`.",
-        )
-    return (
-        f"{first.namespace}/{first.name} runs, and does not act",
-        f"Read its log: {where} logs deployment/{first.name}`.",
-    )
-
-
 def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.SUSPENDED)
     if condition is None:
@@ -155,29 +92,39 @@ def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
     )
     if condition is None or not waits or condition.status is not job_status.Truth.FALSE:
         return None
-    age = facts.age(condition.last_transition_time)
-    sentence = f"{facts.job.name} has waited for {age} in {remedies.shorten(condition.message)}"
-    remedy = remedies.find(condition.message)
-    return findings.Diagnosis(
+    return _explain(
+        facts,
+        condition,
         findings.Kind.QUEUED,
-        sentence,
-        remedy or "Wait until Kueue admits it, or choose another queue.",
-        (findings.describe_condition(condition, facts),),
+        lead="has waited for {age} in",
+        remedy=remedies.find(condition.message)
+        or "Wait until Kueue admits it, or choose another queue.",
+        more=_list_events_of_queue(facts, condition),
     )
+
+
+def _list_events_of_queue(
+    facts: findings.Facts, condition: job_status.Condition
+) -> Iterator[findings.Evidence]:
+    """Yield Kueue's latest Event, where the condition does not have its words."""
+    workload = f"workload/{names.SINGULAR}-{facts.job.name}"
+    for event in [event for event in facts.events if event.object == workload][-1:]:
+        if event.message not in condition.message:
+            words = remedies.shorten(event.message)
+            text = f"{event.reason} {facts.age(event.time)} ago: {words}"
+            yield findings.Evidence(findings.Source.EVENT, text)
 
 
 def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.CREATION_REFUSED)
     if condition is None:
         return None
-    cause, remedy = remedies.split(condition.message)
-    age = facts.age(condition.last_transition_time)
-    sentence = f"{facts.job.name} has waited for {age}: {cause}"
-    return findings.Diagnosis(
+    return _explain(
+        facts,
+        condition,
         findings.Kind.REFUSED,
-        sentence,
-        remedy or "Correct what the message names: the operator tries again by itself.",
-        (findings.describe_condition(condition, facts),),
+        lead="has waited for {age}:",
+        remedy="Correct what the message names: the operator tries again by itself.",
     )
 
 
@@ -186,13 +133,13 @@ def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
     wait = pending.find_wait(facts)
     if condition is None or (wait is not None and wait.words):
         return None
-    cause, remedy = remedies.split(condition.message)
-    evidence = (findings.describe_condition(condition, facts), *findings.describe_lines(facts))
-    return findings.Diagnosis(
+    return _explain(
+        facts,
+        condition,
         findings.Kind.STALLED,
-        f"{facts.job.name} has stalled: {cause}",
-        remedy or f"Read what the coordinator wrote last: `tfparallel logs {facts.job.name}`.",
-        evidence,
+        lead="has stalled:",
+        remedy=f"Read what the coordinator wrote last: `tfparallel logs {facts.job.name}`.",
+        more=findings.describe_lines(facts),
     )
 
 
@@ -201,7 +148,7 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
     if condition is None:
         return None
     cause, remedy = remedies.split(condition.message)
-    evidence = [findings.describe_condition(condition, facts), *_exits(facts)]
+    evidence = [findings.describe_condition(condition, facts), *endings.list_exits(facts)]
     sentence = f"{facts.job.name} restarts as attempt {facts.status.attempt}"
     begins_at = facts.status.attempt_time
     if begins_at is not None and begins_at > facts.now:
@@ -258,30 +205,45 @@ def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.SPEC_INVALID)
     if condition is None:
         return None
-    sentence = f"{facts.job.name} goes on with its last valid spec: {condition.message}"
-    remedy = "Correct the field and apply the job again."
-    evidence = (findings.describe_condition(condition, facts),)
-    return findings.Diagnosis(findings.Kind.REFUSED, sentence, remedy, evidence)
+    return _explain(
+        facts,
+        condition,
+        findings.Kind.REFUSED,
+        lead="goes on with its last valid spec:",
+        remedy="Correct the field and apply the job again.",
+    )
 
 
-def _exits(facts: findings.Facts) -> list[findings.Evidence]:
-    """Return the newest failed exit of each role."""
-    lasts = (counts.last_exit for counts in facts.status.replicas.values())
-    return [
-        findings.Evidence(
-            findings.Source.EXIT,
-            f"{last.replica} exited with {last.code} ({last.reason})"
-            + ("" if last.time is None else f" {facts.age(last.time)} ago"),
-        )
-        for last in lasts
-        if last is not None
-    ]
+def _explain(
+    facts: findings.Facts,
+    condition: job_status.Condition,
+    kind: findings.Kind,
+    *,
+    lead: str,
+    remedy: str,
+    more: Iterable[findings.Evidence] = (),
+) -> findings.Diagnosis:
+    """Return the diagnosis that a condition gives.
+
+    Args:
+        facts: what is known of the job.
+        condition: has the cause, and often the remedy, in its message.
+        kind: of the diagnosis.
+        lead: what stands between the job's name and the cause; {age} is that of the condition.
+        remedy: where the message has none.
+        more: evidence besides the condition.
+    """
+    cause, known = remedies.split(condition.message)
+    begin = lead.format(age=facts.age(condition.last_transition_time))
+    sentence = f"{facts.job.name} {begin} {remedies.shorten(cause)}"
+    evidence = (findings.describe_condition(condition, facts), *more)
+    return findings.Diagnosis(kind, sentence, known or remedy, evidence)
 
 
 _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
     _succeeded,
     _failed,
-    _unseen,
+    unseen.diagnose_unseen,
     _suspended,
     _queued,
     _refused,

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime
 import difflib
 import pathlib
 import shutil
@@ -13,6 +12,7 @@ from typing import Any, Self
 from tfparallel import errors, models
 from tfparallel.machine import detached
 from tfparallel.machine import folders as run_folders
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import load, names
 from tfparallel_operator.core import observation, replicas
 from tfparallel_operator.local import folders, record
@@ -47,7 +47,7 @@ class LocalBackend:
                 f"job {name!r} runs already below {self._folder}: delete it first, or choose"
                 " another name"
             )
-        now = datetime.datetime.now(datetime.UTC)
+        now = wall_clock.utc_now()
         identity = {"uid": str(uuid.uuid4()), "creationTimestamp": now.isoformat()}
         manifest = {**document, "metadata": {**document["metadata"], **identity}}
         root = run_folders.new_folder(name, self._folder)
@@ -104,6 +104,10 @@ class LocalBackend:
             if newer != job:
                 job = newer
                 yield job
+
+    async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
+        """Return none: here claims are folders."""
+        return ()
 
     async def list_operators(self) -> Sequence[models.Operator] | None:
         """Return None: here no operator is needed."""

@@ -10,6 +10,7 @@ from rich import text as rich_text
 from tfparallel.planning import draw
 from tfparallel.planning import show as planning
 from tfparallel.terminal import display, placement
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import conditions
 from tfparallel_operator.local import run
@@ -58,7 +59,7 @@ def show(outcome: run.Outcome, has_shown: Callable[[str], bool] = lambda _: Fals
 def _rows(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
     status = outcome.job.status
     if status.start_time is not None:
-        ended = status.completion_time or run.utc_now()
+        ended = status.completion_time or wall_clock.utc_now()
         seconds = max(datetime.timedelta(), ended - status.start_time).total_seconds()
         yield "time", contract_progress.format_duration(seconds)
     if status.restarts.failure or status.restarts.disruption:

@@ -115,17 +115,22 @@ async def opened(
     with answers.explained(cluster.context):
         node = await _find_node(cluster, job, reader)
         manifest = build_pod(job, reader, node)
-        say(f"reading claim {reader.claim} through pod {manifest['metadata']['name']}")
-        pod = await cluster.api.create(resources.PODS, job.namespace, manifest)
-    metadata = pod["metadata"]
+    name = manifest["metadata"]["name"]
+    say(f"reading claim {reader.claim} through pod {name}")
     try:
-        await _wait(cluster, metadata["name"], reader)
-        yield ClaimPlace(cluster, metadata["name"], f"{MOUNT}/{job.name}")
+        with answers.explained(cluster.context):
+            await cluster.api.create(resources.PODS, job.namespace, manifest)
+        await _wait(cluster, name, reader)
+        yield ClaimPlace(cluster, name, f"{MOUNT}/{job.name}")
     finally:
-        with contextlib.suppress(api_errors.ApiError):
-            await cluster.api.delete(
-                resources.PODS, job.namespace, metadata["name"], metadata["uid"]
-            )
+        await _delete(cluster, job.namespace, name)
+
+
+async def _delete(cluster: backend.ClusterBackend, namespace: str, name: str) -> None:
+    """Delete the pod, also if Ctrl-C came before the answer to its creation."""
+    with contextlib.suppress(api_errors.ApiError):
+        pod = await cluster.api.get(resources.PODS.path(namespace, name))
+        await cluster.api.delete(resources.PODS, namespace, name, pod["metadata"]["uid"])
 
 
 async def _find_node(

@@ -13,6 +13,7 @@ from rich import text as rich_text
 
 from tfparallel import models
 from tfparallel.terminal import display, placement
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
 
 STYLES = {
@@ -23,11 +24,6 @@ STYLES = {
 }
 _COLUMNS = ("NAME", "STATE", "STRATEGY", "READY", "STEP", "LOSS", "ETA", "RESTARTS", "AGE")
 _SHOWN_EVENTS = 5
-
-
-def utc_now() -> datetime.datetime:
-    """Return the time that ages are counted to."""
-    return datetime.datetime.now(datetime.UTC)
 
 
 def plain_table(*columns: str) -> rich_table.Table:
@@ -117,7 +113,7 @@ def show(
     events: Sequence[models.Event],
 ) -> None:
     """Print one job in detail."""
-    now = utc_now()
+    now = wall_clock.utc_now()
     headline = rich_text.Text(f"{job.name}: ")
     known = job.status.state is not None
     headline.append(

@@ -301,6 +301,10 @@ class Client:
                     await _raise_for_status(response)
                     answer: Object = orjson.loads(await response.read())
                     return answer
+            except orjson.JSONDecodeError as error:  # a proxy's page
+                raise errors.Unavailable(
+                    f"the answer from {url} is not JSON, as an API server's is"
+                ) from error
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise errors.Unavailable(_no_answer(method, path, error)) from error
             finally:

@@ -100,6 +100,34 @@ TABLE = _table(
         rf"{_CLAIM} is being deleted": (
             "Wait until the claim {name} is gone and create it again, or name another claim."
         ),
+        # The client's words of a claim that has no volume.
+        rf"{_CLAIM} names no StorageClass": (
+            "Delete the claim {name} and create it with a storageClassName that"
+            " `kubectl get storageclass` lists, or have a default one set."
+        ),
+        rf"{_CLAIM} is Lost": (
+            "Delete the claim {name} and create it again: what its volume held is gone."
+        ),
+        rf'{_CLAIM}: .*storageclass\S* "(?P<storage_class>[^"]+)" not found': (
+            "Delete the claim {name} and create it with a storageClassName that"
+            " `kubectl get storageclass` lists: {storage_class} does not exist."
+        ),
+        rf"{_CLAIM}: .*(?i:access ?modes?|MULTI_NODE|multi.?writer)": (
+            "Delete the claim {name} and create it with accessModes that its storage class offers,"
+            " such as ReadWriteOnce, or with another storageClassName."
+        ),
+        rf"{_CLAIM}: .*no storage class is set": (
+            "Create a volume that fits the claim {name}, or create the claim with a"
+            " storageClassName that `kubectl get storageclass` lists."
+        ),
+        rf"{_CLAIM}: ExternalProvisioning": (
+            "Wait a minute: then see that the provisioner of the claim's storage class runs, with"
+            " `kubectl describe pvc {name}`."
+        ),
+        rf"{_CLAIM}: (?:ProvisioningFailed|FailedBinding)": (
+            "See what the provisioner reports, with `kubectl describe pvc {name}`, and correct the"
+            " claim or its storage class."
+        ),
         r"unbound immediate PersistentVolumeClaims": (
             "Find out why the claim has no volume with `kubectl describe pvc`: it often names a"
             " storage class that does not exist."
@@ -179,7 +207,21 @@ TABLE = _table(
             "Create the LocalQueue {name} in the namespace, or correct the label"
             " kueue.x-k8s.io/queue-name."
         ),
-        r"(?:ClusterQueue|LocalQueue) \S+ is (?:inactive|stopped)": (
+        r"ClusterQueue (?P<name>\S+) (?:doesn't exist|not found)": (
+            "Ask the administrator for the ClusterQueue {name}, or choose another queue."
+        ),
+        r"namespace doesn't match ClusterQueue selector": (
+            "Ask the administrator to let the namespace use the ClusterQueue, or choose another"
+            " queue."
+        ),
+        r"Exceeded the PodsReady timeout": (
+            "See why its pods did not start in time: their images, claims and nodes. Kueue admits"
+            " the job again by itself."
+        ),
+        r"spec\.active is false|workload is deactivated": (
+            "Set spec.active of the job's Workload to true, or delete the job and create it again."
+        ),
+        r"(?:ClusterQueue|LocalQueue)(?: \S+)? is (?:inactive|stopped)": (
             "Ask the administrator to start the queue, or choose another queue."
         ),
         r"insufficient unused quota": (
@@ -195,6 +237,13 @@ TABLE = _table(
         ),
         rf"{_NO_IMAGE}.*(?:(?i:authoriz)|denied|forbidden)": (
             "Correct the image's name, or add a registry's Secret to imagePullSecrets of the role."
+        ),
+        rf"{_NO_IMAGE}.*(?:x509|certificate)": (
+            "Have the nodes trust the registry's certificate, or use a registry that they trust."
+        ),
+        rf"{_NO_IMAGE}.*(?:toomanyrequests|429 Too Many Requests)": (
+            "Wait until the registry answers again, or add a Secret of it to imagePullSecrets of"
+            " the role: it limits how often each user pulls."
         ),
         rf"{_NO_IMAGE}.*(?:no such host|dial tcp|i/o timeout)": (
             "Let the node reach the image's registry, or use a registry that it can reach."

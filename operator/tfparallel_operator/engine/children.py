@@ -6,9 +6,10 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
-from tfparallel_operator.engine import informer, observe, timers
+from tfparallel_operator.engine import informer, observe
 
 
 class Children:
@@ -19,7 +20,7 @@ class Children:
         api: client.Client,
         namespaces: tuple[str, ...],
         changed: informer.Changed,
-        clock: timers.Clock = timers.utc_now,
+        clock: wall_clock.Clock = wall_clock.utc_now,
     ) -> None:
         self.pods = informer.Informer(
             api, resources.PODS, namespaces, functools.partial(_pod, clock), changed
@@ -98,7 +99,7 @@ class Children:
         }
 
 
-def _pod(clock: timers.Clock, item: Mapping[str, Any]) -> observation.Pod | None:
+def _pod(clock: wall_clock.Clock, item: Mapping[str, Any]) -> observation.Pod | None:
     """A node's clock may be ahead: nothing has ended later than it was seen."""
     pod = observe.pod(item)
     if pod is None or pod.exit is None or pod.exit.finished_at is None:

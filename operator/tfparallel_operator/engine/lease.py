@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import Callable
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.engine import timers
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Lease:
         api: client.Client,
         terms: Terms,
         clock: Callable[[], float] = time.monotonic,
-        now: timers.Clock = timers.utc_now,
+        now: wall_clock.Clock = wall_clock.utc_now,
     ) -> None:
         self._api = api
         self._terms = terms

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pydantic
 from aiohttp import web
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import errors
 from tfparallel_operator.core import build, observation
-from tfparallel_operator.engine import children, jobs, publisher, queue, timers, tokens
+from tfparallel_operator.engine import children, jobs, publisher, queue, tokens
 from tfparallel_trainer.contract import progress
 
 _SCHEME = "Bearer "
@@ -33,7 +34,7 @@ class Endpoint:
     writer: publisher.Publisher
     answered: Callable[[int], None] = _untold
     """Told of the HTTP status of every answer."""
-    clock: timers.Clock = timers.utc_now
+    clock: wall_clock.Clock = wall_clock.utc_now
 
     def application(self) -> web.Application:
         """Build the application with the one route."""

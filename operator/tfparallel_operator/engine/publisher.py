@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import logging
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine import jobs, logs, queue, timers
@@ -33,7 +34,7 @@ class Publisher:
         self,
         api: client.Client,
         known: jobs.Jobs,
-        clock: timers.Clock = timers.utc_now,
+        clock: wall_clock.Clock = wall_clock.utc_now,
         interval: float = progress.MIN_INTERVAL_SECONDS,
     ) -> None:
         self._api = api

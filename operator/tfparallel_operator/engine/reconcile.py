@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import build, decide, decision, host_network, observation
@@ -46,7 +47,7 @@ class Reconciler:
         settings: build.Settings,
         instance: str,
         alarm: timers.Timers[queue.Key],
-        clock: timers.Clock = timers.utc_now,
+        clock: wall_clock.Clock = wall_clock.utc_now,
         may_write: Callable[[], None] = apply.always,
         wrote: Callable[[queue.Key], None] = apply.untold,
     ) -> None:

@@ -4,10 +4,11 @@ import datetime
 import hashlib
 import logging
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision
-from tfparallel_operator.engine import jobs, timers
+from tfparallel_operator.engine import jobs
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ class Recorder:
     an operator that was started anew.
     """
 
-    def __init__(self, api: client.Client, instance: str, clock: timers.Clock) -> None:
+    def __init__(self, api: client.Client, instance: str, clock: wall_clock.Clock) -> None:
         self._api = api
         self._instance = instance
         self._clock = clock

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client, credentials, errors
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import (
@@ -249,7 +250,7 @@ class Operator:
             plain,
             progress_url=f"https://{self._wanted.progress_host}:{self._wanted.progress_port}",
             progress_ca=self._bundle.authorities,
-            listening_since=timers.utc_now(),
+            listening_since=wall_clock.utc_now(),
         )
 
 

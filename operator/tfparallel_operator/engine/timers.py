@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from tfparallel_operator import wall_clock
+
 LONGEST_SLEEP_SECONDS = 30.0
 """The clock is asked again at least this often, for it may be set."""
 
@@ -15,13 +17,6 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
 
 K = TypeVar("K", bound=Hashable)
-Clock = Callable[[], datetime.datetime]
-
-
-def utc_now() -> datetime.datetime:
-    """Return the time, with time zone."""
-    return datetime.datetime.now(datetime.UTC)
-
 
 _SPARE = 64
 """Times that no longer count and stay in the heap, beside one for each key."""
@@ -33,7 +28,9 @@ class Timers(Generic[K]):
     Firing too early is harmless: whoever is called sets the later time anew.
     """
 
-    def __init__(self, fire: Callable[[K], None], clock: Clock = utc_now) -> None:
+    def __init__(
+        self, fire: Callable[[K], None], clock: wall_clock.Clock = wall_clock.utc_now
+    ) -> None:
         self._fire = fire
         self._clock = clock
         self._at: dict[K, datetime.datetime] = {}

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import oid
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.engine import timers
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ async def ensure(
     namespace: str,
     name: str,
     host: str,
-    clock: timers.Clock = timers.utc_now,
+    clock: wall_clock.Clock = wall_clock.utc_now,
 ) -> Bundle:
     """Return the certificates of the Secret; make or renew what is missing or near its end.
 

@@ -6,19 +6,17 @@ observe follows from the processes alone.
 """
 
 import asyncio
-import collections.abc
 import contextlib
 import dataclasses
 import datetime
 import typing
 import uuid
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, observation, replicas
 from tfparallel_operator.local import folders, key_maps, launch, process, record, watcher
 from tfparallel_trainer.contract import progress
-
-Clock = collections.abc.Callable[[], datetime.datetime]
 
 
 @dataclasses.dataclass(slots=True)
@@ -47,7 +45,7 @@ class LocalCluster:
         config_maps: key_maps.KeyMaps,
         layout: folders.Folders,
         told: watcher.Watcher,
-        clock: Clock,
+        clock: wall_clock.Clock,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._launcher = launcher

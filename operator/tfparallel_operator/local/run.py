@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import (
     build,
@@ -58,16 +59,11 @@ class Outcome:
     """The signal that ended the run before the job had ended."""
 
 
-def utc_now() -> datetime.datetime:
-    """Return the time: the one clock that a run is given unless a test gives another."""
-    return datetime.datetime.now(datetime.UTC)
-
-
 async def run(
     source: job_source.Source,
     output: pathlib.Path,
     told: watcher.Watcher,
-    clock: cluster.Clock = utc_now,
+    clock: wall_clock.Clock = wall_clock.utc_now,
     slowed: Mapping[str, float] | None = None,
 ) -> Outcome:
     """Run a job to its end in an output folder, which may be that of an earlier run.
@@ -122,7 +118,7 @@ async def run(
 
 
 async def _live(
-    local: cluster.LocalCluster, token: str, told: watcher.Watcher, clock: cluster.Clock
+    local: cluster.LocalCluster, token: str, told: watcher.Watcher, clock: wall_clock.Clock
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
     async with progress.endpoint(local.job, token, local.report) as url:
@@ -148,7 +144,7 @@ async def _drive(
     local: cluster.LocalCluster,
     settings: build.Settings,
     interruption: "_Interruption",
-    clock: cluster.Clock,
+    clock: wall_clock.Clock,
 ) -> None:
     while interruption.received is None:
         now = clock().replace(microsecond=0)

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -210,16 +211,11 @@ class Deaf(wrapped_api.WrappedApi):
     """A client whose watch of pods tells nothing, as one whose connection has died unnoticed."""
 
     async def watch(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        version: str,
-        selector: str = "",
-        fields: str = "",
+        self, resource: resources.Resource, *arguments: Any, **more: Any
     ) -> AsyncIterator[client.WatchEvent]:
         if resource == resources.PODS:
             await asyncio.Event().wait()
-        async for event in super().watch(resource, namespace, version, selector, fields):
+        async for event in super().watch(resource, *arguments, **more):
             yield event
 
 

@@ -1,0 +1,46 @@
+"""How replicas ended, as evidence. Pure."""
+
+from collections.abc import Iterator
+
+from tfparallel.diagnosis import findings
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import failure
+
+_KILLED = 137
+"""The exit code of SIGKILL: the kubelet may not learn in time that memory was the cause."""
+
+
+def list_exits(facts: findings.Facts) -> Iterator[findings.Evidence]:
+    """Yield the newest failed exit of each role."""
+    for role, counts in facts.status.replicas.items():
+        last = counts.last_exit
+        if last is not None:
+            ago = "" if last.time is None else f" {facts.age(last.time)} ago"
+            memory = _describe_memory(last, _find_limit(role, counts, facts))
+            text = f"{last.replica} exited with {last.code} ({last.reason}){ago}{memory}"
+            yield findings.Evidence(findings.Source.EXIT, text)
+
+
+def _describe_memory(last: job_status.LastExit, limit: str | None) -> str:
+    """Return the limit of a replica that may have run out of memory."""
+    if limit and (last.reason == failure.OOM_KILLED or last.code == _KILLED):
+        return f", with limits.memory {limit}"
+    if limit == "" and last.reason == failure.OOM_KILLED:
+        return ", without limits.memory: its node ran out of memory"
+    return ""
+
+
+def _find_limit(role: str, counts: job_status.ReplicaStatus, facts: findings.Facts) -> str | None:
+    """Return the limit of memory of the replica that ended last; empty: none; None: unknown."""
+    last = counts.last_exit
+    pods = (one for one in facts.replicas if last is not None and one.pod == last.replica)
+    ended = next((one for one in pods if one.exit_code is not None), None)
+    if ended is not None:
+        return ended.memory_limit
+    # The next attempt's pod has the name too, and with runPolicy.outOfMemory another limit.
+    template = facts.job.roles.get(role, {}).get("template") or {}
+    for container in template.get("spec", {}).get("containers", ()):
+        if container.get("name") == names.CONTAINER and not counts.memory_growths:
+            limits = (container.get("resources") or {}).get("limits") or {}
+            return str(limits.get("memory", ""))
+    return None

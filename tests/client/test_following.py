@@ -1,0 +1,93 @@
+"""A job that is followed: what a person learns while it waits."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from testing import waiting
+from testing.operator import symptoms
+from tfparallel import following, models
+from tfparallel.diagnosis import findings
+
+
+class Place:
+    """A backend whose job waits until it is advised, and then succeeds."""
+
+    def __init__(self, facts: findings.Facts) -> None:
+        self._facts = facts
+        self.advised = asyncio.Event()
+        self.looks = 0
+
+    async def watch_job(self, _: str) -> AsyncGenerator[models.Job, None]:
+        yield self._facts.job
+        await self.advised.wait()
+        yield symptoms.succeeded().job
+
+    async def get_job(self, _: str) -> models.Job:
+        self.looks += 1
+        return self._facts.job
+
+    async def list_replicas(self, _: models.Job) -> Sequence[models.Replica]:
+        return self._facts.replicas
+
+    async def list_events(self, _: models.Job) -> Sequence[models.Event]:
+        return self._facts.events
+
+    async def list_claims(self, _: models.Job) -> Sequence[models.Claim]:
+        return self._facts.claims
+
+    async def read_logs(self, *_: Any, **__: Any) -> AsyncIterator[str]:
+        for line in self._facts.last_lines:
+            yield line
+
+    async def list_operators(self) -> Sequence[models.Operator] | None:
+        return self._facts.operators
+
+
+@dataclasses.dataclass
+class Screen:
+    """Keeps the notes that it shows, and calls back at each."""
+
+    react: Callable[[str], None]
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.react(text)
+
+
+@pytest.mark.parametrize(
+    ("symptom", "remedy"),
+    [
+        ("no operator", "helm install"),
+        ("claim that is refused", "Delete the claim digits"),
+        ("untrusted registry", "trust the registry's certificate"),
+        ("quota", "kubectl describe quota team"),
+    ],
+)
+async def test_a_job_that_waits_is_explained_once(
+    symptom: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_ADVICE_SECONDS", 0)
+    monkeypatch.setattr(following, "_LAST_LINES_SECONDS", 0)
+    place: Any = Place(symptoms.SYMPTOMS[symptom]())
+
+    def react(text: str) -> None:
+        if remedy in text:
+            # A few more looks find the same cause, and say nothing.
+            asyncio.get_running_loop().create_task(finish(place.looks + 3))
+
+    async def finish(looks: int) -> None:
+        while place.looks < looks:
+            await asyncio.sleep(0)
+        place.advised.set()
+
+    screen: Any = Screen(react)
+    job = symptoms.SYMPTOMS[symptom]().job
+    async with asyncio.timeout(waiting.LIMIT_SECONDS):
+        ended = await following.follow(place, job, screen)
+    assert ended.is_finished
+    assert sum(remedy in note for note in screen.notes) == 1
