@@ -161,3 +161,25 @@ def test_a_peer_is_lost_when_it_refuses_twice_in_a_row(
     ):
         assert has_answered.wait(30)
     assert lost == ["A peer was lost: worker-0 no longer listens at 127.0.0.1:9."] * losses
+
+
+def test_a_peer_may_end_after_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, asked_again, released = [True, True], threading.Event(), threading.Event()
+
+    def refuse(peer: tasks.Task) -> bool:
+        if len(answers) == 1:
+            asked_again.set()
+            assert released.wait(30)
+        return answers.pop()
+
+    monkeypatch.setattr(watch, "refuses", refuse)
+    monkeypatch.setattr(watch, "_INTERVAL_SECONDS", 0.001)
+    before = set(threading.enumerate())
+    lost: list[errors.TrainerError] = []
+    with watch.these([tasks.Task("worker", 0, "127.0.0.1:9")], lost.append):
+        (watcher,) = {*threading.enumerate()} - before
+        assert asked_again.wait(30)
+    released.set()
+    watcher.join(30)
+    assert not watcher.is_alive()
+    assert lost == []
