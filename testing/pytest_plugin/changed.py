@@ -55,7 +55,7 @@ RUNS = {
 
 CARRIED_OUT = {
     f"{OPERATOR}core/": ("tests/operator/engine/test_life.py", "tests/operator/local/test_process"),
-    f"{OPERATOR}api/": ("tests/operator/engine/test_life.py", "tests/operator/api/test_crd.py"),
+    f"{OPERATOR}api/": ("tests/operator/engine/test_life.py", "tests/operator/api/test_crd"),
 }
 """The tests with processes or a cluster that run when a pure package has changed."""
 

@@ -180,6 +180,7 @@ async def test_waiting_for_the_lease_goes_on_while_the_api_server_is_away() -> N
     one = world.operator("one", seconds=1)
     world.api.faults = [errors.Unavailable("down"), errors.Unavailable("down")]
     await one.acquire()
+    assert not world.api.faults
     one.check()
 
 
