@@ -40,8 +40,8 @@ class Objects:
         return [manifest for manifest in self if manifest["kind"] in kinds]
 
     def one(self, kind: str, name: str = "") -> Manifest:
-        [found] = [m for m in self.of_kind(kind) if not name or m["metadata"]["name"] == name]
-        return found
+        [match] = [m for m in self.of_kind(kind) if not name or m["metadata"]["name"] == name]
+        return match
 
     def normalised(self) -> dict[Key, Manifest]:
         """What the objects are apart from the habits of the tool that rendered them."""

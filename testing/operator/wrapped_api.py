@@ -22,7 +22,7 @@ class WrappedApi(client.Client):
     async def _read(self, do: Callable[[], Awaitable[T]]) -> T:
         return await do()
 
-    async def _write(self, told: str, do: Callable[[], Awaitable[T]]) -> T:
+    async def _write(self, request: str, do: Callable[[], Awaitable[T]]) -> T:
         return await do()
 
     async def get(self, path: str) -> client.Object:
@@ -53,8 +53,8 @@ class WrappedApi(client.Client):
     async def create(
         self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
     ) -> client.Object:
-        told = f"create {resource.path(namespace, manifest['metadata'].get('name', ''))}"
-        return await self._write(told, lambda: self._inner.create(resource, namespace, manifest))
+        request = f"create {resource.path(namespace, manifest['metadata'].get('name', ''))}"
+        return await self._write(request, lambda: self._inner.create(resource, namespace, manifest))
 
     async def delete(
         self,
@@ -75,5 +75,5 @@ class WrappedApi(client.Client):
         return await self._write(f"patch {path}", lambda: self._inner.patch(path, change))
 
     async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> client.Object:
-        told = f"apply {path}"
-        return await self._write(told, lambda: self._inner.apply(path, manifest, manager))
+        request = f"apply {path}"
+        return await self._write(request, lambda: self._inner.apply(path, manifest, manager))

@@ -219,9 +219,9 @@ def test_operator_meets_the_level_restricted(chart: rendering.Render) -> None:
 
 
 def test_every_setting_of_the_operator_is_given(chart: rendering.Render) -> None:
-    given = {variable["name"] for variable in rendering.container(chart())["env"]}
+    variables = {variable["name"] for variable in rendering.container(chart())["env"]}
     known = {str(option.envvar) for option in operator.main.params}
-    assert given == known - {"KUBECONFIG"}
+    assert variables == known - {"KUBECONFIG"}
 
 
 def test_progress_host_is_the_service(chart: rendering.Render) -> None:

@@ -35,15 +35,19 @@ def _apt(folder: Path, name: str, text: str) -> Path:
 
 
 def test_source_is_found_in_the_newer_form(tmp_path: Path) -> None:
-    found = debian.find_source("bookworm", _apt(tmp_path, "sources.list.d/a.sources", DEB822))
-    assert found == debian.Source(
+    package_source = debian.find_source(
+        "bookworm", _apt(tmp_path, "sources.list.d/a.sources", DEB822)
+    )
+    assert package_source == debian.Source(
         "http://archive.test/debian", "bookworm", "/usr/share/keyrings/debian.gpg"
     )
 
 
 def test_source_is_found_in_the_older_form(tmp_path: Path) -> None:
-    found = debian.find_source("bookworm", _apt(tmp_path, "sources.list", ONE_LINE))
-    assert found == debian.Source("http://archive.test/debian", "bookworm", "/keys/test.gpg")
+    package_source = debian.find_source("bookworm", _apt(tmp_path, "sources.list", ONE_LINE))
+    assert package_source == debian.Source(
+        "http://archive.test/debian", "bookworm", "/keys/test.gpg"
+    )
 
 
 def test_missing_source_is_named(tmp_path: Path) -> None:

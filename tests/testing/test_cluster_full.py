@@ -223,5 +223,5 @@ def test_interrupted_up_can_be_cleared_away(tmp_path: Path, number: signal.Signa
 
 
 def started(folder: Path) -> set[str]:
-    found = state.load(folder)
-    return set() if found is None else {record.name for record in found.processes}
+    cluster_state = state.load(folder)
+    return set() if cluster_state is None else {record.name for record in cluster_state.processes}

@@ -111,11 +111,11 @@ def test_a_module_may_bring_callbacks(runs: trainings.Runs) -> None:
 
 def open_descriptors() -> dict[str, str]:
     """The file descriptors of this process, each with what it is open to."""
-    found = {}
+    descriptors = {}
     for entry in pathlib.Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # that of this listing
-            found[entry.name] = str(entry.readlink())
-    return found
+            descriptors[entry.name] = str(entry.readlink())
+    return descriptors
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/fd").is_dir(), reason="needs Linux")

@@ -38,15 +38,19 @@ def given(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> dict[str, s
 
 
 def test_settings_are_read(tmp_path: pathlib.Path) -> None:
-    found = settings.read(
+    settings_of_job = settings.read(
         given(tmp_path, TFPARALLEL_ATTEMPT="4", TFPARALLEL_PROGRESS_URL="http://localhost:1")
     )
-    assert not found.same_dropout
-    assert (found.attempt, found.cpu_devices, found.cluster.alone) == (4, 1, True)
-    assert found.progress is not None
-    assert found.progress.token_file is None
+    assert not settings_of_job.same_dropout
+    assert (
+        settings_of_job.attempt,
+        settings_of_job.cpu_devices,
+        settings_of_job.cluster.alone,
+    ) == (4, 1, True)
+    assert settings_of_job.progress is not None
+    assert settings_of_job.progress.token_file is None
     other = settings.read(given(tmp_path, {**JOB, "name": "k"}))
-    assert other.digest != found.digest
+    assert other.digest != settings_of_job.digest
 
 
 SHARED = {"worker": ["a:1", "b:2", "c:3"], "evaluator": ["e:4"]}
@@ -69,9 +73,9 @@ def test_the_replicas_of_a_large_job_share_a_file(
     env[environment.CLUSTER_FILE] = str(file)
     if workers is not None:
         env[environment.WORKERS] = workers
-    found = settings.read(env).cluster
-    assert found.addresses() == addresses
-    assert found.task.name == f"{role}-0"
+    cluster = settings.read(env).cluster
+    assert cluster.addresses() == addresses
+    assert cluster.task.name == f"{role}-0"
     whole = {"cluster": {"worker": ["own:1"]}, "task": {"type": "worker", "index": 0}}
     assert settings.tf_config({**env, environment.TF_CONFIG: json.dumps(whole)}) == json.dumps(
         whole
@@ -351,10 +355,10 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path, runs: trainings.Runs)
         assert [one.code for one in ended] == [0] * count, ended
         steps = [body["step"] for _, body in server.got]
         last = protocol.Report.model_validate(server.got[-1][1])
-    told = launch.summary(tmp_path)
-    assert float(told.metrics["val_accuracy"]) >= 0.95
+    summary = launch.summary(tmp_path)
+    assert float(summary.metrics["val_accuracy"]) >= 0.95
     assert steps == sorted(steps)
-    assert (last.step, last.total_steps, last.percent) == (told.steps, told.steps, 100)
+    assert (last.step, last.total_steps, last.percent) == (summary.steps, summary.steps, 100)
     assert "val_accuracy" in last.metrics
     assert list((tmp_path / "output" / "logs" / "tensorboard" / "train").iterdir())
 

@@ -33,32 +33,36 @@ def whole(model: graph.Graph, inputs: Any, weights: dict[str, Any]) -> tuple[Any
 
 
 def in_stages(
-    model: graph.Graph, made: tuple[stages.Stage, ...], inputs: Any, weights: dict[str, Any]
+    model: graph.Graph, model_stages: tuple[stages.Stage, ...], inputs: Any, weights: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same, one stage after the other, each with its own tape and replicas of variables."""
-    given = execution.by_number(model, inputs)
+    inputs_by_number = execution.by_number(model, inputs)
     mail: dict[stages.Transfer, Any] = {}
     runs = []
     outputs: dict[str, Any] = {}
-    for stage in made:
+    for stage in model_stages:
         taken = {one.tensor: mail[one] for one in stage.received}
-        own = {key: tf.identity(weights[key]) for key in (*stage.owned, *dict(stage.borrowed))}
+        stage_weights = {
+            key: tf.identity(weights[key]) for key in (*stage.owned, *dict(stage.borrowed))
+        }
         with tf.GradientTape() as tape:
-            tape.watch((taken, own))
-            known = {**taken, **{tensor: given[tensor] for tensor in stage.inputs}}
-            found = execution.run_nodes(model, stage.nodes, known, own, training=True).tensors
-            mine = {one.name: found[one.tensor] for one in stage.outputs}
+            tape.watch((taken, stage_weights))
+            known = {**taken, **{tensor: inputs_by_number[tensor] for tensor in stage.inputs}}
+            tensors = execution.run_nodes(
+                model, stage.nodes, known, stage_weights, training=True
+            ).tensors
+            mine = {one.name: tensors[one.tensor] for one in stage.outputs}
             loss = loss_of(mine.values())
         outputs |= mine
-        mail |= {one: tf.identity(found[one.tensor]) for one in stage.sent}
-        runs.append((stage, tape, taken, own, loss, found))
+        mail |= {one: tf.identity(tensors[one.tensor]) for one in stage.sent}
+        runs.append((stage, tape, taken, stage_weights, loss, tensors))
     back: dict[stages.Transfer, Any] = {}
     gradients: dict[str, Any] = {}
-    for stage, tape, taken, own, loss, found in reversed(runs):
+    for stage, tape, taken, stage_weights, loss, tensors in reversed(runs):
         sent = [one for one in stage.sent if back[one] is not None]
         of_tensors, of_own = tape.gradient(
-            [loss, *(found[one.tensor] for one in sent)],
-            (taken, own),
+            [loss, *(tensors[one.tensor] for one in sent)],
+            (taken, stage_weights),
             output_gradients=[tf.ones((), "float64"), *(back[one] for one in sent)],
         )
         back |= {one: of_tensors[one.tensor] for one in stage.received}

@@ -86,10 +86,10 @@ async def test_what_may_change_is_taken(place: harness.Place) -> None:
     changed["spec"]["runPolicy"] = {"suspend": True, "schedulingPolicy": policy, "backoffLimit": 7}
     changed["spec"]["scheduling"] = {"gang": "Coscheduling"}
     place.kubectl("apply", "-f", "-", given=changed)
-    found = await place.job()
-    assert found["spec"]["runPolicy"]["backoffLimit"] == 7
-    assert found["spec"]["runPolicy"]["schedulingPolicy"] == policy
-    assert found["metadata"]["generation"] == 2
+    stored_job = await place.job()
+    assert stored_job["spec"]["runPolicy"]["backoffLimit"] == 7
+    assert stored_job["spec"]["runPolicy"]["schedulingPolicy"] == policy
+    assert stored_job["metadata"]["generation"] == 2
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ async def test_a_mesh_that_fits_is_taken_and_completed(
 ) -> None:
     job = objects.job()
     spec_changes.split(**mesh)(job)
-    found = await place.create_job(job)
-    assert found["spec"]["mesh"] == {
+    stored_job = await place.create_job(job)
+    assert stored_job["spec"]["mesh"] == {
         "data": 1,
         "stage": 1,
         "spatial": 1,
@@ -111,7 +111,7 @@ async def test_a_mesh_that_fits_is_taken_and_completed(
         "auto": False,
         **mesh,
     }
-    assert load.parse_job(found).spec.mesh == job_file.Mesh(**mesh)
+    assert load.parse_job(stored_job).spec.mesh == job_file.Mesh(**mesh)
 
 
 async def test_all_that_a_trainer_may_be_given_is_taken(place: harness.Place) -> None:
@@ -135,9 +135,9 @@ async def test_all_that_a_trainer_may_be_given_is_taken(place: harness.Place) ->
         "trainer": trainer,
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"},
     }
-    found = await place.create_job(job)
-    assert found["spec"]["trainer"]["volumes"][0]["readOnly"] is False
-    assert load.parse_job(found).spec.trainer is not None
+    stored_job = await place.create_job(job)
+    assert stored_job["spec"]["trainer"]["volumes"][0]["readOnly"] is False
+    assert load.parse_job(stored_job).spec.trainer is not None
     await place.api.patch(
         resources.JOBS.path(place.namespace, "digits"), {"spec": {"runPolicy": {"suspend": True}}}
     )
@@ -168,10 +168,10 @@ def test_the_resource_is_applied_by_plain_kubectl_and_can_be_applied_again(
     assert len(text) < 100_000
     answer = cluster.run_kubectl("apply", "-f", "-", input=text)
     assert f"{names.PLURAL}.{names.GROUP} unchanged" in answer
-    found = json.loads(
+    definition = json.loads(
         cluster.run_kubectl("get", "crd", f"{names.PLURAL}.{names.GROUP}", "-o", "json")
     )
-    conditions = {each["type"]: each["status"] for each in found["status"]["conditions"]}
+    conditions = {each["type"]: each["status"] for each in definition["status"]["conditions"]}
     assert conditions["Established"] == "True"
     assert "NonStructuralSchema" not in conditions
     assert "tfpj" in cluster.run_kubectl("api-resources", f"--api-group={names.GROUP}")
