@@ -23,8 +23,8 @@ def start(
     authority.kubeconfig(path, plan.server, MODULE)
     for role in ROLES:
         name = f"{MODULE}-{role.rpartition(':')[2]}"
-        given = [f"--clusterrole={role}", f"--user={MODULE}"]
-        cluster.run_kubectl("create", "clusterrolebinding", name, *given)
+        command_line = [f"--clusterrole={role}", f"--user={MODULE}"]
+        cluster.run_kubectl("create", "clusterrolebinding", name, *command_line)
     arguments = [
         f"--kubeconfig={path}",
         f"--node={node.NAME}",

@@ -141,14 +141,14 @@ class Place:
 
         return await self.until_status(f"job {name} says {words!r} of its {role}", says, name)
 
-    async def until_pods(self, *wanted: str, attempt: int = 1) -> dict[str, Body]:
+    async def until_pods(self, *pod_names: str, attempt: int = 1) -> dict[str, Body]:
         """Wait until exactly these pods of this attempt exist."""
-        expected = dict.fromkeys(wanted, str(attempt))
+        expected = dict.fromkeys(pod_names, str(attempt))
 
         async def attempts() -> dict[str, str]:
             return {name: _attempt(pod) for name, pod in (await self.pods()).items()}
 
-        what = f"pods {', '.join(wanted) or 'none'} of attempt {attempt}"
+        what = f"pods {', '.join(pod_names) or 'none'} of attempt {attempt}"
         await waiting.until_async(attempts, what, when=expected.__eq__)
         return await self.pods()
 

@@ -59,8 +59,8 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 def container(objects: Objects) -> Manifest:
     """The one container of the operator's Deployment."""
-    [found] = objects.one("Deployment")["spec"]["template"]["spec"]["containers"]
-    result: Manifest = found
+    [manifest] = objects.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    result: Manifest = manifest
     return result
 
 

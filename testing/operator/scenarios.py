@@ -93,11 +93,14 @@ def _true(workload: client.Object, kind: str) -> bool:
 
 
 def _tell(
-    api: memory_api.MemoryApi, workload: client.Object, told: dict[str, str], **status: Any
+    api: memory_api.MemoryApi,
+    workload: client.Object,
+    new_conditions: dict[str, str],
+    **status: Any,
 ) -> None:
     before = workload.setdefault("status", {}).get("conditions", ())
     conditions = {one["type"]: one for one in before}
-    for kind, value in told.items():
+    for kind, value in new_conditions.items():
         conditions[kind] = {
             "type": kind,
             "status": value,

@@ -14,14 +14,14 @@ from tfparallel_trainer.split.model import execution, recording
 LAYERS = keras.layers
 
 
-def main(own: int) -> None:
+def main(rank_number: int) -> None:
     """Compare outputs and gradients with the unsplit network's, and print the largest difference.
 
     Args:
         own: number of devices of each process.
     """
     job_cluster = tasks.parse(os.environ[environment.TF_CONFIG])
-    devices.prepare(own, alone=False)
+    devices.prepare(rank_number, alone=False)
     holds = meeting.join(job_cluster, meeting.meet(job_cluster, 60.0, print))
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
@@ -29,10 +29,10 @@ def main(own: int) -> None:
     model_graph = recording.record(_network())
     values = {key: np.array(one.value) for key, one in model_graph.variables.items()}
     image = np.random.default_rng(2).normal(size=(2, 13, 5, 1))
-    mesh = shape.Mesh(spatial=own * len(job_cluster.tasks))
+    mesh = shape.Mesh(spatial=rank_number * len(job_cluster.tasks))
     plan = assignment.assign(model_graph, {shape.Axis.SPATIAL: mesh.spatial})
-    names = devices.names(job_cluster, own)
-    ranks = [job_cluster.me * own + place for place in range(own)]
+    names = devices.names(job_cluster, rank_number)
+    ranks = [job_cluster.me * rank_number + place for place in range(rank_number)]
     groups = [
         {
             axis: collectives.Communicator.of(mesh.group(rank, axis), rank, name)

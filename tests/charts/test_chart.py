@@ -265,8 +265,8 @@ def test_metrics_are_found_by_the_prometheus_operator(chart: rendering.Render) -
     [target] = [
         one for one in rendering.container(objects)["ports"] if one["name"] == port["targetPort"]
     ]
-    given = rendering.environment(objects)["TFPARALLEL_HEALTH_PORT"]
-    assert str(target["containerPort"]) == str(port["port"]) == given
+    port_number = rendering.environment(objects)["TFPARALLEL_HEALTH_PORT"]
+    assert str(target["containerPort"]) == str(port["port"]) == port_number
 
 
 def test_two_releases_share_no_cluster_wide_name(chart: rendering.Render) -> None:

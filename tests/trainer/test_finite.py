@@ -62,11 +62,11 @@ def test_loss_scaling_leaves_a_step_out_on_all_ranks() -> None:
     )
     assert [outcome.finite for outcome in outcomes] == [True]
     fresh = ranks.build(user_module, (x, y, None), 2)
-    for own, untouched in zip(replicas, fresh, strict=True):
-        for a, b in zip(own.model.get_weights(), untouched.model.get_weights(), strict=True):
+    for replica, untouched in zip(replicas, fresh, strict=True):
+        for a, b in zip(replica.model.get_weights(), untouched.model.get_weights(), strict=True):
             np.testing.assert_array_equal(a, b)
-        assert float(own.optimizer.dynamic_scale) == 2.0**99
-        assert int(own.optimizer.inner_optimizer.iterations) == 0
+        assert float(replica.optimizer.dynamic_scale) == 2.0**99
+        assert int(replica.optimizer.inner_optimizer.iterations) == 0
 
 
 MODEL = """

@@ -244,11 +244,11 @@ def test_a_process_without_the_chiefs_callbacks_goes_by_them() -> None:
     batches: list[int] = []
     sides = [
         callbacks.Callbacks(
-            callbacks.Plan(callbacks=found, epochs=1, steps=2, validates=False),
+            callbacks.Plan(callbacks=callbacks_of_rank, epochs=1, steps=2, validates=False),
             pair.of(leads=leads),
             lambda: pair.model,
         )
-        for found, leads in (
+        for callbacks_of_rank, leads in (
             ([AtBatches(batches.append), keras.callbacks.TerminateOnNaN()], True),
             ([], False),
         )

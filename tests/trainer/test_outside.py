@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("runs")
 JOB = {"name": "j", "strategy": "Mirrored", "trainer": {"epochs": 1}}
 
 
-def given(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> dict[str, str]:
+def environment_of(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> dict[str, str]:
     path = tmp_path / "job.json"
     path.write_text(job if isinstance(job, str) else json.dumps(job))
     return {
@@ -39,7 +39,9 @@ def given(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> dict[str, s
 
 def test_settings_are_read(tmp_path: pathlib.Path) -> None:
     settings_of_job = settings.read(
-        given(tmp_path, TFPARALLEL_ATTEMPT="4", TFPARALLEL_PROGRESS_URL="http://localhost:1")
+        environment_of(
+            tmp_path, TFPARALLEL_ATTEMPT="4", TFPARALLEL_PROGRESS_URL="http://localhost:1"
+        )
     )
     assert not settings_of_job.same_dropout
     assert (
@@ -49,7 +51,7 @@ def test_settings_are_read(tmp_path: pathlib.Path) -> None:
     ) == (4, 1, True)
     assert settings_of_job.progress is not None
     assert settings_of_job.progress.token_file is None
-    other = settings.read(given(tmp_path, {**JOB, "name": "k"}))
+    other = settings.read(environment_of(tmp_path, {**JOB, "name": "k"}))
     assert other.digest != settings_of_job.digest
 
 
@@ -69,7 +71,7 @@ def test_the_replicas_of_a_large_job_share_a_file(
 ) -> None:
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps(SHARED))
-    env = given(tmp_path, TF_CONFIG=json.dumps({"task": {"type": role, "index": 0}}))
+    env = environment_of(tmp_path, TF_CONFIG=json.dumps({"task": {"type": role, "index": 0}}))
     env[environment.CLUSTER_FILE] = str(file)
     if workers is not None:
         env[environment.WORKERS] = workers
@@ -89,7 +91,7 @@ def test_a_shared_file_that_is_no_cluster_is_refused(
     file = tmp_path / "cluster.json"
     if content is not None:
         file.write_text(content)
-    env = given(tmp_path, TF_CONFIG='{"task": {"type": "worker", "index": 0}}')
+    env = environment_of(tmp_path, TF_CONFIG='{"task": {"type": "worker", "index": 0}}')
     with pytest.raises(errors.BadConfigurationError, match="TFPARALLEL_CLUSTER_FILE"):
         settings.read({**env, environment.CLUSTER_FILE: str(file)})
 
@@ -113,23 +115,25 @@ def test_wrong_settings_are_refused(
     tmp_path: pathlib.Path, change: dict[str, str], said: str
 ) -> None:
     with pytest.raises(errors.BadConfigurationError, match=re.escape(said)):
-        settings.read({**given(tmp_path), **change})
+        settings.read({**environment_of(tmp_path), **change})
 
 
 def test_wrong_job_files_name_the_field(tmp_path: pathlib.Path) -> None:
     job = {**JOB, "trainer": {"epochs": 1, "globalBatchSize": 0}}
     with pytest.raises(errors.BadConfigurationError, match=r"trainer\.globalBatchSize: Input"):
-        settings.read(given(tmp_path, job))
+        settings.read(environment_of(tmp_path, job))
     with pytest.raises(errors.BadConfigurationError, match="give either epochs or steps"):
-        settings.read(given(tmp_path, {**JOB, "trainer": {}}))
+        settings.read(environment_of(tmp_path, {**JOB, "trainer": {}}))
 
 
 def test_strategies_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.BadConfigurationError, match="strategy is 'ParameterServer'"):
-        preflight.check(settings.read(given(tmp_path, {**JOB, "strategy": "ParameterServer"})))
+        preflight.check(
+            settings.read(environment_of(tmp_path, {**JOB, "strategy": "ParameterServer"}))
+        )
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     with pytest.raises(errors.BadConfigurationError, match="for one process, and TF_CONFIG has 2"):
-        preflight.check(settings.read(given(tmp_path, TF_CONFIG=json.dumps(cluster))))
+        preflight.check(settings.read(environment_of(tmp_path, TF_CONFIG=json.dumps(cluster))))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +246,7 @@ def test_an_unknown_failure_is_a_bug_of_the_trainer(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(preflight, "check", lambda _: 1 / 0)
-    assert __main__.attempt(given(tmp_path), 0.0) is exits.Exit.INTERNAL_ERROR
+    assert __main__.attempt(environment_of(tmp_path), 0.0) is exits.Exit.INTERNAL_ERROR
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 

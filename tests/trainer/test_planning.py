@@ -190,7 +190,7 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sentence"),
+    ("constraints", "sentence"),
     [
         ({"mesh": {"stage": 7}}, r"mesh.stage is 7, but the model makes only 5 calls"),
         ({"mesh": {"stage": 2, "tensor": 2}}, r"does not fit 7 devices"),
@@ -201,10 +201,10 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
         ({"mesh": {"spatial": 7}}, r"mesh.spatial is 7, but no layer of the model"),
     ],
 )
-def test_what_is_impossible_is_refused(wanted: dict[str, Any], sentence: str) -> None:
+def test_what_is_impossible_is_refused(constraints: dict[str, Any], sentence: str) -> None:
     model_subject = subject(planned_models.perceptron, devices.Cluster(processes=7))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
-        choose.plan_for(model_subject, settings.Wanted(**wanted))
+        choose.plan_for(model_subject, settings.Wanted(**constraints))
 
 
 def _normalised() -> Any:
@@ -272,9 +272,9 @@ def test_the_operations_of_known_networks() -> None:
 
 
 def test_attention_of_rows_to_themselves_has_operations() -> None:
-    given = keras.Input((6, 4))
-    alone = keras.layers.Attention()([given, given])
-    model = keras.Model(given, keras.layers.Attention()([alone, given]))
+    first_input = keras.Input((6, 4))
+    alone = keras.layers.Attention()([first_input, first_input])
+    model = keras.Model(first_input, keras.layers.Attention()([alone, first_input]))
     first, second = (one.flops for one in model_costs.of(recording.record(model), {}).nodes[-2:])
     assert first == second == 6 * 6 * (4 * 4 + 5)
 

@@ -271,11 +271,12 @@ def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
     assert path is not None
 
     def step(one: tuple[int, ...]) -> float:
-        made = predict.predict(model, known, one, setting, cluster).stages
+        stage_costs = predict.predict(model, known, one, setting, cluster).stages
         each = [
-            stage.forward_seconds + stage.backward_seconds + stage.message_seconds for stage in made
+            stage.forward_seconds + stage.backward_seconds + stage.message_seconds
+            for stage in stage_costs
         ]
-        ends = [stage.update_seconds for stage in made]
+        ends = [stage.update_seconds for stage in stage_costs]
         count = setting.microbatches - 1
         return sum(each) + max(count * row + end for row, end in zip(each, ends, strict=True))
 

@@ -138,10 +138,10 @@ def test_what_is_saved_divided_is_restored_divided_otherwise(
             lambda me, writer: writer.save(given_states[me], at(7))
         )
         assert saved == [None] * writers
-        found = states(after, readers, add=None)
-        restored = Processes(readers, folder).run(lambda me, writer: writer.restore(found[me]))
+        loaded = states(after, readers, add=None)
+        restored = Processes(readers, folder).run(lambda me, writer: writer.restore(loaded[me]))
     assert restored == [at(7)] * readers
-    for state in found:
+    for state in loaded:
         for key, one in state.each():
             expected = content(after[key][0], 0.5)[one.part]
             np.testing.assert_array_equal(one.variable.value.numpy(), expected)

@@ -366,11 +366,11 @@ def test_records_on_two_and_then_three_processes_equal_one(
 def write_features(path: pathlib.Path, columns: dict[str, Any]) -> None:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for row in zip(*columns.values(), strict=True):
-            found = {
+            feature = {
                 name: tf.train.Feature(float_list=tf.train.FloatList(value=value))
                 for name, value in zip(columns, row, strict=True)
             }
-            features = tf.train.Features(feature=found)
+            features = tf.train.Features(feature=feature)
             writer.write(tf.train.Example(features=features).SerializeToString())
 
 

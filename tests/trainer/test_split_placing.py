@@ -67,9 +67,9 @@ def test_the_largest_report_is_taken(count: int) -> None:
     members = tuple(tasks.Task("worker", 10**60 + index, "host") for index in range(count))
     mesh = shape.Mesh(data=10, stage=count)
     where = placing.Place(mesh, tasks.Cluster(members, 0), "GPU")
-    wanted = job_file.Mesh(data=10, stage=count, microbatches=4096)
+    degrees = job_file.Mesh(data=10, stage=count, microbatches=4096)
     bytes_and_seconds = [2**62] * count, [1.23456e-300] * count
-    placement = placing.describe(wanted, where, model_stages, *bytes_and_seconds)
+    placement = placing.describe(degrees, where, model_stages, *bytes_and_seconds)
     assert len(placement.stages) == min(count, progress.MAX_STAGES)
     assert len(placement.stages[0].layers) == progress.MAX_LAYERS_LETTERS
     report = progress.Report(

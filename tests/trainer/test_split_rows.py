@@ -46,7 +46,7 @@ def test_too_few_rows_are_refused(size: int, count: int) -> None:
 def brought(plan: rows.Plan) -> list[list[int]]:
     """The numbers of the rows that each rank has after the messages, in order, and padding."""
     exchange = plan.exchange
-    found = [
+    row_numbers = [
         {row for row in range(owned.start, owned.stop) if want.start <= row < want.stop}
         for owned, want in zip(exchange.owned, exchange.wanted, strict=True)
     ]
@@ -54,11 +54,11 @@ def brought(plan: rows.Plan) -> list[list[int]]:
         owned = exchange.owned[message.source]
         assert owned.start <= message.span.start < message.span.stop <= owned.stop
         new = set(range(message.span.start, message.span.stop))
-        assert not found[message.target] & new  # nothing is sent twice
-        found[message.target] |= new
+        assert not row_numbers[message.target] & new  # nothing is sent twice
+        row_numbers[message.target] |= new
     return [
         [PAD] * share.before + sorted(had) + [PAD] * share.after
-        for share, had in zip(plan.shares, found, strict=True)
+        for share, had in zip(plan.shares, row_numbers, strict=True)
     ]
 
 

@@ -94,10 +94,12 @@ def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
     pairs = itertools.islice(itertools.combinations(places[::3], 2), 4)
     everywhere = [*([place] for place in places), *map(list, pairs), list(places)]
     for ends in everywhere:
-        found, own = in_stages(model, stages.cut(model, ends), inputs, weights)
+        actual, actual_gradients = in_stages(model, stages.cut(model, ends), inputs, weights)
         for key, one in expected.items():
-            np.testing.assert_allclose(found[key], one, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(actual[key], one, rtol=0, atol=1e-12)
         for key, one in gradients.items():
-            assert (one is None) == (key not in own), key
+            assert (one is None) == (key not in actual_gradients), key
             if one is not None:
-                np.testing.assert_allclose(own[key], tf.convert_to_tensor(one), rtol=0, atol=1e-12)
+                np.testing.assert_allclose(
+                    actual_gradients[key], tf.convert_to_tensor(one), rtol=0, atol=1e-12
+                )

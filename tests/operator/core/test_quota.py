@@ -36,8 +36,8 @@ def edit(world: builders.World, **changes: object) -> None:
 def limits(world: builders.World) -> dict[str, str]:
     [*_, workload] = [one for one in world.manifests if one["kind"] == "Workload"]
     containers = workload["spec"]["podSets"][-1]["template"]["spec"]["containers"]
-    found: dict[str, str] = containers[0]["resources"]["limits"]
-    return found
+    resource_limits: dict[str, str] = containers[0]["resources"]["limits"]
+    return resource_limits
 
 
 @pytest.mark.parametrize("changes", [{"devices": 8}, {"template": GPUS}])

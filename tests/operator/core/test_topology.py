@@ -138,11 +138,11 @@ def test_pods_of_one_label_have_just_the_ranks_of_one_group(
     config = cluster_spec.tf_config(job, replicas.expand(job)[0])
     order = [task.name for task in tasks.parse(config).tasks]
     assert order == [replica.name for replica in replicas.expand(job)]
-    for label, own in ((GROUP, shape.Axis.SPATIAL), (PIPELINE, shape.Axis.STAGE)):
+    for label, mesh_axis in ((GROUP, shape.Axis.SPATIAL), (PIPELINE, shape.Axis.STAGE)):
         labels_of_ranks = labels(job, label)
         if labels_of_ranks[0] is None:
             continue
-        outer = [axis for axis in shape.Axis if list(shape.Axis).index(axis) < _place(own)]
+        outer = [axis for axis in shape.Axis if list(shape.Axis).index(axis) < _place(mesh_axis)]
         for rank, other in itertools.combinations(range(mesh.size), 2):
             one, two = mesh.coordinates(rank), mesh.coordinates(other)
             together = all(one[axis] == two[axis] for axis in outer)

@@ -32,8 +32,8 @@ LONG_SECONDS = 600
 
 
 async def _holder(place: harness.Place) -> str:
-    found = await place.api.get(resources.LEASES.path(place.namespace, LEASE))
-    return str(found["spec"].get("holderIdentity"))
+    lease_object = await place.api.get(resources.LEASES.path(place.namespace, LEASE))
+    return str(lease_object["spec"].get("holderIdentity"))
 
 
 async def _until_held(place: harness.Place, holder: str) -> None:

@@ -122,8 +122,8 @@ def test_a_json_line_carries_the_job_and_the_traceback() -> None:
 async def test_what_a_line_is_about_goes_along_into_tasks_and_ends_with_its_block() -> None:
     async def line() -> dict[str, object]:
         await asyncio.sleep(0)
-        found: dict[str, object] = json.loads(logs.JsonFormatter().format(_record()))
-        return found
+        record: dict[str, object] = json.loads(logs.JsonFormatter().format(_record()))
+        return record
 
     with logs.about(job="one"):
         first = asyncio.create_task(line())

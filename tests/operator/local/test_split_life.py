@@ -25,8 +25,8 @@ STEPS_BEFORE_THE_LOSS = 24
 
 
 def _job(mark: str, workers: int, devices: int, **spec: Any) -> dict[str, Any]:
-    given = {environment.CPU_DEVICES: str(devices), jobs.MARK: mark}
-    variables = [{"name": name, "value": value} for name, value in given.items()]
+    environment_variables = {environment.CPU_DEVICES: str(devices), jobs.MARK: mark}
+    variables = [{"name": name, "value": value} for name, value in environment_variables.items()]
     template = {"spec": {"containers": [{"name": "tensorflow", "env": variables}]}}
     return {
         "apiVersion": names.API_VERSION,
