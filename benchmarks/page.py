@@ -2,10 +2,11 @@
 
 import dataclasses
 import datetime
+import functools
 import os
 import pathlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 from benchmarks import results
@@ -177,7 +178,13 @@ def _scheduling() -> str:
     )
 
 
+@functools.cache
 def _version(module: str) -> str:
     """The version of what a module comes from; importing TensorFlow would take seconds."""
-    (name, *_) = metadata.packages_distributions()[module]
+    (name, *_) = _distributions()[module]
     return metadata.version(name)
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()

@@ -75,7 +75,7 @@ def measure() -> dict[str, float]:
 
 def _packages(file: pathlib.PurePosixPath) -> Iterator[str]:
     """Yield the product that a file belongs to, and its package within."""
-    root = next(at for at, part in enumerate(file.parts) if part.startswith("tfparallel_"))
+    root = next(at for at, part in enumerate(file.parts) if part.startswith("tfparallel"))
     yield file.parts[root]
     if len(file.parts) > root + 2:
         yield ".".join(file.parts[root : root + 2])

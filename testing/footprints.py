@@ -76,9 +76,9 @@ def _measured() -> Iterator[tuple[str, str]]:
         file = f"{PACKAGE}/{within}"
         contexts = {
             context
-            for line, found in data.contexts_by_lineno(measured).items()
+            for line, test_contexts in data.contexts_by_lineno(measured).items()
             if line in bodies
-            for context in found
+            for context in test_contexts
         }
         for context in contexts:
             test = context.rpartition("|")[2].partition("::")[0]

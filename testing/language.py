@@ -113,8 +113,10 @@ def _identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def check_pages(files: tuple[pathlib.Path, ...]) -> list[str]:
     """Return the problems of pages, each as path:line: sentence."""
-    found = _run_vale([str(file) for file in files])
-    return [_problem(path.removeprefix(f"{paths.ROOT}/"), line, rest) for path, line, rest in found]
+    faults = _run_vale([str(file) for file in files])
+    return [
+        _problem(path.removeprefix(f"{paths.ROOT}/"), line, rest) for path, line, rest in faults
+    ]
 
 
 def check_messages(listed: list[Message]) -> list[str]:
@@ -122,10 +124,10 @@ def check_messages(listed: list[Message]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         for number, message in enumerate(listed):
             pathlib.Path(folder, f"{number}.txt").write_text(message.text, encoding="utf-8")
-        found = _run_vale([folder])
+        faults = _run_vale([folder])
     return [
         _problem(str(message.file.relative_to(paths.ROOT)), message.line, rest)
-        for path, _, rest in found
+        for path, _, rest in faults
         for message in [listed[int(pathlib.Path(path).stem)]]
     ]
 
@@ -178,10 +180,10 @@ def _run_vale(arguments: list[str]) -> list[tuple[str, int, str]]:
         *arguments,
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = re.findall(r"^(.+?):(\d+):\d+:[\w.]+:(.+)$", done.stdout, flags=re.MULTILINE)
-    if bool(found) != bool(done.returncode):
+    lines = re.findall(r"^(.+?):(\d+):\d+:[\w.]+:(.+)$", done.stdout, flags=re.MULTILINE)
+    if bool(lines) != bool(done.returncode):
         raise RuntimeError(f"Vale failed: {done.stderr or done.stdout}")
-    return [(path, int(line), rest) for path, line, rest in found]
+    return [(path, int(line), rest) for path, line, rest in lines]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import signal
+import sys
 
 import hypothesis
 
@@ -14,6 +15,10 @@ pytest_plugins = [
     "testing.pytest_plugin.order",
     "testing.pytest_plugin.heap",
 ]
+
+# To compile all tests anew takes seconds of each worker; what a test starts keeps the variable
+# PYTHONDONTWRITEBYTECODE that says otherwise.
+sys.dont_write_bytecode = False
 
 # A shell starts what runs in its background with SIGINT ignored, and so would we all the programs
 # that tests interrupt.

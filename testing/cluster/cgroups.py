@@ -46,7 +46,10 @@ def remove(name: str) -> None:
             refusal = functools.partial(_refusal, folder)
             try:
                 waiting.until(
-                    refusal, "an empty folder", EMPTY_LIMIT_SECONDS, when=lambda found: not found
+                    refusal,
+                    "an empty folder",
+                    EMPTY_LIMIT_SECONDS,
+                    when=lambda refusal_error: not refusal_error,
                 )
             except waiting.TimedOutError as error:
                 raise console.ClusterError(f"{folder} cannot be removed: {error}") from error

@@ -40,13 +40,13 @@ class Plan:
         return [GANG_FEATURES] if self.gang_scheduling else []
 
 
-def loopback_plan(wanted: settings.Light) -> Plan:
+def loopback_plan(cluster_settings: settings.Light) -> Plan:
     """A control plane on free ports of loopback, for clusters whose nodes are not real."""
     api, etcd, peer = ports.allocate(3)
     # There is no address but loopback, which the API server does not want to advertise.
     flags = [f"--bind-address={LOOPBACK}", f"--advertise-address={LOOPBACK}"]
     flags.append("--endpoint-reconciler-type=none")
-    if not wanted.controllers:
+    if not cluster_settings.controllers:
         # Nobody makes the service accounts that this would wait for.
         flags.append("--disable-admission-plugins=ServiceAccount")
     return Plan(
@@ -56,8 +56,8 @@ def loopback_plan(wanted: settings.Light) -> Plan:
         etcd,
         peer,
         tuple(flags),
-        gang_scheduling=wanted.gang_scheduling,
-        older=wanted.older,
+        gang_scheduling=cluster_settings.gang_scheduling,
+        older=cluster_settings.older,
     )
 
 
@@ -109,8 +109,10 @@ def answers(cluster: handle.Cluster) -> bool:
 
 
 def _has_account(cluster: handle.Cluster) -> bool:
-    found = cluster.run_kubectl("get", "serviceaccount", "default", "--ignore-not-found", "-oname")
-    return bool(found)
+    account = cluster.run_kubectl(
+        "get", "serviceaccount", "default", "--ignore-not-found", "-oname"
+    )
+    return bool(account)
 
 
 def _start_etcd(ledger: state.Ledger, authority: pki.Authority, plan: Plan) -> None:

@@ -53,10 +53,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     used = {name for item in session.items for name in _fixtures(item)}
     programs = PROGRAMS | (PROGRAMS_FOR_ROOT if os.geteuid() == 0 else {})
-    wanted = dict.fromkeys(each for name in sorted(used & {*programs}) for each in programs[name])
+    programs_needed = dict.fromkeys(
+        each for name in sorted(used & {*programs}) for each in programs[name]
+    )
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
-        binaries.ensure(wanted)
+        binaries.ensure(programs_needed)
 
 
 def _fixtures(item: pytest.Item) -> set[str]:
@@ -139,7 +141,7 @@ def full_cluster_with_policies() -> Iterator[handle.Cluster]:
     yield from running("POLICIES", settings.Full(policies=True))
 
 
-def running(purpose: str, wanted: settings.Settings) -> Generator[handle.Cluster]:
+def running(purpose: str, cluster_settings: settings.Settings) -> Generator[handle.Cluster]:
     """A cluster of this session's own name, or the one that the environment names."""
     chosen = os.environ.get(f"TFPARALLEL_{purpose}_CLUSTER")
     name = chosen or f"pytest-{purpose.lower()}-{os.getpid()}"
@@ -147,7 +149,7 @@ def running(purpose: str, wanted: settings.Settings) -> Generator[handle.Cluster
     if chosen is None:
         lifecycle.down(name)  # left behind by a session whose process id the system has reused
     borrowed = lifecycle.get(name) is not None
-    cluster = lifecycle.up(name, wanted)
+    cluster = lifecycle.up(name, cluster_settings)
     try:
         yield cluster
     finally:

@@ -25,29 +25,29 @@ from testing.cluster import (
 API_PORT = 6443
 
 
-def up(ledger: state.Ledger, wanted: settings.Full, cluster: handle.Cluster) -> None:
+def up(ledger: state.Ledger, cluster_settings: settings.Full, cluster: handle.Cluster) -> None:
     """Start the control plane and the node; returns when pods can run."""
     _require_possible(ledger.directory)
     packages.ensure_node()
     binaries.ensure(binaries.FULL)
-    if wanted.policies:
+    if cluster_settings.policies:
         packages.ensure(kuberouter.COMMANDS)
         binaries.ensure([kuberouter.MODULE])
     authority = pki.Authority(ledger.directory / "keys")
     enter = netns.create(ledger)
-    plan = _plan(enter, _start_forwarder(ledger), wanted.gang_scheduling)
+    plan = _plan(enter, _start_forwarder(ledger), cluster_settings.gang_scheduling)
     controlplane.start(ledger, authority, plan, cluster)
     controlplane.start_controllers(ledger, authority, plan, cluster)
     coredns.start(ledger, authority, plan, cluster)
     node.start(ledger, authority, plan, cluster)
-    node.give_gpus(cluster, wanted.gpus)
-    if wanted.policies:
+    node.give_gpus(cluster, cluster_settings.gpus)
+    if cluster_settings.policies:
         kuberouter.start(ledger, authority, plan, cluster)
 
 
-def down(found: state.State, directory: Path) -> None:
+def down(cluster_state: state.State, directory: Path) -> None:
     """End everything inside, then remove the control groups, which have no namespace."""
-    netns.end(found)
+    netns.end(cluster_state)
     cgroups.remove(cgroups.branch(directory))
 
 

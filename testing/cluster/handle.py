@@ -29,8 +29,11 @@ class Cluster:
         limit: float = TIMEOUT_SECONDS,
     ) -> str:
         """What kubectl prints; when it fails, what it complains about is raised."""
-        own = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl-cache'}")
-        return _run([str(self.kubectl), *own, *arguments], input, limit)
+        configuration = (
+            f"--kubeconfig={self.kubeconfig}",
+            f"--cache-dir={self.directory / 'kubectl-cache'}",
+        )
+        return _run([str(self.kubectl), *configuration, *arguments], input, limit)
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace; on return it has the service account without which no pod is made."""
@@ -45,14 +48,14 @@ class Cluster:
         """
 
         def conditions() -> dict[str, str]:
-            found = json.loads(self.run_kubectl("get", f"crd/{definition}", "--output=json"))
-            listed = found.get("status", {}).get("conditions") or ()
+            resource = json.loads(self.run_kubectl("get", f"crd/{definition}", "--output=json"))
+            listed = resource.get("status", {}).get("conditions") or ()
             return {condition["type"]: condition["status"] for condition in listed}
 
         waiting.until(
             conditions,
             f"{definition} is established",
-            when=lambda found: found.get("Established") == "True",
+            when=lambda resource: resource.get("Established") == "True",
         )
 
     def run_helm(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
@@ -69,10 +72,10 @@ class Cluster:
 
     def inside(self, *command: str) -> list[str]:
         """The command that runs `command` in a full cluster's network, mounts and processes."""
-        found = state.load(self.directory)
-        if found is None:
+        cluster_state = state.load(self.directory)
+        if cluster_state is None:
             raise console.ClusterError(f"The cluster {self.name} does not run.")
-        return [*netns.enter(found), *command]
+        return [*netns.enter(cluster_state), *command]
 
 
 def at(name: str, mode: str, directory: Path) -> Cluster:
@@ -92,10 +95,10 @@ def kubeconfig(directory: Path) -> Path:
     return directory / "kubeconfig"
 
 
-def _run(command: list[str], given: str | None, limit: float, **variables: str) -> str:
+def _run(command: list[str], standard_input: str | None, limit: float, **variables: str) -> str:
     done = subprocess.run(
         command,
-        input=given,
+        input=standard_input,
         env=process.environment() | variables,
         capture_output=True,
         text=True,

@@ -36,10 +36,10 @@ def load_image(name: str, archive: Path) -> None:
     _kind("load", "image-archive", str(archive), f"--name={PREFIX}{name}")
 
 
-def down(found: state.State, directory: Path) -> None:
+def down(cluster_state: state.State, directory: Path) -> None:
     """Delete the cluster; kind is content when there is none."""
     kubeconfig = directory / "kubeconfig"
-    _kind("delete", "cluster", f"--name={PREFIX}{found.name}", f"--kubeconfig={kubeconfig}")
+    _kind("delete", "cluster", f"--name={PREFIX}{cluster_state.name}", f"--kubeconfig={kubeconfig}")
 
 
 def _kind(*arguments: str) -> None:

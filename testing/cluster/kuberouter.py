@@ -23,8 +23,8 @@ def start(
     authority.kubeconfig(path, plan.server, MODULE)
     for role in ROLES:
         name = f"{MODULE}-{role.rpartition(':')[2]}"
-        given = [f"--clusterrole={role}", f"--user={MODULE}"]
-        cluster.run_kubectl("create", "clusterrolebinding", name, *given)
+        command_line = [f"--clusterrole={role}", f"--user={MODULE}"]
+        cluster.run_kubectl("create", "clusterrolebinding", name, *command_line)
     arguments = [
         f"--kubeconfig={path}",
         f"--node={node.NAME}",
@@ -34,8 +34,8 @@ def start(
     ledger.wait_until("network policies", lambda: _rules_are_set(ledger.state), START_LIMIT_SECONDS)
 
 
-def _rules_are_set(found: state.State) -> bool:
-    command = [*netns.enter(found), "iptables", "--list-rules", "FORWARD"]
+def _rules_are_set(cluster_state: state.State) -> bool:
+    command = [*netns.enter(cluster_state), "iptables", "--list-rules", "FORWARD"]
     asked = subprocess.run(
         command, env=process.environment(), capture_output=True, text=True, check=False
     )

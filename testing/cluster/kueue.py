@@ -79,17 +79,17 @@ def _configuration(webhook: int, health: int, certificates: str) -> dict[str, ob
 
 def _webhooks(port: int, bundle: str) -> str:
     """The published webhooks of Kueue's own group, called on loopback instead of by a Service."""
-    found = []
+    webhooks = []
     published = binaries.published(MODULE, DEPENDENCY, WEBHOOKS)
-    for given in yaml.safe_load_all(published):
-        given["metadata"]["name"] = f"kueue-{given['kind'].lower()}"
-        given["webhooks"] = [
+    for manifest in yaml.safe_load_all(published):
+        manifest["metadata"]["name"] = f"kueue-{manifest['kind'].lower()}"
+        manifest["webhooks"] = [
             _on_loopback(one, port, bundle)
-            for one in given["webhooks"]
+            for one in manifest["webhooks"]
             if all(GROUP in rule["apiGroups"] for rule in one["rules"])
         ]
-        found.append(given)
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": found})
+        webhooks.append(manifest)
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": webhooks})
 
 
 def _on_loopback(webhook: dict[str, Any], port: int, bundle: str) -> dict[str, Any]:

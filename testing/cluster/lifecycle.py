@@ -17,25 +17,27 @@ from testing.cluster import console, folders, full, handle, kind, light, node, s
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
-def up(name: str, wanted: settings.Settings, directory: Path | None = None) -> handle.Cluster:
+def up(
+    name: str, cluster_settings: settings.Settings, directory: Path | None = None
+) -> handle.Cluster:
     """The running cluster of this name, started when it does not run yet."""
     folder = _folder(name, directory)
-    cluster = handle.at(name, wanted.mode, folder)
+    cluster = handle.at(name, cluster_settings.mode, folder)
     with state.locked(folder):
         state.require_own_folder(folder)
-        found = state.load(folder)
-        if found is not None and found.running():
-            if not found.serves(wanted):
-                asked = f"{found.mode} mode with {dict(found.asked)}"
+        cluster_state = state.load(folder)
+        if cluster_state is not None and cluster_state.running():
+            if not cluster_state.serves(cluster_settings):
+                asked = f"{cluster_state.mode} mode with {dict(cluster_state.asked)}"
                 raise console.ClusterError(
                     f"{name} runs already in {asked}: end it first or choose another name."
                 )
             console.say(f"{name} runs already")
             return cluster
-        if found is not None:
+        if cluster_state is not None:
             console.say(f"{name} did not come up or is half dead: clearing it away")
-            _end(found, folder)
-        _begin(name, wanted, cluster)
+            _end(cluster_state, folder)
+        _begin(name, cluster_settings, cluster)
     return cluster
 
 
@@ -45,21 +47,21 @@ def down(name: str, directory: Path | None = None) -> bool:
     if state.load(folder) is None:
         return False
     with state.locked(folder):
-        found = state.load(folder)
+        cluster_state = state.load(folder)
         with _uninterrupted():
-            if found is not None:
-                _end(found, folder)
+            if cluster_state is not None:
+                _end(cluster_state, folder)
             state.remove(folder)
-    return found is not None
+    return cluster_state is not None
 
 
 def get(name: str, directory: Path | None = None) -> handle.Cluster | None:
     """The cluster of this name, if it runs."""
     folder = _folder(name, directory)
-    found = state.load(folder)
-    if found is None or not found.running():
+    cluster_state = state.load(folder)
+    if cluster_state is None or not cluster_state.running():
         return None
-    return handle.at(found.name, found.mode, folder)
+    return handle.at(cluster_state.name, cluster_state.mode, folder)
 
 
 def require(name: str, directory: Path | None = None) -> handle.Cluster:
@@ -75,11 +77,11 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in folders.clusters().glob(f"*/{state.FILE}"))
 
 
-def _begin(name: str, wanted: settings.Settings, cluster: handle.Cluster) -> None:
-    record = state.State(name, wanted.mode, dataclasses.asdict(wanted))
+def _begin(name: str, cluster_settings: settings.Settings, cluster: handle.Cluster) -> None:
+    record = state.State(name, cluster_settings.mode, dataclasses.asdict(cluster_settings))
     ledger = state.Ledger(cluster.directory, record)
     try:
-        _up(ledger, wanted, cluster)
+        _up(ledger, cluster_settings, cluster)
         ledger.mark_ready()
     except BaseException:
         console.say(f"{name} did not come up: ending what was started")
@@ -89,24 +91,24 @@ def _begin(name: str, wanted: settings.Settings, cluster: handle.Cluster) -> Non
         raise
 
 
-def _up(ledger: state.Ledger, wanted: settings.Settings, cluster: handle.Cluster) -> None:
-    match wanted:
+def _up(ledger: state.Ledger, cluster_settings: settings.Settings, cluster: handle.Cluster) -> None:
+    match cluster_settings:
         case settings.Light():
-            light.up(ledger, wanted, cluster)
+            light.up(ledger, cluster_settings, cluster)
         case settings.Full():
-            full.up(ledger, wanted, cluster)
+            full.up(ledger, cluster_settings, cluster)
         case settings.Kind():
             kind.up(ledger.name, cluster.kubeconfig)
-            node.give_gpus(cluster, wanted.gpus)
+            node.give_gpus(cluster, cluster_settings.gpus)
 
 
-def _end(found: state.State, folder: Path) -> None:
+def _end(cluster_state: state.State, folder: Path) -> None:
     enders = {
         settings.Light.mode: light.down,
         settings.Full.mode: full.down,
         settings.Kind.mode: kind.down,
     }
-    enders[found.mode](found, folder)
+    enders[cluster_state.mode](cluster_state, folder)
 
 
 def _folder(name: str, directory: Path | None) -> Path:

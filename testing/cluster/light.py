@@ -18,27 +18,27 @@ from testing.cluster import (
 from tfparallel_operator.api import schema
 
 
-def up(ledger: state.Ledger, wanted: settings.Light, cluster: handle.Cluster) -> None:
+def up(ledger: state.Ledger, cluster_settings: settings.Light, cluster: handle.Cluster) -> None:
     """Start what was asked for; returns when it can be used."""
-    binaries.ensure(binaries.LIGHT + (binaries.OLDER if wanted.older else ()))
+    binaries.ensure(binaries.LIGHT + (binaries.OLDER if cluster_settings.older else ()))
     authority = pki.Authority(ledger.directory / "keys")
-    plan = controlplane.loopback_plan(wanted)
+    plan = controlplane.loopback_plan(cluster_settings)
     controlplane.start(ledger, authority, plan, cluster)
-    if wanted.jobs:
+    if cluster_settings.jobs:
         definition = schema.custom_resource_definition()
         cluster.run_kubectl("apply", "--filename=-", input=json.dumps(definition))
         cluster.wait_established(definition["metadata"]["name"])
-    if wanted.controllers:
+    if cluster_settings.controllers:
         controlplane.start_controllers(ledger, authority, plan, cluster)
-    if wanted.nodes:
+    if cluster_settings.nodes:
         kwok.start(ledger, authority, plan)
-        kwok.add_nodes(ledger, cluster, wanted.nodes, wanted.gpus)
-    if wanted.coscheduling:
+        kwok.add_nodes(ledger, cluster, cluster_settings.nodes, cluster_settings.gpus)
+    if cluster_settings.coscheduling:
         coscheduling.start(ledger, authority, plan, cluster)
-    if wanted.kueue:
+    if cluster_settings.kueue:
         kueue.start(ledger, authority, plan, cluster)
 
 
-def down(found: state.State, directory: Path) -> None:
+def down(cluster_state: state.State, directory: Path) -> None:
     """End the processes, the ones that use another before the one they use."""
-    process.stop(reversed(found.processes))
+    process.stop(reversed(cluster_state.processes))

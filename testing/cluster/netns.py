@@ -46,27 +46,29 @@ def create(ledger: state.Ledger) -> tuple[str, ...]:
     return prefix
 
 
-def enter(found: state.State) -> tuple[str, ...]:
+def enter(cluster_state: state.State) -> tuple[str, ...]:
     """The command prefix that enters the namespaces of a cluster."""
-    return _prefix(found, mount="mnt", net="net", pid="pid")
+    return _prefix(cluster_state, mount="mnt", net="net", pid="pid")
 
 
-def enter_network(found: state.State) -> tuple[str, ...]:
+def enter_network(cluster_state: state.State) -> tuple[str, ...]:
     """The prefix for a program of ours that needs the host's files and the cluster's network."""
-    return _prefix(found, net="net", pid="pid")
+    return _prefix(cluster_state, net="net", pid="pid")
 
 
-def end(found: state.State) -> None:
+def end(cluster_state: state.State) -> None:
     """End everything inside and wait until it is gone."""
-    insides = {record.name: record for record in found.processes}
+    insides = {record.name: record for record in cluster_state.processes}
     process.stop(insides[name] for name in (INIT, OUTER) if name in insides)
-    process.stop(found.processes)
+    process.stop(cluster_state.processes)
 
 
-def _prefix(found: state.State, **namespaces: str) -> tuple[str, ...]:
-    pid = next((record.pid for record in found.processes if record.name == INIT), None)
+def _prefix(cluster_state: state.State, **namespaces: str) -> tuple[str, ...]:
+    pid = next((record.pid for record in cluster_state.processes if record.name == INIT), None)
     if pid is None:
-        raise console.ClusterError(f"{found.name} has no inside: it is a {found.mode} cluster.")
+        raise console.ClusterError(
+            f"{cluster_state.name} has no inside: it is a {cluster_state.mode} cluster."
+        )
     return (
         "nsenter",
         *(f"--{kind}=/proc/{pid}/ns/{file}" for kind, file in namespaces.items()),
@@ -92,9 +94,9 @@ def _mounts(directory: Path) -> list[str]:
     """Fresh folders over those that a node writes to, so that the real ones stay as they are."""
     lines = ["mount --make-rshared /"]
     for hidden in HIDDEN[1:]:
-        own = directory / "node" / hidden.strip("/")
-        own.mkdir(parents=True)
-        lines.append(f"mount --bind {shlex.quote(str(own))} {hidden}")
+        private = directory / "node" / hidden.strip("/")
+        private.mkdir(parents=True)
+        lines.append(f"mount --bind {shlex.quote(str(private))} {hidden}")
     values = directory / "node" / "sysctl"
     for name, value in PRETENDED_SYSCTLS.items():
         file = values / name

@@ -57,15 +57,15 @@ def find(command: str) -> str | None:
 
 def install(packages: Iterable[str]) -> None:
     """Install Debian packages, without what they merely recommend."""
-    wanted = sorted(set(packages))
-    if not wanted:
+    names = sorted(set(packages))
+    if not names:
         return
-    named = " ".join(wanted)
+    named = " ".join(names)
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         raise console.ClusterError(f"Please install what Debian calls: {named}")
     console.say(f"installing {named}")
     options = ["-qq", "-o", f"DPkg::Lock::Timeout={LOCK_SECONDS}"]
-    for action in (["update"], ["install", "--yes", "--no-install-recommends", *wanted]):
+    for action in (["update"], ["install", "--yes", "--no-install-recommends", *names]):
         done = subprocess.run(
             ["apt-get", *options, *action],
             env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},

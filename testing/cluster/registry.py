@@ -49,10 +49,10 @@ class Registry:
 def running(cluster: handle.Cluster, folder: Path) -> Iterator[Registry]:
     """Meanwhile a registry keeps its images in the folder."""
     binaries.ensure([MODULE])
-    found = state.load(cluster.directory)
-    if found is None:
+    cluster_state = state.load(cluster.directory)
+    if cluster_state is None:
         raise console.ClusterError(f"The cluster {cluster.name} does not run.")
-    enter = netns.enter_network(found)
+    enter = netns.enter_network(cluster_state)
     with socket.create_server((controlplane.LOOPBACK, 0)) as listener:
         port = int(listener.getsockname()[1])
         registry = Registry(f"{controlplane.LOOPBACK}:{port}")

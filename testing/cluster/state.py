@@ -30,9 +30,11 @@ class State:
     ready: bool = False
     processes: tuple[process.Record, ...] = ()
 
-    def serves(self, wanted: settings.Settings) -> bool:
+    def serves(self, cluster_settings: settings.Settings) -> bool:
         """Whether this cluster is what `wanted` asks for."""
-        return self.mode == wanted.mode and self.asked == dataclasses.asdict(wanted)
+        return self.mode == cluster_settings.mode and self.asked == dataclasses.asdict(
+            cluster_settings
+        )
 
     def running(self) -> bool:
         """Whether it came up and everything that was started still runs."""

@@ -29,7 +29,7 @@ def folder() -> Path:
     return folders.cache() / "images"
 
 
-def ensure(wanted: Iterable[targets.Target]) -> list[Image]:
+def ensure(targets_to_build: Iterable[targets.Target]) -> list[Image]:
     """The images of these targets, built as far as the cache does not have them.
 
     Raises:
@@ -41,7 +41,7 @@ def ensure(wanted: Iterable[targets.Target]) -> list[Image]:
             has_docker = engines.DOCKER.answers()
             if not has_docker:
                 packages.ensure(store.COMMANDS)
-            return [_ensure(target, has_docker=has_docker) for target in wanted]
+            return [_ensure(target, has_docker=has_docker) for target in targets_to_build]
     except programs.ImageError as error:
         raise console.ClusterError(str(error)) from error
 

@@ -28,24 +28,24 @@ class Source:
 def suite() -> str:
     """The code name of the host's Debian."""
     release = Path("/etc/os-release").read_text(encoding="utf-8")
-    found = re.search(r"^VERSION_CODENAME=(\S+)$", release, re.MULTILINE)
-    if found is None or not re.search(r"^ID=debian$", release, re.MULTILINE):
+    match = re.search(r"^VERSION_CODENAME=(\S+)$", release, re.MULTILINE)
+    if match is None or not re.search(r"^ID=debian$", release, re.MULTILINE):
         raise programs.ImageError(
             "Without a Docker engine the images are built on a base made by debootstrap, which "
             "needs Debian: start Docker, or run this on Debian."
         )
-    return found.group(1)
+    return match.group(1)
 
 
-def find_source(wanted: str, folder: Path = SOURCES) -> Source:
+def find_source(release_name: str, folder: Path = SOURCES) -> Source:
     """The first source of the host that has this suite's component main."""
     for file in sorted([*folder.glob("sources.list"), *folder.glob("sources.list.d/*")]):
         text = file.read_text(encoding="utf-8")
         parse = _deb822 if file.suffix == ".sources" else _one_line
         for source in parse(text):
-            if source.suite == wanted:
+            if source.suite == release_name:
                 return source
-    raise programs.ImageError(f"apt of this machine has no source for the suite {wanted}.")
+    raise programs.ImageError(f"apt of this machine has no source for the suite {release_name}.")
 
 
 def fingerprint() -> str:
@@ -100,11 +100,11 @@ def _deb822(text: str) -> Iterator[Source]:
 def _one_line(text: str) -> Iterator[Source]:
     pattern = re.compile(r"^deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(\S+)\s+(\S+)\s+.*\bmain\b")
     for line in text.splitlines():
-        found = pattern.match(line)
-        if found is not None:
-            signed = re.search(r"signed-by=(\S+)", found.group("options") or "")
+        match = pattern.match(line)
+        if match is not None:
+            signed = re.search(r"signed-by=(\S+)", match.group("options") or "")
             keyring = signed.group(1) if signed else None
-            yield from _sources([found.group(2)], [found.group(3)], keyring)
+            yield from _sources([match.group(2)], [match.group(3)], keyring)
 
 
 def _sources(uris: Iterable[str], suites: Iterable[str], keyring: str | None) -> Iterator[Source]:

@@ -26,7 +26,7 @@ def fingerprint(target: targets.Target, base: str) -> str:
 def _files(target: targets.Target) -> Iterator[Path]:
     for source in (*COMMON_SOURCES, *target.sources):
         path = targets.ROOT / source
-        found = [path] if path.is_file() else path.rglob("*")
-        for file in sorted(found):
+        paths = [path] if path.is_file() else path.rglob("*")
+        for file in sorted(paths):
             if file.is_file() and not IGNORED_FOLDERS.intersection(file.parts):
                 yield file

@@ -117,17 +117,17 @@ class World:
         self, *, writes: int | None = None, refusal: observation.Refusal | None = None
     ) -> bool:
         """Decide once and carry it out, or only its first writes; say whether anything changed."""
-        made = self.decide(refusal)
+        outcome = self.decide(refusal)
         actions: list[Any] = []
-        if made.status != self.job.status:
-            actions.append(made.status)
-        actions += [*made.deletions, *made.changes, *made.creations]
+        if outcome.status != self.job.status:
+            actions.append(outcome.status)
+        actions += [*outcome.deletions, *outcome.changes, *outcome.creations]
         for action in actions if writes is None else actions[:writes]:
             self._carry_out(action)
-        if made.delete_job:
+        if outcome.delete_job:
             self.deleted = True
-        self.events += made.events
-        return bool(actions) or made.delete_job
+        self.events += outcome.events
+        return bool(actions) or outcome.delete_job
 
     def settle(self) -> None:
         """Decide until nothing is left to do; deleted pods vanish at once."""
@@ -208,9 +208,9 @@ class World:
             self._create(action)
 
     def _change_workload(self, change: decision.Change) -> None:
-        found = self.workload
-        assert found is not None
-        assert (found.uid, found.version, "status") == (
+        workload = self.workload
+        assert workload is not None
+        assert (workload.uid, workload.version, "status") == (
             change.uid,
             change.version,
             change.subresource,
@@ -221,8 +221,8 @@ class World:
             assert status.pop("admission") is None
             changes |= {"admission": {}, "cluster_queue": ""}
         assert not status
-        version = str(int(found.version) + 1)
-        self.workload = dataclasses.replace(found, version=version, **changes)
+        version = str(int(workload.version) + 1)
+        self.workload = dataclasses.replace(workload, version=version, **changes)
 
     def _create(self, created: decision.Manifest) -> None:
         name = created["metadata"]["name"]
@@ -245,8 +245,8 @@ class World:
         elif created["kind"] == "Workload":
             assert self.workload is None
             assert not self.pods, "a job queues when nothing of it runs any more"
-            made = {"uid": f"workload-{len(self.manifests)}", "resourceVersion": "1"}
-            body = {**created, "metadata": {**created["metadata"], **made}}
+            metadata = {"uid": f"workload-{len(self.manifests)}", "resourceVersion": "1"}
+            body = {**created, "metadata": {**created["metadata"], **metadata}}
             self.workload = observe.workload(body)
         else:
             assert name not in self.pods, f"{name} is created while it exists"

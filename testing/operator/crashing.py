@@ -31,10 +31,10 @@ class CrashingApi(wrapped_api.WrappedApi):
         self._alive()
         return await do()
 
-    async def _write(self, told: str, do: Callable[[], Awaitable[T]]) -> T:
+    async def _write(self, request: str, do: Callable[[], Awaitable[T]]) -> T:
         self._alive()
         answer = await do()
-        counted = told.startswith(self._begin) and told.endswith(self._end)
+        counted = request.startswith(self._begin) and request.endswith(self._end)
         if self._left is not None and counted:
             # Writes that were under way together with the last one are done, but not heard of.
             self._left = max(0, self._left - 1)

@@ -12,8 +12,10 @@ from tfparallel_operator.api_server import client, credentials
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> handle.Cluster:
     """An API server that knows TFParallelJob, by plain `kubectl apply`."""
-    found: handle.Cluster = request.getfixturevalue(getattr(request, "param", "light_cluster"))
-    return places.install(found)
+    test_cluster: handle.Cluster = request.getfixturevalue(
+        getattr(request, "param", "light_cluster")
+    )
+    return places.install(test_cluster)
 
 
 @pytest.fixture(scope="session")

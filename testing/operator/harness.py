@@ -45,14 +45,14 @@ class Place:
 
     def settings(self, **more: Any) -> settings.Settings:
         """Return the settings of an operator for this namespace alone."""
-        given = {
+        values = {
             "trainer_image": "trainer:test",
             "watch_namespaces": (self.namespace,),
             "namespace": self.namespace,
             "health_port": 0,
             "kubeconfig": str(self.cluster.kubeconfig),
         }
-        return settings.Settings(**{**given, **more})
+        return settings.Settings(**{**values, **more})
 
     @contextlib.asynccontextmanager
     async def operator(self, **more: Any) -> AsyncIterator[None]:
@@ -87,16 +87,16 @@ class Place:
         return await self.api.get(resources.JOBS.path(self.namespace, name))
 
     async def status(self, name: str = "digits") -> Body:
-        found: Body = (await self.job(name)).get("status", {})
-        return found
+        status: Body = (await self.job(name)).get("status", {})
+        return status
 
     async def condition(self, kind: str, name: str = "digits") -> Body:
         conditions = (await self.status(name)).get("conditions", [])
-        return next((found for found in conditions if found["type"] == kind), {})
+        return next((condition for condition in conditions if condition["type"] == kind), {})
 
     async def pods(self) -> dict[str, Body]:
-        found = await self.api.list(resources.PODS, self.namespace)
-        return {pod["metadata"]["name"]: pod for pod in found.items}
+        items = await self.api.list(resources.PODS, self.namespace)
+        return {pod["metadata"]["name"]: pod for pod in items.items}
 
     async def kubelet(self, pod: str, phase: str, **container: Any) -> None:
         """Write a pod's status as the kubelet does."""
@@ -141,14 +141,14 @@ class Place:
 
         return await self.until_status(f"job {name} says {words!r} of its {role}", says, name)
 
-    async def until_pods(self, *wanted: str, attempt: int = 1) -> dict[str, Body]:
+    async def until_pods(self, *pod_names: str, attempt: int = 1) -> dict[str, Body]:
         """Wait until exactly these pods of this attempt exist."""
-        expected = dict.fromkeys(wanted, str(attempt))
+        expected = dict.fromkeys(pod_names, str(attempt))
 
         async def attempts() -> dict[str, str]:
             return {name: _attempt(pod) for name, pod in (await self.pods()).items()}
 
-        what = f"pods {', '.join(wanted) or 'none'} of attempt {attempt}"
+        what = f"pods {', '.join(pod_names) or 'none'} of attempt {attempt}"
         await waiting.until_async(attempts, what, when=expected.__eq__)
         return await self.pods()
 
@@ -157,7 +157,9 @@ class Place:
         return await waiting.until_async(
             lambda: self.condition("CreationRefused"),
             f"the pods are refused with {reason}",
-            when=lambda found: (found.get("status"), found.get("reason")) == ("True", reason),
+            when=lambda condition: (
+                (condition.get("status"), condition.get("reason")) == ("True", reason)
+            ),
         )
 
     async def until_let_through(self) -> None:
@@ -165,7 +167,7 @@ class Place:
         await waiting.until_async(
             lambda: self.condition("CreationRefused"),
             "the pods are no longer refused",
-            when=lambda found: found.get("status") == "False",
+            when=lambda condition: condition.get("status") == "False",
         )
 
     async def until_gone(self, path: str) -> None:

@@ -129,12 +129,12 @@ class MemoryApi(client.Client):
     ) -> None:
         path = resource.path(namespace, name)
         item = self._find(path)
-        given = item["metadata"]
-        if given["uid"] != uid or version not in (None, given["resourceVersion"]):
+        metadata = item["metadata"]
+        if metadata["uid"] != uid or version not in (None, metadata["resourceVersion"]):
             raise errors.Conflict("precondition failed", status=409)
         if resource == resources.PODS and not force:
-            if "deletionTimestamp" not in given:
-                given["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+            if "deletionTimestamp" not in metadata:
+                metadata["deletionTimestamp"] = "2026-11-21T10:00:00Z"
                 self._record(resource, "MODIFIED", item, f"delete {path}")
             return
         self.remove(path, f"delete {path}")
@@ -162,10 +162,10 @@ class MemoryApi(client.Client):
         self._record(_resource(path), "MODIFIED", item, f"apply {path}")
         return _copied(item)
 
-    def remove(self, path: str, told: str = "") -> None:
+    def remove(self, path: str, request: str = "") -> None:
         """Take an object away, and what belongs to it."""
         item = self._objects.pop(path)
-        self._record(_resource(path), "DELETED", item, told)
+        self._record(_resource(path), "DELETED", item, request)
         for child in [
             child
             for child, other in self._objects.items()
@@ -196,10 +196,10 @@ class MemoryApi(client.Client):
 
     def items(self, resource: resources.Resource) -> tuple[client.Object, ...]:
         """Return all objects of a resource, in the order of their names."""
-        found = [
+        items = [
             item for path, item in self._objects.items() if _matches(path, item, resource, None, "")
         ]
-        return tuple(sorted(found, key=lambda item: str(item["metadata"]["name"])))
+        return tuple(sorted(items, key=lambda item: str(item["metadata"]["name"])))
 
     def _find(self, path: str) -> client.Object:
         if path not in self._objects:
@@ -207,13 +207,13 @@ class MemoryApi(client.Client):
         return self._objects[path]
 
     def _record(
-        self, resource: resources.Resource, kind: str, item: client.Object, told: str
+        self, resource: resources.Resource, kind: str, item: client.Object, request: str
     ) -> None:
         number = next(self._numbers)
         item["metadata"]["resourceVersion"] = str(number)
         self._history.append((number, resource, kind, _copied(item)))
-        if told:
-            self.log.append(told)
+        if request:
+            self.log.append(request)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

@@ -55,8 +55,8 @@ def container(**state: Any) -> dict[str, Any]:
 
 def template(**pod_spec: Any) -> dict[str, Any]:
     """Return a pod template; without controllers nobody would fill in the service account."""
-    given = {"containers": [{"name": names.CONTAINER, "image": "trainer:test"}]}
-    return {"spec": {"serviceAccountName": "default", **given, **pod_spec}}
+    spec_of_pod = {"containers": [{"name": names.CONTAINER, "image": "trainer:test"}]}
+    return {"spec": {"serviceAccountName": "default", **spec_of_pod, **pod_spec}}
 
 
 def job(name: str = "digits", workers: int = 2, **spec: Any) -> dict[str, Any]:

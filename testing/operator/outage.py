@@ -15,15 +15,15 @@ LIMIT_SECONDS = controlplane.START_LIMIT_SECONDS
 
 def restart(cluster: handle.Cluster) -> None:
     """Kill the API server, start it anew, and return when it is ready."""
-    found = state.load(cluster.directory)
-    assert found is not None
-    [record] = [each for each in found.processes if each.name == NAME]
+    cluster_state = state.load(cluster.directory)
+    assert cluster_state is not None
+    [record] = [each for each in cluster_state.processes if each.name == NAME]
     command = pathlib.Path(f"/proc/{record.pid}/cmdline").read_text().rstrip("\0").split("\0")
     os.kill(record.pid, signal.SIGKILL)
     [port] = [int(part.partition("=")[2]) for part in command if part.startswith(PORT)]
     process.wait_until("its port to be free", lambda: _is_free(port), (), LIMIT_SECONDS)
-    others = tuple(each for each in found.processes if each != record)
-    ledger = state.Ledger(cluster.directory, dataclasses.replace(found, processes=others))
+    others = tuple(each for each in cluster_state.processes if each != record)
+    ledger = state.Ledger(cluster.directory, dataclasses.replace(cluster_state, processes=others))
     ledger.start(NAME, command)
     ledger.wait_until("the API server", lambda: controlplane.answers(cluster), LIMIT_SECONDS)
 

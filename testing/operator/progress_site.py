@@ -23,12 +23,12 @@ class Site:
 
     async def token(self, pod: str, audience: str) -> str:
         """Ask for a token that is bound to a pod, as the kubelet does."""
-        found = (await self.place.pods())[pod]
+        pod_manifest = (await self.place.pods())[pod]
         reference = {
             "kind": "Pod",
             "apiVersion": "v1",
             "name": pod,
-            "uid": found["metadata"]["uid"],
+            "uid": pod_manifest["metadata"]["uid"],
         }
         request = {
             "apiVersion": "authentication.k8s.io/v1",

@@ -40,8 +40,8 @@ class Objects:
         return [manifest for manifest in self if manifest["kind"] in kinds]
 
     def one(self, kind: str, name: str = "") -> Manifest:
-        [found] = [m for m in self.of_kind(kind) if not name or m["metadata"]["name"] == name]
-        return found
+        [match] = [m for m in self.of_kind(kind) if not name or m["metadata"]["name"] == name]
+        return match
 
     def normalised(self) -> dict[Key, Manifest]:
         """What the objects are apart from the habits of the tool that rendered them."""
@@ -59,8 +59,8 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 def container(objects: Objects) -> Manifest:
     """The one container of the operator's Deployment."""
-    [found] = objects.one("Deployment")["spec"]["template"]["spec"]["containers"]
-    result: Manifest = found
+    [manifest] = objects.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    result: Manifest = manifest
     return result
 
 

@@ -49,8 +49,12 @@ def evict(name: str) -> Step:
     def step(api: memory_api.MemoryApi) -> None:
         for pod in _named(api, name):
             pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
-            told = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
-            _write(api, pod, **{**pod["status"], "conditions": [told]})
+            condition = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "PreemptionByScheduler",
+            }
+            _write(api, pod, **{**pod["status"], "conditions": [condition]})
 
     return step
 
@@ -72,8 +76,8 @@ def admit(api: memory_api.MemoryApi) -> None:
             pod_sets = workload["spec"]["podSets"]
             assigned = [{"name": pod_set["name"], "flavors": {}} for pod_set in pod_sets]
             admission = {"clusterQueue": "gpus", "podSetAssignments": assigned}
-            told = {"QuotaReserved": "True", "Admitted": "True", "Evicted": "False"}
-            _tell(api, workload, told, admission=admission)
+            conditions = {"QuotaReserved": "True", "Admitted": "True", "Evicted": "False"}
+            _tell(api, workload, conditions, admission=admission)
 
 
 def preempt(api: memory_api.MemoryApi) -> None:
@@ -89,11 +93,14 @@ def _true(workload: client.Object, kind: str) -> bool:
 
 
 def _tell(
-    api: memory_api.MemoryApi, workload: client.Object, told: dict[str, str], **status: Any
+    api: memory_api.MemoryApi,
+    workload: client.Object,
+    new_conditions: dict[str, str],
+    **status: Any,
 ) -> None:
     before = workload.setdefault("status", {}).get("conditions", ())
     conditions = {one["type"]: one for one in before}
-    for kind, value in told.items():
+    for kind, value in new_conditions.items():
         conditions[kind] = {
             "type": kind,
             "status": value,
@@ -139,34 +146,34 @@ class Scenario:
 
 
 def _elastic() -> dict[str, Any]:
-    given = objects.job(workers=1, runPolicy={"scaleCooldownSeconds": 5})
-    given["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
-    return given
+    job = objects.job(workers=1, runPolicy={"scaleCooldownSeconds": 5})
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
+    return job
 
 
 def _more(role: str, replicas: int = 1, workers: int = 1, **spec: Any) -> dict[str, Any]:
-    given = objects.job(workers=workers, **spec)
+    job = objects.job(workers=workers, **spec)
     added = {"replicas": replicas, "template": objects.template()}
-    given["spec"]["tfReplicaSpecs"][role] = added
-    return given
+    job["spec"]["tfReplicaSpecs"][role] = added
+    return job
 
 
 def _queued() -> dict[str, Any]:
-    given = objects.job()
-    given["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
-    return given
+    job = objects.job()
+    job["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
+    return job
 
 
 def _hungry() -> dict[str, Any]:
     policy = {"outOfMemory": {"maxMemory": "8Gi"}}
-    given = objects.job(workers=0, runPolicy=policy)
+    job = objects.job(workers=0, runPolicy=policy)
     limited = {
         "name": names.CONTAINER,
         "image": "trainer:test",
         "resources": {"limits": {"memory": "1Gi"}},
     }
-    given["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(containers=[limited])
-    return given
+    job["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(containers=[limited])
+    return job
 
 
 def _careless() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ class Server:
         **more: Any,
     ) -> client.Client:
         token = credentials.Token(read_token)
-        access = credentials.Access(self.url, ssl.create_default_context(), token)
+        access = credentials.Access(self.url, True, token)
         return client.Client(access, watch_silence=watch_silence, **more)
 
 

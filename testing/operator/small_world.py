@@ -88,11 +88,11 @@ class World:
 
     def events(self) -> list[tuple[str, str]]:
         """Type and reason of every Event, in the order of their creation."""
-        found = sorted(
+        events = sorted(
             self.api.items(resources.EVENTS),
             key=lambda item: int(item["metadata"]["resourceVersion"]),
         )
-        return [(event["type"], event["reason"]) for event in found]
+        return [(event["type"], event["reason"]) for event in events]
 
     def _write(self, pod: client.Object, **status: Any) -> None:
         pod["status"] = status

@@ -1,5 +1,7 @@
 """A TFJob that says everything, and how tests change and convert it."""
 
+import copy
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -43,8 +45,14 @@ spec:
 
 
 def plain(change: Change = lambda _: None) -> Document:
-    document: Document = yaml.safe_load(PLAIN)
+    document = copy.deepcopy(_parse_plain())
     change(document)
+    return document
+
+
+@functools.cache
+def _parse_plain() -> Document:
+    document: Document = yaml.safe_load(PLAIN)
     return document
 
 

@@ -40,20 +40,20 @@ class TroubledApi(wrapped_api.WrappedApi):
     async def _read(self, do: Callable[[], Awaitable[T]]) -> T:
         return await self._slowly(do) if self._trouble is Trouble.SLOW else await do()
 
-    async def _write(self, told: str, do: Callable[[], Awaitable[T]]) -> T:
+    async def _write(self, request: str, do: Callable[[], Awaitable[T]]) -> T:
         if self._trouble is None:
             return await do()
         if self._trouble is Trouble.SLOW:
             return await self._slowly(do)
-        self._times[told] += 1
-        if self._times[told] % 2 == 0:
+        self._times[request] += 1
+        if self._times[request] % 2 == 0:
             return await do()
         self.met += 1
         match self._trouble:
             case Trouble.BUSY:
                 raise errors.Unavailable("too many requests", status=429, retry_after=1)
             case Trouble.CONFLICT:
-                if told.startswith("delete "):
+                if request.startswith("delete "):
                     return await do()  # Its condition is a uid: a conflict there is always true.
                 raise errors.Conflict("the object has been modified", status=409)
             case Trouble.UNHEARD:

@@ -21,7 +21,7 @@ class WrappedApi(client.Client):
     async def _read(self, do: Callable[[], Awaitable[T]]) -> T:
         return await do()
 
-    async def _write(self, told: str, do: Callable[[], Awaitable[T]]) -> T:
+    async def _write(self, request: str, do: Callable[[], Awaitable[T]]) -> T:
         return await do()
 
     async def get(self, path: str) -> client.Object:
@@ -37,8 +37,8 @@ class WrappedApi(client.Client):
     async def create(
         self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
     ) -> client.Object:
-        told = f"create {resource.path(namespace, manifest['metadata'].get('name', ''))}"
-        return await self._write(told, lambda: self._inner.create(resource, namespace, manifest))
+        request = f"create {resource.path(namespace, manifest['metadata'].get('name', ''))}"
+        return await self._write(request, lambda: self._inner.create(resource, namespace, manifest))
 
     async def delete(
         self, resource: resources.Resource, namespace: str, name: str, *arguments: Any, **more: Any

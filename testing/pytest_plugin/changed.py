@@ -55,7 +55,7 @@ RUNS = {
 
 CARRIED_OUT = {
     f"{OPERATOR}core/": ("tests/operator/engine/test_life.py", "tests/operator/local/test_process"),
-    f"{OPERATOR}api/": ("tests/operator/engine/test_life.py", "tests/operator/api/test_crd.py"),
+    f"{OPERATOR}api/": ("tests/operator/engine/test_life.py", "tests/operator/api/test_crd"),
 }
 """The tests with processes or a cluster that run when a pure package has changed."""
 
@@ -130,15 +130,15 @@ class Changes:
 
 def _merge_base(root: pathlib.Path) -> str:
     for branch in ("origin/main", "main"):
-        found = subprocess.run(
+        answer = subprocess.run(
             ["git", "merge-base", "HEAD", branch],
             cwd=root,
             capture_output=True,
             text=True,
             check=False,
         )
-        if found.returncode == 0:
-            return found.stdout.strip()
+        if answer.returncode == 0:
+            return answer.stdout.strip()
     raise LookupError("There is neither a branch origin/main nor main to compare with.")
 
 

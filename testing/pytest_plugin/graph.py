@@ -40,9 +40,10 @@ class Imports:
     """Within functions."""
 
 
+@functools.cache
 def reaches_tensorflow(file: pathlib.Path) -> bool:
     """Whether importing this file imports TensorFlow or Keras."""
-    return any(_imports(reached).at_once & TENSORFLOW for reached in closure(file, _at_once))
+    return any(_imports(reached).at_once & TENSORFLOW for reached in _reached(file, _at_once))
 
 
 def files_reached(file: pathlib.Path) -> frozenset[pathlib.Path]:
@@ -55,17 +56,31 @@ def named_files(file: pathlib.Path) -> frozenset[pathlib.Path]:
     return frozenset(_at_any_time(file))
 
 
+def modules(file: pathlib.Path) -> frozenset[str]:
+    """The modules that this file imports at any time, and candidates that may be plain names."""
+    imports = _imports(file)
+    return imports.at_once | imports.later
+
+
 @functools.cache
 def closure(
     file: pathlib.Path, neighbours: Callable[[pathlib.Path], Iterator[pathlib.Path]]
 ) -> frozenset[pathlib.Path]:
     """All files that are reached from one by `neighbours`."""
+    return frozenset(_reached(file, neighbours))
+
+
+def _reached(
+    file: pathlib.Path, neighbours: Callable[[pathlib.Path], Iterator[pathlib.Path]]
+) -> Iterator[pathlib.Path]:
+    """The files of a closure one by one: whoever has seen enough parses no others."""
     reached, waiting = {file}, [file]
     while waiting:
-        new = set(neighbours(waiting.pop())) - reached
+        current = waiting.pop()
+        yield current
+        new = set(neighbours(current)) - reached
         reached |= new
         waiting += new
-    return frozenset(reached)
 
 
 def _at_once(file: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -108,7 +123,7 @@ def _imports(file: pathlib.Path) -> Imports:
 
 
 def _visit(node: ast.AST, names: set[str], later: set[str]) -> None:
-    for child in ast.iter_child_nodes(node):
+    for child in _statements(node):
         match child:
             case ast.Import():
                 for alias in child.names:
@@ -116,12 +131,18 @@ def _visit(node: ast.AST, names: set[str], later: set[str]) -> None:
             case ast.ImportFrom(module=str(module), level=0):
                 names |= _with_parents(module)
                 names |= {f"{module}.{alias.name}" for alias in child.names}
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
                 _visit(child, later, later)
             case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
                 pass
             case _:
                 _visit(child, names, later)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements of a node's blocks: no expression imports, and most nodes are expressions."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        yield from getattr(node, block, ())
 
 
 def _with_parents(module: str) -> set[str]:

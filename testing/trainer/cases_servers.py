@@ -264,9 +264,9 @@ def measure(
         single = train_together(runs, 1, floatx, chosen, seeds[:1], new=new)
         for case, [one] in zip(chosen, single, strict=True):
             with cases.precision(floatx):
-                wanted, _ = reference.train(module_of(case), cases.STEPS, cases.BATCH, seeds[0])
+                expected, _ = reference.train(module_of(case), cases.STEPS, cases.BATCH, seeds[0])
             differences[case.name][floatx] = cases.difference(
-                one.weights, wanted, relative=floatx == "float32"
+                one.weights, expected, relative=floatx == "float32"
             )
     outcomes = {}
     several = train_together(runs, WORKERS, "float64", chosen, seeds, new=new)

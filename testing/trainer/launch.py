@@ -126,9 +126,9 @@ def environments(
     ]
 
 
-def sharing(folder: pathlib.Path, given: list[dict[str, str]]) -> list[dict[str, str]]:
+def sharing(folder: pathlib.Path, all_variables: list[dict[str, str]]) -> list[dict[str, str]]:
     """The same processes with their cluster in a file, as the replicas of a large job have it."""
-    configs = [json.loads(one[environment.TF_CONFIG]) for one in given]
+    configs = [json.loads(one[environment.TF_CONFIG]) for one in all_variables]
     cluster = configs[0]["cluster"]
     workers = str(len(cluster["worker"]))
     # One worker more than there is, as where workers come and go.
@@ -142,7 +142,7 @@ def sharing(folder: pathlib.Path, given: list[dict[str, str]]) -> list[dict[str,
             environment.CLUSTER_FILE: str(file),
             environment.WORKERS: workers,
         }
-        for one, config in zip(given, configs, strict=True)
+        for one, config in zip(all_variables, configs, strict=True)
     ]
 
 
@@ -175,14 +175,14 @@ def with_servers(
     }
 
 
-def evaluator_of(given: dict[str, str]) -> dict[str, str]:
+def evaluator_of(variables: dict[str, str]) -> dict[str, str]:
     """The environment of an evaluator for a process's job, whose file then says that it has one."""
-    job = pathlib.Path(given[environment.JOB_FILE])
+    job = pathlib.Path(variables[environment.JOB_FILE])
     job.write_text(json.dumps({**json.loads(job.read_text()), "evaluator": True}))
-    config = json.loads(given[environment.TF_CONFIG])
+    config = json.loads(variables[environment.TF_CONFIG])
     cluster = {**config["cluster"], "evaluator": [f"127.0.0.1:{ports.allocate(1)[0]}"]}
     task = {"type": "evaluator", "index": 0}
-    return {**given, environment.TF_CONFIG: json.dumps({"cluster": cluster, "task": task})}
+    return {**variables, environment.TF_CONFIG: json.dumps({"cluster": cluster, "task": task})}
 
 
 def summary(folder: pathlib.Path) -> outputs.Summary:

@@ -62,11 +62,11 @@ def chain(count: int) -> list[list[int]]:
 def branched(draw: st.DrawFn, most: int = 8) -> list[list[int]]:
     """Each node takes from one or two of the few nodes before it."""
     count = draw(st.integers(2, most))
-    found: list[list[int]] = [[]]
+    inputs_of_nodes: list[list[int]] = [[]]
     for place in range(1, count):
         near = st.integers(max(0, place - 3), place - 1)
-        found.append(sorted(draw(st.sets(near, min_size=1, max_size=2))))
-    return found
+        inputs_of_nodes.append(sorted(draw(st.sets(near, min_size=1, max_size=2))))
+    return inputs_of_nodes
 
 
 def costs_of(model: graph.Graph, sizes: Sequence[float], gradients: bool = True) -> costs.Costs:
@@ -94,12 +94,17 @@ def times_of(seconds: Sequence[float]) -> list[times.NodeTime]:
 
 
 def tables_of(
-    model: graph.Graph, known: costs.Costs, found: Sequence[times.NodeTime]
+    model: graph.Graph, known: costs.Costs, node_times: Sequence[times.NodeTime]
 ) -> tables.Tables:
     """With every cut that there is."""
-    made = blocks.condense(model, [one.each for one in found], len(model.nodes))
+    block_graph = blocks.condense(model, [one.each for one in node_times], len(model.nodes))
     return tables.Tables(
-        model, known, found, made, blocks.downsets(made), [ways.REPLICATED] * len(model.nodes)
+        model,
+        known,
+        node_times,
+        block_graph,
+        blocks.downsets(block_graph),
+        [ways.REPLICATED] * len(model.nodes),
     )
 
 

@@ -74,9 +74,9 @@ def separable() -> Any:
     first = keras.Input((32, 32, 3))
     x = LAYERS.LayerNormalization()(LAYERS.Conv2D(48, 4, strides=4)(first))
     for _ in range(2):
-        own = LAYERS.LayerNormalization()(LAYERS.DepthwiseConv2D(7, padding="same")(x))
-        own = LAYERS.Dense(48)(LAYERS.Dense(192, activation="gelu")(own))
-        x = LAYERS.Add()([x, own])
+        branch = LAYERS.LayerNormalization()(LAYERS.DepthwiseConv2D(7, padding="same")(x))
+        branch = LAYERS.Dense(48)(LAYERS.Dense(192, activation="gelu")(branch))
+        x = LAYERS.Add()([x, branch])
     return keras.Model(first, LAYERS.Dense(10)(LAYERS.GlobalAveragePooling2D()(x)))
 
 

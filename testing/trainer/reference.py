@@ -64,8 +64,8 @@ def train(
     def loss_of(x: Any, y: Any, weight: Any = None) -> Any:
         return model.compute_loss(x, y, model(x, training=True), weight)
 
-    def cut(part: Sequence[int], *given: Any) -> Any:
-        return keras.tree.map_structure(lambda one: tf.gather(one, list(part)), given)
+    def cut(part: Sequence[int], *arrays: Any) -> Any:
+        return keras.tree.map_structure(lambda one: tf.gather(one, list(part)), arrays)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def step(x: Any, y: Any, weight: Any) -> Any:
@@ -92,8 +92,8 @@ def train(
 def batches(
     module: Any, batch_size: int, seed: int, epoch: int, rows: Rows | None
 ) -> Iterator[tuple[Any, Any, Any]]:
-    given = rows(epoch) if rows else module.training_data()
-    x, y, weight = given if len(given) == 3 else (*given, None)
+    data = rows(epoch) if rows else module.training_data()
+    x, y, weight = data if len(data) == 3 else (*data, None)
     count = len(keras.tree.flatten(x)[0])
     order = np.arange(count)
     if rows is None:

@@ -40,11 +40,11 @@ class Counting(collectives.Communicator):
     def deliver(
         self,
         routes: Sequence[tuple[int, int]],
-        given: Mapping[int, tf.Tensor],
+        tensors: Mapping[int, tf.Tensor],
         shapes: Mapping[int, Sequence[int]],
         dtype: tf.DType,
     ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
-        noted = {place: self._noted(tensor) for place, tensor in given.items()}
+        noted = {place: self._noted(tensor) for place, tensor in tensors.items()}
         return super().deliver(routes, noted, shapes, dtype)
 
     def _noted(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -66,7 +66,7 @@ def ranks(degrees: Mapping[shape.Axis, int]) -> list[Rank]:
     """The ranks that split layers, in groups of their own."""
     places = layout.places(degrees)
     keys: dict[Any, int] = {}
-    found = []
+    members = []
     for number, place in enumerate(places):
         groups = {}
         for axis in layout.AXES:
@@ -75,19 +75,19 @@ def ranks(degrees: Mapping[shape.Axis, int]) -> list[Rank]:
                 keys[rest] = next(_keys)
             size = degrees.get(axis, 1)
             groups[axis] = Counting(keys[rest], size, place[axis], DEVICES[number])
-        found.append(Rank(place, DEVICES[number], groups))
-    return found
+        members.append(Rank(place, DEVICES[number], groups))
+    return members
 
 
 def together(members: list[Rank], function: Callable[[Rank], Any]) -> list[Any]:
     """Run a function on all ranks at once."""
 
     def run() -> list[Any]:
-        found = []
+        results = []
         for member in members:
             with tf.device(member.device):
-                found.append(function(member))
-        return found
+                results.append(function(member))
+        return results
 
     return list(tf.function(run, autograph=False)())
 
@@ -95,11 +95,11 @@ def together(members: list[Rank], function: Callable[[Rank], Any]) -> list[Any]:
 class Source(keras.layers.Layer):
     """Adds a weight to each number of the input: its gradient is that of the output."""
 
-    def call(self, given: Any) -> Any:
-        return given + keras.ops.cast(self.values, given.dtype)
+    def call(self, tensor: Any) -> Any:
+        return tensor + keras.ops.cast(self.values, tensor.dtype)
 
-    def compute_output_spec(self, given: Any) -> Any:
-        return keras.KerasTensor(given.shape, given.dtype)
+    def compute_output_spec(self, tensor: Any) -> Any:
+        return keras.KerasTensor(tensor.shape, tensor.dtype)
 
     def build(self, shape_: Any) -> None:
         self.values = self.add_weight(shape=(EXAMPLES, *shape_[1:]), initializer="zeros")
@@ -132,21 +132,23 @@ def compare(
     replica.forget_names()
     keras.utils.set_random_seed(5)
     model = build()
-    made = recording.record(model)
-    values = {key: _drawn(one) for key, one in made.variables.items()}
-    given = execution.by_number(made, split_models.inputs_of(model, EXAMPLES))
-    plan = assignment.assign(made, degrees, wishes)
-    expected = _unsplit(made, given, values, training)
+    model_graph = recording.record(model)
+    values = {key: _drawn(one) for key, one in model_graph.variables.items()}
+    inputs = execution.by_number(model_graph, split_models.inputs_of(model, EXAMPLES))
+    plan = assignment.assign(model_graph, degrees, wishes)
+    expected = _unsplit(model_graph, inputs, values, training)
     members = ranks(degrees)
-    found = together(members, lambda rank: _split(plan, rank, given, values, training))
-    for member, own in zip(members, found, strict=True):
-        _alike(own.outputs, expected.outputs, tolerance)
-        assert set(own.changed) == set(expected.changed)
-        for key, value in own.changed.items():
+    rank_results = together(members, lambda rank: _split(plan, rank, inputs, values, training))
+    for member, result in zip(members, rank_results, strict=True):
+        _alike(result.outputs, expected.outputs, tolerance)
+        assert set(result.changed) == set(expected.changed)
+        for key, value in result.changed.items():
             part = plan.variables[key].layout.part(member.place)
             np.testing.assert_allclose(value, expected.changed[key][part], rtol=0, atol=tolerance)
         for key, gradient in expected.gradients.items():
-            _check_gradient(plan, key, gradient, (member, own), (members, found), tolerance)
+            _check_gradient(
+                plan, key, gradient, (member, result), (members, rank_results), tolerance
+            )
     if counted:
         costs = [one for choice in plan.choices for one in choice.costs] + list(plan.ending)
         total = sum(traffic.brought(costs, EXAMPLES).values())
@@ -175,8 +177,8 @@ def _check_gradient(
     member, _ = mine
     shard = plan.variables[key]
     summand = sum(
-        np.array(found.gradients[key])
-        for rank, found in zip(*everyone, strict=True)
+        np.array(gradient.gradients[key])
+        for rank, gradient in zip(*everyone, strict=True)
         if all(
             rank.place[axis] == member.place[axis] or axis in shard.summed for axis in rank.place
         )
@@ -194,16 +196,16 @@ def _alike(mine: list[Any], others: list[Any], tolerance: float) -> None:
 
 
 def _unsplit(
-    made: graph.Graph, given: dict[int, Any], values: dict[str, Any], training: bool
+    model_graph: graph.Graph, inputs: dict[int, Any], values: dict[str, Any], training: bool
 ) -> Found:
     def run() -> Found:
-        held = _held(made, values, {})
+        variables = _held(model_graph, values, {})
         with tf.GradientTape() as tape:
-            tape.watch(_trained(made, held))
-            part = execution.run_nodes(made, made.nodes, given, held, training)
-            outputs = [part.tensors[one] for one in made.wanted()]
+            tape.watch(_trained(model_graph, variables))
+            part = execution.run_nodes(model_graph, model_graph.nodes, inputs, variables, training)
+            outputs = [part.tensors[one] for one in model_graph.wanted()]
             target = _target(outputs)
-        return Found(outputs, _gradients(made, tape, target, held), part.changed)
+        return Found(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
     return tf.function(run, autograph=False)()  # type: ignore[no-any-return]
 
@@ -211,43 +213,52 @@ def _unsplit(
 def _split(
     plan: assignment.Assignment,
     rank: Rank,
-    given: dict[int, Any],
+    inputs: dict[int, Any],
     values: dict[str, Any],
     training: bool,
 ) -> Found:
-    made = plan.model
-    held = _held(made, values, plan.parts(rank.place))
-    wanted = list(dict.fromkeys(made.wanted()))
+    model_graph = plan.model
+    variables = _held(model_graph, values, plan.parts(rank.place))
+    tensors = list(dict.fromkeys(model_graph.wanted()))
     with tf.GradientTape() as tape:
-        tape.watch(_trained(made, held))
+        tape.watch(_trained(model_graph, variables))
         part = sharded.run_nodes(
-            plan, made.nodes, given, held, training, rank.groups, leaving=wanted, same_dropout=True
+            plan,
+            model_graph.nodes,
+            inputs,
+            variables,
+            training,
+            rank.groups,
+            leaving=tensors,
+            same_dropout=True,
         )
-        whole = {one: sharded.whole(plan, one, part.tensors[one], rank.groups) for one in wanted}
-        outputs = [whole[one] for one in made.wanted()]
+        whole = {one: sharded.whole(plan, one, part.tensors[one], rank.groups) for one in tensors}
+        outputs = [whole[one] for one in model_graph.wanted()]
         target = _target(outputs)
-    return Found(outputs, _gradients(made, tape, target, held), part.changed)
+    return Found(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
 
-def _held(made: graph.Graph, values: dict[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+def _held(
+    model_graph: graph.Graph, values: dict[str, Any], parts: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
-        key: tf.constant(value[parts.get(key, ())], made.variables[key].dtype)
+        key: tf.constant(value[parts.get(key, ())], model_graph.variables[key].dtype)
         for key, value in values.items()
     }
 
 
-def _trained(made: graph.Graph, held: dict[str, Any]) -> list[Any]:
-    return [one for key, one in held.items() if made.variables[key].trainable]
+def _trained(model_graph: graph.Graph, variables: dict[str, Any]) -> list[Any]:
+    return [one for key, one in variables.items() if model_graph.variables[key].trainable]
 
 
 def _gradients(
-    made: graph.Graph, tape: tf.GradientTape, target: Any, held: dict[str, Any]
+    model_graph: graph.Graph, tape: tf.GradientTape, target: Any, variables: dict[str, Any]
 ) -> dict[str, Any]:
-    trained = {key: one for key, one in held.items() if made.variables[key].trainable}
-    found = tape.gradient(target, trained)
+    trained = {key: one for key, one in variables.items() if model_graph.variables[key].trainable}
+    gradients = tape.gradient(target, trained)
     return {
         key: tf.convert_to_tensor(one) if one is not None else tf.zeros_like(trained[key])
-        for key, one in found.items()
+        for key, one in gradients.items()
     }
 
 

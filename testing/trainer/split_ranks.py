@@ -38,12 +38,12 @@ def prepare(
         same_dropout: whether parts of a tensor get the dropout of the whole one.
     """
     module = user.Module(pathlib.Path(__file__), functions)
-    own = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))
+    places_of_data = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))
     request = source.Request(
         seed=cases.SEED,
         source_dir=pathlib.Path(),
         output_dir=pathlib.Path(),
-        division=feed.Division(batch_size=batch, ranks=mesh.data, own=own),
+        division=feed.Division(batch_size=batch, ranks=mesh.data, own=places_of_data),
         endless_allowed=True,
     )
     examples = source.training(module, request)
@@ -52,8 +52,8 @@ def prepare(
     divided = partition.divide(wishes.recorded(module, bare), mesh, microbatches, order)
     divided = dataclasses.replace(divided, same_dropout=same_dropout)
     places = dict(enumerate(devices.DEVICES[: mesh.size]))
-    made = ranks.build(module, bare, divided, places, examples)
-    return made, examples, steps.TrainStep(module, made, examples.spec, batch)
+    replicas = ranks.build(module, bare, divided, places, examples)
+    return replicas, examples, steps.TrainStep(module, replicas, examples.spec, batch)
 
 
 def prepare_new(

@@ -14,25 +14,25 @@ from tfparallel_trainer.split.model import execution, recording
 LAYERS = keras.layers
 
 
-def main(own: int) -> None:
+def main(rank_number: int) -> None:
     """Compare outputs and gradients with the unsplit network's, and print the largest difference.
 
     Args:
         own: number of devices of each process.
     """
-    found = tasks.parse(os.environ[environment.TF_CONFIG])
-    devices.prepare(own, alone=False)
-    holds = meeting.join(found, meeting.meet(found, 60.0, print))
+    job_cluster = tasks.parse(os.environ[environment.TF_CONFIG])
+    devices.prepare(rank_number, alone=False)
+    holds = meeting.join(job_cluster, meeting.meet(job_cluster, 60.0, print))
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(7)
-    made = recording.record(_network())
-    values = {key: np.array(one.value) for key, one in made.variables.items()}
+    model_graph = recording.record(_network())
+    values = {key: np.array(one.value) for key, one in model_graph.variables.items()}
     image = np.random.default_rng(2).normal(size=(2, 13, 5, 1))
-    mesh = shape.Mesh(spatial=own * len(found.tasks))
-    plan = assignment.assign(made, {shape.Axis.SPATIAL: mesh.spatial})
-    names = devices.names(found, own)
-    ranks = [found.me * own + place for place in range(own)]
+    mesh = shape.Mesh(spatial=rank_number * len(job_cluster.tasks))
+    plan = assignment.assign(model_graph, {shape.Axis.SPATIAL: mesh.spatial})
+    names = devices.names(job_cluster, rank_number)
+    ranks = [job_cluster.me * rank_number + place for place in range(rank_number)]
     groups = [
         {
             axis: collectives.Communicator.of(mesh.group(rank, axis), rank, name)
@@ -42,27 +42,35 @@ def main(own: int) -> None:
     ]
 
     def run(number: int | None) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        held = {key: tf.constant(value) for key, value in values.items()}
-        (output,) = made.wanted()
+        values_by_key = {key: tf.constant(value) for key, value in values.items()}
+        (output,) = model_graph.wanted()
         with tf.GradientTape() as tape:
-            tape.watch(held)
+            tape.watch(values_by_key)
             if number is None:
-                part = execution.run_nodes(made, made.nodes, {0: tf.constant(image)}, held, True)
+                part = execution.run_nodes(
+                    model_graph, model_graph.nodes, {0: tf.constant(image)}, values_by_key, True
+                )
                 whole = part.tensors[output]
             else:
                 for group in groups[number].values():
                     group.begin(collectives.Program.TRAIN)
-                given = (made.nodes, {0: tf.constant(image)}, held, True, groups[number])
-                part = sharded.run_nodes(plan, *given, leaving=[output])
+                arguments = (
+                    model_graph.nodes,
+                    {0: tf.constant(image)},
+                    values_by_key,
+                    True,
+                    groups[number],
+                )
+                part = sharded.run_nodes(plan, *arguments, leaving=[output])
                 whole = sharded.whole(plan, output, part.tensors[output], groups[number])
             loss = tf.reduce_sum(whole**3)
-        gradients = tape.gradient(loss, held)
+        gradients = tape.gradient(loss, values_by_key)
         parts = [
             groups[number][shape.Axis.SPATIAL].sum(gradients[key])
             if number is not None and plan.variables[key].summed
             else gradients[key]
-            for key in sorted(held)
-            if made.variables[key].trainable
+            for key in sorted(values_by_key)
+            if model_graph.variables[key].trainable
         ]
         return whole, parts
 
@@ -84,7 +92,7 @@ def main(own: int) -> None:
     rows = sum(choice.way == "rows" for choice in plan.choices)
     print(f"{rows} layers by rows, largest difference {worst:.1e}", flush=True)
     everyone = collectives.Communicator(
-        collectives.PROCESSES_KEY, len(found.tasks), found.me, names[0]
+        collectives.PROCESSES_KEY, len(job_cluster.tasks), job_cluster.me, names[0]
     )
     with tf.device(names[0]):
         tf.function(lambda: everyone.sum(tf.ones(())))()  # nobody leaves before the others

@@ -27,10 +27,10 @@ LIMITS = {" MB": 1000.0, " %": 1000.0, " x": 100.0, " s": 100.0, "": 100.0}
     ],
 )
 def test_each_measures_what_its_rows_of_the_page_say(name: str) -> None:
-    found = benchmarks.TRAINING[name](results.SMALL)
+    measured_results = benchmarks.TRAINING[name](results.SMALL)
     page_rows = {_without_numbers(row) for row in benchmarks.PAGE.read_text().splitlines()}
-    assert found
-    for result in found:
+    assert measured_results
+    for result in measured_results:
         row = result.row()
         assert _without_numbers(row) in page_rows
         assert 0 < result.value < LIMITS[result.unit], row
@@ -53,15 +53,15 @@ def test_a_target_is_met_on_its_good_side() -> None:
 
 
 def test_medians_are_compared() -> None:
-    found = results.ratio("a", 1.1, [0.2, 0.1, 9.0], [0.1, 0.1, 0.4], "b")
-    assert found.value == pytest.approx(2.0)
-    assert found.detail == "200.0 ms (100.0…9000.0) against 100.0 ms (100.0…400.0) of b"
+    ratio = results.ratio("a", 1.1, [0.2, 0.1, 9.0], [0.1, 0.1, 0.4], "b")
+    assert ratio.value == pytest.approx(2.0)
+    assert ratio.detail == "200.0 ms (100.0…9000.0) against 100.0 ms (100.0…400.0) of b"
 
 
 def test_the_page_shows_every_result() -> None:
-    found = [results.Result("a", 2.0, results.Bound.AT_MOST, 1.5, " %", "")]
-    text = page.renewed("", page.SPLIT, found, results.FULL, load=0.5)
-    assert found[0].row() in text.splitlines()
+    all_results = [results.Result("a", 2.0, results.Bound.AT_MOST, 1.5, " %", "")]
+    text = page.renewed("", page.SPLIT, all_results, results.FULL, load=0.5)
+    assert all_results[0].row() in text.splitlines()
     assert "2 cores" in text or "cores (" in text
 
 

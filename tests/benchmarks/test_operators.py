@@ -15,10 +15,10 @@ async def test_jobs_are_run_to_their_end(
 ) -> None:
     places.install(light_cluster)
     place = contestants.Place(light_cluster, places.fresh_name(), tmp_path)
-    found = await starts.sample(contestants.OURS, place, 2, 2)
-    assert found.pods > 0
-    assert found.cpu > 0
-    assert 20 < found.resident < 500
+    sample = await starts.sample(contestants.OURS, place, 2, 2)
+    assert sample.pods > 0
+    assert sample.cpu > 0
+    assert 20 < sample.resident < 500
     rows = await loop.rows(place, results.SMALL)
     assert [0 < row.value < 10_000 for row in rows] == [True, True]
 

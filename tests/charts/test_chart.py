@@ -219,9 +219,9 @@ def test_operator_meets_the_level_restricted(chart: rendering.Render) -> None:
 
 
 def test_every_setting_of_the_operator_is_given(chart: rendering.Render) -> None:
-    given = {variable["name"] for variable in rendering.container(chart())["env"]}
+    variables = {variable["name"] for variable in rendering.container(chart())["env"]}
     known = {str(option.envvar) for option in operator.main.params}
-    assert given == known - {"KUBECONFIG"}
+    assert variables == known - {"KUBECONFIG"}
 
 
 def test_progress_host_is_the_service(chart: rendering.Render) -> None:
@@ -265,8 +265,8 @@ def test_metrics_are_found_by_the_prometheus_operator(chart: rendering.Render) -
     [target] = [
         one for one in rendering.container(objects)["ports"] if one["name"] == port["targetPort"]
     ]
-    given = rendering.environment(objects)["TFPARALLEL_HEALTH_PORT"]
-    assert str(target["containerPort"]) == str(port["port"]) == given
+    port_number = rendering.environment(objects)["TFPARALLEL_HEALTH_PORT"]
+    assert str(target["containerPort"]) == str(port["port"]) == port_number
 
 
 def test_two_releases_share_no_cluster_wide_name(chart: rendering.Render) -> None:

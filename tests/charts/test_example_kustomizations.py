@@ -26,17 +26,17 @@ def _jobs(folder: Path, objects: rendering.Objects) -> list[rendering.Manifest]:
 
 def _named(node: Any, field: str) -> set[str]:
     """The strings of a field, wherever it is."""
-    return {found for found in _nodes(node, field) if isinstance(found, str)}
+    return {value for value in _nodes(node, field) if isinstance(value, str)}
 
 
 def _nodes(node: Any, field: str) -> list[Any]:
     """The values of a field, wherever it is."""
     if isinstance(node, list):
-        return [found for inner in node for found in _nodes(inner, field)]
+        return [value for inner in node for value in _nodes(inner, field)]
     if not isinstance(node, dict):
         return []
     here = [node[field]] if field in node else []
-    return here + [found for inner in node.values() for found in _nodes(inner, field)]
+    return here + [value for inner in node.values() for value in _nodes(inner, field)]
 
 
 @of_every_example

@@ -178,8 +178,8 @@ def test_two_operators_are_ready_when_the_command_of_the_page_ends(
 
     def read(what: str) -> rendering.Manifest:
         where = ("--namespace", rendering.NAMESPACE, "--output=json")
-        found: rendering.Manifest = json.loads(with_nodes.run_kubectl("get", what, *where))
-        return found
+        served_object: rendering.Manifest = json.loads(with_nodes.run_kubectl("get", what, *where))
+        return served_object
 
     assert read(f"deployment/{RELEASE}")["status"]["readyReplicas"] == 2
     nodes = [pod["spec"]["nodeName"] for pod in read("pods")["items"]]

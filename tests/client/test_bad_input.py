@@ -11,7 +11,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from testing.operator import scripted_server
+from testing.operator import local_jobs, scripted_server
 from tfparallel import sources
 from tfparallel.cli import app
 
@@ -39,6 +39,18 @@ _JOB = {
     "spec": {"trainer": {"epochs": 1}, "tfReplicaSpecs": {"Worker": {"replicas": 1}}},
 }
 
+_CREATED = {
+    **_JOB,
+    "metadata": {
+        "name": "digits",
+        "namespace": "team",
+        "uid": "1",
+        "resourceVersion": "1",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    },
+}
+"""The job as the API server has it."""
+
 Call = Callable[..., Awaitable[click.testing.Result]]
 
 
@@ -49,7 +61,7 @@ def call(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     # The test speaks HTTP, and to load the certificates of all authorities takes most of its time.
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: None)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(_JOB))
-    (tmp_path / "model.py").write_text("")
+    (tmp_path / "model.py").write_text(local_jobs.MODULE)
 
     async def run(
         server: str, *arguments: str, config: Mapping[str, Any] | None = None
@@ -230,9 +242,9 @@ async def test_the_right_to_watch_is_named(call: Call) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
             return await _status(403, "Forbidden", _FORBIDDEN.replace("list", "watch"))(request)
-        created = {"uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z", "namespace": "team"}
-        metadata = {"name": "digits", "resourceVersion": "1", **created}
-        return await scripted_server.document({**_JOB, "metadata": metadata})(request)
+        if request.path.endswith("/tfparalleljobs"):
+            return await scripted_server.document(scripted_server.listing(1, _CREATED))(request)
+        return await scripted_server.document(_CREATED)(request)
 
     async with scripted_server.serving() as server:
         server.script = [answer]
@@ -244,10 +256,8 @@ async def test_the_right_to_watch_is_named(call: Call) -> None:
 async def _answer_chief_alone(request: web.Request) -> web.StreamResponse:
     """Answer with the one job `digits`, which has a chief and no worker."""
     if request.path.endswith("/digits"):
-        created = {"uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z", "namespace": "team"}
         spec: dict[str, Any] = {"tfReplicaSpecs": {"Chief": {}}}
-        body = {**_JOB, "metadata": {"name": "digits", **created}, "spec": spec}
-        return await scripted_server.document(body)(request)
+        return await scripted_server.document({**_CREATED, "spec": spec})(request)
     if request.path.endswith("/tfparalleljobs"):
         return await scripted_server.document(scripted_server.listing(1))(request)
     return await _status(404, "NotFound", "not found")(request)

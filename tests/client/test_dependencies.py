@@ -1,16 +1,17 @@
 """What the distributions import is what they declare."""
 
-import ast
+import functools
 import importlib.metadata
 import pathlib
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from testing import paths
+from testing.pytest_plugin import graph
 
 PACKAGES = {"tfparallel", "tfparallel_operator", "tfparallel_trainer"}
 
@@ -21,18 +22,18 @@ def canonical(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name.group()).lower()
 
 
+@functools.cache
+def distributions() -> Mapping[str, list[str]]:
+    """Which distributions provide a module: reading what all of them installed takes a while."""
+    return importlib.metadata.packages_distributions()
+
+
 def imports(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
     """Yield every module outside of the standard library that files import, by its first name."""
     for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            listed: list[str] = []
-            if isinstance(node, ast.Import):
-                listed = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                listed = [node.module]
-            for name in {one.partition(".")[0] for one in listed}:
-                if name not in sys.stdlib_module_names and name not in PACKAGES:
-                    yield path.relative_to(folder), name
+        for name in sorted({module.partition(".")[0] for module in graph.modules(path)}):
+            if name not in sys.stdlib_module_names and name not in PACKAGES:
+                yield path.relative_to(folder), name
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_every_import_is_declared(
     more = set(map(canonical, project["optional-dependencies"][extra])) if extra else set()
     if "tensorflow-cpu" in more or "tensorflow" in more:
         more |= {"tensorflow", "tensorflow-cpu"}
-    providers = importlib.metadata.packages_distributions()
+    providers = distributions()
     undeclared = set()
     for path, name in imports(folder / package):
         declared = plain | more if parts is None or path.parts[0] in parts else plain

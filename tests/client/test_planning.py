@@ -1,5 +1,6 @@
 """What `tfparallel plan` asks, and what it prints: without TensorFlow."""
 
+import json
 import pathlib
 import re
 
@@ -7,6 +8,7 @@ import pytest
 from rich import console
 
 from testing import pages, paths
+from testing.operator import local_jobs
 from tfparallel.planning import questions, show
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import job_file, pipeline, plan, progress
@@ -76,7 +78,12 @@ spec:
     Worker: {devices: 2, replicas: 2}
     PS: {}
 """
-CODE = "---\nkind: ConfigMap\nmetadata: {name: code}\ndata: {model.py: '# a model'}\n"
+CODE = f"""
+---
+kind: ConfigMap
+metadata: {{name: code}}
+data: {{model.py: {json.dumps(local_jobs.MODULE)}}}
+"""
 
 
 def test_the_code_may_be_in_the_file_of_a_job_that_is_suspended(tmp_path: pathlib.Path) -> None:
@@ -84,7 +91,7 @@ def test_the_code_may_be_in_the_file_of_a_job_that_is_suspended(tmp_path: pathli
     file.write_text(JOB + CODE)
     subject = questions.read(file, questions.Options())
     assert (subject.question.processes, subject.question.devices) == (3, 2)
-    assert subject.files == {"model.py": "# a model"}
+    assert subject.files == {"model.py": local_jobs.MODULE}
     assert subject.name == "hello"
 
 

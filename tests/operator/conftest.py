@@ -2,7 +2,7 @@
 
 import pytest
 
-ON_BOTH_VERSIONS = ("test_crd", "test_life")
+ON_BOTH_VERSIONS = ("test_crd", "test_crd_refusals", "test_life")
 
 LONG_ON_THE_OLDEST = "test_life"
 ALWAYS_ON_THE_OLDEST = "test_a_job_goes_from_pending_to_running_to_succeeded"

@@ -35,15 +35,19 @@ def _apt(folder: Path, name: str, text: str) -> Path:
 
 
 def test_source_is_found_in_the_newer_form(tmp_path: Path) -> None:
-    found = debian.find_source("bookworm", _apt(tmp_path, "sources.list.d/a.sources", DEB822))
-    assert found == debian.Source(
+    package_source = debian.find_source(
+        "bookworm", _apt(tmp_path, "sources.list.d/a.sources", DEB822)
+    )
+    assert package_source == debian.Source(
         "http://archive.test/debian", "bookworm", "/usr/share/keyrings/debian.gpg"
     )
 
 
 def test_source_is_found_in_the_older_form(tmp_path: Path) -> None:
-    found = debian.find_source("bookworm", _apt(tmp_path, "sources.list", ONE_LINE))
-    assert found == debian.Source("http://archive.test/debian", "bookworm", "/keys/test.gpg")
+    package_source = debian.find_source("bookworm", _apt(tmp_path, "sources.list", ONE_LINE))
+    assert package_source == debian.Source(
+        "http://archive.test/debian", "bookworm", "/keys/test.gpg"
+    )
 
 
 def test_missing_source_is_named(tmp_path: Path) -> None:
@@ -77,8 +81,8 @@ def test_dockerfile_takes_the_secrets_that_a_build_gives() -> None:
     text = (targets.ROOT / "Dockerfile").read_text(encoding="utf-8")
     secrets = {"pip.conf": Path("/a"), "ca.crt": Path("/b")}
     build = engines.Build(targets.OPERATOR, "operator:1", secrets=secrets)
-    given = [part for part in build.flags if part.startswith("id=")]
-    assert given == ["id=pip.conf,src=/a", "id=ca.crt,src=/b"]
+    secret_flags = [part for part in build.flags if part.startswith("id=")]
+    assert secret_flags == ["id=pip.conf,src=/a", "id=ca.crt,src=/b"]
     assert f"id=ca.crt,target={pip_settings.CA_SECRET}" in text
     installing = [step for step in text.split("\nRUN ") if "--require-hashes" in step]
     assert len(installing) == 3

@@ -155,16 +155,21 @@ def added(before: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def members(directory: Path) -> set[str]:
-    """The command lines of living processes that name the cluster's folder or its containers."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    """The command lines of living processes that name the cluster's folder or are in its pods.
+
+    Those of other clusters come and go meanwhile.
+    """
+    pods = f"/{cgroups.branch(directory)}/"
+    commands = set()
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            command = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+            groups = (process / "cgroup").read_text(encoding="utf-8")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if str(directory) in command or command.startswith(("/probe", "/pause")):
-            found.add(f"{entry.parent.name} {command}")
-    return found
+        if os.fsencode(directory) in command or pods in groups:
+            commands.add(f"{process.name} {command.decode(errors='replace')}")
+    return commands
 
 
 @pytest.mark.long
@@ -172,7 +177,7 @@ def test_two_clusters_side_by_side_leave_nothing_behind(
     cluster: handle.Cluster, probe_archive: Path
 ) -> None:
     folder = folders.clusters() / f"pytest-second-{os.getpid()}"
-    before, probes_before = traces(), members(folder)
+    before = traces()
     second = lifecycle.up(folder.name, settings.Full(gpus=1))
     try:
         second.load_image(probe_archive)
@@ -180,10 +185,10 @@ def test_two_clusters_side_by_side_leave_nothing_behind(
         start_pod(second, "alone", "serve", "8080", gpus=1)
         wait_ready(second, "alone")
         assert "alone" not in cluster.run_kubectl("-nprobes", "get", "pods", "-oname")
-        assert len(members(folder)) > len(probes_before)
+        assert any(" /probe" in member for member in members(folder))
     finally:
         lifecycle.down(folder.name)
-    assert members(folder) <= probes_before
+    assert not members(folder)
     assert not added(before)
     assert not folder.exists()
     assert "gpu-node" in cluster.run_kubectl("get", "nodes", "-oname")
@@ -195,7 +200,7 @@ def test_two_clusters_side_by_side_leave_nothing_behind(
 )
 def test_interrupted_up_can_be_cleared_away(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "broken"
-    before, probes_before = traces(), members(folder)
+    before = traces()
     where = ["--name", "broken", "--dir", str(folder)]
     command = [sys.executable, "-c", UP_THAT_STANDS_STILL, "up", "--mode", "full", *where]
     with subprocess.Popen(command, cwd=folders.SOURCE.parents[1], start_new_session=True) as up:
@@ -213,10 +218,10 @@ def test_interrupted_up_can_be_cleared_away(tmp_path: Path, number: signal.Signa
     assert (left, downed) == (killed, killed)
     assert not folder.exists()
     # What a killed command has just started ends by itself.
-    waiting.until(lambda: members(folder) - probes_before, "its end", when=lambda left: not left)
+    waiting.until(lambda: members(folder), "its end", when=lambda left: not left)
     assert not added(before)
 
 
 def started(folder: Path) -> set[str]:
-    found = state.load(folder)
-    return set() if found is None else {record.name for record in found.processes}
+    cluster_state = state.load(folder)
+    return set() if cluster_state is None else {record.name for record in cluster_state.processes}

@@ -84,7 +84,7 @@ def test_dependents_are_collected_with_their_owner(
     def left() -> str:
         return cluster.run_kubectl("get", "configmap", "dependent", "--ignore-not-found")
 
-    waiting.until(left, "the dependent is gone", when=lambda found: not found)
+    waiting.until(left, "the dependent is gone", when=lambda names: not names)
 
 
 def test_two_clusters_live_side_by_side(
@@ -97,14 +97,14 @@ def test_two_clusters_live_side_by_side(
 def test_second_up_finds_the_first_and_down_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     first = lifecycle.up("mine", settings.Light(), folder)
-    found = state.load(folder)
-    assert found is not None
+    cluster_state = state.load(folder)
+    assert cluster_state is not None
     assert lifecycle.up("mine", settings.Light(), folder) == first
-    assert state.load(folder) == found
+    assert state.load(folder) == cluster_state
     with pytest.raises(console.ClusterError, match="runs already"):
         lifecycle.up("mine", settings.Light(controllers=True), folder)
     assert lifecycle.down("mine", folder)
-    assert not any(process.alive(record) for record in found.processes)
+    assert not any(process.alive(record) for record in cluster_state.processes)
     assert not folder.exists()
     assert not lifecycle.down("mine", folder)
 

@@ -188,8 +188,8 @@ def test_make_passes_its_variables(tmp_path: Path) -> None:
         "ARCHIVES": "archives",
         "TARGETS": "operator",
     }
-    given = [f"{name}={value}" for name, value in variables.items()]
-    command = ["make", "--dry-run", "images", "PYTHON=python", *given]
+    arguments = [f"{name}={value}" for name, value in variables.items()]
+    command = ["make", "--dry-run", "images", "PYTHON=python", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.replace("\\\n", " ").split() == [
         *("python", "-m", "images", "--engine", "podman", "--registry", "registry.example/team"),

@@ -57,8 +57,8 @@ def plain_loop(
     return model, losses
 
 
-def difference(own: replica.Replica, model: keras.Model) -> float:
-    return weights.difference(own.model.get_weights(), model.get_weights())
+def difference(rank_replica: replica.Replica, model: keras.Model) -> float:
+    return weights.difference(rank_replica.model.get_weights(), model.get_weights())
 
 
 @pytest.mark.usefixtures("float64")
@@ -67,7 +67,7 @@ def test_added_losses_are_those_of_one_process(count: int) -> None:
     expected, _ = plain_loop(compile_with(), regularised, 7)
     module = ranks.module(regularised, compile_with())
     replicas, outcomes = ranks.run(module, examples(), count, 7)
-    assert max(difference(own, expected) for own in replicas) <= weights.TOLERANCE
+    assert max(difference(rank_replica, expected) for rank_replica in replicas) <= weights.TOLERANCE
     assert all(outcome.terms == {} for outcome in outcomes)
     x, y, _ = examples()
     spec = ranks.feed_of(examples(), count, 7)
@@ -83,7 +83,7 @@ def test_accumulated_gradients_are_those_of_one_process() -> None:
     compiled = compile_with(gradient_accumulation_steps=3, global_clipnorm=0.1, weight_decay=0.1)
     expected, _ = plain_loop(compiled, regularised, 5)
     replicas, _ = ranks.run(ranks.module(regularised, compiled), examples(), 3, 5)
-    assert max(difference(own, expected) for own in replicas) <= weights.TOLERANCE
+    assert max(difference(rank_replica, expected) for rank_replica in replicas) <= weights.TOLERANCE
 
 
 @pytest.mark.usefixtures("float64")
@@ -91,11 +91,11 @@ def test_averages_are_evaluated_and_training_keeps_its_weights() -> None:
     compiled = compile_with(use_ema=True, ema_momentum=0.9)
     module = ranks.module(regularised, compiled)
     replicas, _ = ranks.run(module, examples(), 2, 7)
-    before = [own.model.get_weights() for own in replicas]
+    before = [rank_replica.model.get_weights() for rank_replica in replicas]
     batches = ranks.feed_of(examples(), 2, 31)
     results = evaluate.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
-    for own, values in zip(replicas, before, strict=True):
-        for a, b in zip(own.model.get_weights(), values, strict=True):
+    for rank_replica, values in zip(replicas, before, strict=True):
+        for a, b in zip(rank_replica.model.get_weights(), values, strict=True):
             np.testing.assert_array_equal(a, b)
     expected, _ = plain_loop(compiled, regularised, 7)
     expected.optimizer.finalize_variable_values(expected.trainable_variables)
@@ -109,10 +109,10 @@ def test_averages_are_evaluated_and_training_keeps_its_weights() -> None:
 
 def test_weights_without_a_step_have_no_averages() -> None:
     module = ranks.module(regularised, compile_with(use_ema=True))
-    (own,) = ranks.build(module, examples(), 1)
-    before = own.model.get_weights()
-    assert not averages.adopt(own.model)
-    for a, b in zip(own.model.get_weights(), before, strict=True):
+    (rank_replica,) = ranks.build(module, examples(), 1)
+    before = rank_replica.model.get_weights()
+    assert not averages.adopt(rank_replica.model)
+    for a, b in zip(rank_replica.model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -133,5 +133,5 @@ def test_a_regularised_embedding_is_added_up_on_all_ranks() -> None:
     module = ranks.module(build, compile_with())
     (one,), _ = ranks.run(module, data, 1, batch=10)
     many, _ = ranks.run(module, data, 2, batch=10)
-    for own in many:
-        assert difference(own, one.model) <= weights.TOLERANCE
+    for rank_replica in many:
+        assert difference(rank_replica, one.model) <= weights.TOLERANCE

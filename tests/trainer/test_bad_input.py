@@ -90,7 +90,7 @@ def test_a_checkpoint_of_another_model_is_left_as_it_is(
     wider = MODEL.replace("Dense(OUTPUTS)", 'Dense(6, name="new"), keras.layers.Dense(OUTPUTS)')
     ended = run(tmp_path, strategy, wider, checkpoint=CHECKPOINT, epochs=3)
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
-    told = sentence(ended)
+    message = sentence(ended)
     for part in (
         "step-0000000004 is a checkpoint of another model",
         "model/0/0 (sequential/dense/kernel) has the shape (3, 2) there and (3, 6) here",
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_another_model_is_left_as_it_is(
         "model/1/0 (sequential/dense/kernel) has the shape of nothing there and (6, 2) here",
         "and 1 more",
     ):
-        assert part in told, told
+        assert part in message, message
     assert {
         key: array.tobytes() for key, array in weights.checkpoint(tmp_path / "output", 4).items()
     } == before
@@ -121,9 +121,9 @@ def test_a_disk_that_fills_up_under_servers(tmp_path: pathlib.Path) -> None:
         ended = run(tmp_path, "ParameterServer", LARGE, checkpoint=CHECKPOINT, epochs=4)
         newest = weights.checkpoint(tmp_path / "output", 2)
     assert ended.code == exits.Exit.STORAGE_FAILED, ended
-    told = sentence(ended)
-    assert "The checkpoint of step 3 cannot be written" in told
-    assert "step-0000000002 is the last good one" in told
+    message = sentence(ended)
+    assert "The checkpoint of step 3 cannot be written" in message
+    assert "step-0000000002 is the last good one" in message
     assert len(newest) == 4 + 2
 
 

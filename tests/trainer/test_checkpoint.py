@@ -61,10 +61,10 @@ def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
         "step-0000000025",
         "step-0000000031",
     ]
-    found = checkpoints.variables(0)
-    assert saved.restore(shard.undivided(found)) == checkpoints.at(31)
+    restored = checkpoints.variables(0)
+    assert saved.restore(shard.undivided(restored)) == checkpoints.at(31)
     for key, expected in checkpoints.variables(31).items():
-        np.testing.assert_array_equal(found[key].value.numpy(), expected.value.numpy())
+        np.testing.assert_array_equal(restored[key].value.numpy(), expected.value.numpy())
 
 
 @pytest.mark.parametrize("name", ["part-00000.bin", "part-00000.json", "index.json"])
@@ -136,8 +136,8 @@ def test_another_model_is_refused(tmp_path: pathlib.Path) -> None:
     changed = {key: keras.Variable(np.zeros((2, 4))) for key in ("model/0/0", "model/0/1")}
     with pytest.raises(errors.BadConfigurationError) as refused:
         saved.restore(shard.undivided({**checkpoints.variables(0), **changed}))
-    for told in ("model/0/0 (variable", "(2, 3) there", "model/0/1 (", "(3,) there and (2, 4)"):
-        assert told in str(refused.value)
+    for part in ("model/0/0 (variable", "(2, 3) there", "model/0/1 (", "(3,) there and (2, 4)"):
+        assert part in str(refused.value)
     fewer = {key: one for key, one in checkpoints.variables(0).items() if key != "optimizer/0"}
     with pytest.raises(errors.BadConfigurationError, match="of nothing here"):
         saved.restore(shard.undivided(fewer))

@@ -33,31 +33,31 @@ def test_every_exit_code_has_a_meaning_and_lies_clear_of_shells_and_signals() ->
 
 
 @pytest.mark.parametrize(
-    ("given", "devices", "degrees"),
+    ("mesh", "devices", "degrees"),
     [
         (job_file.Mesh(data=2, tensor=2), 4, [2, 1, 1, 2]),
         (job_file.Mesh(stage=-1, spatial=3), 6, [1, 2, 3, 1]),
         (job_file.Mesh(data=-1), 1, [1, 1, 1, 1]),
     ],
 )
-def test_a_mesh_spans_all_devices(given: job_file.Mesh, devices: int, degrees: list[int]) -> None:
-    full = given.over(devices)
+def test_a_mesh_spans_all_devices(mesh: job_file.Mesh, devices: int, degrees: list[int]) -> None:
+    full = mesh.over(devices)
     assert list(full.axes.values()) == degrees
     assert math.prod(degrees) == devices
     assert full.over(devices) == full
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("mesh", "sentence"),
     [
         (job_file.Mesh(data=2, tensor=3), "= 6, and there are 4 devices: change the axes"),
         (job_file.Mesh(data=-1, tensor=3), "4 devices do not divide by 3: change the axes"),
         (job_file.Mesh(auto=True), "the planner gives the axes"),
     ],
 )
-def test_a_mesh_that_does_not_fit_says_why(given: job_file.Mesh, sentence: str) -> None:
+def test_a_mesh_that_does_not_fit_says_why(mesh: job_file.Mesh, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        given.over(4)
+        mesh.over(4)
 
 
 def test_a_batch_divides_into_microbatches_without_rest() -> None:

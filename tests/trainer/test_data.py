@@ -19,9 +19,9 @@ ranks = st.integers(1, 7)
 
 @given(st.integers(0, 60), ranks)
 def test_split_covers_everything_evenly(examples: int, parts: int) -> None:
-    found = order.split(examples, parts)
-    assert [place for part in found for place in part] == list(range(examples))
-    lengths = [len(part) for part in found]
+    parts_of_range = order.split(examples, parts)
+    assert [place for part in parts_of_range for place in part] == list(range(examples))
+    lengths = [len(part) for part in parts_of_range]
     assert max(lengths) - min(lengths) <= 1
     assert lengths == sorted(lengths, reverse=True)
 
@@ -29,8 +29,8 @@ def test_split_covers_everything_evenly(examples: int, parts: int) -> None:
 @settings(deadline=None)
 @given(counts, st.integers(0, 2**31 - 1), st.integers(0, 1000))
 def test_each_epoch_is_a_permutation(examples: int, seed: int, epoch: int) -> None:
-    found = order.shuffled(range(examples), examples, seed, epoch)
-    assert sorted(found) == list(range(examples))
+    permutation = order.shuffled(range(examples), examples, seed, epoch)
+    assert sorted(permutation) == list(range(examples))
 
 
 def test_epochs_and_seeds_differ() -> None:

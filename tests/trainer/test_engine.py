@@ -57,9 +57,9 @@ def test_groups_of_a_mesh_sum_and_gather_within_themselves() -> None:
         for (rank, _), end in ends.items():
             with tf.device(ranks.DEVICES[rank]):
                 end.begin(collectives.Program.TRAIN)
-                own = tf.constant([float(10**rank)])
+                number = tf.constant([float(10**rank)])
                 rows = tf.fill([rank], rank)
-                results.append((end.sum(own), end.gather(own), end.gather_rows([rows])[0]))
+                results.append((end.sum(number), end.gather(number), end.gather_rows([rows])[0]))
         return results
 
     for _ in range(2):  # the same keys serve every step
@@ -141,7 +141,7 @@ def test_replicas_stay_equal_and_draw_different_masks() -> None:
             step(number, batch, frozenset())
         seeds = [variable.value.numpy().tolist() for variable in drawn]
         assert seeds[0] != seeds[1]
-        one, other = (own.model.get_weights() for own in replicas)
+        one, other = (replica.model.get_weights() for replica in replicas)
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -192,7 +192,7 @@ def test_models_that_cannot_be_trained_are_refused(
 def test_plain_batch_normalization_is_warned_of_once() -> None:
     module = ranks.module(lambda: layered(keras.layers.BatchNormalization()), with_metrics)
     replicas = ranks.build_apart(module, data(), 2)
-    assert [len(own.advice) for own in replicas] == [1, 1]
+    assert [len(replica.advice) for replica in replicas] == [1, 1]
     assert "BatchNormalization" in replicas[0].advice[0]
     assert ranks.build_apart(module, data(), 1)[0].advice == []
 
@@ -220,5 +220,5 @@ def test_later_replicas_keep_the_dtype_policy() -> None:
         results = ranks.build_apart(ranks.module(logistic, with_metrics), data(), 2)
     finally:
         keras.config.set_dtype_policy(before)
-    assert [own.model.layers[-1].compute_dtype for own in results] == ["bfloat16"] * 2
+    assert [replica.model.layers[-1].compute_dtype for replica in results] == ["bfloat16"] * 2
     assert results[0].model.layers[-1].name == results[1].model.layers[-1].name

@@ -87,14 +87,14 @@ def test_model_file_is_plain_keras(tmp_path: pathlib.Path, runs: trainings.Runs)
         model = keras.models.load_model(tmp_path / "output" / "model.keras")
         assert weights.run_difference(tmp_path, model.get_weights()) == 0.0
         x, y, weight = module.evaluation_data(type("Context", (), {"epoch": 0}))
-        found = model.evaluate(
+        evaluation = model.evaluate(
             x, y, sample_weight=weight, batch_size=7, verbose=0, return_dict=True
         )
-    told = launch.summary(tmp_path).metrics
+    metrics = launch.summary(tmp_path).metrics
     # Keras' evaluate averages the regularisation and each batch's mean; so does the fraction here.
-    assert told["val_accuracy"] == pytest.approx(found["accuracy"], rel=1e-9)
-    assert told["val_loss"] == pytest.approx(found["loss"], rel=1e-9)
-    assert set(told) == {
+    assert metrics["val_accuracy"] == pytest.approx(evaluation["accuracy"], rel=1e-9)
+    assert metrics["val_loss"] == pytest.approx(evaluation["loss"], rel=1e-9)
+    assert set(metrics) == {
         "loss",
         "accuracy",
         "sparse_categorical_accuracy",

@@ -36,8 +36,8 @@ def test_weights_are_read_and_the_optimizer_starts_afresh(
     (trained.save if name.endswith(".keras") else trained.save_weights)(tmp_path / name)
     model = network()
     warm.load(model, name, tmp_path)
-    for found, wanted in zip(model.get_weights(), trained.get_weights(), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, expected in zip(model.get_weights(), trained.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     assert int(model.optimizer.iterations) == 0
     for slot in model.optimizer.variables[2:]:
         assert not np.any(slot.value.numpy())
@@ -202,14 +202,14 @@ def test_a_run_of_two_starts_from_a_file_and_leaves_both_models(
         ended = group.wait(90)
     assert [one.code for one in ended] == [0, 0], ended
     assert "starting with the weights of first.keras" in ended[0].output
-    wanted = first.predict(np.ones((2, 3)), verbose=0)
+    expected = first.predict(np.ones((2, 3)), verbose=0)
     output = tmp_path / "output"
     for name in (outputs.MODEL, "first.keras"):
         folder = output if name == outputs.MODEL else tmp_path
         loaded = keras.models.load_model(folder / name)
-        np.testing.assert_allclose(loaded.predict(np.ones((2, 3)), verbose=0), wanted, rtol=1e-6)
+        np.testing.assert_allclose(loaded.predict(np.ones((2, 3)), verbose=0), expected, rtol=1e-6)
     served = tf.saved_model.load(output / outputs.SAVED_MODEL)
-    np.testing.assert_allclose(served.serve(tf.ones((2, 3))), wanted, rtol=1e-6)
+    np.testing.assert_allclose(served.serve(tf.ones((2, 3))), expected, rtol=1e-6)
 
 
 STRATEGY = """

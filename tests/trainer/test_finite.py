@@ -20,16 +20,18 @@ def test_a_step_that_is_left_out_changes_nothing() -> None:
     x, y, _ = normalised.examples()
     broken = x.copy()
     broken[2 * normalised.BATCH + 1] = np.nan
-    made = ranks.module(normalised.build, normalised.compile_model)
-    whole, outcomes = ranks.run(made, (broken, y, None), 2, normalised.BATCH, leaves_out=True)
+    user_module = ranks.module(normalised.build, normalised.compile_model)
+    whole, outcomes = ranks.run(
+        user_module, (broken, y, None), 2, normalised.BATCH, leaves_out=True
+    )
     assert [outcome.finite for outcome in outcomes] == [True, True, False, True, True]
     kept = np.r_[0 : 2 * normalised.BATCH, 3 * normalised.BATCH : 5 * normalised.BATCH]
-    without, _ = ranks.run(made, (x[kept], y[kept], None), 2, normalised.BATCH)
+    without, _ = ranks.run(user_module, (x[kept], y[kept], None), 2, normalised.BATCH)
     for one, other in zip(whole, without, strict=True):
         for a, b in zip(one.model.get_weights(), other.model.get_weights(), strict=True):
             np.testing.assert_array_equal(a, b)
-        found, expected = (own.model.get_metrics_result() for own in (one, other))
-        assert found == expected
+        metrics, expected = (replica.model.get_metrics_result() for replica in (one, other))
+        assert metrics == expected
 
 
 def without_gradient(y: Any, y_pred: Any) -> Any:
@@ -37,8 +39,10 @@ def without_gradient(y: Any, y_pred: Any) -> Any:
 
 
 def test_a_gradient_alone_can_be_at_fault() -> None:
-    made = ranks.module(normalised.build, lambda model: model.compile("sgd", without_gradient))
-    (first, _), outcomes = ranks.run(made, normalised.examples(), 2, 30)
+    user_module = ranks.module(
+        normalised.build, lambda model: model.compile("sgd", without_gradient)
+    )
+    (first, _), outcomes = ranks.run(user_module, normalised.examples(), 2, 30)
     assert [(outcome.loss, outcome.finite) for outcome in outcomes] == [(0.0, False)]
     assert not finite.Weights(first).finite()
 
@@ -50,17 +54,19 @@ def test_loss_scaling_leaves_a_step_out_on_all_ranks() -> None:
 
     x, y, _ = normalised.examples()
     x[0] = 1e9  # overflows with this scale, on the first rank only
-    made = ranks.module(lambda: keras.Sequential([keras.Input((3,)), normalised.last()]), scaled)
+    user_module = ranks.module(
+        lambda: keras.Sequential([keras.Input((3,)), normalised.last()]), scaled
+    )
     replicas, outcomes = ranks.run(
-        made, (x[: normalised.BATCH], y[: normalised.BATCH], None), 2, normalised.BATCH
+        user_module, (x[: normalised.BATCH], y[: normalised.BATCH], None), 2, normalised.BATCH
     )
     assert [outcome.finite for outcome in outcomes] == [True]
-    fresh = ranks.build(made, (x, y, None), 2)
-    for own, untouched in zip(replicas, fresh, strict=True):
-        for a, b in zip(own.model.get_weights(), untouched.model.get_weights(), strict=True):
+    fresh = ranks.build(user_module, (x, y, None), 2)
+    for replica, untouched in zip(replicas, fresh, strict=True):
+        for a, b in zip(replica.model.get_weights(), untouched.model.get_weights(), strict=True):
             np.testing.assert_array_equal(a, b)
-        assert float(own.optimizer.dynamic_scale) == 2.0**99
-        assert int(own.optimizer.inner_optimizer.iterations) == 0
+        assert float(replica.optimizer.dynamic_scale) == 2.0**99
+        assert int(replica.optimizer.inner_optimizer.iterations) == 0
 
 
 MODEL = """

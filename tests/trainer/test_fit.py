@@ -119,23 +119,23 @@ def refused(rows: Sequence[support.Row]) -> set[str]:
 
 
 def test_the_table_has_every_argument_and_each_is_run() -> None:
-    wanted = list(inspect.signature(keras.Model.fit).parameters)[1:]
-    assert sorted(row.name for row in support.ARGUMENTS) == sorted(wanted)
+    names = list(inspect.signature(keras.Model.fit).parameters)[1:]
+    assert sorted(row.name for row in support.ARGUMENTS) == sorted(names)
     ours = inspect.signature(tfparallel_trainer.fit).parameters
     for name, parameter in inspect.signature(keras.Model.fit).parameters.items():
         if name != "self":
             assert ours[name].default == parameter.default
-    assert list(ours)[1 : len(wanted) + 1] == wanted
-    given = {"shuffle", "verbose"}  # in every case
+    assert list(ours)[1 : len(names) + 1] == names
+    names_in_cases = {"shuffle", "verbose"}  # in every case
     for case in fitted.CASES.values():
-        given |= {*case.data(), *case.arguments()}
-    assert given >= set(wanted) - refused(support.ARGUMENTS)
+        names_in_cases |= {*case.data(), *case.arguments()}
+    assert names_in_cases >= set(names) - refused(support.ARGUMENTS)
 
 
 def test_the_table_has_every_callback_and_each_is_run_or_refused() -> None:
-    found = {name for name in dir(keras.callbacks) if not name.startswith("_")}
-    assert {row.name for row in support.CALLBACKS} == found
-    assert set(fitted.CASES) >= found - refused(support.CALLBACKS) - {"CallbackList"}
+    callbacks_of_keras = {name for name in dir(keras.callbacks) if not name.startswith("_")}
+    assert {row.name for row in support.CALLBACKS} == callbacks_of_keras
+    assert set(fitted.CASES) >= callbacks_of_keras - refused(support.CALLBACKS) - {"CallbackList"}
     for row in support.CALLBACKS:
         kind = getattr(keras.callbacks, row.name)
         for strategy, verdict in row.verdicts.items():

@@ -73,21 +73,21 @@ class AtTestBatches(keras.callbacks.Callback):
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each time that something waits for a tensor's value."""
-    found: list[str] = []
+    names: list[str] = []
 
     def counted(name: str) -> Callable[..., Any]:
         read = getattr(ops._EagerTensorBase, name)
 
         def waits(tensor: Any) -> Any:
             if threading.current_thread() is threading.main_thread():  # another prepares batches
-                found.append(name)
+                names.append(name)
             return read(tensor)
 
         return waits
 
     for name in READS:
         monkeypatch.setattr(ops._EagerTensorBase, name, counted(name))
-    return found
+    return names
 
 
 def test_a_callback_waits_as_often_whatever_the_model(reads: list[str]) -> None:
@@ -104,15 +104,15 @@ def test_a_callback_waits_as_often_whatever_the_model(reads: list[str]) -> None:
 @pytest.fixture
 def acts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry for each time that processes talk about what callbacks have decided."""
-    found: list[int] = []
+    counts: list[int] = []
     after = decisions.Decisions.after
 
-    def counted(own: decisions.Decisions, call: Callable[[], bytes]) -> bytes:
-        found.append(1)
-        return after(own, call)
+    def counted(shared_decisions: decisions.Decisions, call: Callable[[], bytes]) -> bytes:
+        counts.append(1)
+        return after(shared_decisions, call)
 
     monkeypatch.setattr(decisions.Decisions, "after", counted)
-    return found
+    return counts
 
 
 def test_processes_talk_at_moments_that_a_callback_takes(acts: list[int]) -> None:
@@ -135,16 +135,16 @@ def test_a_batch_without_a_decision_is_one_sum_and_one_wait(
     reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replicas = replicas_of(9)
-    made = decisions.Decisions(replicas)
-    made.after(lambda: b"an answer")
-    told = collections.Counter[str]()
-    monkeypatch.setattr(made, "_told", lambda _: told.update(["told"]))
-    monkeypatch.setattr(made, "_share", lambda _: told.update(["shared"]))
+    shared_decisions = decisions.Decisions(replicas)
+    shared_decisions.after(lambda: b"an answer")
+    calls = collections.Counter[str]()
+    monkeypatch.setattr(shared_decisions, "_told", lambda _: calls.update(["told"]))
+    monkeypatch.setattr(shared_decisions, "_share", lambda _: calls.update(["shared"]))
     reads.clear()
     for _ in range(3):
-        assert made.after(lambda: b"an answer") == b"an answer"
+        assert shared_decisions.after(lambda: b"an answer") == b"an answer"
     assert reads == ["numpy"] * 3
-    assert not told
+    assert not calls
 
 
 def replicas_of(layers: int) -> list[replica.Replica]:
@@ -158,10 +158,10 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     add_up = collectives.Communicator.sum
 
-    def counted(own: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
-        if own._program is collectives.Program.SHARE_CHANGES and own.index == 0:
+    def counted(communicator: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
+        if communicator._program is collectives.Program.SHARE_CHANGES and communicator.index == 0:
             sizes.append(tensor.shape.num_elements())
-        return add_up(own, tensor)
+        return add_up(communicator, tensor)
 
     monkeypatch.setattr(collectives.Communicator, "sum", counted)
     return sizes
@@ -178,7 +178,7 @@ def assert_alike(replicas: Sequence[replica.Replica]) -> None:
 
 def test_only_what_a_callback_changes_is_shared(shared: list[int]) -> None:
     replicas = replicas_of(2)
-    made = decisions.Decisions(replicas)
+    shared_decisions = decisions.Decisions(replicas)
     optimizer = replicas[0].optimizer
     for rate in (0.5, 0.25):
 
@@ -186,7 +186,7 @@ def test_only_what_a_callback_changes_is_shared(shared: list[int]) -> None:
             optimizer.learning_rate.assign(rate)
             return b""
 
-        made.after(change)
+        shared_decisions.after(change)
         assert float(tf.convert_to_tensor(replicas[1].optimizer.learning_rate)) == rate
     assert shared == [1, 1], "traced once: the numbers that go along, and the rate"
     assert_alike(replicas)
@@ -195,7 +195,7 @@ def test_only_what_a_callback_changes_is_shared(shared: list[int]) -> None:
 def test_any_sets_of_variables_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "MAX_VARIANTS", 4)
     replicas = replicas_of(3)
-    made = decisions.Decisions(replicas)
+    shared_decisions = decisions.Decisions(replicas)
     weights = replicas[0].model.weights
     for place in (0, 1, 2, 3, 4, 1, 5):
 
@@ -203,7 +203,7 @@ def test_any_sets_of_variables_are_shared(monkeypatch: pytest.MonkeyPatch) -> No
             weights[place].assign_add(tf.ones(weights[place].shape))
             return b"%d" % place
 
-        assert made.after(change) == b"%d" % place
+        assert shared_decisions.after(change) == b"%d" % place
         assert_alike(replicas)
 
 
@@ -244,11 +244,11 @@ def test_a_process_without_the_chiefs_callbacks_goes_by_them() -> None:
     batches: list[int] = []
     sides = [
         callbacks.Callbacks(
-            callbacks.Plan(callbacks=found, epochs=1, steps=2, validates=False),
+            callbacks.Plan(callbacks=callbacks_of_rank, epochs=1, steps=2, validates=False),
             pair.of(leads=leads),
             lambda: pair.model,
         )
-        for found, leads in (
+        for callbacks_of_rank, leads in (
             ([AtBatches(batches.append), keras.callbacks.TerminateOnNaN()], True),
             ([], False),
         )

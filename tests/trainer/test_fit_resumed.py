@@ -107,9 +107,9 @@ ENDLESS: dict[str, Callable[[], Any]] = {
 
 
 def source(data: Any, steps: int | None = None, first: int = 0) -> batches.Source:
-    found = batches.opened(data, "x", 1)
-    assert found is not None
-    return batches.Source(found, steps, None, first_epoch=first)
+    opened = batches.opened(data, "x", 1)
+    assert opened is not None
+    return batches.Source(opened, steps, None, first_epoch=first)
 
 
 def epoch(of: batches.Source, number: int) -> list[list[int]]:
@@ -176,8 +176,8 @@ def test_passes_that_are_left_out_are_not_read() -> None:
     data = tf.data.Dataset.from_generator(
         elements, output_signature=tf.TensorSpec((), tf.int64)
     ).map(lambda x: (x[None], x))
-    made = source(data.shuffle(2, seed=7).batch(BATCH))
-    epoch(made, 3)
+    stream = source(data.shuffle(2, seed=7).batch(BATCH))
+    epoch(stream, 3)
     assert len(read) <= 2 * EXAMPLES, "for the first batch, and in the pass that is made"
 
 

@@ -29,25 +29,25 @@ def input_threads() -> list[threading.Thread]:
 
 @given(st.integers(0, 30))
 def test_the_order_stays(count: int) -> None:
-    made = ahead.prepared(batch(number) for number in range(count))
-    assert [one.examples for one in made] == list(range(count))
+    prefetch = ahead.prepared(batch(number) for number in range(count))
+    assert [one.examples for one in prefetch] == list(range(count))
     assert input_threads() == []
 
 
 def test_only_so_many_are_ready() -> None:
-    made: list[int] = []
+    numbers_drawn: list[int] = []
 
     def numbers() -> Batches:
         for number in range(100):
-            made.append(number)
+            numbers_drawn.append(number)
             yield batch(number)
 
-    found = ahead.prepared(numbers())
-    next(found)
-    wait_until(lambda: len(made) == 1 + ahead.BATCHES)
+    prefetch = ahead.prepared(numbers())
+    next(prefetch)
+    wait_until(lambda: len(numbers_drawn) == 1 + ahead.BATCHES)
     time.sleep(0.05)
-    assert len(made) == 1 + ahead.BATCHES
-    found.close()
+    assert len(numbers_drawn) == 1 + ahead.BATCHES
+    prefetch.close()
     assert input_threads() == []
 
 
@@ -64,10 +64,10 @@ def failing() -> Batches:
 
 
 def test_an_error_comes_in_its_place_with_its_frames() -> None:
-    found = ahead.prepared(failing())
-    assert next(found).examples == 0
+    prefetch = ahead.prepared(failing())
+    assert next(prefetch).examples == 0
     with pytest.raises(ValueError, match="no such picture") as caught:
-        next(found)
+        next(prefetch)
     assert "failing" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert input_threads() == []
 
@@ -82,9 +82,9 @@ def test_what_is_not_wanted_any_more_is_closed() -> None:
         finally:
             closed.set()
 
-    found = ahead.prepared(endless())
-    next(found)
-    found.close()
+    prefetch = ahead.prepared(endless())
+    next(prefetch)
+    prefetch.close()
     assert closed.is_set()
 
 
@@ -111,9 +111,9 @@ def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
     clock = Clock()
     wait = waiting.Wait(clock)
     timed(clock, wait, [50.0, 1.0, 1.0], step=3.0)
-    found = wait.recent()
-    assert (found.waited, found.total, found.steps) == (2.0, 8.0, 2)
-    assert found.share == 0.25
+    share = wait.recent()
+    assert (share.waited, share.total, share.steps) == (2.0, 8.0, 2)
+    assert share.share == 0.25
     assert wait.recent().share == 0.0
 
 
@@ -132,11 +132,11 @@ def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
 def test_short_epochs_are_looked_at_together() -> None:
     clock = Clock()
     wait = waiting.Wait(clock)
-    found = []
+    shares = []
     for _ in range(4):
         timed(clock, wait, [0.4], step=0.4)
-        found.append(wait.warning() is None)
-    assert found == [True, True, True, False]
+        shares.append(wait.warning() is None)
+    assert shares == [True, True, True, False]
 
 
 @pytest.mark.parametrize("waits", [[0.0, 0.3, 0.3], [0.0, 1.0, *[0.0] * 20]])

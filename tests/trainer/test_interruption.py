@@ -119,3 +119,31 @@ def test_replicas_with_different_modules_are_refused(
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.BAD_CONFIGURATION] * 2, ended
     assert "differ in the content of slow_stream.py" in ended[0].errors
+
+
+SLOW_TO_LEAVE = """
+import json, os, time
+from tfparallel_trainer import errors
+
+raised = errors.PreemptedError.__init__
+
+def delay(error, *arguments):
+    time.sleep(4)  # longer than it takes to notice that a peer no longer listens
+    raised(error, *arguments)
+
+if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief":
+    errors.PreemptedError.__init__ = delay
+"""
+
+
+def test_a_process_that_is_slow_to_leave_ends_like_its_peer(tmp_path: pathlib.Path) -> None:
+    """On a busy machine seconds may pass between the last agreement and the end of a process."""
+    text = (reference.MODELS / "slow_stream.py").read_text(encoding="utf-8")
+    (tmp_path / "model.py").write_text(text + SLOW_TO_LEAVE, encoding="utf-8")
+    trainer = {**TRAINER, "module": "model.py"}
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
+    with trainings.Runs(tmp_path).group(environments) as group:
+        group.wait_for_output(0, "] step ")
+        group.processes[1].terminate()
+        ended = group.wait()
+    assert [process.code for process in ended] == [exits.Exit.PREEMPTED] * 2, ended

@@ -44,8 +44,8 @@ def test_rows_that_the_batch_does_not_name_count_once(name: str, optimizer: str)
     expected = plain(build, optimize)
     module = ranks.module(build, lambda model: model.compile(optimize(), "mse"))
     replicas, _ = ranks.run(module, lookup_models.examples(), 4, 7)
-    for own in replicas:
-        trained = own.model.get_weights()
+    for replica in replicas:
+        trained = replica.model.get_weights()
         assert weights.difference(trained, expected.get_weights()) <= weights.TOLERANCE
 
 

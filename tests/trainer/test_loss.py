@@ -42,9 +42,11 @@ def whole(model: Any, y: Any, y_pred: Any, weight: Any, cuts: list[int]) -> floa
             lambda array, a=first, b=last: keras.ops.convert_to_tensor(array[a:b]),
             (y, y_pred) if weight is None else (y, y_pred, weight),
         )
-        found = loss.fractions(terms, names, part[0], part[1], None if weight is None else part[2])
-        above += [float(fraction.numerator) for fraction in found]
-        below += [float(fraction.denominator) for fraction in found]
+        fractions = loss.fractions(
+            terms, names, part[0], part[1], None if weight is None else part[2]
+        )
+        above += [float(fraction.numerator) for fraction in fractions]
+        below += [float(fraction.denominator) for fraction in fractions]
     return sum(
         term.weight * (a / b if term.divided else a)
         for term, a, b in zip(terms, above, below, strict=True)

@@ -25,16 +25,18 @@ def clusters(size: int) -> list[tasks.Cluster]:
     return [tasks.Cluster(members, me) for me in range(size)]
 
 
-def wait(given: tasks.Cluster, timeout: float = 20) -> meeting.Meeting:
-    return meeting.meet(given, timeout, lambda _: None)
+def wait(job_cluster: tasks.Cluster, timeout: float = 20) -> meeting.Meeting:
+    return meeting.meet(job_cluster, timeout, lambda _: None)
 
 
 def test_all_meet_and_leave_their_ports() -> None:
     everyone = clusters(4)
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         met = list(threads.map(wait, everyone))
-    for given in everyone:
-        socket.create_server(("127.0.0.1", int(given.task.address.rpartition(":")[2]))).close()
+    for job_cluster in everyone:
+        socket.create_server(
+            ("127.0.0.1", int(job_cluster.task.address.rpartition(":")[2]))
+        ).close()
     for one in met:
         one.close()
 
@@ -45,24 +47,24 @@ def test_who_is_not_there_is_named_and_what_answers_instead() -> None:
     with socket.create_server(("127.0.0.1", port)) as other:
         other.settimeout(10)
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
-            found = threads.submit(wait, first, 2)
+            pending_meeting = threads.submit(wait, first, 2)
             connection, _ = other.accept()
             connection.sendall(b"\x00\x00\x06\x04")  # as a server of TensorFlow's may
             connection.close()
-            with pytest.raises(errors.StartTimeoutError) as told:
-                found.result()
-    assert f"worker-1 ({second.task.address}: Connection refused)" in str(told.value)
-    assert f"worker-2 ({third.task.address}: " in str(told.value)
+            with pytest.raises(errors.StartTimeoutError) as caught:
+                pending_meeting.result()
+    assert f"worker-1 ({second.task.address}: Connection refused)" in str(caught.value)
+    assert f"worker-2 ({third.task.address}: " in str(caught.value)
 
 
 def test_a_peer_that_ends_while_others_are_waited_for_is_lost() -> None:
     first, second, _ = clusters(3)
     with meeting.Meeting(second) as other, concurrent.futures.ThreadPoolExecutor(1) as threads:
-        found = threads.submit(wait, first)
+        pending_meeting = threads.submit(wait, first)
         waiting.until(lambda: not other.absent(first.task), "the first process")
         other.close()
         with pytest.raises(errors.PeerLostError, match="worker-1 ended while the processes met"):
-            found.result(150)
+            pending_meeting.result(150)
 
 
 MODEL = """

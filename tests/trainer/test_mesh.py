@@ -47,9 +47,12 @@ def keys_of(mesh: shape.Mesh) -> list[int]:
 
 
 @given(st.lists(meshes, max_size=4), st.integers(0, 3000))
-def test_no_two_sets_of_ranks_have_one_key(made: list[shape.Mesh], first: int) -> None:
-    made = [dataclasses.replace(mesh, generation=number) for number, mesh in enumerate(made, first)]
-    keys = [key for mesh in made for key in keys_of(mesh)]
+def test_no_two_sets_of_ranks_have_one_key(some_meshes: list[shape.Mesh], first: int) -> None:
+    some_meshes = [
+        dataclasses.replace(mesh, generation=number)
+        for number, mesh in enumerate(some_meshes, first)
+    ]
+    keys = [key for mesh in some_meshes for key in keys_of(mesh)]
     assert len(set(keys)) == len(keys)
     assert all(1 << 14 < key < 1 << 30 for key in keys)
 
@@ -83,10 +86,10 @@ def config(kind: str, index: int, **cluster: list[str]) -> str:
 
 
 def test_the_chief_comes_first() -> None:
-    found = tasks.parse(config("worker", 1, worker=["a:1", "b:1"], chief=["c:1"]))
-    assert [task.name for task in found.tasks] == ["chief-0", "worker-0", "worker-1"]
-    assert (found.task.address, found.is_chief) == ("b:1", False)
-    assert found.addresses() == {"chief": ["c:1"], "worker": ["a:1", "b:1"]}
+    job_cluster = tasks.parse(config("worker", 1, worker=["a:1", "b:1"], chief=["c:1"]))
+    assert [task.name for task in job_cluster.tasks] == ["chief-0", "worker-0", "worker-1"]
+    assert (job_cluster.task.address, job_cluster.is_chief) == ("b:1", False)
+    assert job_cluster.addresses() == {"chief": ["c:1"], "worker": ["a:1", "b:1"]}
 
 
 def test_worker_0_is_the_chief_without_one() -> None:
@@ -99,13 +102,13 @@ def test_no_cluster_is_one_process(text: str | None) -> None:
 
 
 def test_the_evaluator_is_no_rank() -> None:
-    found = tasks.parse(config("worker", 0, worker=["a:1"], evaluator=["e:1"]))
-    assert found.alone
+    job_cluster = tasks.parse(config("worker", 0, worker=["a:1"], evaluator=["e:1"]))
+    assert job_cluster.alone
     for addresses in ({"evaluator": ["e:1"]}, {}):
-        found = tasks.parse(config("evaluator", 0, worker=["a:1", "b:1"], **addresses))
-        assert found.alone
-        assert found.task.name == "evaluator-0"
-        assert not found.is_chief
+        job_cluster = tasks.parse(config("evaluator", 0, worker=["a:1", "b:1"], **addresses))
+        assert job_cluster.alone
+        assert job_cluster.task.name == "evaluator-0"
+        assert not job_cluster.is_chief
 
 
 @pytest.mark.parametrize(
@@ -161,3 +164,25 @@ def test_a_peer_is_lost_when_it_refuses_twice_in_a_row(
     ):
         assert has_answered.wait(30)
     assert lost == ["A peer was lost: worker-0 no longer listens at 127.0.0.1:9."] * losses
+
+
+def test_a_peer_may_end_after_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, asked_again, released = [True, True], threading.Event(), threading.Event()
+
+    def refuse(peer: tasks.Task) -> bool:
+        if len(answers) == 1:
+            asked_again.set()
+            assert released.wait(30)
+        return answers.pop()
+
+    monkeypatch.setattr(watch, "refuses", refuse)
+    monkeypatch.setattr(watch, "_INTERVAL_SECONDS", 0.001)
+    before = set(threading.enumerate())
+    lost: list[errors.TrainerError] = []
+    with watch.these([tasks.Task("worker", 0, "127.0.0.1:9")], lost.append):
+        (watcher,) = {*threading.enumerate()} - before
+        assert asked_again.wait(30)
+    released.set()
+    watcher.join(30)
+    assert not watcher.is_alive()
+    assert lost == []

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("runs")
 JOB = {"name": "j", "strategy": "Mirrored", "trainer": {"epochs": 1}}
 
 
-def given(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> dict[str, str]:
+def environment_of(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> dict[str, str]:
     path = tmp_path / "job.json"
     path.write_text(job if isinstance(job, str) else json.dumps(job))
     return {
@@ -38,15 +38,21 @@ def given(tmp_path: pathlib.Path, job: object = JOB, **more: str) -> dict[str, s
 
 
 def test_settings_are_read(tmp_path: pathlib.Path) -> None:
-    found = settings.read(
-        given(tmp_path, TFPARALLEL_ATTEMPT="4", TFPARALLEL_PROGRESS_URL="http://localhost:1")
+    settings_of_job = settings.read(
+        environment_of(
+            tmp_path, TFPARALLEL_ATTEMPT="4", TFPARALLEL_PROGRESS_URL="http://localhost:1"
+        )
     )
-    assert not found.same_dropout
-    assert (found.attempt, found.cpu_devices, found.cluster.alone) == (4, 1, True)
-    assert found.progress is not None
-    assert found.progress.token_file is None
-    other = settings.read(given(tmp_path, {**JOB, "name": "k"}))
-    assert other.digest != found.digest
+    assert not settings_of_job.same_dropout
+    assert (
+        settings_of_job.attempt,
+        settings_of_job.cpu_devices,
+        settings_of_job.cluster.alone,
+    ) == (4, 1, True)
+    assert settings_of_job.progress is not None
+    assert settings_of_job.progress.token_file is None
+    other = settings.read(environment_of(tmp_path, {**JOB, "name": "k"}))
+    assert other.digest != settings_of_job.digest
 
 
 SHARED = {"worker": ["a:1", "b:2", "c:3"], "evaluator": ["e:4"]}
@@ -65,13 +71,13 @@ def test_the_replicas_of_a_large_job_share_a_file(
 ) -> None:
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps(SHARED))
-    env = given(tmp_path, TF_CONFIG=json.dumps({"task": {"type": role, "index": 0}}))
+    env = environment_of(tmp_path, TF_CONFIG=json.dumps({"task": {"type": role, "index": 0}}))
     env[environment.CLUSTER_FILE] = str(file)
     if workers is not None:
         env[environment.WORKERS] = workers
-    found = settings.read(env).cluster
-    assert found.addresses() == addresses
-    assert found.task.name == f"{role}-0"
+    cluster = settings.read(env).cluster
+    assert cluster.addresses() == addresses
+    assert cluster.task.name == f"{role}-0"
     whole = {"cluster": {"worker": ["own:1"]}, "task": {"type": "worker", "index": 0}}
     assert settings.tf_config({**env, environment.TF_CONFIG: json.dumps(whole)}) == json.dumps(
         whole
@@ -85,7 +91,7 @@ def test_a_shared_file_that_is_no_cluster_is_refused(
     file = tmp_path / "cluster.json"
     if content is not None:
         file.write_text(content)
-    env = given(tmp_path, TF_CONFIG='{"task": {"type": "worker", "index": 0}}')
+    env = environment_of(tmp_path, TF_CONFIG='{"task": {"type": "worker", "index": 0}}')
     with pytest.raises(errors.BadConfigurationError, match="TFPARALLEL_CLUSTER_FILE"):
         settings.read({**env, environment.CLUSTER_FILE: str(file)})
 
@@ -109,23 +115,25 @@ def test_wrong_settings_are_refused(
     tmp_path: pathlib.Path, change: dict[str, str], said: str
 ) -> None:
     with pytest.raises(errors.BadConfigurationError, match=re.escape(said)):
-        settings.read({**given(tmp_path), **change})
+        settings.read({**environment_of(tmp_path), **change})
 
 
 def test_wrong_job_files_name_the_field(tmp_path: pathlib.Path) -> None:
     job = {**JOB, "trainer": {"epochs": 1, "globalBatchSize": 0}}
     with pytest.raises(errors.BadConfigurationError, match=r"trainer\.globalBatchSize: Input"):
-        settings.read(given(tmp_path, job))
+        settings.read(environment_of(tmp_path, job))
     with pytest.raises(errors.BadConfigurationError, match="give either epochs or steps"):
-        settings.read(given(tmp_path, {**JOB, "trainer": {}}))
+        settings.read(environment_of(tmp_path, {**JOB, "trainer": {}}))
 
 
 def test_strategies_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.BadConfigurationError, match="strategy is 'ParameterServer'"):
-        preflight.check(settings.read(given(tmp_path, {**JOB, "strategy": "ParameterServer"})))
+        preflight.check(
+            settings.read(environment_of(tmp_path, {**JOB, "strategy": "ParameterServer"}))
+        )
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     with pytest.raises(errors.BadConfigurationError, match="for one process, and TF_CONFIG has 2"):
-        preflight.check(settings.read(given(tmp_path, TF_CONFIG=json.dumps(cluster))))
+        preflight.check(settings.read(environment_of(tmp_path, TF_CONFIG=json.dumps(cluster))))
 
 
 @pytest.mark.parametrize(
@@ -161,12 +169,16 @@ def test_a_failing_import_shows_the_users_lines_alone(
 def test_reports_are_as_often_as_the_environment_says(tmp_path: pathlib.Path) -> None:
     where = {environment.PROGRESS_URL: "http://localhost:1"}
     for written, seconds in (("0.1", 0.1), ("2", 2.0)):
-        read = settings.read(given(tmp_path, **where, **{environment.PROGRESS_SECONDS: written}))
+        read = settings.read(
+            environment_of(tmp_path, **where, **{environment.PROGRESS_SECONDS: written})
+        )
         assert read.progress is not None
         assert read.progress.interval_seconds == seconds
     for wrong in ("0", "-1", "inf", "nan", "soon"):
         with pytest.raises(errors.BadConfigurationError, match=r"give seconds, such as 0\.1"):
-            settings.read(given(tmp_path, **where, **{environment.PROGRESS_SECONDS: wrong}))
+            settings.read(
+                environment_of(tmp_path, **where, **{environment.PROGRESS_SECONDS: wrong})
+            )
 
 
 def test_data_functions_may_take_the_context_or_nothing(tmp_path: pathlib.Path) -> None:
@@ -261,7 +273,7 @@ def test_an_unknown_failure_is_a_bug_of_the_trainer(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(preflight, "check", lambda _: 1 / 0)
-    assert __main__.attempt(given(tmp_path), 0.0) is exits.Exit.INTERNAL_ERROR
+    assert __main__.attempt(environment_of(tmp_path), 0.0) is exits.Exit.INTERNAL_ERROR
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -374,10 +386,10 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path, runs: trainings.Runs)
         assert [one.code for one in ended] == [0] * count, ended
         steps = [body["step"] for _, body in server.got]
         last = protocol.Report.model_validate(server.got[-1][1])
-    told = launch.summary(tmp_path)
-    assert float(told.metrics["val_accuracy"]) >= 0.95
+    summary = launch.summary(tmp_path)
+    assert float(summary.metrics["val_accuracy"]) >= 0.95
     assert steps == sorted(steps)
-    assert (last.step, last.total_steps, last.percent) == (told.steps, told.steps, 100)
+    assert (last.step, last.total_steps, last.percent) == (summary.steps, summary.steps, 100)
     assert "val_accuracy" in last.metrics
     assert list((tmp_path / "output" / "logs" / "tensorboard" / "train").iterdir())
 

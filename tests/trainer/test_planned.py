@@ -132,11 +132,13 @@ def test_the_least_memory_counts_and_plans_are_compared() -> None:
     together = peers.Peers(me=0, names=("chief-0", "worker-0", "worker-1"), gather=_given(answers))
     assert planned.devices_of(AUTO, together, 2).device.memory == 5
     assert planned.devices_of(AUTO, together, 2).device.memory is None
-    found = planned.over(perceptron(), job_file.Mesh(stage=2), 32, devices.Cluster(processes=2))
-    planned.compare(found, peers.Peers())
+    planned_mesh = planned.over(
+        perceptron(), job_file.Mesh(stage=2), 32, devices.Cluster(processes=2)
+    )
+    planned.compare(planned_mesh, peers.Peers())
     with pytest.raises(errors.BadConfigurationError, match="worker-0 divides the model otherwise"):
         planned.compare(
-            found, dataclasses.replace(together, gather=lambda number: [number, 1, number])
+            planned_mesh, dataclasses.replace(together, gather=lambda number: [number, 1, number])
         )
 
 
@@ -149,8 +151,10 @@ def limit() -> Iterator[int]:
     """A limit of this process's data, of which half a GiB is left."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     status = pathlib.Path("/proc/self/status").read_text()
-    [held] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData")]
-    resource.setrlimit(resource.RLIMIT_DATA, (held * 1024 + 2**29, before[1]))
+    [data_kibibytes] = [
+        int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData")
+    ]
+    resource.setrlimit(resource.RLIMIT_DATA, (data_kibibytes * 1024 + 2**29, before[1]))
     yield 2**29
     resource.setrlimit(resource.RLIMIT_DATA, before)
 

@@ -53,8 +53,8 @@ def subject(build: Callable[[], Any], cluster: devices.Cluster) -> choose.Subjec
 def subject_of(
     recorded: graph.Graph, cluster: devices.Cluster, optimizer: Any = None
 ) -> choose.Subject:
-    held, fixed = slots.of(optimizer or keras.optimizers.Adam(), recorded.variables)
-    known = model_costs.of(recorded, held, fixed)
+    slots_of_weights, fixed = slots.of(optimizer or keras.optimizers.Adam(), recorded.variables)
+    known = model_costs.of(recorded, slots_of_weights, fixed)
     return choose.Subject(
         model=recorded,
         costs=known,
@@ -73,15 +73,15 @@ def test_planning_repeats_to_the_byte(name: str) -> None:
     model = skeleton_of(name)
     cluster = devices.Cluster(processes=4)
 
-    def planned(wanted: settings.Wanted) -> plan.Plan:
-        return choose.plan_for(subject_of(recording.record(model), cluster), wanted)
+    def planned(constraints: settings.Wanted) -> plan.Plan:
+        return choose.plan_for(subject_of(recording.record(model), cluster), constraints)
 
     assert len({planned(settings.Wanted()).model_dump_json() for _ in range(3)}) == 1
-    made = planned(settings.Wanted(mesh={"stage": 4}, microbatches=8))
-    assert sorted(made.order) == list(range(len(recording.record(model).nodes)))
-    assert plan.Plan.model_validate_json(made.model_dump_json(by_alias=True)) == made
-    assert made.bubble == plan.bubble(made.spans, len(made.stages))
-    assert 0 < made.message_share < made.bubble < 1
+    split_plan = planned(settings.Wanted(mesh={"stage": 4}, microbatches=8))
+    assert sorted(split_plan.order) == list(range(len(recording.record(model).nodes)))
+    assert plan.Plan.model_validate_json(split_plan.model_dump_json(by_alias=True)) == split_plan
+    assert split_plan.bubble == plan.bubble(split_plan.spans, len(split_plan.stages))
+    assert 0 < split_plan.message_share < split_plan.bubble < 1
 
 
 def part(model: graph.Graph, most: int) -> graph.Graph:
@@ -103,23 +103,27 @@ def part(model: graph.Graph, most: int) -> graph.Graph:
 def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     cluster = devices.Cluster(processes=2)
     recorded = part(recording.record(skeleton_of(name)), BLOCKS)
-    given = subject_of(recorded, cluster)
-    wanted = settings.Wanted(mesh={"stage": 2}, microbatches=4)
-    made = choose.plan_for(given, wanted)
-    few = blocks.condense(given.model, times.weights(given.times), BLOCKS)
+    model_subject = subject_of(recorded, cluster)
+    constraints = settings.Wanted(mesh={"stage": 2}, microbatches=4)
+    split_plan = choose.plan_for(model_subject, constraints)
+    few = blocks.condense(model_subject.model, times.weights(model_subject.times), BLOCKS)
     assert 4 <= len(few) <= BLOCKS
-    known = tables.Tables(given.model, given.costs, given.times, few, blocks.downsets(few))
-    [setting] = settings.every(wanted, cluster.size)
-    assert made.step_seconds <= 1.05 * brute_force(given, known, setting)
+    known = tables.Tables(
+        model_subject.model, model_subject.costs, model_subject.times, few, blocks.downsets(few)
+    )
+    [setting] = settings.every(constraints, cluster.size)
+    assert split_plan.step_seconds <= 1.05 * brute_force(model_subject, known, setting)
 
 
-def brute_force(given: choose.Subject, known: tables.Tables, setting: settings.Setting) -> float:
+def brute_force(
+    model_subject: choose.Subject, known: tables.Tables, setting: settings.Setting
+) -> float:
     """The shortest step of all cuts into two stages.
 
     A step takes at least what each of its stages computes. So cuts are tried in the order of that,
     until it exceeds the shortest step that was found: no other can be shorter.
     """
-    alone = dataclasses.replace(given.cluster, inside=AT_ONCE, across=AT_ONCE)
+    alone = dataclasses.replace(model_subject.cluster, inside=AT_ONCE, across=AT_ONCE)
     rows, loads = known.matrices(setting, alone)
     last = len(known.downsets) - 1
     busy = np.maximum(rows[0][0] + loads[0][0], rows[1][:, last] + loads[1][:, last])
@@ -130,7 +134,9 @@ def brute_force(given: choose.Subject, known: tables.Tables, setting: settings.S
         path = (0, int(place), last)
         best = min(
             best,
-            predict.predict(given.model, known, path, setting, given.cluster).step_seconds,
+            predict.predict(
+                model_subject.model, known, path, setting, model_subject.cluster
+            ).step_seconds,
         )
     return best
 
@@ -150,9 +156,9 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
         return sum(math.prod(one.shape) * one.value.dtype.size for one in variables)
 
     for optimizer in ("SGD", "Adam", "Adafactor", "Nadam", "Lion", "Muon"):
-        made, real = (getattr(keras.optimizers, optimizer)() for _ in range(2))
-        given = subject_of(recorded, devices.Cluster(), made)
-        [only] = choose.plan_for(given, settings.Wanted(mesh={})).stages
+        planned_optimizer, real = (getattr(keras.optimizers, optimizer)() for _ in range(2))
+        model_subject = subject_of(recorded, devices.Cluster(), planned_optimizer)
+        [only] = choose.plan_for(model_subject, settings.Wanted(mesh={})).stages
         real.build(model.trainable_variables)
         assert only.holds.parameters == size(model.variables)
         assert only.holds.gradients == size(model.trainable_variables)
@@ -161,17 +167,17 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
 
 def test_memory_is_a_hard_limit() -> None:
     cluster = devices.Cluster(processes=4)
-    given = subject(planned_models.perceptron, cluster)
+    model_subject = subject(planned_models.perceptron, cluster)
     replicas = settings.Wanted(mesh={"data": 4})
-    limit = choose.plan_for(given, replicas).stages[0].holds.peak * 6 // 10
+    limit = choose.plan_for(model_subject, replicas).stages[0].holds.peak * 6 // 10
     tight = devices.Cluster(processes=4, device=devices.Device(memory=limit))
-    given = dataclasses.replace(given, cluster=tight)
+    model_subject = dataclasses.replace(model_subject, cluster=tight)
     with pytest.raises(errors.BadConfigurationError, match="does not fit 4 devices"):
-        choose.plan_for(given, replicas)
-    made = choose.plan_for(given, settings.Wanted())
-    assert made.mesh.data < 4
-    assert all(one.holds.peak <= limit for one in made.stages)
-    assert any("does not fit: a device lacks" in one.what for one in made.alternatives)
+        choose.plan_for(model_subject, replicas)
+    split_plan = choose.plan_for(model_subject, settings.Wanted())
+    assert split_plan.mesh.data < 4
+    assert all(one.holds.peak <= limit for one in split_plan.stages)
+    assert any("does not fit: a device lacks" in one.what for one in split_plan.alternatives)
 
 
 def test_what_does_not_fit_says_by_how_much_and_where() -> None:
@@ -186,7 +192,7 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sentence"),
+    ("constraints", "sentence"),
     [
         ({"mesh": {"stage": 7}}, r"mesh.stage is 7, but the model makes only 5 calls"),
         ({"mesh": {"stage": 2, "tensor": 2}}, r"does not fit 7 devices"),
@@ -197,10 +203,10 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
         ({"mesh": {"spatial": 7}}, r"mesh.spatial is 7, but no layer of the model"),
     ],
 )
-def test_what_is_impossible_is_refused(wanted: dict[str, Any], sentence: str) -> None:
-    given = subject(planned_models.perceptron, devices.Cluster(processes=7))
+def test_what_is_impossible_is_refused(constraints: dict[str, Any], sentence: str) -> None:
+    model_subject = subject(planned_models.perceptron, devices.Cluster(processes=7))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
-        choose.plan_for(given, settings.Wanted(**wanted))
+        choose.plan_for(model_subject, settings.Wanted(**constraints))
 
 
 def _normalised() -> Any:
@@ -221,13 +227,15 @@ def _masked() -> Any:
 
 def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
     """A frozen one gathers nothing."""
-    given = subject(_normalised, devices.Cluster(processes=2))
-    [held] = given.costs.together
-    assert {given.model.nodes[place].name for place in held} == {"normal", "normal#2"}
+    model_subject = subject(_normalised, devices.Cluster(processes=2))
+    [together] = model_subject.costs.together
+    assert {model_subject.model.nodes[place].name for place in together} == {"normal", "normal#2"}
     for stages in (2, 4):
-        given = dataclasses.replace(given, cluster=devices.Cluster(processes=stages))
-        made = choose.plan_for(given, settings.Wanted(mesh={"stage": stages}))
-        held_by = [{"normal", "normal#2"}.intersection(one.nodes) for one in made.stages]
+        model_subject = dataclasses.replace(
+            model_subject, cluster=devices.Cluster(processes=stages)
+        )
+        split_plan = choose.plan_for(model_subject, settings.Wanted(mesh={"stage": stages}))
+        held_by = [{"normal", "normal#2"}.intersection(one.nodes) for one in split_plan.stages]
         assert sorted(map(len, held_by)) == [0] * (stages - 1) + [2]
 
 
@@ -241,9 +249,9 @@ def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
 def test_stages_that_cannot_be_are_refused(
     build: Callable[[], Any], stages: int, sentence: str
 ) -> None:
-    given = subject(build, devices.Cluster(processes=stages))
+    model_subject = subject(build, devices.Cluster(processes=stages))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
-        choose.plan_for(given, settings.Wanted(mesh={"stage": stages}))
+        choose.plan_for(model_subject, settings.Wanted(mesh={"stage": stages}))
 
 
 def test_an_open_length_has_to_be_told() -> None:
@@ -266,9 +274,9 @@ def test_the_operations_of_known_networks() -> None:
 
 
 def test_attention_of_rows_to_themselves_has_operations() -> None:
-    given = keras.Input((6, 4))
-    alone = keras.layers.Attention()([given, given])
-    model = keras.Model(given, keras.layers.Attention()([alone, given]))
+    first_input = keras.Input((6, 4))
+    alone = keras.layers.Attention()([first_input, first_input])
+    model = keras.Model(first_input, keras.layers.Attention()([alone, first_input]))
     first, second = (one.flops for one in model_costs.of(recording.record(model), {}).nodes[-2:])
     assert first == second == 6 * 6 * (4 * 4 + 5)
 
@@ -284,7 +292,7 @@ def test_a_stage_may_take_a_branch_each() -> None:
             right = keras.layers.Dense(64)(right)
         return keras.Model(first, keras.layers.Add()([left, right]))
 
-    given = subject(build, devices.Cluster(processes=2))
-    made = choose.plan_for(given, settings.Wanted(mesh={"stage": 2}, batch=2**14))
-    assert made.order != tuple(range(len(made.order)))
-    assert made.stages[0].sent_bytes == 2**14 * 64 * 4
+    model_subject = subject(build, devices.Cluster(processes=2))
+    split_plan = choose.plan_for(model_subject, settings.Wanted(mesh={"stage": 2}, batch=2**14))
+    assert split_plan.order != tuple(range(len(split_plan.order)))
+    assert split_plan.stages[0].sent_bytes == 2**14 * 64 * 4

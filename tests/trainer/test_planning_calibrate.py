@@ -45,16 +45,16 @@ def test_equal_layers_are_measured_once_and_more_work_takes_longer(
 @pytest.mark.parametrize("name", repeats.some(["masked", "several", "operations"], ["several"]))
 def test_every_kind_of_node_can_be_measured(name: str) -> None:
     model = recording.record(split_models.bare(split_models.ALL[name]))
-    found = calibrate.measure(model, 4)
-    assert len(found) == len(model.nodes)
-    assert all(seconds(one.forward, 4) > 0 for one in found)
+    node_times = calibrate.measure(model, 4)
+    assert len(node_times) == len(model.nodes)
+    assert all(seconds(one.forward, 4) > 0 for one in node_times)
 
 
 def test_an_update_is_measured_where_there_is_one() -> None:
     model = recording.record(split_models.bare(split_models.ALL["several"]))
-    made = calibrate.update(keras.optimizers.Adam(), model)
-    assert 1e6 < made.bandwidth < 1e13  # bytes a second
-    assert made.weight_seconds >= 0
+    update_times = calibrate.update(keras.optimizers.Adam(), model)
+    assert 1e6 < update_times.bandwidth < 1e13  # bytes a second
+    assert update_times.weight_seconds >= 0
     nothing = keras.Sequential([keras.Input((3,)), keras.layers.ReLU()])
     bare = recording.record(split_models.bare(lambda: nothing))
     assert calibrate.update(keras.optimizers.Adam(), bare) == devices.Update()

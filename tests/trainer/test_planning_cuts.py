@@ -85,16 +85,16 @@ def test_no_cut_that_is_fast_enough_is_more_even(
         return [one for one in every if cuts.step(one, rows, loads) <= limit < np.inf]
 
     # What takes as long as it may is on either side by rounding.
-    found = cuts.evenest(rows, loads, sizes, most * (1 + 1e-9))
+    cut = cuts.evenest(rows, loads, sizes, most * (1 + 1e-9))
     if not fast(most * (1 + 2e-9)):
-        assert found is None
+        assert cut is None
         return
-    assert found is not None
-    assert largest(found) <= min(map(largest, fast(most)))
-    even = [one for one in fast(most * (1 + 2e-9)) if largest(one) <= largest(found)]
-    fastest = min(cuts.step(one, rows, loads) for one in even if largest(one) == largest(found))
-    assert not any(largest(one) < largest(found) for one in even)
-    assert cuts.step(found, rows, loads) == pytest.approx(fastest, rel=1e-9, abs=1e-9)
+    assert cut is not None
+    assert largest(cut) <= min(map(largest, fast(most)))
+    even = [one for one in fast(most * (1 + 2e-9)) if largest(one) <= largest(cut)]
+    fastest = min(cuts.step(one, rows, loads) for one in even if largest(one) == largest(cut))
+    assert not any(largest(one) < largest(cut) for one in even)
+    assert cuts.step(cut, rows, loads) == pytest.approx(fastest, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize(("third", "end"), [(0.1, 2), (2.0, 3)])
@@ -109,19 +109,19 @@ def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float,
         cluster=devices.Cluster(processes=2),
         ways_of=lambda _: [ways.REPLICATED] * 4,
     )
-    made = choose.plan_for(subject, settings.Wanted(mesh={"stage": 2}, microbatches=8))
-    assert made.ends == (end,)
-    other = made.alternatives[0]
+    split_plan = choose.plan_for(subject, settings.Wanted(mesh={"stage": 2}, microbatches=8))
+    assert split_plan.ends == (end,)
+    other = split_plan.alternatives[0]
     assert other.step_seconds is not None
-    is_faster = other.step_seconds < made.step_seconds
+    is_faster = other.step_seconds < split_plan.step_seconds
     assert is_faster == (end == 2)
-    assert ("divides the weights less evenly" in " ".join(made.reasons)) == is_faster
+    assert ("divides the weights less evenly" in " ".join(split_plan.reasons)) == is_faster
 
 
 @given(planned_graphs.branched())
 def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> None:
     model = planned_graphs.of(before, {})
-    made = blocks.condense(model, [1.0] * len(before), len(before))
+    block_graph = blocks.condense(model, [1.0] * len(before), len(before))
     expected = {
         bits
         for bits in range(1 << len(before))
@@ -132,8 +132,8 @@ def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> N
             for one in taken
         )
     }
-    assert set(blocks.downsets(made)) == expected
-    some = blocks.some_downsets(made, 6)
+    assert set(blocks.downsets(block_graph)) == expected
+    some = blocks.some_downsets(block_graph, 6)
     assert set(some) <= expected
     assert (some[0], some[-1]) == (0, (1 << len(before)) - 1)
 
@@ -143,18 +143,18 @@ def test_blocks_hold_each_node_once_and_can_run_in_order(
     before: list[list[int]], most: int
 ) -> None:
     model = planned_graphs.of(before, {})
-    made = blocks.condense(model, [1.0] * len(before), most)
-    assert sorted(itertools.chain.from_iterable(one.nodes for one in made)) == list(
+    block_graph = blocks.condense(model, [1.0] * len(before), most)
+    assert sorted(itertools.chain.from_iterable(one.nodes for one in block_graph)) == list(
         range(len(before))
     )
-    home = {node: place for place, one in enumerate(made) for node in one.nodes}
+    home = {node: place for place, one in enumerate(block_graph) for node in one.nodes}
     for node, taken in enumerate(before):
         for one in taken:
             assert home[one] <= home[node]
             if home[one] != home[node]:
-                assert made[home[node]].before >> home[one] & 1
+                assert block_graph[home[node]].before >> home[one] & 1
     if before == planned_graphs.chain(len(before)):
-        assert len(made) == min(most, len(before))
+        assert len(block_graph) == min(most, len(before))
 
 
 @given(planned_graphs.branched(7), st.data())
@@ -173,16 +173,20 @@ def test_stages_have_work_and_all_of_what_belongs_together(
     )
     groups = st.sets(st.sampled_from(places), min_size=2, max_size=3)
     together = [tuple(sorted(one)) for one in data.draw(st.lists(groups, max_size=2))]
-    made = blocks.condense(model, [1.0] * len(places), data.draw(st.integers(2, len(places))))
-    downsets = blocks.downsets(made)
-    member = np.array([[one >> place & 1 for place in range(len(made))] for one in downsets], float)
-    found = allowed.stages(model, made, together, member)
+    block_graph = blocks.condense(
+        model, [1.0] * len(places), data.draw(st.integers(2, len(places)))
+    )
+    downsets = blocks.downsets(block_graph)
+    member = np.array(
+        [[one >> place & 1 for place in range(len(block_graph))] for one in downsets], float
+    )
+    places_allowed = allowed.stages(model, block_graph, together, member)
     chains = {0: 0}
     for second, later in enumerate(downsets):
         for first, earlier in enumerate(downsets):
             nodes = {
                 node
-                for place, one in enumerate(made)
+                for place, one in enumerate(block_graph)
                 if (later & ~earlier) >> place & 1
                 for node in one.nodes
             }
@@ -191,10 +195,10 @@ def test_stages_have_work_and_all_of_what_belongs_together(
                 and not all(is_mask[node] for node in nodes)
                 and all(nodes.isdisjoint(group) or nodes >= set(group) for group in together)
             )
-            assert found[first, second] == expected
+            assert places_allowed[first, second] == expected
             if expected and first in chains:
                 chains[second] = max(chains.get(second, 0), chains[first] + 1)
-    assert allowed.most(found) == chains[len(downsets) - 1]
+    assert allowed.most(places_allowed) == chains[len(downsets) - 1]
 
 
 def setting_of(draw: Callable[..., Any], count: int) -> settings.Setting:
@@ -228,21 +232,21 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     def step(ends: tuple[int, ...]) -> float:
         bounds = [0, *ends, count]
         each = []
-        held = []
+        ends_of_stages = []
         for low, high in itertools.pairwise(bounds):
-            own = 3 * sum(took[low:high]) * setting.examples
+            step_seconds = 3 * sum(took[low:high]) * setting.examples
             for end in (low, high):
                 if 0 < end < count:
-                    own += 2 * (0.01 + sizes[end - 1] * setting.examples / 100.0)
-            each.append(own)
+                    step_seconds += 2 * (0.01 + sizes[end - 1] * setting.examples / 100.0)
+            each.append(step_seconds)
             weights = 16 * ((low == 0) or (high == count))
             changed = cluster.device.update
             update = 7 * weights / changed.bandwidth + bool(weights) * changed.weight_seconds
             update += 2 * 2 * (setting.mesh.size - 1) * 0.01  # numbers, over all ranks
             if setting.mesh.data > 1:
                 update += 2 * 0.01 + weights / 100.0
-            held.append((setting.microbatches - 1) * own + update)
-        return sum(each) + max(held)
+            ends_of_stages.append((setting.microbatches - 1) * step_seconds + update)
+        return sum(each) + max(ends_of_stages)
 
     least = min(step(one) for one in itertools.combinations(range(1, count), len(rows) - 1))
     assert cuts.step(path, rows, loads) == pytest.approx(least, rel=1e-6)
@@ -267,11 +271,12 @@ def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
     assert path is not None
 
     def step(one: tuple[int, ...]) -> float:
-        made = predict.predict(model, known, one, setting, cluster).stages
+        stage_costs = predict.predict(model, known, one, setting, cluster).stages
         each = [
-            stage.forward_seconds + stage.backward_seconds + stage.message_seconds for stage in made
+            stage.forward_seconds + stage.backward_seconds + stage.message_seconds
+            for stage in stage_costs
         ]
-        ends = [stage.update_seconds for stage in made]
+        ends = [stage.update_seconds for stage in stage_costs]
         count = setting.microbatches - 1
         return sum(each) + max(count * row + end for row, end in zip(each, ends, strict=True))
 

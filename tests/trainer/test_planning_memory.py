@@ -55,8 +55,8 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     bare = skeleton.build(module, 0)
     recorded = recording.record(bare)
     subject = subjects.of(recorded, optimizer(), devices.Cluster())
-    wanted = settings.Wanted(mesh={}, microbatches=1, batch=rows)
-    planned = choose.plan_for(subject, wanted).stages[0].holds.peak
+    constraints = settings.Wanted(mesh={}, microbatches=1, batch=rows)
+    planned = choose.plan_for(subject, constraints).stages[0].holds.peak
     (first,), (last,) = recorded.inputs, recorded.outputs
     given, expected = (
         np.zeros(
@@ -74,12 +74,12 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     own = engine.build(module, bare, divided, {0: ranks.DEVICES[0]}, examples)
     step = steps.TrainStep(module, own, examples.spec, rows)
     step(0, batch, frozenset())
-    found = []
+    peak_bytes = []
     for number in range(1, 6):
         tf.config.experimental.reset_memory_stats("CPU:0")
         step(number, batch, frozenset())
-        found.append(taken()["peak"] - idle)
-    return planned, statistics.median(found)
+        peak_bytes.append(taken()["peak"] - idle)
+    return planned, statistics.median(peak_bytes)
 
 
 @pytest.mark.parametrize("name", repeats.some(MODELS, ["dense", "convolutions", "lstm"]))

@@ -45,8 +45,8 @@ def draws() -> Draws:
     ]
 
 
-def train(given: Any) -> Any:
-    return tfparallel_trainer.fit(given, X, Y, batch_size=8, epochs=1, verbose=0).model
+def train(layer: Any) -> Any:
+    return tfparallel_trainer.fit(layer, X, Y, batch_size=8, epochs=1, verbose=0).model
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -59,11 +59,11 @@ def test_trials_of_a_random_search_differ(
     drawn, first = [], []
     for _ in range(3):
         drawn.append(draws())
-        given = model()
+        searched = model()
         if not by_function:
-            given.build((None, 5))
-            first.append(given.get_weights())
-        train(model if by_function else given)
+            searched.build((None, 5))
+            first.append(searched.get_weights())
+        train(model if by_function else searched)
     for numbers in zip(*drawn, strict=True):
         assert len(set(numbers)) == 3, drawn
     assert len({weights[0].tobytes() for weights in first}) == len(first)

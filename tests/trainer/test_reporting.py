@@ -38,9 +38,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(reporting, "time", types.SimpleNamespace(monotonic=made.monotonic))
-    return made
+    test_clock = Clock()
+    monkeypatch.setattr(reporting, "time", types.SimpleNamespace(monotonic=test_clock.monotonic))
+    return test_clock
 
 
 def test_a_resumed_run_tells_its_own_pace(clock: Clock) -> None:

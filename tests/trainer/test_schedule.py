@@ -14,7 +14,7 @@ from tfparallel_trainer.step import train
 
 
 @pytest.mark.parametrize(
-    ("given", "steps"),
+    ("fields", "steps"),
     [
         ({}, 100),
         ({"everySteps": 7}, 7),
@@ -23,41 +23,41 @@ from tfparallel_trainer.step import train
     ],
 )
 def test_steps_and_minutes_stand_beside_each_other(
-    given: dict[str, int], steps: int | None
+    fields: dict[str, int], steps: int | None
 ) -> None:
-    spec = job_file.Checkpoint.model_validate({"claim": "c", **given})
+    spec = job_file.Checkpoint.model_validate({"claim": "c", **fields})
     now = iter([0.0, 119.0, 120.0, 130.0, 131.0])
-    found = schedule.Schedule(spec, True, lambda: next(now))
-    assert [step for step in range(1, 201) if found.due_after(step)] == [
+    checkpoint_schedule = schedule.Schedule(spec, True, lambda: next(now))
+    assert [step for step in range(1, 201) if checkpoint_schedule.due_after(step)] == [
         step for step in range(1, 201) if steps is not None and step % steps == 0
     ]
-    if "everyMinutes" not in given:
-        assert not found.due_by_clock
+    if "everyMinutes" not in fields:
+        assert not checkpoint_schedule.due_by_clock
         return
-    assert [found.due_by_clock, found.due_by_clock] == [False, True]
-    found.saved()
-    assert not found.due_by_clock
+    assert [checkpoint_schedule.due_by_clock, checkpoint_schedule.due_by_clock] == [False, True]
+    checkpoint_schedule.saved()
+    assert not checkpoint_schedule.due_by_clock
     assert not schedule.Schedule(spec, False, itertools.count(0, 1000).__next__).due_by_clock
 
 
 def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
     data = normalised.examples()
-    made = ranks.module(normalised.build, normalised.compile_model)
-    replicas = ranks.build(made, data, 2)
+    user_module = ranks.module(normalised.build, normalised.compile_model)
+    replicas = ranks.build(user_module, data, 2)
     saved: list[int] = []
     spec = job_file.TrainerSpec.model_validate(
         {"epochs": 1, "globalBatchSize": 3, "checkpoint": {"claim": "c", "everyMinutes": 1}}
     )
-    given = ranks.feed_of(data, 2, 3)
+    feed = ranks.feed_of(data, 2, 3)
     # 25 s pass from one look to the next; the clock is looked at once a step and after a save.
     clock: Iterator[int] = itertools.count(0, 25)
     out = console.Console("test")
     training.Training(
         training.Parts(
             spec=spec,
-            training=given,
+            training=feed,
             engine=engine.Synchronous(
-                replicas, train.TrainStep(made, replicas, given.spec), None, None
+                replicas, train.TrainStep(user_module, replicas, feed.spec), None, None
             ),
             reporter=reporting.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
             termination=termination.Termination(lambda: None, 30),

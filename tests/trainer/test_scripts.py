@@ -13,9 +13,9 @@ from tfparallel_trainer.scripts import explanation
 
 
 def caught(call: Any) -> BaseException:
-    with pytest.raises(Exception) as found:  # whatever Keras raises
+    with pytest.raises(Exception) as raised_error:  # whatever Keras raises
         call()
-    return found.value
+    return raised_error.value
 
 
 def test_an_error_of_fit_on_a_model_of_its_own_process_is_not_explained() -> None:
@@ -37,10 +37,10 @@ def test_an_error_of_fit_on_a_model_of_its_own_process_is_not_explained() -> Non
     ],
 )
 def test_each_call_has_its_remedy(method: str, strategy: str, said: str) -> None:
-    told = explanation.explain(explanation.Call(method, strategy, "gone.py", 3))
-    assert f"Keras 3 cannot {method} under {strategy}" in told
-    assert "gone.py, line 3" in told
-    assert said in told
+    text = explanation.explain(explanation.Call(method, strategy, "gone.py", 3))
+    assert f"Keras 3 cannot {method} under {strategy}" in text
+    assert "gone.py, line 3" in text
+    assert said in text
 
 
 SCRIPT = """

@@ -86,12 +86,12 @@ def test_a_batch_changes_no_variable() -> None:
     )
     x = np.random.default_rng(0).normal(size=(10, 6)).astype("float32")
     part = (x, np.arange(10) % 3, None)
-    own = replica.build(module, shape.Mesh(), 0, "", 0, part)
+    rank_replica = replica.build(module, shape.Mesh(), 0, "", 0, part)
     before = [variable.numpy() for variable in model.variables]
 
     @tf.function(autograph=False)
     def run(step: tf.Tensor) -> Any:
-        outcome = train.of_batch(own, part, step)
+        outcome = train.of_batch(rank_replica, part, step)
         values = [value for _, value in outcome.apart.statistics]
         return outcome.loss, outcome.gradients, outcome.apart.contributions, values
 
@@ -105,7 +105,7 @@ def test_a_batch_changes_no_variable() -> None:
 
     @tf.function(autograph=False)
     def expected() -> Any:
-        with own.drawing(tf.constant(4, tf.int64)):
+        with rank_replica.drawing(tf.constant(4, tf.int64)):
             return model.compute_loss(part[0], part[1], model(x, training=True))
 
     assert float(first[0]) == pytest.approx(float(expected()), rel=1e-6)
@@ -114,9 +114,9 @@ def test_a_batch_changes_no_variable() -> None:
 class Others(keras.layers.Layer):
     """Two steps of others are applied while a step is computed."""
 
-    def __init__(self, made: tf.Variable) -> None:
+    def __init__(self, variable: tf.Variable) -> None:
         super().__init__()
-        self.steps_made = made
+        self.steps_made = variable
 
     def call(self, x: Any, training: bool = False) -> Any:
         if training:
@@ -129,22 +129,24 @@ def test_a_gradient_that_is_older_than_the_bound_is_dropped(
     bound: int | None, *, applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "_worker", lambda: tf.constant(0, tf.int64))
-    made = tf.Variable(0, dtype=tf.int64, trainable=False)
-    model = keras.Sequential([keras.Input((2,)), Others(made), keras.layers.Dense(1)])
+    updates = tf.Variable(0, dtype=tf.int64, trainable=False)
+    model = keras.Sequential([keras.Input((2,)), Others(updates), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     module = user.Module(
         pathlib.Path("model.py"), {"build_model": lambda: model, "training_data": lambda: None}
     )
     part = (np.ones((4, 2), "float32"), np.ones((4, 1), "float32"), None)
-    own = replica.build(module, shape.Mesh(), 0, "", 0, part)
+    rank_replica = replica.build(module, shape.Mesh(), 0, "", 0, part)
     before = model.get_weights()
     spec = nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), part)
-    traced = steps.Steps(tf.distribute.get_strategy(), module, own, made, bound).training(spec)
+    traced = steps.Steps(
+        tf.distribute.get_strategy(), module, rank_replica, updates, bound
+    ).training(spec)
     leaves = [tf.constant(leaf) for leaf in nest.leaves(part)]
     vector = traced(tf.constant(7, tf.int64), leaves).numpy()
-    result = steps.Result.of(vector, len(own.terms))
+    result = steps.Result.of(vector, len(rank_replica.terms))
     assert (result.staleness, result.applied) == (2, applied)
-    assert int(made) == 2 + applied
+    assert int(updates) == 2 + applied
     changed = [
         not np.array_equal(one, two) for one, two in zip(before, model.get_weights(), strict=True)
     ]

@@ -77,12 +77,12 @@ def content(shape: Sequence[int], add: float = 0.0) -> Any:
 
 def parts(shape: Sequence[int], division: Division) -> list[shard.Part]:
     """All parts of a variable, the last axis fastest."""
-    found: list[shard.Part] = [()]
+    result: list[shard.Part] = [()]
     for length, starts in zip(shape, division, strict=True):
         ends = [*starts[1:], length]
         cuts = [slice(low, high) for low, high in zip(starts, ends, strict=True)]
-        found = [(*before, cut) for before in found for cut in cuts]
-    return found
+        result = [(*before, cut) for before in result for cut in cuts]
+    return result
 
 
 Divided = dict[str, tuple[tuple[int, ...], Division]]
@@ -98,19 +98,19 @@ def states(wholes: Divided, processes: int, add: float | None) -> list[shard.Sta
             if number == len(ranks):
                 ranks.append({})
             variable = keras.Variable(value[part])
-            made = shard.Shard(variable=variable, shape=shape, part=part, label=f"a {key}")
-            ranks[number][key] = made
+            state = shard.Shard(variable=variable, shape=shape, part=part, label=f"a {key}")
+            ranks[number][key] = state
     described = {key: shard.Whole(shape, f"a {key}") for key, (shape, _) in wholes.items()}
     return [shard.State(ranks[me::processes], described) for me in range(processes)]
 
 
 @st.composite
 def divided(draw: st.DrawFn, shape: tuple[int, ...]) -> Division:
-    found = []
+    parts_of_ranks = []
     for length in shape:
         inner = draw(st.sets(st.integers(1, length - 1), max_size=2)) if length > 1 else set()
-        found.append((0, *sorted(inner)))
-    return tuple(found)
+        parts_of_ranks.append((0, *sorted(inner)))
+    return tuple(parts_of_ranks)
 
 
 @st.composite
@@ -134,12 +134,14 @@ def test_what_is_saved_divided_is_restored_divided_otherwise(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(values, "BLOCK_BYTES", block)
         given_states = states(before, writers, add=0.5)
-        saved = Processes(writers, folder).run(lambda me, own: own.save(given_states[me], at(7)))
+        saved = Processes(writers, folder).run(
+            lambda me, writer: writer.save(given_states[me], at(7))
+        )
         assert saved == [None] * writers
-        found = states(after, readers, add=None)
-        restored = Processes(readers, folder).run(lambda me, own: own.restore(found[me]))
+        loaded = states(after, readers, add=None)
+        restored = Processes(readers, folder).run(lambda me, writer: writer.restore(loaded[me]))
     assert restored == [at(7)] * readers
-    for state in found:
+    for state in loaded:
         for key, one in state.each():
             expected = content(after[key][0], 0.5)[one.part]
             np.testing.assert_array_equal(one.variable.value.numpy(), expected)
@@ -151,14 +153,14 @@ HALVES: Divided = {"kernel": ((8, 6), ((0, 4), (0,))), "bias": ((6,), ((0, 3),))
 
 def save(folder: pathlib.Path, step: int, count: int = 2) -> list[Any]:
     given_states = states(HALVES, count, add=float(step))
-    return Processes(count, folder).run(lambda me, own: own.save(given_states[me], at(step)))
+    return Processes(count, folder).run(lambda me, writer: writer.save(given_states[me], at(step)))
 
 
 def restore(processes: Processes, count: int) -> tuple[list[Any], Any]:
-    found = states(HALVES, count, add=None)
-    results = processes.run(lambda me, own: own.restore(found[me]))
+    restored = states(HALVES, count, add=None)
+    results = processes.run(lambda me, writer: writer.restore(restored[me]))
     whole = np.zeros((8, 6), "float32")
-    for state in found:
+    for state in restored:
         for key, one in state.each():
             if key == "kernel":
                 whole[one.part] = one.variable.value.numpy()
@@ -196,13 +198,13 @@ def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
     assert save(tmp_path, 1) == [None, None]
     given_states = states(HALVES, 2, add=2.0)
 
-    def work(me: int, own: store.Store) -> None:
+    def work(me: int, writer: store.Store) -> None:
         if me == 1:  # a folder where its file should be
             taken = owner.find(folders.Folder(tmp_path))
             assert taken is not None
-            draft = tmp_path / f".writing-{own.attempt:06}-{taken.process}-1-{store.name(2)}"
+            draft = tmp_path / f".writing-{writer.attempt:06}-{taken.process}-1-{store.name(2)}"
             (draft / "part-00001.bin").mkdir(parents=True)
-        own.save(given_states[me], at(2))
+        writer.save(given_states[me], at(2))
 
     chief, worker = Processes(2, tmp_path).run(work)
     assert isinstance(worker, errors.StorageError)
@@ -216,11 +218,11 @@ def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
 def test_a_slow_process_is_waited_for(tmp_path: pathlib.Path) -> None:
     given_states = states(HALVES, 2, add=1.0)
 
-    def work(me: int, own: store.Store) -> bool:
+    def work(me: int, writer: store.Store) -> bool:
         if me == 1:
             time.sleep(0.5)
             assert not store.checkpoints(folders.Folder(tmp_path))
-        own.save(given_states[me], at(1))
+        writer.save(given_states[me], at(1))
         return (tmp_path / "step-0000000001" / "index.json").is_file()
 
     assert Processes(2, tmp_path).run(work) == [True, True]
@@ -248,7 +250,7 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
 
 
 def test_processes_that_share_no_folder_are_told(tmp_path: pathlib.Path) -> None:
-    results = Processes(2, tmp_path / "one", tmp_path / "other").run(lambda me, own: None)
+    results = Processes(2, tmp_path / "one", tmp_path / "other").run(lambda me, writer: None)
     assert all(isinstance(one, errors.BadConfigurationError) for one in results)
     assert "worker-1 does not see what worker-0 writes" in str(results[0])
 
@@ -257,11 +259,11 @@ def test_variables_of_a_strategy_are_saved_and_restored(tmp_path: pathlib.Path) 
     devices = ["/device:CPU:0", "/device:CPU:1"]
     with tf.distribute.MirroredStrategy(devices).scope():
         saved = {"kernel": keras.Variable(content((9, 2))), "count": keras.Variable(3)}
-        found = {"kernel": keras.Variable(np.zeros((9, 2))), "count": keras.Variable(0)}
+        variables = {"kernel": keras.Variable(np.zeros((9, 2))), "count": keras.Variable(0)}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(values, "BLOCK_BYTES", 16)
         checkpoints.opened(tmp_path).save(shard.undivided(saved), at(1))
-        assert checkpoints.opened(tmp_path).restore(shard.undivided(found)) == at(1)
-    for replica in found["kernel"].value.values:
-        np.testing.assert_array_equal(replica.numpy(), content((9, 2)))
-    assert found["count"].value.numpy() == 3
+        assert checkpoints.opened(tmp_path).restore(shard.undivided(variables)) == at(1)
+    for copy in variables["kernel"].value.values:
+        np.testing.assert_array_equal(copy.numpy(), content((9, 2)))
+    assert variables["count"].value.numpy() == 3

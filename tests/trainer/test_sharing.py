@@ -48,10 +48,10 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes = []
     add_up = collectives.Communicator.sum
 
-    def counted(own: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
-        if own.index == 0:
+    def counted(communicator: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
+        if communicator.index == 0:
             sizes.append(tensor.shape.num_elements() * tensor.dtype.size)
-        return add_up(own, tensor)
+        return add_up(communicator, tensor)
 
     monkeypatch.setattr(collectives.Communicator, "sum", counted)
     return sizes

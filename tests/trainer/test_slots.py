@@ -32,50 +32,50 @@ BUILDERS = {
 def weights() -> dict[str, Any]:
     """Two of them have one path, which Keras allows."""
     shapes = {"model/0/0": (4, 6), "model/0/1": (6,), "model/1/0": (4, 6), "model/2/0": (8, 2, 4)}
-    made = {}
+    variables = {}
     for key, shape in shapes.items():
         with keras.name_scope("dense"):
-            made[key] = keras.Variable(np.zeros(shape), name=f"of_{len(shape)}_axes")
-    return made
+            variables[key] = keras.Variable(np.zeros(shape), name=f"of_{len(shape)}_axes")
+    return variables
 
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_each_slot_has_the_shape_that_its_weight_and_axes_say(name: str) -> None:
-    optimizer, given = BUILDERS[name](), weights()
-    found = slots.of(optimizer, given)
-    optimizer.build(list(given.values()))
-    assert len(found) == len(optimizer.variables)
-    for slot, variable in zip(found, optimizer.variables, strict=True):
-        of_weight = () if slot.weight is None else given[slot.weight].shape
+    optimizer, model_weights = BUILDERS[name](), weights()
+    optimizer_slots = slots.of(optimizer, model_weights)
+    optimizer.build(list(model_weights.values()))
+    assert len(optimizer_slots) == len(optimizer.variables)
+    for slot, variable in zip(optimizer_slots, optimizer.variables, strict=True):
+        of_weight = () if slot.weight is None else model_weights[slot.weight].shape
         assert tuple(of_weight[axis] for axis in slot.axes) == tuple(variable.shape)
-    assert {slot.weight for slot in found} >= set(given)
-    assert len(set(found)) == len(keys.of(keras.Sequential([]), optimizer))
+    assert {slot.weight for slot in optimizer_slots} >= set(model_weights)
+    assert len(set(optimizer_slots)) == len(keys.of(keras.Sequential([]), optimizer))
 
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str) -> None:
-    given = weights()
+    model_weights = weights()
     optimizer = BUILDERS[name]()
     whole = type(optimizer).from_config(optimizer.get_config())
-    whole.build(list(given.values()))
-    named = slots.keys_of(slots.of(whole, given))
+    whole.build(list(model_weights.values()))
+    named = slots.keys_of(slots.of(whole, model_weights))
     some = {
         key: shard.Shard(
-            variable=keras.Variable(np.zeros((2, *given[key].shape[1:])), name="half"),
-            shape=tuple(given[key].shape),
+            variable=keras.Variable(np.zeros((2, *model_weights[key].shape[1:])), name="half"),
+            shape=tuple(model_weights[key].shape),
             part=(slice(2, 4),),
             label=key,
         )
         for key in ("model/2/0", "model/0/1", "model/1/0")
     }
     optimizer.build([one.variable for one in some.values()])
-    found = slots.shards(optimizer, some, named, writes_counters=False)
-    assert len(found) == len({id(one) for one in optimizer.variables})
-    for key, one in found.items():
+    optimizer_slots = slots.shards(optimizer, some, named, writes_counters=False)
+    assert len(optimizer_slots) == len({id(one) for one in optimizer.variables})
+    for key, one in optimizer_slots.items():
         there = whole.variables[int(key.removeprefix("optimizer/"))]
         assert one.shape == tuple(there.shape)
         assert one.box.shape == tuple(one.variable.shape)
-    counters = [one for one in found.values() if one.variable.path.endswith("iteration")]
+    counters = [one for one in optimizer_slots.values() if one.variable.path.endswith("iteration")]
     assert counters
     assert not any(one.writes for one in counters)
 

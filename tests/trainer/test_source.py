@@ -158,9 +158,9 @@ def test_what_pip_says_tells_a_server_that_is_away_from_a_wrong_requirement(
     file = tmp_path / "requirements.txt"
     file.touch()
     monkeypatch.setattr(source, "_run", lambda *_: said)  # no index breaks on demand
-    with pytest.raises(kind, match=r"requirements\.txt: ") as found:
+    with pytest.raises(kind, match=r"requirements\.txt: ") as caught:
         source.install(file, tmp_path, console.Console("", quiet=True))
-    assert sentence in str(found.value)
+    assert sentence in str(caught.value)
 
 
 def install(folder: pathlib.Path) -> tuple[exits.Exit, str]:
@@ -177,9 +177,9 @@ def test_packages_are_installed_beside_those_that_are_there(tmp_path: pathlib.Pa
     requirements = tmp_path / "source/requirements.txt"
     requirements.write_text("--no-index\n--find-links wheels\naddon\n")
     assert install(tmp_path) == (exits.Exit.DONE, "")
-    found = {path.name for path in (tmp_path / "packages").iterdir()}
-    assert {"addon.py", "addon-1.0.dist-info"} <= found
-    assert not any(name.startswith("pydantic") for name in found)
+    names = {path.name for path in (tmp_path / "packages").iterdir()}
+    assert {"addon.py", "addon-1.0.dist-info"} <= names
+    assert not any(name.startswith("pydantic") for name in names)
     requirements.write_text("--no-index\n--find-links wheels\ngreedy\n")
     code, reason = install(tmp_path)
     assert code is exits.Exit.BAD_CONFIGURATION

@@ -34,7 +34,7 @@ def opened(
     *,
     evaluation: bool = False,
 ) -> feed.Feed:
-    made = user.Module(
+    user_module = user.Module(
         pathlib.Path(__file__), {"training_data": function, "evaluation_data": function}
     )
     request = source.Request(
@@ -44,7 +44,11 @@ def opened(
         division=division,
         endless_allowed=False,
     )
-    return source.evaluation(made, request) if evaluation else source.training(made, request)
+    return (
+        source.evaluation(user_module, request)
+        if evaluation
+        else source.training(user_module, request)
+    )
 
 
 def noisy(x: Any, y: Any, seed: Any) -> Any:
@@ -87,8 +91,8 @@ def write(path: pathlib.Path, rows: list[int]) -> None:
             writer.write(str(row))
 
 
-def division(batch: int, count: int, own: tuple[int, ...] | None = None) -> feed.Division:
-    return feed.Division(batch_size=batch, ranks=count, own=own or tuple(range(count)))
+def division(batch: int, count: int, places: tuple[int, ...] | None = None) -> feed.Division:
+    return feed.Division(batch_size=batch, ranks=count, own=places or tuple(range(count)))
 
 
 def joined(parts: list[Any]) -> list[tuple[float, ...]]:
@@ -128,16 +132,16 @@ def test_each_example_once_whatever_the_ranks(
 
 @pytest.mark.parametrize("name", ["mapped", "records"])
 def test_the_order_is_that_of_arrays(name: str, folder: pathlib.Path) -> None:
-    made = opened(MAKERS[name](29, folder), division(8, 2), seed=5)
-    rows = [row for one in made.epoch(2, 0) for row in joined(one.parts)]
+    stream = opened(MAKERS[name](29, folder), division(8, 2), seed=5)
+    rows = [row for one in stream.epoch(2, 0) for row in joined(one.parts)]
     assert [row[0] for row in rows] == list(order.shuffled(range(29), 29, 5, 2))
-    assert made.examples == 29
+    assert stream.examples == 29
 
 
 def test_what_is_random_follows_from_seed_epoch_and_example(folder: pathlib.Path) -> None:
     def drawn(seed: int, epoch: int) -> dict[float, float]:
-        made = opened(mapped(20, folder), division(7, 2), seed)
-        return {row[0]: row[1] for one in made.epoch(epoch, 0) for row in joined(one.parts)}
+        stream = opened(mapped(20, folder), division(7, 2), seed)
+        return {row[0]: row[1] for one in stream.epoch(epoch, 0) for row in joined(one.parts)}
 
     first = drawn(1, 0)
     assert len(set(first.values())) == 20
@@ -163,20 +167,20 @@ def test_functions_follow_each_other_and_may_give_weights() -> None:
     def heavier(x: Any, y: Any, weight: Any) -> Any:
         return {"a": x}, y, weight * 10
 
-    made = opened(lambda: inputs.Arrays(x, x, x).map(weighed).map(heavier), division(4, 1))
-    (step,) = made.epoch(0, 0)
+    stream = opened(lambda: inputs.Arrays(x, x, x).map(weighed).map(heavier), division(4, 1))
+    (step,) = stream.epoch(0, 0)
     x, _, weight = step.parts[0]
     np.testing.assert_array_equal(weight, 10 * (np.asarray(x["a"]) + 1))
-    assert made.spec[0]["a"] == tf.TensorSpec((None,), tf.float64)
-    assert made.sample()[2].shape == (1,)
+    assert stream.spec[0]["a"] == tf.TensorSpec((None,), tf.float64)
+    assert stream.sample()[2].shape == (1,)
 
 
 def test_the_examples_to_evaluate_on_keep_their_order() -> None:
     x = np.arange(9)
     plain = inputs.Arrays(x, x)
     for function in (lambda: plain, lambda: plain.map(lambda x, y: (x, y))):
-        made = opened(function, division(4, 1), evaluation=True)
-        rows = [row[0] for one in made.epoch(0, 0) for row in joined(one.parts)]
+        stream = opened(function, division(4, 1), evaluation=True)
+        rows = [row[0] for one in stream.epoch(0, 0) for row in joined(one.parts)]
         assert rows == list(range(9))
 
 
@@ -310,7 +314,7 @@ def examples_of(block: str, tmp_path: pathlib.Path) -> int:
     """Count the examples that the data function of an example gives."""
     block = block.replace('"/images', f'"{tmp_path}/images')
     (tmp_path / "model.py").write_text(f"{block}\n\ndef build_model():\n    pass\n")
-    made = user.load(tmp_path, "model.py")
+    user_module = user.load(tmp_path, "model.py")
     request = source.Request(
         seed=1,
         source_dir=tmp_path,
@@ -318,7 +322,7 @@ def examples_of(block: str, tmp_path: pathlib.Path) -> int:
         division=division(2, 2),
         endless_allowed=False,
     )
-    (first, *rest) = source.training(made, request).epoch(0, 0)
+    (first, *rest) = source.training(user_module, request).epoch(0, 0)
     assert all(part is not None for part in first.parts)
     return sum(one.examples for one in (first, *rest))
 
@@ -362,11 +366,11 @@ def test_records_on_two_and_then_three_processes_equal_one(
 def write_features(path: pathlib.Path, columns: dict[str, Any]) -> None:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for row in zip(*columns.values(), strict=True):
-            found = {
+            feature = {
                 name: tf.train.Feature(float_list=tf.train.FloatList(value=value))
                 for name, value in zip(columns, row, strict=True)
             }
-            features = tf.train.Features(feature=found)
+            features = tf.train.Features(feature=feature)
             writer.write(tf.train.Example(features=features).SerializeToString())
 
 

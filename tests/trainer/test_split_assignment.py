@@ -30,14 +30,14 @@ LAYERS = keras.layers
 def lay(data: st.DataObject, dims: tuple[int, ...], degrees: dict[shape.Axis, int]) -> Any:
     """Any layout of a tensor whose first dimension is the batch."""
     order = data.draw(st.permutations(range(1, len(dims))))
-    found = layout.whole(len(dims))
+    result = layout.whole(len(dims))
     for axis, dimension in zip(layout.AXES, order, strict=False):
         ranks, size = degrees[axis], dims[dimension]
         if ranks > 1 and data.draw(st.booleans()):
             extra = data.draw(st.integers(0, size - ranks))
             sizes = (1 + extra, *(1,) * (ranks - 2), size - extra - ranks + 1)
-            found = found.put(dimension, layout.Cut(axis, sizes))
-    return found
+            result = result.put(dimension, layout.Cut(axis, sizes))
+    return result
 
 
 @settings(max_examples=settings().max_examples // 4, deadline=None)
@@ -57,23 +57,25 @@ def test_resharding_keeps_the_tensor_and_its_gradient(
     members = split_group.ranks(degrees)
 
     def run(member: split_group.Rank) -> Any:
-        own = whole[before.part(member.place)]
+        part = whole[before.part(member.place)]
         with tf.GradientTape() as tape:
-            tape.watch(own)
-            made = resharding.change(own, before, after, member.groups)
+            tape.watch(part)
+            resharded = resharding.change(part, before, after, member.groups)
         if dtype == "bool":
-            return made, made
+            return resharded, resharded
         seed = upstream[after.part(member.place)]
-        return made, tape.gradient(made, own, output_gradients=seed)
+        return resharded, tape.gradient(resharded, part, output_gradients=seed)
 
-    for member, (made, gradient) in zip(members, split_group.together(members, run), strict=True):
-        np.testing.assert_array_equal(made, whole[after.part(member.place)])
+    for member, (resharded, gradient) in zip(
+        members, split_group.together(members, run), strict=True
+    ):
+        np.testing.assert_array_equal(resharded, whole[after.part(member.place)])
         if dtype != "bool":
             np.testing.assert_array_equal(gradient, upstream[before.part(member.place)])
     costs = resharding.traffic_of(dims, dtype, before, after, dtype != "bool")
     total = sum(traffic.brought(costs, 1).values())
-    found = {member.brought() for member in members}
-    assert found == {total} if degrees[SPATIAL] == 1 else max(found) <= total
+    byte_counts = {member.brought() for member in members}
+    assert byte_counts == {total} if degrees[SPATIAL] == 1 else max(byte_counts) <= total
 
 
 BOTH = {SPATIAL: 2, TENSOR: 2}
@@ -163,22 +165,22 @@ def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
     ],
 )
 def test_wishes_that_cannot_be_granted_are_refused(wishes: dict[str, str], words: str) -> None:
-    made = recording.record(mlp())
+    model_graph = recording.record(mlp())
     with pytest.raises(errors.BadConfigurationError, match=words):
-        assignment.assign(made, {TENSOR: 5}, wishes)
+        assignment.assign(model_graph, {TENSOR: 5}, wishes)
 
 
 def test_wishes_need_ranks() -> None:
-    made = recording.record(mlp())
+    model_graph = recording.record(mlp())
     with pytest.raises(errors.BadConfigurationError, match=r"row while mesh.tensor is 1: give"):
-        assignment.assign(made, {TENSOR: 1}, {"wide": "row"})
-    plan = assignment.assign(made, {TENSOR: 1})
+        assignment.assign(model_graph, {TENSOR: 1}, {"wide": "row"})
+    plan = assignment.assign(model_graph, {TENSOR: 1})
     assert {choice.way for choice in plan.choices} == {registry.REPLICATED}
     assert plan.replicated() == []
 
 
 def test_what_is_asked_to_be_whole_is() -> None:
-    made = recording.record(mlp())
-    plan = assignment.assign(made, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
+    model_graph = recording.record(mlp())
+    plan = assignment.assign(model_graph, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
     assert [choice.way for choice in plan.choices[1:]] == ["replicated", "row"]
     assert "wide is replicated: this was asked for." in plan.replicated()

@@ -80,10 +80,10 @@ def test_they_lead_to_the_weights_of_one_process(
     assert list((run.output / "board" / "train").iterdir())
 
 
-def divided(given: list[Any]) -> callbacks.Divided:
+def divided(arrays: list[Any]) -> callbacks.Divided:
     functions = cases.CASES[0].functions(synchronized=False)
-    own, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
-    return callbacks.Divided(own, upkeep.Upkeep(own), given)
+    split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
+    return callbacks.Divided(split_replicas, upkeep.Upkeep(split_replicas), arrays)
 
 
 class Peeking(keras.callbacks.Callback):

@@ -16,13 +16,15 @@ def graphs(draw: st.DrawFn) -> graph.Graph:
     nodes = []
     for place in range(draw(st.integers(1, 8))):
         taken = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True))
-        made = tuple(range(count, count + draw(st.integers(1, 2))))
-        count += len(made)
-        nodes.append(node(place, tuple(taken), made, draw(st.sets(st.sampled_from("abcd")))))
+        outputs_of_node = tuple(range(count, count + draw(st.integers(1, 2))))
+        count += len(outputs_of_node)
+        nodes.append(
+            node(place, tuple(taken), outputs_of_node, draw(st.sets(st.sampled_from("abcd"))))
+        )
     outputs = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True))
     masks = [draw(st.none() | st.integers(0, count - 1)) for _ in outputs]
-    wanted = [*outputs, *(mask for mask in masks if mask is not None)]
-    kept = graph.needed(nodes, wanted)
+    needed = [*outputs, *(mask for mask in masks if mask is not None)]
+    kept = graph.needed(nodes, needed)
     return graph.Graph(
         nodes=kept or tuple(nodes),
         tensors=(graph.Tensor((None,), "float32"),) * count,
@@ -37,7 +39,9 @@ def graphs(draw: st.DrawFn) -> graph.Graph:
     )
 
 
-def node(place: int, taken: tuple[int, ...], made: tuple[int, ...], read: set[str]) -> graph.Node:
+def node(
+    place: int, taken: tuple[int, ...], results: tuple[int, ...], read: set[str]
+) -> graph.Node:
     return graph.Node(
         kind=graph.Kind.LAYER,
         name=f"node_{place}",
@@ -46,7 +50,7 @@ def node(place: int, taken: tuple[int, ...], made: tuple[int, ...], read: set[st
         keywords={},
         masks={},
         inputs=taken,
-        outputs=made,
+        outputs=results,
         variables=tuple(sorted(read)),
     )
 
@@ -62,10 +66,10 @@ def cuts(draw: st.DrawFn) -> tuple[graph.Graph, list[int]]:
 @given(cuts())
 def test_stages_are_the_nodes_in_order(given_cut: tuple[graph.Graph, list[int]]) -> None:
     model, ends = given_cut
-    made = stages.cut(model, ends)
-    assert len(made) == len(ends) + 1
-    assert tuple(node for stage in made for node in stage.nodes) == model.nodes
-    assert [stage.index for stage in made] == list(range(len(made)))
+    model_stages = stages.cut(model, ends)
+    assert len(model_stages) == len(ends) + 1
+    assert tuple(node for stage in model_stages for node in stage.nodes) == model.nodes
+    assert [stage.index for stage in model_stages] == list(range(len(model_stages)))
 
 
 @given(cuts())
@@ -75,33 +79,33 @@ def test_a_stage_knows_all_it_needs_and_is_sent_no_more(
     model, ends = given_cut
     for stage in stages.cut(model, ends):
         known = {*stage.inputs, *(one.tensor for one in stage.received)}
-        made: set[int] = set()
+        available: set[int] = set()
         used: set[int] = set()
         for one in stage.nodes:
-            assert set(one.inputs) <= known | made
+            assert set(one.inputs) <= known | available
             used.update(one.inputs)
-            made.update(one.outputs)
+            available.update(one.outputs)
         for output in stage.outputs:
             of_output = {output.tensor, output.tensor if output.mask is None else output.mask}
-            assert of_output <= known | made
+            assert of_output <= known | available
             used |= of_output
         assert known <= used
-        assert not known & made
-        assert {one.tensor for one in stage.sent} <= made
+        assert not known & available
+        assert {one.tensor for one in stage.sent} <= available
 
 
 @given(cuts())
 def test_what_is_sent_is_received_later_once_and_in_the_same_order(
     given_cut: tuple[graph.Graph, list[int]],
 ) -> None:
-    made = stages.cut(*given_cut)
-    sent = [one for stage in made for one in stage.sent]
-    received = [one for stage in made for one in stage.received]
+    model_stages = stages.cut(*given_cut)
+    sent = [one for stage in model_stages for one in stage.sent]
+    received = [one for stage in model_stages for one in stage.received]
     assert len(set(sent)) == len(sent)
     assert sorted(sent) == sorted(received)
     assert all(one.source < one.target for one in sent)
-    for source in made:
-        for target in made:
+    for source in model_stages:
+        for target in model_stages:
             there = [one for one in source.sent if one.target == target.index]
             assert there == [one for one in target.received if one.source == source.index]
 
@@ -111,18 +115,18 @@ def test_every_output_and_variable_has_one_stage(
     given_cut: tuple[graph.Graph, list[int]],
 ) -> None:
     model, ends = given_cut
-    made = stages.cut(model, ends)
-    outputs = [output for stage in made for output in stage.outputs]
+    model_stages = stages.cut(model, ends)
+    outputs = [output for stage in model_stages for output in stage.outputs]
     assert sorted(output.name for output in outputs) == sorted(one.name for one in model.outputs)
-    owned = [key for stage in made for key in stage.owned]
+    owned = [key for stage in model_stages for key in stage.owned]
     assert sorted(owned) == sorted(model.variables)
-    for stage in made:
+    for stage in model_stages:
         borrowed = dict(stage.borrowed)
         read = {key for one in stage.nodes for key in one.variables}
         assert read <= {*stage.owned, *borrowed}
         assert set(borrowed) <= read
         assert all(owner < stage.index for owner in borrowed.values())
-        assert all(key in made[owner].owned for key, owner in borrowed.items())
+        assert all(key in model_stages[owner].owned for key, owner in borrowed.items())
 
 
 def test_a_skip_goes_straight_to_the_stage_that_takes_it() -> None:

@@ -38,12 +38,12 @@ def module(
     return user.Module(pathlib.Path("model.py"), functions)
 
 
-def eager(given: user.Module, seed: int = 3) -> Any:
+def eager(user_module: user.Module, seed: int = 3) -> Any:
     """The unsplit model, with an optimizer whose state is not what it begins with."""
     replica.forget_names()
     keras.utils.set_random_seed(seed)
-    model = given.build_model()
-    given.compile_model(model)
+    model = user_module.build_model()
+    user_module.compile_model(model)
     model.optimizer.build(model.trainable_variables)
     random = np.random.default_rng(seed)
     for one in [*model.weights, *model.optimizer.variables]:
@@ -58,8 +58,8 @@ def shapes(wholes: Mapping[str, shard.Whole]) -> dict[str, tuple[int, ...]]:
     return {key: one.shape for key, one in wholes.items()}
 
 
-def equal(found: Sequence[Any], wanted: Sequence[Any]) -> None:
-    for here, there in zip(found, wanted, strict=True):
+def equal(actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    for here, there in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(here.value.numpy(), there.value.numpy())
 
 
@@ -98,19 +98,19 @@ def test_plain_keras_loads_the_file_and_evaluates_to_the_same_numbers(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     losses = {"kind": "mse", "size": "mae"} if name == "several" else "mse"
-    given = module(split_models.ALL[name], loss=losses)
-    model = eager(given)
-    drawn = blueprint.draw(given, seed=3)
+    user_module = module(split_models.ALL[name], loss=losses)
+    model = eager(user_module)
+    drawn = blueprint.draw(user_module, seed=3)
     everything = shard.undivided(keys.of(model, model.optimizer)).wholes
     assert shapes(drawn.wholes) == shapes(everything)
-    export.check(drawn, given)
+    export.check(drawn, user_module)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(values, "BLOCK_BYTES", 32)
         checkpoint = save(model, tmp_path / "checkpoint")
-        export.save(drawn, checkpoint, tmp_path / "model.keras", given)
+        export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
     averages.adopt(model)
     if name in NOT_LOADED:
-        loaded = eager(given, seed=8)
+        loaded = eager(user_module, seed=8)
         loaded.load_weights(tmp_path / "model.keras")
     else:
         loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -133,40 +133,42 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_state_of_any_optimizer_is_in_the_file(tmp_path: pathlib.Path, name: str) -> None:
-    given = module(split_models.skips, OPTIMIZERS[name])
-    model = eager(given)
-    drawn = blueprint.draw(given, seed=3)
+    user_module = module(split_models.skips, OPTIMIZERS[name])
+    model = eager(user_module)
+    drawn = blueprint.draw(user_module, seed=3)
     checkpoint = save(model, tmp_path / "checkpoint")
-    export.save(drawn, checkpoint, tmp_path / "model.keras", given)
+    export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     equal(loaded.weights, model.weights)
     equal(loaded.optimizer.variables, model.optimizer.variables)
 
 
 def test_a_damaged_checkpoint_is_not_exported(tmp_path: pathlib.Path) -> None:
-    given = module(split_models.skips)
-    checkpoint = save(eager(given), tmp_path / "checkpoint")
+    user_module = module(split_models.skips)
+    checkpoint = save(eager(user_module), tmp_path / "checkpoint")
     (checkpoint.path / "part-00001.bin").write_bytes(b"")
     with pytest.raises(errors.StorageError, match=r"part-00001.bin is damaged"):
-        export.save(blueprint.draw(given, 3), checkpoint, tmp_path / "model.keras", given)
+        export.save(
+            blueprint.draw(user_module, 3), checkpoint, tmp_path / "model.keras", user_module
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_a_model_for_serving_is_written_where_it_fits(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = module(split_models.skips)
-    model = eager(given)
-    drawn = blueprint.draw(given, seed=3)
+    user_module = module(split_models.skips)
+    model = eager(user_module)
+    drawn = blueprint.draw(user_module, seed=3)
     path, folder = tmp_path / "model.keras", tmp_path / "saved_model"
-    export.save(drawn, save(model, tmp_path / "checkpoint"), path, given)
+    export.save(drawn, save(model, tmp_path / "checkpoint"), path, user_module)
     averages.adopt(model)
-    assert export.save_for_serving(drawn, path, folder, given) is None
+    assert export.save_for_serving(drawn, path, folder, user_module) is None
     x = split_models.inputs_of(model, 2)
     served = tf.saved_model.load(folder)
     np.testing.assert_allclose(served.serve(x), model.predict(x, verbose=0), rtol=1e-6)
     monkeypatch.setattr(export, "free_bytes", lambda: 1e3)
-    said = export.save_for_serving(drawn, path, tmp_path / "other", given)
+    said = export.save_for_serving(drawn, path, tmp_path / "other", user_module)
     assert said is not None
     assert said.startswith("other is not written, because it needs the whole model in one process")
     assert not (tmp_path / "other").exists()
@@ -193,9 +195,9 @@ def test_a_model_whose_weights_keras_changes_as_it_writes_is_refused() -> None:
         dense.enable_lora(2)
         return model
 
-    given = module(adapted)
+    user_module = module(adapted)
     with pytest.raises(errors.UserCodeError, match="LoRA"):
-        export.check(blueprint.draw(given, 3), given)
+        export.check(blueprint.draw(user_module, 3), user_module)
 
 
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
@@ -206,12 +208,12 @@ def test_each_rank_starts_with_its_part_of_a_file(
     tmp_path: pathlib.Path, name: str, ending: str
 ) -> None:
     losses = {"kind": "mse", "size": "mae"} if name == "several" else "mse"
-    given = module(split_models.ALL[name], loss=losses)
-    model = eager(given, seed=5)
+    user_module = module(split_models.ALL[name], loss=losses)
+    model = eager(user_module, seed=5)
     file = tmp_path / f"first{ending}"
     (model.save if ending == ".keras" else model.save_weights)(file)
-    parts = halves(eager(given, seed=6))
-    drawn = blueprint.draw(given, seed=7)
+    parts = halves(eager(user_module, seed=6))
+    drawn = blueprint.draw(user_module, seed=7)
     everything = keys.of(model, model.optimizer)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(values, "BLOCK_BYTES", 32)
@@ -220,16 +222,16 @@ def test_each_rank_starts_with_its_part_of_a_file(
             warm.load(drawn, state, file.name, tmp_path)
             for key, one in state.each():
                 whole = everything[key].value.numpy()[one.part]
-                wanted = whole if key in drawn.weights else slots_before[key]
-                np.testing.assert_array_equal(one.variable.value.numpy(), wanted)
+                expected = whole if key in drawn.weights else slots_before[key]
+                np.testing.assert_array_equal(one.variable.value.numpy(), expected)
 
 
 def test_a_file_of_another_model_names_what_differs(tmp_path: pathlib.Path) -> None:
     other = keras.Sequential([keras.Input((6,)), keras.layers.Dense(7)])
     other.save(tmp_path / "other.keras")
-    given = module(split_models.skips)
-    (state, _) = halves(eager(given))
-    drawn = blueprint.draw(given, seed=3)
+    user_module = module(split_models.skips)
+    (state, _) = halves(eager(user_module))
+    drawn = blueprint.draw(user_module, seed=3)
     with pytest.raises(errors.BadConfigurationError, match=r"dense/vars/0 has the shape \(6, 7\)"):
         warm.load(drawn, state, "other.keras", tmp_path)
     (tmp_path / "broken.keras").write_text("nothing")

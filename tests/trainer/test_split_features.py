@@ -31,8 +31,8 @@ Result = tuple[list[Any], list[float]]
 def case_of(
     build: Callable[[], Any], loss: Any, data: Any, optimizer: Any, **arguments: Any
 ) -> cases.Case:
-    made = functools.partial(optimizer, **arguments)
-    return cases.Case("", "", "", lambda _: build(), loss, lambda: data, made)
+    make_optimizer = functools.partial(optimizer, **arguments)
+    return cases.Case("", "", "", lambda _: build(), loss, lambda: data, make_optimizer)
 
 
 def train(case: cases.Case, layout: cases_split.Layout, **options: bool) -> Result:
@@ -42,10 +42,10 @@ def train(case: cases.Case, layout: cases_split.Layout, **options: bool) -> Resu
 def compare(case: cases.Case, layout: cases_split.Layout, **options: bool) -> None:
     """See that a mesh gives the weights and the losses of a plain loop."""
     with cases.precision("float64"):
-        wanted, losses = cases_split.train_plainly(case, layout, STEPS, **options)
-        found, own = train(case, layout)
-    assert cases.difference(found, wanted, relative=False) <= case.limit
-    assert own == pytest.approx(losses, rel=1e-10)
+        expected, losses = cases_split.train_plainly(case, layout, STEPS, **options)
+        actual, actual_losses = train(case, layout)
+    assert cases.difference(actual, expected, relative=False) <= case.limit
+    assert actual_losses == pytest.approx(losses, rel=1e-10)
 
 
 @contextlib.contextmanager
@@ -98,25 +98,28 @@ def test_half_precision_trains_as_one_process_does(
 ) -> None:
     case = case_of(wide, classes, NUMBERS, optimizer)
     with mixed(policy):
-        wanted, losses = cases_split.train_plainly(case, BOTH, STEPS)
-        found, own = train(case, BOTH)
+        expected, losses = cases_split.train_plainly(case, BOTH, STEPS)
+        actual, actual_losses = train(case, BOTH)
     with cases.precision("float32"):
         exact, _ = cases_split.train_plainly(case, BOTH, STEPS)
-    assert cases.difference(found, wanted, relative=True) <= tolerance
-    assert cases.difference(wanted, exact, relative=True) > 1e-5  # so it was half precision
-    assert own == pytest.approx(losses, rel=tolerance)
+    assert cases.difference(actual, expected, relative=True) <= tolerance
+    assert cases.difference(expected, exact, relative=True) > 1e-5  # so it was half precision
+    assert actual_losses == pytest.approx(losses, rel=tolerance)
     assert losses[-1] < losses[0]
 
 
 def test_what_overflows_halves_the_scale_and_changes_nothing() -> None:
     case = case_of(wide, classes, NUMBERS, functools.partial(scaled, 2.0**30))
     with mixed("mixed_float16"):
-        wanted, _ = cases_split.train_plainly(case, BOTH, 0)
-        made, examples, step = cases_split.prepare(case, BOTH, ranks.generation())
+        expected, _ = cases_split.train_plainly(case, BOTH, 0)
+        split_replicas, examples, step = cases_split.prepare(case, BOTH, ranks.generation())
         for number, batch in zip(range(3), examples.epoch(0, 0), strict=False):
             step(number, batch, frozenset())
-    assert cases.difference(cases_split.whole(made), wanted, relative=False) == 0
-    scales = [float(own.optimizer.given.dynamic_scale) for own in made.members]
+    assert cases.difference(cases_split.whole(split_replicas), expected, relative=False) == 0
+    scales = [
+        float(actual_losses.optimizer.given.dynamic_scale)
+        for actual_losses in split_replicas.members
+    ]
     assert scales == [2.0**27] * 4
 
 
@@ -156,16 +159,16 @@ def test_dropout_is_that_of_one_process_where_that_is_asked_for(runs: trainings.
         variables={environment.SAME_DROPOUT: "1"},
     )
     with cases.precision("float64"):
-        wanted, losses = train(case, ALONE)
+        expected, losses = train(case, ALONE)
         _, plain = cases_split.train_plainly(case, ALONE, STEPS)
         same, _ = train(case, BOTH, same_dropout=True)
-        fast, own = train(case, TENSOR)
+        fast, actual_losses = train(case, TENSOR)
         again, own_again = train(case, TENSOR)
     assert run.losses() == pytest.approx(losses, rel=1e-10)
-    assert cases.difference(same, wanted, relative=False) <= case.limit
-    assert cases.difference(fast, wanted, relative=False) > 1e-3
+    assert cases.difference(same, expected, relative=False) <= case.limit
+    assert cases.difference(fast, expected, relative=False) > 1e-3
     assert cases.difference(again, fast, relative=False) == 0
-    assert own_again == own
+    assert own_again == actual_losses
     assert plain != pytest.approx(losses, rel=1e-3)  # Keras draws other masks
 
 
@@ -264,11 +267,11 @@ def test_normalisation_where_some_places_have_too_few_examples_for_all_microbatc
     with cases.precision("float64"):
         asked, had = cases_split.Layout({"data": 4}, 4), cases_split.Layout({"data": 4}, 3)
         assert [len(one) for one in cases_split.microbatches(had)] == [6, 4, 4]
-        wanted, losses = cases_split.train_plainly(case, had, STEPS, sees_microbatches=True)
-        found, own = train(case, asked)
+        expected, losses = cases_split.train_plainly(case, had, STEPS, sees_microbatches=True)
+        actual, actual_losses = train(case, asked)
         _, _, step = cases_split.prepare(case, asked, ranks.generation())
-    assert cases.difference(found, wanted, relative=False) <= cases.NORMALISED_LIMIT
-    assert own == pytest.approx(losses, rel=1e-10)
+    assert cases.difference(actual, expected, relative=False) <= cases.NORMALISED_LIMIT
+    assert actual_losses == pytest.approx(losses, rel=1e-10)
     step.check(4)
     with pytest.raises(errors.UserCodeError, match="A batch has 3 examples, fewer than the 4"):
         step.check(3)

@@ -32,9 +32,9 @@ def run(
     first = keras.Input(width)
 
     def build() -> Any:
-        given = split_group.Source()(first)
-        cut = LAYERS.Dense(width[-1], name="cut")(given)
-        return keras.Model(first, between(cut, given))
+        source_tensor = split_group.Source()(first)
+        cut = LAYERS.Dense(width[-1], name="cut")(source_tensor)
+        return keras.Model(first, between(cut, source_tensor))
 
     return split_group.compare(
         build, degrees or {TENSOR: 3}, wishes={"cut": "column"}, training=training
@@ -108,13 +108,13 @@ def test_reshaped_parts_are_parts_of_what_is_reshaped(
     if dims[place - 1] < ranks:
         return
     cut = layout.even(TENSOR, dims[place - 1], ranks)
-    found = following.survives((None, *dims), (None, *new), place, cut)
-    if found is None:
+    survives = following.survives((None, *dims), (None, *new), place, cut)
+    if survives is None:
         return
     whole = np.arange(size).reshape(examples, *dims)
     reshaped = whole.reshape(-1, *new)
     before = layout.cut(1 + len(dims), place, cut)
-    after = layout.cut(1 + len(new), *found)
+    after = layout.cut(1 + len(new), *survives)
     for index in range(ranks):
         at = {TENSOR: index}
         mine = whole[before.part(at)].reshape(
@@ -137,8 +137,8 @@ def test_a_cut_survives_where_its_rows_hold_as_much(
     old: tuple[int | None, ...], new: tuple[int | None, ...], there: int | None
 ) -> None:
     place = len(old) - 1
-    found = following.survives(old, new, place, layout.even(TENSOR, 6, 3))
-    assert (found and found[0]) == there
+    survives = following.survives(old, new, place, layout.even(TENSOR, 6, 3))
+    assert (survives and survives[0]) == there
 
 
 def global_response(x: Any) -> Any:

@@ -21,9 +21,9 @@ pytestmark = split_models.MARKS
 @pytest.mark.parametrize("name", split_models.ALL)
 def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, training: bool) -> None:
     model = split_models.eager(split_models.ALL[name])
-    found = recording.record(split_models.bare(split_models.ALL[name]))
+    model_graph = recording.record(split_models.bare(split_models.ALL[name]))
     inputs = split_models.inputs_of(model, 3)
-    mine = execution.run(found, inputs, split_models.values(model), training)
+    mine = execution.run(model_graph, inputs, split_models.values(model), training)
     expected = model(inputs, training=training)
     keras.tree.assert_same_structure(mine.outputs, expected)
     for one, other in zip(
@@ -44,52 +44,57 @@ def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, train
 @pytest.mark.parametrize("name", repeats.some(split_models.ALL, ("shared", "nested", "own_layers")))
 def test_keys_are_those_of_the_checkpoints_of_the_whole_model(name: str) -> None:
     whole = keys.of_weights(split_models.eager(split_models.ALL[name]))
-    found = recording.record(split_models.bare(split_models.ALL[name]))
-    weights = {key: one for key, one in found.variables.items() if key in whole}
+    model_graph = recording.record(split_models.bare(split_models.ALL[name]))
+    weights = {key: one for key, one in model_graph.variables.items() if key in whole}
     assert list(weights) == list(whole)
     assert [one.shape for one in weights.values()] == [one.shape for one in whole.values()]
-    read = {key for node in found.nodes for key in node.variables}
-    assert read == set(found.variables)
+    read = {key for node in model_graph.nodes for key in node.variables}
+    assert read == set(model_graph.variables)
 
 
 def test_inputs_are_taken_by_name_or_in_order() -> None:
     model = split_models.eager(split_models.shared)
-    found = recording.record(model)
+    model_graph = recording.record(model)
     second, first = split_models.inputs_of(model, 3)
     expected = model([second, first])
     for inputs in ([second, first], {"first": first, "second": second}):
-        mine = execution.run(found, inputs, split_models.values(model), training=False).outputs
+        mine = execution.run(
+            model_graph, inputs, split_models.values(model), training=False
+        ).outputs
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="the input first is not among second"):
-        execution.by_number(found, {"second": second})
+        execution.by_number(model_graph, {"second": second})
     with pytest.raises(ValueError, match="there are 1 inputs, and the model has 2"):
-        execution.by_number(found, [second])
+        execution.by_number(model_graph, [second])
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1, 1)])
 def test_a_last_axis_of_one_may_be_left_out_or_be_there(shape: tuple[int, ...]) -> None:
     model = split_models.eager(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)]))
-    found = recording.record(model)
+    model_graph = recording.record(model)
     x = np.array([1.0, 2.0, 3.0]).reshape(shape)
-    mine = execution.run(found, x, split_models.values(model), training=False).outputs
+    mine = execution.run(model_graph, x, split_models.values(model), training=False).outputs
     np.testing.assert_allclose(mine, model(x.reshape(3, 1)), rtol=0, atol=1e-12)
 
 
 def test_losses_that_layers_add_are_given_without_those_of_weights() -> None:
     model = split_models.eager(split_models.own_layers)
-    found = recording.record(model)
+    model_graph = recording.record(model)
     inputs = split_models.inputs_of(model, 3)
-    added = execution.run(found, inputs, split_models.values(model), training=False).added
+    added = execution.run(model_graph, inputs, split_models.values(model), training=False).added
     model(inputs)
     np.testing.assert_allclose(added, model.losses[:1], rtol=0, atol=1e-12)
     assert len(model.losses) == 2
 
 
 def test_the_mask_of_an_output_is_given() -> None:
-    found = recording.record(split_models.bare(split_models.masked))
+    model_graph = recording.record(split_models.bare(split_models.masked))
     tokens = np.array([[3, 0, 1, 0, 0]])
     mine = execution.run(
-        found, tokens, split_models.values(split_models.eager(split_models.masked)), training=False
+        model_graph,
+        tokens,
+        split_models.values(split_models.eager(split_models.masked)),
+        training=False,
     )
     np.testing.assert_array_equal(mine.masks["output"], tokens != 0)
 
@@ -213,11 +218,15 @@ def test_one_whole_variable_is_in_memory_at_a_time(isolated: Callable[..., Any])
 def part_run() -> int:
     """Bytes that are kept after the first of eight layers was run."""
     keras.config.set_dtype_policy("float64")
-    made = recording.record(split_models.bare(large))
-    first = made.nodes[0]
-    held = {key: tf.zeros(made.variables[key].shape, tf.float64) for key in first.variables}
+    model_graph = recording.record(split_models.bare(large))
+    first = model_graph.nodes[0]
+    values_by_key = {
+        key: tf.zeros(model_graph.variables[key].shape, tf.float64) for key in first.variables
+    }
     before: int = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    execution.run_nodes(made, [first], {0: tf.zeros((1, 512), tf.float64)}, held, training=True)
+    execution.run_nodes(
+        model_graph, [first], {0: tf.zeros((1, 512), tf.float64)}, values_by_key, training=True
+    )
     after: int = tf.config.experimental.get_memory_info("CPU:0")["current"]
     return after - before
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from testing.trainer import split_group
@@ -94,7 +94,12 @@ def test_einsum(ranks: int, which: tuple[Any, ...], way: str) -> None:
     )
 
 
+_PLAIN = {"use_bias": False, "dropout": 0.0}
+_UNMASKED = {"crosses": False, "causal": False, "masked": False}
+
+
 @few
+@example(ranks=2, heads=3, size=2, options=_PLAIN, scores=True, **_UNMASKED)
 @given(
     ranks=st.integers(2, 3),
     heads=st.integers(3, 5),
@@ -128,8 +133,8 @@ def test_attention_by_heads(
         rows = LAYERS.Embedding(9, 6, mask_zero=masked)(tokens)
         other = LAYERS.Embedding(9, 5, mask_zero=masked)(tokens) if crosses else rows
         layer = LAYERS.MultiHeadAttention(heads, size, name="split", seed=1, **options)
-        found = layer(rows, other, use_causal_mask=causal, return_attention_scores=scores)
-        return keras.Model(tokens, found)
+        outputs = layer(rows, other, use_causal_mask=causal, return_attention_scores=scores)
+        return keras.Model(tokens, outputs)
 
     run(build, ranks, "heads", training=True, counted=not options["dropout"])
 
@@ -150,8 +155,8 @@ def test_attention_by_shared_heads(
         layer = LAYERS.GroupQueryAttention(
             3, 5 * each, 5, use_bias=bias, use_gate=gated, name="split"
         )
-        given = split_group.Source()(first)
-        return keras.Model(first, layer(given, given, use_causal_mask=causal))
+        source_tensor = split_group.Source()(first)
+        return keras.Model(first, layer(source_tensor, source_tensor, use_causal_mask=causal))
 
     run(build, ranks, "heads")
 

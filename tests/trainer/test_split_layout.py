@@ -42,16 +42,16 @@ def test_the_parts_of_all_ranks_are_the_tensor(
     lies = lies.put(first, layout.even(SPATIAL, shape_[first], degrees[0]))
     lies = lies.put(second, layout.even(TENSOR, shape_[second], degrees[1]))
     whole = np.arange(np.prod(shape_)).reshape(shape_)
-    found = np.full(shape_, -1)
+    owners = np.full(shape_, -1)
     for place in layout.places({SPATIAL: degrees[0], TENSOR: degrees[1]}):
         part = whole[lies.part(place)]
         assert part.shape == lies.local(shape_, place)
         assert all(
             one <= (most or 0) for one, most in zip(part.shape, lies.largest(shape_), strict=True)
         )
-        assert (found[lies.part(place)] == -1).all()
-        found[lies.part(place)] = part
-    assert (found == whole).all()
+        assert (owners[lies.part(place)] == -1).all()
+        owners[lies.part(place)] = part
+    assert (owners == whole).all()
     assert lies.dimension(SPATIAL) == first
     assert lies.without(SPATIAL).without(TENSOR).is_whole
 

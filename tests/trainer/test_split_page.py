@@ -89,9 +89,9 @@ def test_ways_may_follow_from_the_model_and_are_checked(
 
 def test_the_planner_takes_meshes_on_which_wishes_are_granted() -> None:
     question = plan.Question(folder=str(EXAMPLE), module="ways.py", devices=8, batch=64)
-    made = answer.answer(question)
-    assert made.mesh.spatial > 1
-    assert made.mesh.tensor > 1
+    chosen_plan = answer.answer(question)
+    assert chosen_plan.mesh.spatial > 1
+    assert chosen_plan.mesh.tensor > 1
 
 
 def test_the_rule_on_the_page_is_the_one_that_is_tested() -> None:

@@ -22,12 +22,16 @@ def place(mesh: shape.Mesh, processes: int, kind: str = "CPU") -> placing.Place:
 
 def test_each_stage_is_told_with_its_devices_and_layers() -> None:
     mesh = job_file.Mesh(data=2, stage=2, microbatches=4)
-    made = stages.cut(chain("conv", "pool", "dense", "dense#2"), [2])
-    found = placing.describe(
-        mesh, place(shape.Mesh(data=2, stage=2), 2, "GPU"), made, [1000, 4000], [0.5, 0.123456789]
+    model_stages = stages.cut(chain("conv", "pool", "dense", "dense#2"), [2])
+    placement = placing.describe(
+        mesh,
+        place(shape.Mesh(data=2, stage=2), 2, "GPU"),
+        model_stages,
+        [1000, 4000],
+        [0.5, 0.123456789],
     )
-    assert found.mesh == mesh
-    first, second = found.stages
+    assert placement.mesh == mesh
+    first, second = placement.stages
     assert first.devices == ("worker-0/GPU:0", "worker-1/GPU:0")
     assert second.devices == ("worker-0/GPU:1", "worker-1/GPU:1")
     assert (first.layers, first.layer_count, first.parameter_bytes) == ("conv to pool", 2, 1000)
@@ -59,15 +63,15 @@ def test_a_stage_without_layers_has_none_to_name() -> None:
 def test_the_largest_report_is_taken(count: int) -> None:
     layer = "a" * 200
     model = chain(*(f"{layer}{number}{end}" for number in range(count) for end in "xy"))
-    made = stages.cut(model, [2 * number for number in range(1, count)])
+    model_stages = stages.cut(model, [2 * number for number in range(1, count)])
     members = tuple(tasks.Task("worker", 10**60 + index, "host") for index in range(count))
     mesh = shape.Mesh(data=10, stage=count)
     where = placing.Place(mesh, tasks.Cluster(members, 0), "GPU")
-    wanted = job_file.Mesh(data=10, stage=count, microbatches=4096)
+    degrees = job_file.Mesh(data=10, stage=count, microbatches=4096)
     bytes_and_seconds = [2**62] * count, [1.23456e-300] * count
-    found = placing.describe(wanted, where, made, *bytes_and_seconds)
-    assert len(found.stages) == min(count, progress.MAX_STAGES)
-    assert len(found.stages[0].layers) == progress.MAX_LAYERS_LETTERS
+    placement = placing.describe(degrees, where, model_stages, *bytes_and_seconds)
+    assert len(placement.stages) == min(count, progress.MAX_STAGES)
+    assert len(placement.stages[0].layers) == progress.MAX_LAYERS_LETTERS
     report = progress.Report(
         step=2**62,
         total_steps=2**62,
@@ -75,7 +79,7 @@ def test_the_largest_report_is_taken(count: int) -> None:
         metrics={f"{'m' * 62}{number}": "9" * 32 for number in range(10, 74)},
         examples_per_second="9" * 32,
         eta="9" * 32,
-        placement=found,
+        placement=placement,
     )
     body = report.model_dump_json(by_alias=True, exclude_none=True)
     assert progress.Report.model_validate_json(body) == report

@@ -22,31 +22,33 @@ TENSOR = shape.Axis.TENSOR
 WIDTH = 400
 
 
-def drawn(made: Any, values: dict[str, Any], ranks: int) -> tuple[Any, list[Any]]:
+def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, list[Any]]:
     """What dropout makes of ones: the whole tensor, and the seeds that ranks then have."""
-    plan = assignment.assign(made, {TENSOR: ranks}, {"cut": "column"})
-    wanted = list(made.wanted())
+    plan = assignment.assign(model_graph, {TENSOR: ranks}, {"cut": "column"})
+    tensors = list(model_graph.wanted())
 
     def run(rank: split_group.Rank) -> Any:
-        held = {
+        weights = {
             key: tf.constant(value[plan.parts(rank.place)[key]]) for key, value in values.items()
         }
-        given = {0: tf.ones((5, 1), tf.float64)}
-        part = sharded.run_nodes(plan, made.nodes, given, held, True, rank.groups, leaving=wanted)
-        (number,) = wanted
+        inputs = {0: tf.ones((5, 1), tf.float64)}
+        part = sharded.run_nodes(
+            plan, model_graph.nodes, inputs, weights, True, rank.groups, leaving=tensors
+        )
+        (number,) = tensors
         return sharded.whole(plan, number, part.tensors[number], rank.groups), part.changed
 
-    found = split_group.together(split_group.ranks({TENSOR: ranks}), run)
-    return np.array(found[0][0]), [changed for _, changed in found]
+    results = split_group.together(split_group.ranks({TENSOR: ranks}), run)
+    return np.array(results[0][0]), [changed for _, changed in results]
 
 
 def test_parts_draw_their_own_and_the_same_again() -> None:
     first = keras.Input((1,))
     cut = keras.layers.Dense(WIDTH, use_bias=False, kernel_initializer="ones", name="cut")(first)
-    made = recording.record(keras.Model(first, keras.layers.Dropout(0.3, seed=2)(cut)))
-    values = {key: np.array(one.value) for key, one in made.variables.items()}
-    once, changed = drawn(made, values, 4)
-    again, _ = drawn(made, values, 4)
+    model_graph = recording.record(keras.Model(first, keras.layers.Dropout(0.3, seed=2)(cut)))
+    values = {key: np.array(one.value) for key, one in model_graph.variables.items()}
+    once, changed = drawn(model_graph, values, 4)
+    again, _ = drawn(model_graph, values, 4)
     np.testing.assert_array_equal(once, again)
     parts = np.split(once, 4, axis=1)
     for place, part in enumerate(parts):
@@ -56,7 +58,7 @@ def test_parts_draw_their_own_and_the_same_again() -> None:
     (seed,) = (key for key in values if key.startswith(recording.SEED_PREFIX))
     for one in changed:  # all ranks go on with one seed, which is that of the unsplit layer
         np.testing.assert_array_equal(one[seed], values[seed] + [0, 1])
-    later, _ = drawn(made, {**values, seed: np.array(changed[0][seed])}, 4)
+    later, _ = drawn(model_graph, {**values, seed: np.array(changed[0][seed])}, 4)
     assert not np.array_equal(once, later)
 
 

@@ -46,19 +46,19 @@ def test_too_few_rows_are_refused(size: int, count: int) -> None:
 def brought(plan: rows.Plan) -> list[list[int]]:
     """The numbers of the rows that each rank has after the messages, in order, and padding."""
     exchange = plan.exchange
-    found = [
-        {row for row in range(own.start, own.stop) if want.start <= row < want.stop}
-        for own, want in zip(exchange.owned, exchange.wanted, strict=True)
+    row_numbers = [
+        {row for row in range(owned.start, owned.stop) if want.start <= row < want.stop}
+        for owned, want in zip(exchange.owned, exchange.wanted, strict=True)
     ]
     for message in exchange.messages():
-        own = exchange.owned[message.source]
-        assert own.start <= message.span.start < message.span.stop <= own.stop
+        owned = exchange.owned[message.source]
+        assert owned.start <= message.span.start < message.span.stop <= owned.stop
         new = set(range(message.span.start, message.span.stop))
-        assert not found[message.target] & new  # nothing is sent twice
-        found[message.target] |= new
+        assert not row_numbers[message.target] & new  # nothing is sent twice
+        row_numbers[message.target] |= new
     return [
         [PAD] * share.before + sorted(had) + [PAD] * share.after
-        for share, had in zip(plan.shares, found, strict=True)
+        for share, had in zip(plan.shares, row_numbers, strict=True)
     ]
 
 
@@ -79,13 +79,13 @@ def test_each_rank_has_what_its_windows_read(
         above = window.extent - 1 if padding == "causal" else 0
     given_rows = brought(plan)
     for local, share in zip(given_rows, plan.shares, strict=True):
-        made = (len(local) - window.extent) // window.stride + 1
-        assert made == share.output.size
+        outputs = (len(local) - window.extent) // window.stride + 1
+        assert outputs == share.output.size
         for place, output in enumerate(range(share.output.start, share.output.stop)):
             taps = [tap * window.dilation for tap in range(window.length)]
-            wanted = [output * window.stride - above + tap for tap in taps]
+            needed_rows = [output * window.stride - above + tap for tap in taps]
             local_taps = [local[place * window.stride + tap] for tap in taps]
-            assert local_taps == [row if 0 <= row < size else PAD for row in wanted]
+            assert local_taps == [row if 0 <= row < size else PAD for row in needed_rows]
 
 
 @given(divisions(), windows, st.sampled_from(["valid", "same"]), st.integers(0, 3))
@@ -105,21 +105,21 @@ def test_transposed_windows_add_what_they_should(
                 at = place * window.stride + tap * window.dilation - share.skip
                 result.setdefault(at, []).append(row * window.length + tap)
         for place, output in enumerate(range(share.output.start, share.output.stop)):
-            wanted = [
+            needed_rows = [
                 row * window.length + tap
                 for row in range(size)
                 for tap in range(window.length)
                 if row * window.stride + tap * window.dilation - above == output
             ]
-            assert sorted(result.get(place, [])) == wanted
+            assert sorted(result.get(place, [])) == needed_rows
 
 
 @given(divisions(), st.integers(1, 4))
 def test_repeated_rows_are_those_of_the_image(owned: rows.Spans, factor: int) -> None:
     plan = rows.repeated(owned, factor)
     for local, share in zip(brought(plan), plan.shares, strict=True):
-        found = [row for row in local for _ in range(factor)]
-        kept = found[share.skip : share.skip + share.output.size]
+        repeated = [row for row in local for _ in range(factor)]
+        kept = repeated[share.skip : share.skip + share.output.size]
         assert kept == [row // factor for row in range(share.output.start, share.output.stop)]
 
 

@@ -113,11 +113,11 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     pipeline: programs.Pipeline, data: int, tensor: int
 ) -> None:
     mesh = shape.Mesh(data=data, stage=pipeline.count, tensor=tensor)
-    found = programs.on_mesh([pipeline] * data, mesh, trains=True)
-    assert sorted(found) == list(range(mesh.size))
-    outcome = communication.simulate(found)
+    rank_programs = programs.on_mesh([pipeline] * data, mesh, trains=True)
+    assert sorted(rank_programs) == list(range(mesh.size))
+    outcome = communication.simulate(rank_programs)
     assert not outcome.waiting, str(outcome)
-    for steps in found.values():
+    for steps in rank_programs.values():
         apart = [programs.GRADIENTS, programs.LOSS, programs.NORM]
         whole = [programs.ALL] if mesh.only_data else apart
         ends = [one.tag for one in steps if isinstance(one, communication.Meeting)]
@@ -132,10 +132,10 @@ def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
 ) -> None:
     mesh = shape.Mesh(data=len(counts), stage=pipeline.count)
     each = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
-    found = programs.on_mesh(each, mesh, trains=True)
-    outcome = communication.simulate(found)
+    rank_programs = programs.on_mesh(each, mesh, trains=True)
+    outcome = communication.simulate(rank_programs)
     assert not outcome.waiting, str(outcome)
-    for rank, steps in found.items():
+    for rank, steps in rank_programs.items():
         work = [step for step in steps if isinstance(step, communication.Compute)]
         assert len(work) == 2 * counts[mesh.coordinates(rank)[shape.Axis.DATA]]
 
@@ -144,11 +144,11 @@ def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
 def test_an_evaluation_goes_forward_only(pipeline: programs.Pipeline) -> None:
     forwards = dataclasses.replace(pipeline, order=schedule.forwards, shared=())
     mesh = shape.Mesh(data=2, stage=pipeline.count)
-    found = programs.on_mesh([forwards, forwards], mesh, trains=False)
-    assert not communication.simulate(found).waiting
+    rank_programs = programs.on_mesh([forwards, forwards], mesh, trains=False)
+    assert not communication.simulate(rank_programs).waiting
     works = [
         step.what.work
-        for steps in found.values()
+        for steps in rank_programs.values()
         for step in steps
         if isinstance(step, communication.Compute) and isinstance(step.what, schedule.Action)
     ]

@@ -83,8 +83,8 @@ def test_a_small_network(count: int) -> None:
     plan = split_group.compare(
         small, {SPATIAL: count}, training=True, tolerance=1e-9, counted=False
     )
-    found = ways(plan)
-    assert {found[name] for name in ("first", "norm", "pool", "depthwise", "mean", "all")} == {
+    shardings = ways(plan)
+    assert {shardings[name] for name in ("first", "norm", "pool", "depthwise", "mean", "all")} == {
         "rows"
     }
 
@@ -92,12 +92,12 @@ def test_a_small_network(count: int) -> None:
 @pytest.mark.parametrize("degrees", [{SPATIAL: 2}, {SPATIAL: 2, TENSOR: 2}])
 def test_a_network_with_skips(degrees: Mapping[shape.Axis, int]) -> None:
     plan = split_group.compare(unet, degrees, tolerance=1e-9, counted=False)
-    found = ways(plan)
+    shardings = ways(plan)
     if TENSOR not in degrees:
-        assert {found[name] for name in ("one", "two", "low", "up", "norm", "fit", "back")} == {
+        assert {shardings[name] for name in ("one", "two", "low", "up", "norm", "fit", "back")} == {
             "rows"
         }
-    assert found["one"] == ("rows and filters" if TENSOR in degrees else "rows")
+    assert shardings["one"] == ("rows and filters" if TENSOR in degrees else "rows")
 
 
 def test_layers_with_too_few_rows_are_whole_and_say_so() -> None:
@@ -109,8 +109,8 @@ def test_layers_with_too_few_rows_are_whole_and_say_so() -> None:
         )
 
     plan = split_group.compare(build, {SPATIAL: 4}, counted=False)
-    found = ways(plan)
-    assert (found["wide"], found["next"]) == (registry.REPLICATED, "rows")
+    shardings = ways(plan)
+    assert (shardings["wide"], shardings["next"]) == (registry.REPLICATED, "rows")
     _, said = plan.replicated()
     assert "wide is replicated: mesh.spatial is 4, and its halo is wider than a shard" in said
     assert "as few as 3 of the 12 rows" in said
@@ -148,17 +148,17 @@ def test_mnist_is_learned_as_by_one_process(
 ) -> None:
     replica.forget_names()
     keras.utils.set_random_seed(5)
-    made = recording.record(two_convolutions())
+    model_graph = recording.record(two_convolutions())
     images, labels = data.mnist_data()
     order = np.random.default_rng(1).permutation(len(images))[:24]
     x, y = images[order].reshape(3, 8, 28, 28, 1) / 255.0, labels[order].reshape(3, 8)
-    whole = assignment.assign(made, {})
+    whole = assignment.assign(model_graph, {})
     expected, alone = train(whole, {}, x, y)
-    found, split = train(assignment.assign(made, degrees, wishes), degrees, x, y)
+    trained, split = train(assignment.assign(model_graph, degrees, wishes), degrees, x, y)
     assert np.ptp(alone) > 1e-3  # it learns
     np.testing.assert_allclose(split, alone, rtol=0, atol=1e-10)
     for key, value in expected.items():
-        np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(trained[key], value, rtol=0, atol=1e-10)
 
 
 def train(
@@ -170,11 +170,11 @@ def train(
     for batch in zip(x, y, strict=True):
         members = split_group.ranks(degrees)  # the shapes of operations belong to one trace
         step = functools.partial(_gradients, plan, values, batch)
-        found = split_group.together(members, step)
-        losses.append(float(found[0][0]))
+        results = split_group.together(members, step)
+        losses.append(float(results[0][0]))
         for key, shard in plan.variables.items():
             total = np.zeros_like(values[key])
-            for member, (_, gradients) in zip(members, found, strict=True):
+            for member, (_, gradients) in zip(members, results, strict=True):
                 counts = all(
                     place == 0 or axis in shard.summed or shard.layout.dimension(axis) is not None
                     for axis, place in member.place.items()
@@ -193,17 +193,17 @@ def _gradients(
 ) -> tuple[Any, dict[str, Any]]:
     images, labels = batch
     parts = plan.parts(member.place)
-    held = {key: tf.constant(value[parts[key]]) for key, value in values.items()}
+    variables = {key: tf.constant(value[parts[key]]) for key, value in values.items()}
     nodes = plan.model.nodes
     (output,) = plan.model.wanted()
     with tf.GradientTape() as tape:
-        tape.watch(held)
+        tape.watch(variables)
         part = sharded.run_nodes(
-            plan, nodes, {0: tf.constant(images)}, held, True, member.groups, leaving=[output]
+            plan, nodes, {0: tf.constant(images)}, variables, True, member.groups, leaving=[output]
         )
         logits = sharded.whole(plan, output, part.tensors[output], member.groups)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-    return loss, tape.gradient(loss, held)
+    return loss, tape.gradient(loss, variables)
 
 
 @settings(max_examples=settings().max_examples // 10, deadline=None)
@@ -221,20 +221,22 @@ def test_ranks_send_the_bytes_of_their_halos(
     image = np.arange(2 * size * 3, dtype="float32").reshape(2, size, 3)
 
     def swap(member: split_group.Rank) -> Any:
-        own = plan.owned[member.place[SPATIAL]]
-        given_rows = tf.constant(image[:, own.start : own.stop])
+        owned_rows = plan.owned[member.place[SPATIAL]]
+        given_rows = tf.constant(image[:, owned_rows.start : owned_rows.stop])
         with tf.GradientTape() as tape:
             tape.watch(given_rows)
-            found = halo.exchange(member.groups[SPATIAL], given_rows, plan)
-        return found, tape.gradient(found, given_rows)
+            exchanged = halo.exchange(member.groups[SPATIAL], given_rows, plan)
+        return exchanged, tape.gradient(exchanged, given_rows)
 
     readers = np.zeros(size)
     for span in plan.wanted:
         readers[span.start : span.stop] += 1
-    for rank, (found, gradient) in enumerate(split_group.together(members, swap)):
-        own, wanted = plan.owned[rank], plan.wanted[rank]
-        np.testing.assert_array_equal(found, image[:, wanted.start : wanted.stop])
-        np.testing.assert_array_equal(gradient[0, :, 0], readers[own.start : own.stop])
+    for rank, (exchanged, gradient) in enumerate(split_group.together(members, swap)):
+        owned_rows, needed_rows = plan.owned[rank], plan.wanted[rank]
+        np.testing.assert_array_equal(exchanged, image[:, needed_rows.start : needed_rows.stop])
+        np.testing.assert_array_equal(
+            gradient[0, :, 0], readers[owned_rows.start : owned_rows.stop]
+        )
         row = 2 * 3 * 4
         assert members[rank].brought() == (plan.sent(rank) + plan.taken(rank)) * row
 

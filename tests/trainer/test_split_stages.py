@@ -33,32 +33,36 @@ def whole(model: graph.Graph, inputs: Any, weights: dict[str, Any]) -> tuple[Any
 
 
 def in_stages(
-    model: graph.Graph, made: tuple[stages.Stage, ...], inputs: Any, weights: dict[str, Any]
+    model: graph.Graph, model_stages: tuple[stages.Stage, ...], inputs: Any, weights: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same, one stage after the other, each with its own tape and replicas of variables."""
-    given = execution.by_number(model, inputs)
+    inputs_by_number = execution.by_number(model, inputs)
     mail: dict[stages.Transfer, Any] = {}
     runs = []
     outputs: dict[str, Any] = {}
-    for stage in made:
+    for stage in model_stages:
         taken = {one.tensor: mail[one] for one in stage.received}
-        own = {key: tf.identity(weights[key]) for key in (*stage.owned, *dict(stage.borrowed))}
+        stage_weights = {
+            key: tf.identity(weights[key]) for key in (*stage.owned, *dict(stage.borrowed))
+        }
         with tf.GradientTape() as tape:
-            tape.watch((taken, own))
-            known = {**taken, **{tensor: given[tensor] for tensor in stage.inputs}}
-            found = execution.run_nodes(model, stage.nodes, known, own, training=True).tensors
-            mine = {one.name: found[one.tensor] for one in stage.outputs}
+            tape.watch((taken, stage_weights))
+            known = {**taken, **{tensor: inputs_by_number[tensor] for tensor in stage.inputs}}
+            tensors = execution.run_nodes(
+                model, stage.nodes, known, stage_weights, training=True
+            ).tensors
+            mine = {one.name: tensors[one.tensor] for one in stage.outputs}
             loss = loss_of(mine.values())
         outputs |= mine
-        mail |= {one: tf.identity(found[one.tensor]) for one in stage.sent}
-        runs.append((stage, tape, taken, own, loss, found))
+        mail |= {one: tf.identity(tensors[one.tensor]) for one in stage.sent}
+        runs.append((stage, tape, taken, stage_weights, loss, tensors))
     back: dict[stages.Transfer, Any] = {}
     gradients: dict[str, Any] = {}
-    for stage, tape, taken, own, loss, found in reversed(runs):
+    for stage, tape, taken, stage_weights, loss, tensors in reversed(runs):
         sent = [one for one in stage.sent if back[one] is not None]
         of_tensors, of_own = tape.gradient(
-            [loss, *(found[one.tensor] for one in sent)],
-            (taken, own),
+            [loss, *(tensors[one.tensor] for one in sent)],
+            (taken, stage_weights),
             output_gradients=[tf.ones((), "float64"), *(back[one] for one in sent)],
         )
         back |= {one: of_tensors[one.tensor] for one in stage.received}
@@ -90,10 +94,12 @@ def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
     pairs = itertools.islice(itertools.combinations(places[::3], 2), 4)
     everywhere = [*([place] for place in places), *map(list, pairs), list(places)]
     for ends in everywhere:
-        found, own = in_stages(model, stages.cut(model, ends), inputs, weights)
+        actual, actual_gradients = in_stages(model, stages.cut(model, ends), inputs, weights)
         for key, one in expected.items():
-            np.testing.assert_allclose(found[key], one, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(actual[key], one, rtol=0, atol=1e-12)
         for key, one in gradients.items():
-            assert (one is None) == (key not in own), key
+            assert (one is None) == (key not in actual_gradients), key
             if one is not None:
-                np.testing.assert_allclose(own[key], tf.convert_to_tensor(one), rtol=0, atol=1e-12)
+                np.testing.assert_allclose(
+                    actual_gradients[key], tf.convert_to_tensor(one), rtol=0, atol=1e-12
+                )

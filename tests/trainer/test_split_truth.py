@@ -117,8 +117,8 @@ def test_layers_split_in_the_three_ways_equal_a_plain_loop() -> None:
     ways = {"conv2d": "rows", "conv2d_1": "filters", "dense": "data"}
     functions = {**case.functions(synchronized=False), "layer_ways": lambda: ways}
     mesh = shape.Mesh(spatial=2, tensor=2)
-    made, _, _ = split_ranks.prepare_new(functions, mesh, 1)
-    chosen = {choice.node.name: choice.way for choice in made.divided.plan.choices}
+    split_replicas, _, _ = split_ranks.prepare_new(functions, mesh, 1)
+    chosen = {choice.node.name: choice.way for choice in split_replicas.divided.plan.choices}
     assert ways.items() <= chosen.items()
     assert difference(functions, mesh, 1) <= case.limit
 
@@ -137,13 +137,15 @@ def test_weights_that_stages_share_stay_equal() -> None:
     data = (random.integers(0, 7, (42, 3)), random.normal(size=(42, 3, 2)))
     functions = functions_of(tied, "mse", data, clipvalue=0.5)
     assert difference(functions, shape.Mesh(stage=3), 2) <= 1e-10
-    made, examples, step = split_ranks.prepare_new(functions, shape.Mesh(stage=3), 2)
+    split_replicas, examples, step = split_ranks.prepare_new(functions, shape.Mesh(stage=3), 2)
     step(0, next(iter(examples.epoch(0, 0))), frozenset())
-    lent = {key for own in made.members for key, _ in own.stage.borrowed}
+    lent = {key for member in split_replicas.members for key, _ in member.stage.borrowed}
     assert lent
     for key in lent:
         first, *others = [
-            np.array(own.weights[key].value) for own in made.members if key in own.weights
+            np.array(member.weights[key].value)
+            for member in split_replicas.members
+            if key in member.weights
         ]
         assert others
         assert all(np.array_equal(first, other) for other in others)
@@ -151,14 +153,16 @@ def test_weights_that_stages_share_stay_equal() -> None:
 
 def test_each_stage_has_its_own_weights_and_slots_only() -> None:
     case = cases.CASES[1]
-    made, _, _ = split_ranks.prepare_new(case.functions(synchronized=False), shape.Mesh(stage=3), 2)
-    keys = [set(own.weights) for own in made.members]
+    split_replicas, _, _ = split_ranks.prepare_new(
+        case.functions(synchronized=False), shape.Mesh(stage=3), 2
+    )
+    keys = [set(member.weights) for member in split_replicas.members]
     assert all(keys)
     assert len(set.union(*keys)) == sum(map(len, keys))
-    for own in made.members:
-        on = {one.value.device.rpartition("device:")[2] for one in own.optimizer.variables}
-        on |= {one.value.device.rpartition("device:")[2] for one in own.weights.values()}
-        assert on == {f"CPU:{own.rank}"}
+    for member in split_replicas.members:
+        on = {one.value.device.rpartition("device:")[2] for one in member.optimizer.variables}
+        on |= {one.value.device.rpartition("device:")[2] for one in member.weights.values()}
+        assert on == {f"CPU:{member.rank}"}
 
 
 def test_flags_of_a_rank_without_loss_reach_all() -> None:

@@ -5,7 +5,7 @@ import pytest
 from tfparallel_trainer.split import watched
 
 
-def told(begin: float, scale: float = 1.0) -> list[float]:
+def seconds_of_step(begin: float, scale: float = 1.0) -> list[float]:
     """A step of two stages and two microbatches, of which the second was not there."""
     busy = [0.5 * scale, 0.25 * scale]
     moments = [
@@ -24,7 +24,7 @@ def test_before_the_first_step_nothing_is_known() -> None:
 
 def test_a_step_is_told_from_its_begin_on_in_the_order_of_time() -> None:
     seen = watched.Watched(2)
-    seen.add(told(1e9))
+    seen.add(seconds_of_step(1e9))
     assert seen.busy == [0.5, 0.25]
     assert seen.step_seconds is None
     assert [(one.stage, one.work, one.microbatch, one.begin, one.end) for one in seen.spans] == [
@@ -38,7 +38,7 @@ def test_a_step_is_told_from_its_begin_on_in_the_order_of_time() -> None:
 def test_of_several_steps_the_one_of_median_length_is_shown() -> None:
     seen = watched.Watched(2)
     for begin, scale in ((100.0, 1.0), (110.0, 4.0), (140.0, 2.0), (155.0, 1.0), (200.0, 4.0)):
-        seen.add(told(begin, scale))
+        seen.add(seconds_of_step(begin, scale))
     assert seen.busy == pytest.approx([0.5 * 12 / 5, 0.25 * 12 / 5])
     assert seen.step_seconds == 22.5
     assert max(one.end for one in seen.spans) == 12
@@ -47,5 +47,5 @@ def test_of_several_steps_the_one_of_median_length_is_shown() -> None:
 def test_only_the_last_steps_are_kept() -> None:
     seen = watched.Watched(2)
     for step in range(50):
-        seen.add(told(100.0 * (step + 1), 1.0 if step >= 30 else 8.0))
+        seen.add(seconds_of_step(100.0 * (step + 1), 1.0 if step >= 30 else 8.0))
     assert seen.busy == [0.5, 0.25]

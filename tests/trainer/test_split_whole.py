@@ -82,14 +82,14 @@ def model(**options: Any) -> Any:
 def test_optimizers_that_need_more_than_parts_are_refused(
     make: Callable[[], Any], words: str
 ) -> None:
-    made = recording.record(model())
-    plan = assignment.assign(made, {TENSOR: 2})
+    model_graph = recording.record(model())
+    plan = assignment.assign(model_graph, {TENSOR: 2})
     with pytest.raises(errors.UserCodeError, match=words):
-        whole.check_optimizer(make(), made.variables, plan.variables)
-    unsplit = assignment.assign(made, {TENSOR: 1})
-    whole.check_optimizer(make(), made.variables, unsplit.variables)
+        whole.check_optimizer(make(), model_graph.variables, plan.variables)
+    unsplit = assignment.assign(model_graph, {TENSOR: 1})
+    whole.check_optimizer(make(), model_graph.variables, unsplit.variables)
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
-    whole.check_optimizer(scaled, made.variables, plan.variables)
+    whole.check_optimizer(scaled, model_graph.variables, plan.variables)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_optimizers_that_need_more_than_parts_are_refused(
 def test_what_needs_a_whole_variable_leaves_it_whole(
     options: dict[str, Any], ways: set[str], words: str
 ) -> None:
-    made = recording.record(model(**options))
-    chosen = assignment.assign(made, {TENSOR: 2}).choices[-1]
+    model_graph = recording.record(model(**options))
+    chosen = assignment.assign(model_graph, {TENSOR: 2}).choices[-1]
     assert chosen.way in (ways or {registry.REPLICATED})
     if not ways:
         assert words in chosen.why
     for way in {"column", "row"} - ways:
         with pytest.raises(errors.BadConfigurationError, match=words):
-            assignment.assign(made, {TENSOR: 2}, {"split": way})
+            assignment.assign(model_graph, {TENSOR: 2}, {"split": way})

@@ -51,9 +51,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(stall, "time", types.SimpleNamespace(monotonic=made.monotonic))
-    return made
+    test_clock = Clock()
+    monkeypatch.setattr(stall, "time", types.SimpleNamespace(monotonic=test_clock.monotonic))
+    return test_clock
 
 
 def test_what_moves_is_left_alone_and_what_stands_is_shown(
@@ -116,15 +116,15 @@ def test_others_get_more_time_than_all_their_limits() -> None:
 
 
 def test_a_watch_that_is_over_ends_nothing(tmp_path: pathlib.Path, clock: Clock) -> None:
-    told: list[errors.TrainerError] = []
+    reported: list[errors.TrainerError] = []
     before = set(threading.enumerate())
     limits = stall.Limits(work=600, wait=600)
-    with (tmp_path / "stacks").open("w") as stream, stall.watching(limits, told.append, stream):
+    with (tmp_path / "stacks").open("w") as stream, stall.watching(limits, reported.append, stream):
         (watching,) = set(threading.enumerate()) - before
     clock.now += 600
     watching.join(60)
     assert not watching.is_alive()
-    assert not told
+    assert not reported
 
 
 LOCKED = """

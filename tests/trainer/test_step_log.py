@@ -14,13 +14,13 @@ from tfparallel_trainer.contract import environment, outputs
 def test_the_chief_logs_each_step_where_that_is_asked_for(
     tmp_path: pathlib.Path, asked: bool, runs: trainings.Runs
 ) -> None:
-    given = launch.environments(
+    environments = launch.environments(
         tmp_path,
         reference.MODELS,
         {"module": "mlp.py", "epochs": 2, "globalBatchSize": 20},
         more={environment.STEP_LOG: "1"} if asked else {},
     )
-    with runs.group(given) as group:
+    with runs.group(environments) as group:
         [ended] = group.wait()
     assert ended.code == 0, ended.errors
     log = tmp_path / "output" / outputs.STEP_LOG
@@ -36,7 +36,7 @@ def test_the_chief_logs_each_step_where_that_is_asked_for(
     assert not any("staleness" in line for line in lines)
     times = [line["time"] for line in lines]
     assert times == sorted(times)
-    told = launch.summary(tmp_path)
-    assert lines[-1]["metrics"]["loss"] == pytest.approx(told.metrics["val_loss"])
+    summary = launch.summary(tmp_path)
+    assert lines[-1]["metrics"]["loss"] == pytest.approx(summary.metrics["val_loss"])
     losses = [line["loss"] * line["examples"] for line in lines if "loss" in line][3:]
-    assert sum(losses) / 52 == pytest.approx(told.metrics["loss"])
+    assert sum(losses) / 52 == pytest.approx(summary.metrics["loss"])

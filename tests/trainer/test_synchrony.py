@@ -49,9 +49,9 @@ def test_it_equals_one_rank(count: int) -> None:
         ranks.module(lambda: convolutional(True), compiled), examples(), count, batch=10
     )
     expected = one.model.get_weights()
-    for own in many:
-        assert weights.difference(own.model.get_weights(), expected) <= TOLERANCE
-        assert own.advice == []
+    for replica in many:
+        assert weights.difference(replica.model.get_weights(), expected) <= TOLERANCE
+        assert replica.advice == []
 
 
 def test_what_keras_does_not_synchronise_is_refused() -> None:
@@ -86,6 +86,6 @@ def test_a_rank_without_examples_gives_no_gradient() -> None:
         )
 
     many, _ = ranks.run(ranks.module(mixed, compiled), examples(), 3, batch=10)
-    for own in many:
-        for weight in own.model.trainable_weights:
+    for replica in many:
+        for weight in replica.model.trainable_weights:
             assert np.isfinite(weight.numpy()).all()

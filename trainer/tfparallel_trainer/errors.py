@@ -1,5 +1,7 @@
 """The ways in which a run ends early: each error knows the exit code that it means."""
 
+from typing import Self
+
 from tfparallel_trainer.contract import exits
 
 
@@ -7,6 +9,13 @@ class TrainerError(Exception):
     """Ends the run with `exit`; its text is one sentence (or few) for a person."""
 
     exit: exits.Exit = exits.Exit.INTERNAL_ERROR
+    everywhere: bool = False
+    """Whether every process raises it at the same step, so that each can wait for the others."""
+
+    def on_every_process(self) -> Self:
+        """Mark an error that follows from what all processes have agreed on."""
+        self.everywhere = True
+        return self
 
 
 class BadConfigurationError(TrainerError):

@@ -79,11 +79,16 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
     compare(given, process, names[0], count)
-    with reporter_of(given, process) as reporter, watch.peers(given.cluster, process.give_up):
+    with (
+        contextlib.ExitStack() as ending,
+        reporter_of(given, process) as reporter,
+        watch.peers(given.cluster, process.give_up),
+    ):
         ready = setup.prepare(given, process.module, mesh, names, process.out.say, process.watch)
         if not process.script:
             export.check(ready.replicas[0].model, process.module.path)
         made = _engine(given, process, ready)
+        ending.push(leaving(given, process, made.barrier))
         outer = loop(given, process, ready, reporter, made)
         if given.cluster.is_chief:
             if ready.mesh.data > 1 or not process.script:
@@ -95,7 +100,6 @@ def train_to_end(given: settings.Settings, process: Process) -> None:
             write_results(given, process, ready, reporter, outer.position)
         with process.watch.waiting():
             made.barrier()  # nobody leaves before the chief has written everything
-    leave(given, process, made.barrier)
     del held  # the processes are one cluster as long as it lives
 
 
@@ -307,10 +311,21 @@ def write_summary(
     )
 
 
-def leave(given: settings.Settings, process: Process, barrier: Callable[[], None]) -> None:
-    """Wait until no peer needs this process any more; the work itself is done."""
-    if given.cluster.alone:
-        return
-    # A peer that leaves first breaks this wait, and has seen the end of all work before.
-    with process.watch.waiting(), contextlib.suppress(tf.errors.OpError):
-        barrier()
+def leaving(
+    given: settings.Settings, process: Process, barrier: Callable[[], None]
+) -> Callable[[object, BaseException | None, object], None]:
+    """What a process does last where all end alike, with the work done or with one error.
+
+    It waits until no peer needs it any more. A process that ends while another one still receives
+    what both agreed on makes that one report a lost peer.
+    """
+
+    def leave(_: object, error: BaseException | None, __: object) -> None:
+        alike = error is None or (isinstance(error, errors.TrainerError) and error.everywhere)
+        if given.cluster.alone or not alike:
+            return
+        # A peer that leaves first breaks this wait, and has seen the end of all work before.
+        with process.watch.waiting(), contextlib.suppress(tf.errors.OpError):
+            barrier()
+
+    return leave

@@ -170,7 +170,7 @@ class Training:
                 f"In step {self._step} {what}: training stopped, {self._last_good()} Lower the "
                 "learning rate, clip gradients or look for missing values in the data; "
                 "trainer.onNonFiniteLoss: Continue would leave such steps out."
-            )
+            ).on_every_process()
         self._parts.reporter.left_out(self._step, what, first=not self._left_out)
         self._left_out = True
 
@@ -208,7 +208,7 @@ class Training:
                 raise errors.NonFiniteError(
                     f"After step {self._step} a weight is not finite: training stopped, "
                     f"{self._last_good()} Lower the learning rate or clip gradients."
-                )
+                ).on_every_process()
             with self._parts.termination.saving():
                 self._parts.save(self.position)
                 self._parts.engine.barrier()  # nobody leaves while another one saves
@@ -258,4 +258,4 @@ class Training:
                 if self._parts.spec.checkpoint
                 else "; without trainer.checkpoint the next run begins at step 0."
             )
-        )
+        ).on_every_process()

@@ -5,14 +5,16 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import cel
 import pydantic
 from pydantic import json_schema
 from pydantic_core import core_schema
 
 from tfparallel_operator.api import problems
+
+if TYPE_CHECKING:  # its package imports a terminal interface, a third of what the command starts
+    import cel
 
 VALIDATIONS = "x-kubernetes-validations"
 PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
@@ -105,6 +107,8 @@ def violations(
 def _message(rule: Rule, value: Any) -> str:
     if not rule.told:
         return rule.message
+    import cel
+
     context = cel.Context({"self": value})
     # Kubernetes has it, this evaluator does not; %d and %s mean the same in Python.
     context.add_function("format", lambda text, values: text % tuple(values))
@@ -112,6 +116,8 @@ def _message(rule: Rule, value: Any) -> str:
 
 
 @functools.cache
-def _program(expression: str) -> cel.Program:
+def _program(expression: str) -> "cel.Program":
     """Compile an expression: it takes much longer than to evaluate it."""
+    import cel
+
     return cel.compile(expression)

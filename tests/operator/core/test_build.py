@@ -270,8 +270,8 @@ def test_what_a_template_says_of_shared_memory_and_nccl_stays() -> None:
 
 def containers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
-    found: list[dict[str, Any]] = template["spec"]["containers"]
-    return found
+    containers: list[dict[str, Any]] = template["spec"]["containers"]
+    return containers
 
 
 def test_the_added_chief_is_like_a_worker_without_devices() -> None:

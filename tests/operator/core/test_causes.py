@@ -20,8 +20,8 @@ def running(**job: Any) -> builders.World:
     return world
 
 
-def rules(*given: dict[str, Any], **policy: Any) -> dict[str, Any]:
-    return {"failurePolicy": {"rules": list(given)}, **policy}
+def rules(*entries: dict[str, Any], **policy: Any) -> dict[str, Any]:
+    return {"failurePolicy": {"rules": list(entries)}, **policy}
 
 
 def reason(world: builders.World) -> str:
@@ -174,9 +174,9 @@ def test_no_pod_is_created_while_a_restart_pauses() -> None:
         world.reap()
         world.step()
     assert world.pods == {}
-    made = world.decide()
-    assert made.wake_at == world.status.attempt_time
-    assert made.creations == ()
+    outcome = world.decide()
+    assert outcome.wake_at == world.status.attempt_time
+    assert outcome.creations == ()
     world.advance(10)
     world.step()
     assert list(world.pods) == ["job-worker-0"]
@@ -270,8 +270,8 @@ def test_an_ignored_worker_is_not_run_again_also_when_its_pod_is_removed() -> No
     assert world.status.attempt == 1
     assert "job-worker-1" not in world.pods
     assert world.status.replicas["Worker"].failed == 1
-    told = [event for event in world.events if "goes on without it" in event.message]
-    assert len(told) == 1
+    events = [event for event in world.events if "goes on without it" in event.message]
+    assert len(events) == 1
 
 
 def test_of_all_workers_the_last_one_cannot_be_ignored() -> None:
@@ -314,7 +314,7 @@ def test_what_training_needs_cannot_be_ignored(roles: list[str]) -> None:
 
 
 def memory_of(world: builders.World, role: types.Role) -> dict[str, Any]:
-    made = build.pod(
+    pod = build.pod(
         world.job,
         replicas.Replica(role, 0),
         builders.SETTINGS,
@@ -322,8 +322,8 @@ def memory_of(world: builders.World, role: types.Role) -> dict[str, Any]:
         replica_attempt=0,
         memory_growths=world.status.replicas[role.value].memory_growths,
     )
-    found: dict[str, Any] = made["spec"]["containers"][0]["resources"]
-    return found
+    resources: dict[str, Any] = pod["spec"]["containers"][0]["resources"]
+    return resources
 
 
 def test_a_replica_out_of_memory_asks_for_more_the_next_time() -> None:

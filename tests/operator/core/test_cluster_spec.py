@@ -13,10 +13,10 @@ ALLOWED = {"chief", "worker", "ps", "evaluator"}
 
 
 def configs(**job: Any) -> dict[str, dict[str, Any]]:
-    made = builders.a_job(**job)
+    checked_job = builders.a_job(**job)
     return {
-        replica.name: json.loads(cluster_spec.tf_config(made, replica))
-        for replica in replicas.expand(made)
+        replica.name: json.loads(cluster_spec.tf_config(checked_job, replica))
+        for replica in replicas.expand(checked_job)
     }
 
 
@@ -37,57 +37,61 @@ def test_the_rules_of_tensorflow_hold_for_every_replica(roles: dict[str, int]) -
         assert set(cluster) <= ALLOWED
         assert len(cluster.get("chief", [])) <= 1
         assert ("evaluator" in cluster) is (task["type"] == "evaluator")
-        own = cluster[task["type"]][task["index"]]
-        assert own == f"job-{name}.job:2222"
+        own_address = cluster[task["type"]][task["index"]]
+        assert own_address == f"job-{name}.job:2222"
 
 
 def test_all_training_replicas_see_the_same_cluster() -> None:
-    made = configs(chief=1, worker=2, ps=1, evaluator=1)
-    assert made["chief-0"]["cluster"] == {
+    tf_configs = configs(chief=1, worker=2, ps=1, evaluator=1)
+    assert tf_configs["chief-0"]["cluster"] == {
         "chief": ["job-chief-0.job:2222"],
         "worker": ["job-worker-0.job:2222", "job-worker-1.job:2222"],
         "ps": ["job-ps-0.job:2222"],
     }
-    assert made["chief-0"]["cluster"] == made["worker-1"]["cluster"] == made["ps-0"]["cluster"]
-    assert made["evaluator-0"]["cluster"]["evaluator"] == ["job-evaluator-0.job:2222"]
+    assert (
+        tf_configs["chief-0"]["cluster"]
+        == tf_configs["worker-1"]["cluster"]
+        == tf_configs["ps-0"]["cluster"]
+    )
+    assert tf_configs["evaluator-0"]["cluster"]["evaluator"] == ["job-evaluator-0.job:2222"]
 
 
 def test_a_master_is_the_chief() -> None:
-    made = configs(master=1, worker=1)
-    assert made["master-0"]["task"] == {"type": "chief", "index": 0}
-    assert made["worker-0"]["cluster"]["chief"] == ["job-master-0.job:2222"]
+    tf_configs = configs(master=1, worker=1)
+    assert tf_configs["master-0"]["task"] == {"type": "chief", "index": 0}
+    assert tf_configs["worker-0"]["cluster"]["chief"] == ["job-master-0.job:2222"]
 
 
 def test_the_trainer_with_servers_gets_a_chief() -> None:
-    made = configs(trainer=True, worker=2, ps=1)
-    assert list(made) == ["chief-0", "worker-0", "worker-1", "ps-0"]
-    assert made["ps-0"]["cluster"]["chief"] == ["job-chief-0.job:2222"]
-    assert made["chief-0"]["task"] == {"type": "chief", "index": 0}
+    tf_configs = configs(trainer=True, worker=2, ps=1)
+    assert list(tf_configs) == ["chief-0", "worker-0", "worker-1", "ps-0"]
+    assert tf_configs["ps-0"]["cluster"]["chief"] == ["job-chief-0.job:2222"]
+    assert tf_configs["chief-0"]["task"] == {"type": "chief", "index": 0}
     assert next(iter(configs(trainer=True, master=1, worker=1, ps=1))) == "master-0"
     assert "chief-0" not in configs(worker=2, ps=1), "people's own scripts choose their roles"
 
 
 def test_dynamic_workers_know_themselves_and_the_servers() -> None:
-    made = configs(chief=1, worker=3, ps=2, spec={"enableDynamicWorker": True})
+    tf_configs = configs(chief=1, worker=3, ps=2, spec={"enableDynamicWorker": True})
     servers = ["job-ps-0.job:2222", "job-ps-1.job:2222"]
-    assert made["worker-2"]["cluster"] == {
+    assert tf_configs["worker-2"]["cluster"] == {
         "chief": ["job-chief-0.job:2222"],
         "worker": {"2": "job-worker-2.job:2222"},
         "ps": servers,
     }
-    assert made["ps-1"]["cluster"] == {"chief": ["job-chief-0.job:2222"], "ps": servers}
-    assert len(made["chief-0"]["cluster"]["worker"]) == 3
+    assert tf_configs["ps-1"]["cluster"] == {"chief": ["job-chief-0.job:2222"], "ps": servers}
+    assert len(tf_configs["chief-0"]["cluster"]["worker"]) == 3
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_what_is_built_once_for_all_pods_is_what_each_would_be_told(dynamic: bool) -> None:
     spec = {"enableDynamicWorker": dynamic}
-    made = builders.a_job(chief=1, worker=2, ps=1, evaluator=1, spec=spec)
-    known = cluster_spec.peers(made)
+    job = builders.a_job(chief=1, worker=2, ps=1, evaluator=1, spec=spec)
+    known = cluster_spec.peers(job)
     assert (known is None) is dynamic
-    for replica in replicas.expand(made):
-        text = cluster_spec.tf_config(made, replica, known)
-        assert text == cluster_spec.tf_config(made, replica)
+    for replica in replicas.expand(job):
+        text = cluster_spec.tf_config(job, replica, known)
+        assert text == cluster_spec.tf_config(job, replica)
 
 
 def test_the_port_named_tfjob_port_is_used() -> None:
@@ -101,59 +105,59 @@ def test_the_port_named_tfjob_port_is_used() -> None:
             ]
         }
     }
-    made = load.parse_job(document)
-    config = json.loads(cluster_spec.tf_config(made, replicas.expand(made)[0]))
+    job = load.parse_job(document)
+    config = json.loads(cluster_spec.tf_config(job, replicas.expand(job)[0]))
     assert config["cluster"]["worker"] == ["job-worker-0.job:4000"]
     assert config["cluster"]["chief"] == ["job-chief-0.job:2222"]
 
 
 def test_the_shipped_trainer_shares_a_file_beyond_64_replicas() -> None:
     for workers, shared in ((64, False), (65, True)):
-        made = builders.a_job(trainer=True, worker=workers)
-        assert cluster_spec.is_shared(made, cluster_spec.SHARE_ABOVE) is shared
-        assert not cluster_spec.is_shared(made, None)
-    own = builders.a_job(worker=65)
+        job = builders.a_job(trainer=True, worker=workers)
+        assert cluster_spec.is_shared(job, cluster_spec.SHARE_ABOVE) is shared
+        assert not cluster_spec.is_shared(job, None)
+    script_job = builders.a_job(worker=65)
     dynamic = builders.a_job(trainer=True, worker=65, spec={"enableDynamicWorker": True})
-    for made in (own, dynamic):
-        assert not cluster_spec.is_shared(made, cluster_spec.SHARE_ABOVE)
+    for job in (script_job, dynamic):
+        assert not cluster_spec.is_shared(job, cluster_spec.SHARE_ABOVE)
 
 
 def test_the_shared_file_has_every_worker_that_may_come() -> None:
-    made = builders.manifest(trainer=True, chief=1, worker=2)
-    workers = made["spec"]["tfReplicaSpecs"]["Worker"]
+    document = builders.manifest(trainer=True, chief=1, worker=2)
+    workers = document["spec"]["tfReplicaSpecs"]["Worker"]
     workers["maxReplicas"] = 70
-    bounded = load.parse_job(made)
+    bounded = load.parse_job(document)
     assert cluster_spec.is_shared(bounded, cluster_spec.SHARE_ABOVE)
     cluster = json.loads(cluster_spec.shared(bounded))
     assert cluster["chief"] == ["job-chief-0.job:2222"]
     assert cluster["worker"] == [f"job-worker-{index}.job:2222" for index in range(70)]
     workers.update(maxReplicas=None, minReplicas=1, replicas=100)
-    assert not cluster_spec.is_shared(load.parse_job(made), cluster_spec.SHARE_ABOVE)
+    assert not cluster_spec.is_shared(load.parse_job(document), cluster_spec.SHARE_ABOVE)
 
 
 def test_a_pod_of_a_large_job_has_its_task_alone() -> None:
     spec = {"trainer": {"epochs": 1, "checkpoint": {"claim": "c"}}}
-    made = builders.a_job(trainer=True, spec=spec, worker=70, evaluator=1)
-    config = build.config(made, builders.SETTINGS)["data"]["cluster.json"]
-    for replica in (replicas.Replica(types.Role.WORKER, 69), replicas.expand(made)[-1]):
-        pod = build.pod(made, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
+    job = builders.a_job(trainer=True, spec=spec, worker=70, evaluator=1)
+    config = build.config(job, builders.SETTINGS)["data"]["cluster.json"]
+    for replica in (replicas.Replica(types.Role.WORKER, 69), replicas.expand(job)[-1]):
+        pod = build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
         [container] = pod["spec"]["containers"]
-        given = {variable["name"]: variable["value"] for variable in container["env"]}
+        variables = {variable["name"]: variable["value"] for variable in container["env"]}
         task = {"type": replica.role.task_type, "index": replica.index}
-        assert json.loads(given["TF_CONFIG"]) == {"task": task}
-        assert given["TFPARALLEL_CLUSTER_FILE"] == "/etc/tfparallel/job/cluster.json"
-        assert given["TFPARALLEL_WORKERS"] == "70"
+        assert json.loads(variables["TF_CONFIG"]) == {"task": task}
+        assert variables["TFPARALLEL_CLUSTER_FILE"] == "/etc/tfparallel/job/cluster.json"
+        assert variables["TFPARALLEL_WORKERS"] == "70"
     # What the trainer makes of it is what each would have had in its variable.
     assert list(json.loads(config)) == ["worker", "evaluator"]
 
 
 def test_stored_bytes_grow_with_the_number_of_replicas_and_not_with_its_square() -> None:
     def stored(workers: int) -> int:
-        made = builders.a_job(trainer=True, worker=workers)
-        manifests = [build.config(made, builders.SETTINGS)]
+        job = builders.a_job(trainer=True, worker=workers)
+        manifests = [build.config(job, builders.SETTINGS)]
         manifests += [
-            build.pod(made, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
-            for replica in replicas.expand(made)
+            build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
+            for replica in replicas.expand(job)
         ]
         return sum(len(json.dumps(manifest)) for manifest in manifests)
 
@@ -172,8 +176,8 @@ def test_a_cluster_that_no_variable_can_hold_is_refused_with_a_remedy() -> None:
 
 
 def test_thousands_of_replicas_fit_one_environment_variable() -> None:
-    made = builders.a_job(worker=2500)
-    text = cluster_spec.tf_config(made, replicas.Replica(types.Role.WORKER, 0))
+    job = builders.a_job(worker=2500)
+    text = cluster_spec.tf_config(job, replicas.Replica(types.Role.WORKER, 0))
     assert len("TF_CONFIG=") + len(text) < 131_071
 
 

@@ -9,11 +9,11 @@ from tfparallel_operator.core import conditions, decide, observation
 
 def test_the_first_decision_writes_the_attempt_ahead_and_creates_all_children() -> None:
     world = builders.World(builders.a_job(chief=1, worker=2))
-    made = world.decide()
-    assert made.status.attempt == 1
-    assert made.status.start_time == builders.START
-    assert made.status.state is names.State.PENDING
-    kinds = [(created["kind"], created["metadata"]["name"]) for created in made.creations]
+    outcome = world.decide()
+    assert outcome.status.attempt == 1
+    assert outcome.status.start_time == builders.START
+    assert outcome.status.state is names.State.PENDING
+    kinds = [(created["kind"], created["metadata"]["name"]) for created in outcome.creations]
     assert kinds == [
         ("Service", "job"),
         ("ConfigMap", "job-tfparallel"),
@@ -167,8 +167,8 @@ def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
 
 def test_an_object_that_is_no_job_is_rejected_with_its_problems() -> None:
     body = {"metadata": {"generation": 4}, "status": {"state": "Sunny"}}
-    made = decide.reject(body, load.SpecError("spec: missing"), builders.START)
-    failed = conditions.find(made.status, names.Condition.FAILED)
+    outcome = decide.reject(body, load.SpecError("spec: missing"), builders.START)
+    failed = conditions.find(outcome.status, names.Condition.FAILED)
     assert failed is not None
     assert (failed.reason, failed.message, failed.observed_generation) == (
         "InvalidSpec",

@@ -174,11 +174,11 @@ class JobMachine(stateful.RuleBasedStateMachine):
             running = [pod for pod in self.world.pods.values() if not pod.phase.ended]
             assert not running
         else:
-            wanted = {r.pod_name("job") for r in replicas.expand(self.world.job)}
+            pod_names = {r.pod_name("job") for r in replicas.expand(self.world.job)}
             done = sum(counts.succeeded for counts in status.replicas.values())
             done += sum(len(indices.parse(counts.ignored)) for counts in status.replicas.values())
-            assert set(self.world.pods) <= wanted
-            assert len(self.world.pods) >= len(wanted) - done
+            assert set(self.world.pods) <= pod_names
+            assert len(self.world.pods) >= len(pod_names) - done
 
     def _pick(self, data: st.DataObject) -> observation.Pod:
         return self.world.pods[data.draw(st.sampled_from(sorted(self.world.pods)))]

@@ -59,12 +59,12 @@ def test_an_edit_takes_effect_when_the_table_says(what: str) -> None:
     world, document = running()
     before = {name: pod.uid for name, pod in world.pods.items()}
     edit(world, document, change)
-    made = world.decide()
+    outcome = world.decide()
     world.settle()
     after = {name: pod.uid for name, pod in world.pods.items()}
     assert (world.status.attempt == 2) == (when == "a new attempt")
     if when != "a new attempt":
-        assert not made.deletions and not made.creations
+        assert not outcome.deletions and not outcome.creations
         assert after == before
         assert world.status.observed_generation == 2
 
@@ -119,12 +119,12 @@ def test_a_template_may_be_changed_while_the_job_is_suspended() -> None:
     assert world.pods == {}
     document = merged(document, {"spec": change})
     edit(world, document, {"runPolicy": {"suspend": False}})
-    made = [
+    manifests = [
         manifest["spec"].get("nodeSelector")
         for manifest in world.decide().creations
         if manifest["kind"] == "Pod"
     ]
-    assert made == [{"pool": "a"}, {"pool": "a"}]
+    assert manifests == [{"pool": "a"}, {"pool": "a"}]
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,12 @@ def test_volcano_puts_a_job_without_queue_where_tfjob_does() -> None:
 
 def test_what_a_template_says_of_its_scheduler_and_priority_wins() -> None:
     document = builders.manifest(worker=1)
-    given = {"schedulerName": "mine", "priorityClassName": "low"}
-    document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"].update(given)
+    pod_fields = {"schedulerName": "mine", "priorityClassName": "low"}
+    document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"].update(pod_fields)
     document["spec"]["scheduling"] = {"gang": "Coscheduling"}
     document["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": "high"}}
     world = builders.World(load.parse_job(document), settings=with_gangs())
-    assert given.items() <= a_pod(world)["spec"].items()
+    assert pod_fields.items() <= a_pod(world)["spec"].items()
 
 
 def test_a_scheduling_policy_goes_to_the_scheduler_of_the_installation() -> None:

@@ -29,12 +29,12 @@ def test_each_replica_listens_on_a_port_of_its_own_and_peers_know_it() -> None:
         [container] = pod["spec"]["containers"]
         [port] = container["ports"]
         ports[pod["metadata"]["name"]] = port["containerPort"]
-        given = {variable["name"]: variable.get("value") for variable in container["env"]}
-        assert given["NCCL_SOCKET_IFNAME"].startswith("^lo,")
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert variables["NCCL_SOCKET_IFNAME"].startswith("^lo,")
     assert sorted(ports.values()) == list(range(12_000, 12_005))
     cluster = json.loads(cluster_spec.tf_config(job, replicas.expand(job)[0]))["cluster"]
-    told = [address for addresses in cluster.values() for address in addresses]
-    assert {a.partition(".")[0]: int(a.rpartition(":")[2]) for a in told} == ports
+    addresses_of_cluster = [address for addresses in cluster.values() for address in addresses]
+    assert {a.partition(".")[0]: int(a.rpartition(":")[2]) for a in addresses_of_cluster} == ports
 
 
 def test_ports_of_others_stay_when_workers_come() -> None:

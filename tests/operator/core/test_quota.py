@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from testing.operator import builders
-from tests.operator.core import test_queueing
+from testing.operator import builders, queues
 from tfparallel_operator.api import names
 from tfparallel_operator.core import observation
 
@@ -17,8 +16,8 @@ GPUS = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "resources"
 
 
 def admitted(**job: Any) -> builders.World:
-    world = test_queueing.queued(trainer=True, **job)
-    test_queueing.admit(world)
+    world = queues.queued_world(trainer=True, **job)
+    queues.admit(world)
     world.run()
     world.settle()
     assert world.status.state is names.State.RUNNING
@@ -37,8 +36,8 @@ def edit(world: builders.World, **changes: object) -> None:
 def limits(world: builders.World) -> dict[str, str]:
     [*_, workload] = [one for one in world.manifests if one["kind"] == "Workload"]
     containers = workload["spec"]["podSets"][-1]["template"]["spec"]["containers"]
-    found: dict[str, str] = containers[0]["resources"]["limits"]
-    return found
+    resource_limits: dict[str, str] = containers[0]["resources"]["limits"]
+    return resource_limits
 
 
 @pytest.mark.parametrize("changes", [{"devices": 8}, {"template": GPUS}])
@@ -48,7 +47,7 @@ def test_devices_that_an_edit_adds_are_asked_for(changes: dict[str, object]) -> 
     world.settle()
     assert world.pods == {}
     assert limits(world) == {"nvidia.com/gpu": "8"}
-    test_queueing.admit(world)
+    queues.admit(world)
     assert len(world.pods) == 2
 
 
@@ -57,7 +56,7 @@ def test_memory_that_has_grown_is_asked_for() -> None:
     container = {"name": "tensorflow", "image": "i", "resources": MEMORY}
     edit(world, template={"spec": {"containers": [container]}})
     world.settle()
-    test_queueing.admit(world)
+    queues.admit(world)
     world.run()
     world.settle()
     before = limits(world)["memory"]
@@ -67,7 +66,7 @@ def test_memory_that_has_grown_is_asked_for() -> None:
     assert world.pods == {}
     assert (before, limits(world)["memory"]) == ("1Gi", "2048Mi")
     assert world.status.restarts.disruption == 0
-    test_queueing.admit(world)
+    queues.admit(world)
     assert len(world.pods) == 2
 
 

@@ -169,9 +169,9 @@ def test_every_name_in_a_remedy_is_a_group_of_its_pattern() -> None:
 def test_an_exit_has_the_remedy_of_its_cause(
     code: int, reason: str, message: str, remedy: str
 ) -> None:
-    found = remedies.find_for_exit(code, reason, message)
-    assert remedy in found
-    assert bool(remedy) == bool(found)
+    advice = remedies.find_for_exit(code, reason, message)
+    assert remedy in advice
+    assert bool(remedy) == bool(advice)
 
 
 def test_a_message_is_bounded_and_keeps_its_remedy() -> None:

@@ -25,14 +25,14 @@ def pod_of(trainer: Json, template: Json | None = None, **spec: Any) -> Json:
         document["spec"]["tfReplicaSpecs"]["Worker"]["template"] = {"spec": template}
     job = load.parse_job(document)
     pod = build.pod(job, WORKER, builders.SETTINGS, attempt=1, replica_attempt=0)
-    found: Json = pod["spec"]
-    return found
+    pod_spec: Json = pod["spec"]
+    return pod_spec
 
 
 def training(pod: Json) -> Json:
     [container] = [one for one in pod["containers"] if one["name"] == names.CONTAINER]
-    found: Json = container
-    return found
+    trainer: Json = container
+    return trainer
 
 
 def variables(container: Json) -> Json:
@@ -83,8 +83,13 @@ def test_files_of_a_config_map_need_no_init_container() -> None:
 def test_packages_are_installed_where_python_looks_first(source: Json) -> None:
     pod = pod_of({"source": {**source, "requirements": "needs/requirements.txt"}})
     [fetching], trainer = pod["initContainers"], training(pod)
-    told = fetching["command"][-4:]
-    assert told == ["--requirements", "needs/requirements.txt", "--packages", paths.PACKAGES_DIR]
+    arguments = fetching["command"][-4:]
+    assert arguments == [
+        "--requirements",
+        "needs/requirements.txt",
+        "--packages",
+        paths.PACKAGES_DIR,
+    ]
     assert mounts(fetching)["tfparallel-packages"] == (paths.PACKAGES_DIR, False)
     assert mounts(fetching)["tfparallel-source"] == (paths.SOURCE_DIR, "configMap" in source)
     assert mounts(trainer)["tfparallel-packages"] == (paths.PACKAGES_DIR, True)
@@ -139,11 +144,15 @@ def test_variables_are_added_to_those_of_a_template_and_the_template_wins() -> N
         "envFrom": [{"secretRef": {"name": "mine"}}],
         "resources": {"limits": {"nvidia.com/gpu": 1}},
     }
-    found = training(pod_of(trainer, {"containers": [container]}))
-    given = variables(found)
-    assert (given["A"], given["B"], given["TOKEN"]) == ("template", "$(A)", key)
-    assert given["NCCL_DEBUG"] == "INFO"
-    assert found["envFrom"] == [
+    container_of_trainer = training(pod_of(trainer, {"containers": [container]}))
+    variables_of_trainer = variables(container_of_trainer)
+    assert (
+        variables_of_trainer["A"],
+        variables_of_trainer["B"],
+        variables_of_trainer["TOKEN"],
+    ) == ("template", "$(A)", key)
+    assert variables_of_trainer["NCCL_DEBUG"] == "INFO"
+    assert container_of_trainer["envFrom"] == [
         {"prefix": "S_", "configMapRef": {"name": "all", "optional": True}},
         {"secretRef": {"name": "mine"}},
     ]
@@ -159,9 +168,9 @@ def test_volumes_are_mounted_in_every_replica() -> None:
             ]
         }
     )
-    found = volumes(pod)
-    assert found["images"] == {"persistentVolumeClaim": {"claimName": "images"}}
-    assert found["key"] == {"secret": {"secretName": "store"}}
+    pod_volumes = volumes(pod)
+    assert pod_volumes["images"] == {"persistentVolumeClaim": {"claimName": "images"}}
+    assert pod_volumes["key"] == {"secret": {"secretName": "store"}}
     shown = mounts(training(pod))
     assert (shown["images"], shown["kept"]) == (("/data", False), ("/kept", True))
     assert shown["key"] == ("/key", True)

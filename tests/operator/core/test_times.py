@@ -191,11 +191,11 @@ def test_time_without_an_operator_never_turns_into_a_stall(away: int) -> None:
     report(world, 3)
     world.advance(away)
     listening = build.Settings(trainer_image="i", listening_since=world.now)
-    made = decide.decide(world.job, world.children(), world.now, listening)
-    assert made.status.attempt == 1
-    assert made.wake_at == world.now + datetime.timedelta(seconds=60)
-    made = decide.decide(world.job, world.children(), made.wake_at, listening)
-    assert made.status.attempt == 2
+    outcome = decide.decide(world.job, world.children(), world.now, listening)
+    assert outcome.status.attempt == 1
+    assert outcome.wake_at == world.now + datetime.timedelta(seconds=60)
+    outcome = decide.decide(world.job, world.children(), outcome.wake_at, listening)
+    assert outcome.status.attempt == 2
 
 
 def test_a_job_that_never_reports_never_stalls() -> None:
@@ -230,10 +230,10 @@ def test_a_pod_that_its_node_does_not_end_is_deleted_by_force_in_bounded_time() 
     wake_at = world.decide().wake_at
     assert wake_at == world.now + datetime.timedelta(seconds=30) + forced.PATIENCE
     world.now = wake_at
-    made = world.decide()
-    [deletion] = made.deletions
+    outcome = world.decide()
+    [deletion] = outcome.deletions
     assert (deletion.name, deletion.force_from) == ("job-worker-1", "n1")
-    assert made.wake_at == world.now + forced.RETRY
+    assert outcome.wake_at == world.now + forced.RETRY
 
 
 @pytest.mark.parametrize("state", ["suspended", "ended"])
@@ -258,8 +258,8 @@ def test_a_refusal_for_now_is_told_once_and_the_job_goes_on() -> None:
         world.step(refusal=observation.Refusal(quota, words.format(used), final=False))
     assert truth(world, names.Condition.CREATION_REFUSED) == ("True", "QuotaExceeded")
     assert world.status.state is names.State.PENDING
-    told = [event for event in world.events if event.reason == names.Reason.QUOTA_EXCEEDED]
-    assert len(told) == 1
+    events = [event for event in world.events if event.reason == names.Reason.QUOTA_EXCEEDED]
+    assert len(events) == 1
     world.settle()
     assert truth(world, names.Condition.CREATION_REFUSED) == ("False", "ReplicasCreated")
     running_ = conditions.find(world.status, names.Condition.RUNNING)
@@ -273,6 +273,6 @@ def test_while_pods_are_refused_the_running_condition_says_why() -> None:
     denied = observation.Refusal(names.Reason.ADMISSION_DENIED, "no", final=False)
     world.step(refusal=denied)
     world.step(writes=1)
-    found = conditions.find(world.status, names.Condition.RUNNING)
-    assert found is not None
-    assert found.message.endswith("the API server refuses to create pods, trying again: no")
+    condition = conditions.find(world.status, names.Condition.RUNNING)
+    assert condition is not None
+    assert condition.message.endswith("the API server refuses to create pods, trying again: no")

@@ -30,15 +30,15 @@ def terms(job: types.TFParallelJob, replica: replicas.Replica) -> list[tuple[int
     pod = build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
     affinity = pod["spec"].get("affinity", {}).get("podAffinity", {})
     assert set(affinity) <= {"preferredDuringSchedulingIgnoredDuringExecution"}
-    found = []
+    affinity_terms = []
     for one in affinity.get("preferredDuringSchedulingIgnoredDuringExecution", []):
         term = one["podAffinityTerm"]
         matched = dict(term["labelSelector"]["matchLabels"])
         assert matched.pop(names.LABEL_JOB) == "job"
         assert matched.items() <= pod["metadata"]["labels"].items()
         [label] = matched or [names.LABEL_JOB]
-        found.append((one["weight"], term["topologyKey"], label))
-    return found
+        affinity_terms.append((one["weight"], term["topologyKey"], label))
+    return affinity_terms
 
 
 def test_a_group_that_fits_a_pod_needs_no_others() -> None:
@@ -82,8 +82,8 @@ def test_the_nearer_ranks_are_the_more_nearness_is_preferred() -> None:
 
 def test_a_mesh_that_is_to_be_planned_prefers_the_whole_job_near() -> None:
     job = builders.a_split_job({"auto": True}, worker=2)
-    found = terms(job, replicas.Replica(types.Role.WORKER, 0))
-    assert {label for _, _, label in found} == {names.LABEL_JOB}
+    affinity_terms = terms(job, replicas.Replica(types.Role.WORKER, 0))
+    assert {label for _, _, label in affinity_terms} == {names.LABEL_JOB}
 
 
 @pytest.mark.parametrize("keys", [[], ["example.com/rack"]])
@@ -93,8 +93,8 @@ def test_the_job_says_what_is_near(keys: list[str]) -> None:
         builders.a_split_job({"stage": 2}, worker=2, spec=spec),
         builders.a_job(trainer=True, worker=2, spec=spec),
     ):
-        found = terms(job, replicas.Replica(types.Role.WORKER, 1))
-        assert found == [(10, key, names.LABEL_JOB) for key in keys]
+        affinity_terms = terms(job, replicas.Replica(types.Role.WORKER, 1))
+        assert affinity_terms == [(10, key, names.LABEL_JOB) for key in keys]
 
 
 def test_nothing_is_asked_for_unless_it_helps() -> None:
@@ -110,13 +110,13 @@ def test_nothing_is_asked_for_unless_it_helps() -> None:
 
 
 def test_an_affinity_of_the_template_goes_before() -> None:
-    own: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": []}
-    template = {"spec": {"affinity": {"podAffinity": own, "nodeAffinity": {"a": 1}}}}
+    node_affinity: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": []}
+    template = {"spec": {"affinity": {"podAffinity": node_affinity, "nodeAffinity": {"a": 1}}}}
     specs = {"Worker": {"replicas": 2, "template": template}}
     job = builders.a_split_job({"stage": 2}, spec={"tfReplicaSpecs": specs}, worker=2)
     worker = replicas.Replica(types.Role.WORKER, 0)
     pod = build.pod(job, worker, builders.SETTINGS, attempt=1, replica_attempt=0)
-    assert pod["spec"]["affinity"] == {"podAffinity": own, "nodeAffinity": {"a": 1}}
+    assert pod["spec"]["affinity"] == {"podAffinity": node_affinity, "nodeAffinity": {"a": 1}}
 
 
 @given(
@@ -138,15 +138,17 @@ def test_pods_of_one_label_have_just_the_ranks_of_one_group(
     config = cluster_spec.tf_config(job, replicas.expand(job)[0])
     order = [task.name for task in tasks.parse(config).tasks]
     assert order == [replica.name for replica in replicas.expand(job)]
-    for label, own in ((GROUP, shape.Axis.SPATIAL), (PIPELINE, shape.Axis.STAGE)):
-        found = labels(job, label)
-        if found[0] is None:
+    for label, mesh_axis in ((GROUP, shape.Axis.SPATIAL), (PIPELINE, shape.Axis.STAGE)):
+        labels_of_ranks = labels(job, label)
+        if labels_of_ranks[0] is None:
             continue
-        outer = [axis for axis in shape.Axis if list(shape.Axis).index(axis) < _place(own)]
+        outer = [axis for axis in shape.Axis if list(shape.Axis).index(axis) < _place(mesh_axis)]
         for rank, other in itertools.combinations(range(mesh.size), 2):
             one, two = mesh.coordinates(rank), mesh.coordinates(other)
             together = all(one[axis] == two[axis] for axis in outer)
-            assert (found[rank // devices] == found[other // devices]) is together
+            assert (
+                labels_of_ranks[rank // devices] == labels_of_ranks[other // devices]
+            ) is together
 
 
 def _place(axis: shape.Axis) -> int:

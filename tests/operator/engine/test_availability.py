@@ -33,16 +33,16 @@ LONG_SECONDS = 600
 
 
 async def _holder(place: harness.Place) -> str:
-    found = await place.api.get(resources.LEASES.path(place.namespace, LEASE))
-    return str(found["spec"].get("holderIdentity"))
+    lease_object = await place.api.get(resources.LEASES.path(place.namespace, LEASE))
+    return str(lease_object["spec"].get("holderIdentity"))
 
 
 async def _until_held(place: harness.Place, holder: str) -> None:
-    async def held() -> bool:
+    async def is_held() -> bool:
         listing = await place.api.list(resources.LEASES, place.namespace)
         return bool(listing.items) and await _holder(place) == holder
 
-    await waiting.until_async(held, f"{holder} holds the lease", 3 * waiting.LIMIT_SECONDS)
+    await waiting.until_async(is_held, f"{holder} holds the lease", 3 * waiting.LIMIT_SECONDS)
 
 
 async def _end_lease(place: harness.Place) -> None:
@@ -95,7 +95,7 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
 ) -> None:
     listening = ports.allocate(2)
 
-    def given(number: int, seconds: int) -> dict[str, str]:
+    def settings_of(number: int, seconds: int) -> dict[str, str]:
         progress = {
             "TFPARALLEL_PROGRESS_HOST": progress_site.HOST,
             "TFPARALLEL_PROGRESS_PORT": str(listening[number]),
@@ -104,11 +104,11 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
 
     async with (
         place.creations() as created,
-        operator_process.running(given(0, LONG_SECONDS), tmp_path / "0.log") as first,
+        operator_process.running(settings_of(0, LONG_SECONDS), tmp_path / "0.log") as first,
     ):
         await first.until_ready()
         await _until_held(place, "operator-0")
-        async with operator_process.running(given(1, 60), tmp_path / "1.log") as second:
+        async with operator_process.running(settings_of(1, 60), tmp_path / "1.log") as second:
             for operator in (first, second):
                 await operator.until_ready()
             await place.create_job()
@@ -137,8 +137,8 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
 
 
 async def test_an_operator_that_loses_the_lease_ends(place: harness.Place) -> None:
-    given = place.settings(lease=LEASE, instance="operator-0", lease_seconds=15)
-    task = asyncio.create_task(service.run(given, asyncio.Event()))
+    settings = place.settings(lease=LEASE, instance="operator-0", lease_seconds=15)
+    task = asyncio.create_task(service.run(settings, asyncio.Event()))
     await _until_held(place, "operator-0")
     stolen = {"holderIdentity": "operator-1", "renewTime": "2026-11-21T10:00:00.000000Z"}
     await place.api.patch(resources.LEASES.path(place.namespace, LEASE), {"spec": stolen})
@@ -180,7 +180,7 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
     place: harness.Place, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = 60
-    wanted = ["digits-chief-0", *(f"digits-worker-{index}" for index in range(workers))]
+    pod_names = ["digits-chief-0", *(f"digits-worker-{index}" for index in range(workers))]
     async with (
         place.creations() as created,
         operator_process.running(_given(place, 0, LONG_SECONDS), tmp_path / "0.log") as first,
@@ -197,14 +197,14 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
             first.process.kill()
             await _end_lease(place)
             await _until_held(place, "operator-1")
-            await place.until_pods(*wanted)
+            await place.until_pods(*pod_names)
             await place.run_all()
             await place.until_state("Running")
             await place.end("digits-chief-0", 0)
             status = await place.until_state("Succeeded")
     assert status["attempt"] == 1
     assert status["restarts"] == {"failure": 0, "disruption": 0}
-    assert sorted(created) == sorted((pod, "1", "0") for pod in wanted)
+    assert sorted(created) == sorted((pod, "1", "0") for pod in pod_names)
 
 
 class Deaf(wrapped_api.WrappedApi):

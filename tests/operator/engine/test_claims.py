@@ -21,8 +21,10 @@ async def existing(world: small_world.World, **metadata: Any) -> client.Object:
 
 
 def refusal(world: small_world.World) -> dict[str, Any] | None:
-    found = world.status["conditions"]
-    return next((one for one in found if one["type"] == names.Condition.CREATION_REFUSED), None)
+    conditions = world.status["conditions"]
+    return next(
+        (one for one in conditions if one["type"] == names.Condition.CREATION_REFUSED), None
+    )
 
 
 async def test_a_claim_of_an_earlier_run_is_used() -> None:
@@ -85,11 +87,11 @@ async def test_a_claim_that_stays_pending_is_why_pods_wait(
     template = objects.claim_template()
     template["spec"]["storageClassName"] = ""
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": NAME}}
-    given = objects.job(workers=0, volumeClaimTemplates=[template])
-    given["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(volumes=[volume])
+    job_document = objects.job(workers=0, volumeClaimTemplates=[template])
+    job_document["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(volumes=[volume])
 
     async with place.operator():
-        await place.create_job(given)
+        await place.create_job(job_document)
         await place.until_reason("Chief", "PersistentVolumeClaims")
     claim = await place.api.get(resources.CLAIMS.path(place.namespace, NAME))
     assert claim["metadata"]["labels"][names.LABEL_JOB] == "digits"

@@ -21,9 +21,9 @@ async def test_a_list_is_read_page_by_page() -> None:
         first = scripted_server.listing(7, {"metadata": {"name": "a"}}, go_on="more")
         second = scripted_server.listing(7, {"metadata": {"name": "b"}})
         server.script = [scripted_server.document(first), scripted_server.document(second)]
-        found = await api.list(resources.PODS, "default", "a=b")
-        assert [item["metadata"]["name"] for item in found.items] == ["a", "b"]
-        assert found.version == "7"
+        pods = await api.list(resources.PODS, "default", "a=b")
+        assert [item["metadata"]["name"] for item in pods.items] == ["a", "b"]
+        assert pods.version == "7"
         queries = [dict(request.query) for request in server.requests]
         assert queries[0] == {"limit": "200", "labelSelector": "a=b"}
         assert queries[1] == {**queries[0], "continue": "more"}

@@ -66,12 +66,12 @@ async def test_with_too_few_gpus_none_is_bound_and_the_status_says_why(
         await place.create_job(a_gang(workers=5))
         await place.until_pods(*(f"digits-worker-{index}" for index in range(5)))
 
-        async def told() -> bool:
+        async def has_message() -> bool:
             roles = (await place.status()).get("replicas", {})
             reason = roles.get("Worker", {}).get("reason", "")
             return "PodGroup" in reason or "Insufficient nvidia.com/gpu" in reason
 
-        await waiting.until_async(told, "the status has the scheduler's words")
+        await waiting.until_async(has_message, "the status has the scheduler's words")
         await asyncio.sleep(SETTLED_SECONDS)
         assert await bound(place) == set()
         assert "digits" in (await place.condition("Running"))["message"]

@@ -174,9 +174,9 @@ async def test_before_every_write_it_is_asked_whether_it_still_may(name: str) ->
         for step in scenario.steps:
             step(api)
             await engine.settle()
-    written = [told for told in api.log[1:] if "/events/" not in told]
+    written = [request for request in api.log[1:] if "/events/" not in request]
     assert len(asked) == len(written)
-    assert [told.split()[0] for told in written].count("delete") > 0
+    assert [request.split()[0] for request in written].count("delete") > 0
 
 
 async def test_an_operator_that_may_not_write_writes_nothing() -> None:

@@ -47,11 +47,11 @@ class Supervisor:
 
     async def _run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            wanted = self._place.settings()
-            async with client.Client(credentials.find(wanted.kubeconfig)) as api:
+            settings = self._place.settings()
+            async with client.Client(credentials.find(settings.kubeconfig)) as api:
                 mortal = crashing.CrashingApi(api, self._crash, self._begin, self._end)
                 try:
-                    await service.Operator(mortal, wanted, None, metrics.Metrics()).run(stop)
+                    await service.Operator(mortal, settings, None, metrics.Metrics()).run(stop)
                 except* crashing.Killed:
                     self.kills += 1
                     self._crash = None

@@ -45,20 +45,20 @@ def test_a_gap_is_used_and_what_ended_gives_its_ports_back() -> None:
 
 def test_a_job_for_which_there_is_no_room_gets_none() -> None:
     all_of_them = host_network.END_PORT - host_network.FIRST_PORT
-    held = _body("a", hostPorts={"first": host_network.FIRST_PORT, "count": all_of_them - 1})
-    ports = host_ports.HostPorts(_known(held, _body("b"), _body("c")))
+    full_job = _body("a", hostPorts={"first": host_network.FIRST_PORT, "count": all_of_them - 1})
+    ports = host_ports.HostPorts(_known(full_job, _body("b"), _body("c")))
     assert ports.find("b", 2) is None
     assert ports.find("c", 1) == host_network.END_PORT - 1
 
 
 def _listens_on(pods: dict[str, dict[str, Any]], job: str) -> list[int]:
-    found = []
+    ports = []
     for name, pod in sorted(pods.items()):
         if name.startswith(f"{job}-"):
             [port] = pod["spec"]["containers"][0]["ports"]
             assert port["hostPort"] == port["containerPort"]
-            found.append(port["containerPort"])
-    return found
+            ports.append(port["containerPort"])
+    return ports
 
 
 async def test_jobs_on_their_nodes_network_get_ports_of_their_own(place: harness.Place) -> None:
@@ -79,10 +79,10 @@ async def test_jobs_on_their_nodes_network_get_ports_of_their_own(place: harness
         await place.create_job(objects.job("three", workers=2, **HOST))
         await pods_of("three")
     pods = await place.pods()
-    given = {name: _listens_on(pods, name) for name in ("one", "two", "three")}
-    for name, ports in given.items():
+    ports_by_job = {name: _listens_on(pods, name) for name in ("one", "two", "three")}
+    for name, ports in ports_by_job.items():
         told = (await place.status(name))["hostPorts"]
         assert ports == list(range(told["first"], told["first"] + told["count"]))
-    assert sorted(port for ports in given.values() for port in ports) == list(
+    assert sorted(port for ports in ports_by_job.values() for port in ports) == list(
         range(host_network.FIRST_PORT, host_network.FIRST_PORT + 9)
     )

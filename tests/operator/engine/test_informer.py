@@ -157,9 +157,9 @@ async def test_a_list_that_the_watch_overtakes_while_it_is_taken_in_brings_nothi
     async with world.running():
         take = world.pods.take
 
-        def late(found: Any) -> None:
-            take(found)
-            if [key for key, *_ in found] == [("default", "a")]:
+        def late(pods: Any) -> None:
+            take(pods)
+            if [key for key, *_ in pods] == [("default", "a")]:
                 world.api.remove(resources.PODS.path("default", "b"))
                 world.pods.drop(("default", "b"))
                 [stream] = world.pods._streams.values()

@@ -16,8 +16,8 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs/isolation.md"
 
 def _blocks() -> list[Any]:
     """Return the YAML of the page: a policy's spec, and a job that has none."""
-    found = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    return [yaml.safe_load(block) for block in found]
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    return [yaml.safe_load(block) for block in blocks]
 
 
 async def _policies(place: harness.Place) -> list[dict[str, Any]]:
@@ -47,15 +47,15 @@ async def test_a_job_takes_connections_of_its_own_pods_alone(place: harness.Plac
 
 
 async def test_an_open_job_has_no_policy_and_the_choice_stays(place: harness.Place) -> None:
-    given = _blocks()[1]
-    name = given["metadata"]["name"]
+    policy = _blocks()[1]
+    name = policy["metadata"]["name"]
     async with place.operator():
-        await place.create_job(given)
+        await place.create_job(policy)
 
-        async def made() -> bool:
+        async def has_policy() -> bool:
             return bool(await place.pods())
 
-        await waiting.until_async(made, "the job has pods")
+        await waiting.until_async(has_policy, "the job has pods")
         assert await _policies(place) == []
     path = resources.JOBS.path(place.namespace, name)
     with pytest.raises(

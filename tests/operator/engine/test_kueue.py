@@ -106,8 +106,8 @@ async def workload(place: harness.Place, name: str = "digits") -> dict[str, Any]
 
 async def conditions(place: harness.Place, name: str = "digits") -> dict[str, tuple[str, str]]:
     """Return the conditions of a job's Workload: status and reason."""
-    told = (await workload(place, name)).get("status", {}).get("conditions", ())
-    return {one["type"]: (one["status"], one["reason"]) for one in told}
+    entries = (await workload(place, name)).get("status", {}).get("conditions", ())
+    return {one["type"]: (one["status"], one["reason"]) for one in entries}
 
 
 async def until_admission(
@@ -117,7 +117,9 @@ async def until_admission(
     return await waiting.until_async(
         lambda: place.condition("Admitted", name),
         f"Admitted of {name} is {status} and says {said!r}",
-        when=lambda found: found.get("status") == status and said in found.get("message", ""),
+        when=lambda condition: (
+            condition.get("status") == status and said in condition.get("message", "")
+        ),
     )
 
 
@@ -130,12 +132,12 @@ async def test_it_is_admitted_and_its_pods_run_where_the_quota_is(place: harness
     async with place.operator():
         await place.create_job(queued())
         await place.until_state("Running")
-        found = await until_admission(place, "True", "admitted by ClusterQueue gpus")
-        assert found["reason"] == names.Reason.JOB_ADMITTED
+        admission = await until_admission(place, "True", "admitted by ClusterQueue gpus")
+        assert admission["reason"] == names.Reason.JOB_ADMITTED
         for pod in (await place.pods()).values():
             assert pod["spec"]["nodeName"] == NODE
             assert pod["spec"]["nodeSelector"] == FLAVOR["spec"]["nodeLabels"]
-            keys = {given.get("key") for given in pod["spec"]["tolerations"]}
+            keys = {toleration.get("key") for toleration in pod["spec"]["tolerations"]}
             assert {"mine", "fast"} <= keys
             assert pod["metadata"]["labels"][names.LABEL_POD_SET] == "worker"
 
@@ -162,8 +164,8 @@ async def test_it_waits_for_quota_and_starts_when_another_job_has_ended(
         await place.create_job(queued("first"))
         await place.until_state("Running", "first")
         await place.create_job(queued("second"))
-        found = await until_admission(place, "False", "insufficient unused quota", "second")
-        assert found["reason"] == names.Reason.JOB_QUEUED
+        admission = await until_admission(place, "False", "insufficient unused quota", "second")
+        assert admission["reason"] == names.Reason.JOB_QUEUED
         assert await pods_of(place, "second") == set()
         assert (await place.status("second"))["state"] == "Pending"
         for worker in range(2):
@@ -183,9 +185,9 @@ async def test_preempted_by_a_job_of_higher_priority_it_is_admitted_again(
         assert (await workload(place, "high"))["spec"]["priority"] == 1000
         assert await pods_of(place, "low") == set()
         await until_admission(place, "False", "Preempted", "low")
-        told = await conditions(place, "low")
-        assert told["Requeued"] == ("True", "Preempted")
-        assert told["QuotaReserved"][0] == "False"
+        conditions_of_low = await conditions(place, "low")
+        assert conditions_of_low["Requeued"] == ("True", "Preempted")
+        assert conditions_of_low["QuotaReserved"][0] == "False"
         status = await place.status("low")
         assert (status["state"], status["attempt"]) == ("Pending", 1)
         assert status["restarts"] == {"failure": 0, "disruption": 1}

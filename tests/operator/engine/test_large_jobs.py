@@ -51,8 +51,11 @@ def _bytes(value: Any) -> int:
 
 def _shows_the_task_alone(pod: dict[str, Any]) -> bool:
     [container] = pod["spec"]["containers"]
-    given = {variable["name"]: variable.get("value") for variable in container["env"]}
-    return set(json.loads(given["TF_CONFIG"])) == {"task"} and given["TFPARALLEL_WORKERS"] == "1000"
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    return (
+        set(json.loads(variables["TF_CONFIG"])) == {"task"}
+        and variables["TFPARALLEL_WORKERS"] == "1000"
+    )
 
 
 async def test_a_thousand_workers_are_stored_in_bounded_pieces(place: harness.Place) -> None:

@@ -46,8 +46,8 @@ class World:
 
     @property
     def spec(self) -> dict[str, Any]:
-        [found] = self.api.items(resources.LEASES)
-        return dict(found["spec"])
+        [stored_lease] = self.api.items(resources.LEASES)
+        return dict(stored_lease["spec"])
 
     async def write(self, **spec: Any) -> None:
         await self.api.patch(resources.LEASES.path("system", "operator"), {"spec": spec})
@@ -170,9 +170,9 @@ async def test_without_the_right_to_make_the_lease_the_sentence_says_what_is_mis
         async def create(self, *_: object) -> client.Object:
             raise errors.Refused("leases is forbidden", status=403)
 
-    held = lease.Lease(NoRight(), lease.Terms("system", "operator", "one", SECONDS))
+    leader_lease = lease.Lease(NoRight(), lease.Terms("system", "operator", "one", SECONDS))
     with pytest.raises(errors.Refused, match="Lease operator is not in namespace system and may"):
-        await held.acquire()
+        await leader_lease.acquire()
 
 
 async def test_waiting_for_the_lease_goes_on_while_the_api_server_is_away() -> None:
@@ -180,6 +180,7 @@ async def test_waiting_for_the_lease_goes_on_while_the_api_server_is_away() -> N
     one = world.operator("one", seconds=1)
     world.api.faults = [errors.Unavailable("down"), errors.Unavailable("down")]
     await one.acquire()
+    assert not world.api.faults
     one.check()
 
 
@@ -220,10 +221,10 @@ async def test_a_renewal_that_is_never_answered_counts_as_failed() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    held = lease.Lease(Silent(), lease.Terms("system", "operator", "one", 1), world.time)
-    await held.attempt()
+    leader_lease = lease.Lease(Silent(), lease.Terms("system", "operator", "one", 1), world.time)
+    await leader_lease.attempt()
     with pytest.raises(lease.Lost, match="could not be renewed in time: no answer"):
-        await held.keep()
+        await leader_lease.keep()
 
 
 async def test_who_wakes_up_and_finds_another_has_lost() -> None:

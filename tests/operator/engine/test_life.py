@@ -42,7 +42,7 @@ def _check_pod(pod: dict[str, Any], namespace: str) -> None:
     [owner] = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == (names.KIND, "digits", True)
     [container] = pod["spec"]["containers"]
-    variables = {given["name"]: given.get("value", "") for given in container["env"]}
+    variables = {variable["name"]: variable.get("value", "") for variable in container["env"]}
     assert json.loads(variables["TF_CONFIG"]) == {
         "cluster": {
             "chief": ["digits-chief-0.digits:2222"],

@@ -130,9 +130,9 @@ async def test_the_state_is_read_when_somebody_asks() -> None:
     time = clock.Clock(100.0)
     work: queue.Queue[queue.Key] = queue.Queue(clock=time)
     known = jobs.Jobs(work)
-    found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
     counted = metrics.Metrics()
-    counted.registry.register(metrics.State(known, work, found))
+    counted.registry.register(metrics.State(known, work, job_children))
     for number, state in enumerate(("Running", "Running", "Failed", "")):
         name = f"job-{number}"
         metadata = {"namespace": "a", "name": name, "uid": name, "resourceVersion": "1"}
@@ -187,8 +187,8 @@ async def test_requests_are_counted_by_verb_resource_and_answer() -> None:
 def _families(counted: metrics.Metrics) -> dict[str, tuple[str, list[str]]]:
     """Type and labels of every metric of the operator's own, as Prometheus sees them."""
     known = jobs.Jobs(queue.Queue())
-    found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
-    counted.registry.register(metrics.State(known, queue.Queue(), found))
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    counted.registry.register(metrics.State(known, queue.Queue(), job_children))
     counted.job_changed(
         _body(), _body(attempt=1, conditions=[_condition("Failed", "InvalidTemplate")])
     )
@@ -206,10 +206,10 @@ def _families(counted: metrics.Metrics) -> dict[str, tuple[str, list[str]]]:
     families = {}
     for family in counted.registry.collect():
         if family.name.startswith("tfparallel_"):
-            own = {label for sample in family.samples for label in sample.labels} - {"le"}
+            label_names = {label for sample in family.samples for label in sample.labels} - {"le"}
             total = "_total" if family.type == "counter" else ""
             total = "_info" if family.type == "info" else total
-            families[f"{family.name}{total}"] = family.type, sorted(own)
+            families[f"{family.name}{total}"] = family.type, sorted(label_names)
     return families
 
 
@@ -235,12 +235,12 @@ def test_the_page_lists_every_outcome() -> None:
 async def test_the_process_shows_what_happened_on_a_real_server(
     place: harness.Place, tmp_path: pathlib.Path
 ) -> None:
-    given = {
+    values = {
         "KUBECONFIG": str(place.cluster.kubeconfig),
         "TFPARALLEL_WATCH_NAMESPACES": place.namespace,
         "POD_NAMESPACE": place.namespace,
     }
-    async with operator_process.running(given, tmp_path / "operator.log") as operator:
+    async with operator_process.running(values, tmp_path / "operator.log") as operator:
         await operator.until_ready()
         await place.create_job()
         await place.until_pods(*ALL)

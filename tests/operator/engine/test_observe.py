@@ -70,9 +70,13 @@ def test_the_training_container_decides_and_not_its_sidecars(
 def test_a_pod_lingers_while_a_sidecar_outlives_training(
     state: str, beside: str, lingers: bool
 ) -> None:
-    given: dict[str, dict[str, Any]] = {"terminated": {"exitCode": 0}, "running": {}, "waiting": {}}
-    [trains] = objects.container(**{state: given[state]})["containerStatuses"]
-    proxy = {"name": "proxy", "state": {beside: given[beside]}}
+    states: dict[str, dict[str, Any]] = {
+        "terminated": {"exitCode": 0},
+        "running": {},
+        "waiting": {},
+    }
+    [trains] = objects.container(**{state: states[state]})["containerStatuses"]
+    proxy = {"name": "proxy", "state": {beside: states[beside]}}
     assert _seen(phase="Running", containerStatuses=[proxy, trains]).lingers is lingers
 
 

@@ -73,10 +73,10 @@ async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Pl
             return line.split()[4:8] == ["40", "40", "0.25", "12s"]
 
         await waiting.until_async(shown, "step, percent, loss and ETA are shown")
-        found = (await place.status())["progress"]
-        arrived = datetime.datetime.fromisoformat(found.pop("lastUpdateTime"))
+        progress_of_job = (await place.status())["progress"]
+        arrived = datetime.datetime.fromisoformat(progress_of_job.pop("lastUpdateTime"))
         assert abs((datetime.datetime.now(datetime.UTC) - arrived).total_seconds()) < 60
-        assert found == {**progress_site.REPORT, "epoch": 0}
+        assert progress_of_job == {**progress_site.REPORT, "epoch": 0}
         assert (await place.status())["placement"] == PLACEMENT
         job = await place.job()
         owners = {
@@ -84,9 +84,9 @@ async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Pl
             for entry in job["metadata"]["managedFields"]
             if entry.get("subresource") == "status"
         }
-        own = set(owners[names.PROGRESS_FIELD_MANAGER]["f:status"])
-        assert own == {"f:progress", "f:placement"}
-        assert not own & set(owners[names.FIELD_MANAGER]["f:status"])
+        fields = set(owners[names.PROGRESS_FIELD_MANAGER]["f:status"])
+        assert fields == {"f:progress", "f:placement"}
+        assert not fields & set(owners[names.FIELD_MANAGER]["f:status"])
 
 
 async def test_reports_that_come_too_fast_are_not_lost_and_the_last_is_written_at_once(
@@ -130,8 +130,8 @@ async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> N
             (right, {"step": 1, "pad": "x" * 40_000}, "digits", 413, "larger than 32768 bytes"),
         ]
         for token, report, job, status, reason in cases:
-            found, sentence = await site.send(token, report, job)
-            assert (found, reason in sentence) == (status, True), sentence
+            code, sentence = await site.send(token, report, job)
+            assert (code, reason in sentence) == (status, True), sentence
         assert "progress" not in await place.status()
 
 
@@ -164,14 +164,14 @@ async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Pla
 
 
 async def test_the_certificates_are_kept_and_only_made_once(place: harness.Place) -> None:
-    made = await asyncio.gather(
+    certificates = await asyncio.gather(
         *(tls.ensure(place.api, place.namespace, "keys", "operator.svc") for _ in range(3))
     )
-    assert made[0] == made[1] == made[2]
-    assert await tls.ensure(place.api, place.namespace, "keys", "operator.svc") == made[0]
+    assert certificates[0] == certificates[1] == certificates[2]
+    assert await tls.ensure(place.api, place.namespace, "keys", "operator.svc") == certificates[0]
     moved = await tls.ensure(place.api, place.namespace, "keys", "elsewhere.svc")
-    assert moved.authorities == made[0].authorities
-    assert moved.certificate != made[0].certificate
+    assert moved.authorities == certificates[0].authorities
+    assert moved.certificate != certificates[0].certificate
     assert await tls.ensure(place.api, place.namespace, "keys", "elsewhere.svc") == moved
 
 
@@ -227,9 +227,9 @@ class Desk:
     uid: str
 
     def report(self, step: int, uid: str | None = None) -> None:
-        found = progress.Report(step=step, total_steps=100)
+        received = progress.Report(step=step, total_steps=100)
         key = queue.Key("default", "digits")
-        self.writer.submit(publisher.Report(key, uid or self.uid, found, NOW))
+        self.writer.submit(publisher.Report(key, uid or self.uid, received, NOW))
 
     async def rest(self) -> None:
         """Let everything happen that can without more time."""

@@ -73,8 +73,8 @@ class World:
         return self.api.items(resources.PODS)
 
     def condition(self, kind: str) -> dict[str, Any]:
-        found = self.status.get("conditions", ())
-        return dict(next((one for one in found if one["type"] == kind), {}))
+        conditions = self.status.get("conditions", ())
+        return dict(next((one for one in conditions if one["type"] == kind), {}))
 
     def failed(self) -> tuple[str, str]:
         [condition] = [c for c in self.status["conditions"] if c["type"] == "Failed"]

@@ -32,8 +32,8 @@ async def test_a_part_that_ends_takes_the_process_with_it() -> None:
         async def page(self, *_: object, **__: object) -> client.Listing:
             raise ZeroDivisionError("a bug")
 
-    given = settings.Settings("trainer:test", health_port=0)
-    operator = service.Operator(Ending(), given, None, metrics.Metrics())
+    operator_settings = settings.Settings("trainer:test", health_port=0)
+    operator = service.Operator(Ending(), operator_settings, None, metrics.Metrics())
     with pytest.raises(ExceptionGroup) as caught:
         await operator.run(asyncio.Event())
     assert caught.value.split(ZeroDivisionError)[0] is not None
@@ -71,13 +71,13 @@ async def test_a_part_that_returns_is_named() -> None:
 async def test_a_silent_informer_and_a_stuck_worker_are_not_healthy() -> None:
     time = clock.Clock()
     work: queue.Queue[queue.Key] = queue.Queue(clock=time)
-    found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
-    assert probes.healthy(found, work) == ""
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    assert probes.healthy(job_children, work) == ""
     work.add(queue.Key("default", "digits"))
     await work.get()
     time.now = probes.KEY_LIMIT_SECONDS + 1
-    assert "a worker been busy, for 601 s" in probes.healthy(found, work)
-    assert probes.ready(found, jobs_listed=True) == (
+    assert "a worker been busy, for 601 s" in probes.healthy(job_children, work)
+    assert probes.ready(job_children, jobs_listed=True) == (
         "the children of the jobs have not been listed yet"
     )
 
@@ -85,17 +85,19 @@ async def test_a_silent_informer_and_a_stuck_worker_are_not_healthy() -> None:
 async def test_an_informer_that_neither_hears_nor_tries_is_not_healthy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
     monkeypatch.setattr(probes, "SILENCE_LIMIT_SECONDS", -1.0)
-    assert probes.healthy(found, queue.Queue()).startswith("no event, bookmark or attempt of a")
+    assert probes.healthy(job_children, queue.Queue()).startswith(
+        "no event, bookmark or attempt of a"
+    )
 
 
 async def test_the_operator_is_ready_when_children_and_jobs_have_been_listed() -> None:
-    found = children.Children(memory_api.MemoryApi(), (), lambda _: None)
-    task = asyncio.create_task(found.run())
-    await found.wait_synced()
-    assert probes.ready(found, jobs_listed=False) == "the jobs have not been listed yet"
-    assert probes.ready(found, jobs_listed=True) == ""
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    task = asyncio.create_task(job_children.run())
+    await job_children.wait_synced()
+    assert probes.ready(job_children, jobs_listed=False) == "the jobs have not been listed yet"
+    assert probes.ready(job_children, jobs_listed=True) == ""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -120,8 +122,8 @@ def test_a_json_line_carries_the_job_and_the_traceback() -> None:
 async def test_what_a_line_is_about_goes_along_into_tasks_and_ends_with_its_block() -> None:
     async def line() -> dict[str, object]:
         await asyncio.sleep(0)
-        found: dict[str, object] = json.loads(logs.JsonFormatter().format(_record()))
-        return found
+        record: dict[str, object] = json.loads(logs.JsonFormatter().format(_record()))
+        return record
 
     with logs.about(job="one"):
         first = asyncio.create_task(line())

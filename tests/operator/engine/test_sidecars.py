@@ -85,10 +85,10 @@ async def _write(place: harness.Place, pod: str, phase: str, proxy: Any, **train
 async def _injected(place: harness.Place) -> bool:
     """Whether the API server asks the webhook already; it takes a moment to hear of it."""
     probe = {"metadata": {"name": "probe"}, "spec": objects.template()["spec"]}
-    made = await place.api.create(resources.PODS, place.namespace, probe)
-    uid = made["metadata"]["uid"]
+    pod = await place.api.create(resources.PODS, place.namespace, probe)
+    uid = pod["metadata"]["uid"]
     await place.api.delete(resources.PODS, place.namespace, "probe", uid, force=True)
-    return len(made["spec"]["containers"]) == 2
+    return len(pod["spec"]["containers"]) == 2
 
 
 async def test_an_injected_container_that_never_ends_blocks_neither_start_nor_end(
@@ -100,8 +100,8 @@ async def test_an_injected_container_that_never_ends_blocks_neither_start_nor_en
         await place.create_job(objects.job(workers=1))
         pods = await place.until_pods(*ALL)
         for pod in pods.values():
-            given = [container["name"] for container in pod["spec"]["containers"]]
-            assert given == ["proxy", "tensorflow"]
+            names_of_containers = [container["name"] for container in pod["spec"]["containers"]]
+            assert names_of_containers == ["proxy", "tensorflow"]
         # One sidecar is not ready, as with a proxy that waits for its control plane.
         await _write(place, ALL[0], "Pending", {"waiting": {"reason": "PodInitializing"}}, **runs)
         await _write(place, ALL[1], "Running", runs, **runs)

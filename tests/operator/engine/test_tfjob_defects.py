@@ -27,12 +27,12 @@ def _job(policy: dict[str, Any] | None = None, **roles: int) -> harness.Body:
 
 async def _run(place: harness.Place, job: harness.Body) -> None:
     await place.create_job(job)
-    wanted = [
+    pod_names = [
         f"digits-{role.lower()}-{index}"
         for role, spec in job["spec"]["tfReplicaSpecs"].items()
         for index in range(spec["replicas"])
     ]
-    await place.until_pods(*wanted)
+    await place.until_pods(*pod_names)
     await place.run_all()
     await place.until_state("Running")
 
@@ -143,10 +143,10 @@ async def test_peers_are_found_before_they_are_ready(place_with_nodes: harness.P
 
         async def published() -> bool:
             slices = json.loads(place.kubectl("get", "endpointslices", "-ojson"))["items"]
-            found = [one for given in slices for one in given["endpoints"] or ()]
+            endpoints = [one for slice_ in slices for one in slice_["endpoints"] or ()]
             names_of_unready = {
                 one["hostname"]
-                for one in found
+                for one in endpoints
                 if one["conditions"]["ready"] and not one["conditions"]["serving"]
             }
             return names_of_unready == {"digits-worker-0", "digits-worker-1"}

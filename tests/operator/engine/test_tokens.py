@@ -130,10 +130,10 @@ async def test_the_lease_has_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(service, "Operator", Recorded)
     monkeypatch.setattr(credentials, "find", lambda _: Access())
-    wanted = operator_settings.Settings(
+    settings_of_operator = operator_settings.Settings(
         trainer_image="i", namespace="ns", instance="a", lease="lease"
     )
-    await service.run(wanted, asyncio.Event())
-    shared, own = clients
-    assert own is not None
-    assert own is not shared
+    await service.run(settings_of_operator, asyncio.Event())
+    shared, lease_client = clients
+    assert lease_client is not None
+    assert lease_client is not shared

@@ -130,7 +130,7 @@ async def _operator_that_has_seen_all(place: harness.Place) -> AsyncIterator[Non
             await waiting.until_async(
                 looks,
                 "the operator has looked at every job (looks, and jobs that wait for one)",
-                when=lambda found: found[0] >= len(JOBS) and found[1] == 0,
+                when=lambda counts: counts[0] >= len(JOBS) and counts[1] == 0,
             )
             yield
         finally:
@@ -195,7 +195,7 @@ async def _until_pods(
 ) -> None:
     """Wait until a job has exactly these pods of this attempt."""
 
-    async def found() -> dict[str, str]:
+    async def list_pods() -> dict[str, str]:
         return {
             name: pod["metadata"]["labels"][names.LABEL_ATTEMPT]
             for name, pod in (await place.pods()).items()
@@ -203,4 +203,4 @@ async def _until_pods(
         }
 
     expected = {f"{job}-{pod}": str(attempt) for pod in pods}
-    await waiting.until_async(found, f"the pods of {job}", when=expected.__eq__)
+    await waiting.until_async(list_pods, f"the pods of {job}", when=expected.__eq__)

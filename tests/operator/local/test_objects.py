@@ -144,9 +144,9 @@ async def test_what_is_nowhere_is_named_before_anything_starts(
 ) -> None:
     monkeypatch.delenv("TOKEN", raising=False)
     document = jobs.job({"Chief": {}}, trainer={"epochs": 1, **trainer})
-    given = source.read(jobs.write(folder, document))
+    job_source = source.read(jobs.write(folder, document))
     with pytest.raises(load.SpecError) as caught:
-        await run.run(given, folder / "out", jobs.Recorder())
+        await run.run(job_source, folder / "out", jobs.Recorder())
     assert caught.value.problems[0].startswith(sentence)
 
 
@@ -166,9 +166,9 @@ async def test_volumes_are_folders_and_secrets_files(folder: pathlib.Path) -> No
 @pytest.mark.usefixtures("processes")
 async def test_an_archive_of_the_file_is_the_folder_of_the_source(tmp_path: pathlib.Path) -> None:
     files = {"model.py": "", "data/labels.txt": "one\n"}
-    given, maps = sources.in_config_maps("code", files)
+    archive, maps = sources.in_config_maps("code", files)
     line = "cat $TFPARALLEL_SOURCE_DIR/data/labels.txt; echo ${PYTHONPATH%%/workspace*}"
-    document = printing(line, source={**given, "requirements": "requirements.txt"})
+    document = printing(line, source={**archive, "requirements": "requirements.txt"})
     first, _ = await lines(tmp_path, document, *maps)
     assert first == "one"
     notes = source.read(jobs.write(tmp_path, document, *maps)).notes
@@ -188,8 +188,8 @@ async def test_an_archive_of_the_file_is_the_folder_of_the_source(tmp_path: path
 def test_an_archive_that_is_not_in_the_file_is_refused_with_a_remedy(
     left: list[int], sentence: str, tmp_path: pathlib.Path
 ) -> None:
-    given, maps = sources.in_config_maps("code", {"model.py": ""})
-    file = jobs.write(tmp_path, printing("true", source=given), *(maps[place] for place in left))
+    archive, maps = sources.in_config_maps("code", {"model.py": ""})
+    file = jobs.write(tmp_path, printing("true", source=archive), *(maps[place] for place in left))
     with pytest.raises(load.SpecError) as caught:
         source.read(file)
     assert caught.value.problems[0].startswith(sentence)
@@ -209,13 +209,13 @@ async def test_some_keys_of_a_secret_are_files_of_other_names(tmp_path: pathlib.
 
 
 def test_chunks_in_another_order_are_refused(tmp_path: pathlib.Path) -> None:
-    given, maps = sources.in_config_maps("code", {"model.py": ""})
-    given["archive"]["configMaps"].reverse()
+    archive, maps = sources.in_config_maps("code", {"model.py": ""})
+    archive["archive"]["configMaps"].reverse()
     with pytest.raises(load.SpecError, match=r"spec\.trainer\.source\.archive: sha256 is"):
-        source.read(jobs.write(tmp_path, printing("true", source=given), *maps))
+        source.read(jobs.write(tmp_path, printing("true", source=archive), *maps))
 
 
 def test_a_module_that_the_archive_does_not_have_is_named(tmp_path: pathlib.Path) -> None:
-    given, maps = sources.in_config_maps("code", {"other.py": ""})
+    archive, maps = sources.in_config_maps("code", {"other.py": ""})
     with pytest.raises(load.SpecError, match=r"received 'model\.py'; no such file in ConfigMap"):
-        source.read(jobs.write(tmp_path, printing("true", source=given), *maps))
+        source.read(jobs.write(tmp_path, printing("true", source=archive), *maps))

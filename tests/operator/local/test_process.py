@@ -138,9 +138,9 @@ async def test_a_killed_keeper_takes_its_command_along(tmp_path: pathlib.Path) -
 
 async def test_a_keeper_is_killed_when_its_command_has_just_begun(tmp_path: pathlib.Path) -> None:
     async with Started("sleep", "60", folder=tmp_path) as started:
-        while len(found := started.alive()) < 2:
+        while len(processes := started.alive()) < 2:
             await asyncio.sleep(0)
-        [keeper] = [pid for pid in found if _parent(pid) == os.getpid()]
+        [keeper] = [pid for pid in processes if _parent(pid) == os.getpid()]
         os.kill(keeper, signal.SIGKILL)
         assert await started.wait() == 137
     assert started.alive() == []

@@ -130,8 +130,8 @@ async def test_what_cannot_run_here_is_told_before_anything_starts(
 ) -> None:
     recorder = jobs.Recorder()
     with pytest.raises(load.SpecError) as caught:
-        given = source.read(jobs.write(tmp_path, document))
-        await run.run(given, tmp_path / "out", recorder)
+        job_source = source.read(jobs.write(tmp_path, document))
+        await run.run(job_source, tmp_path / "out", recorder)
     assert len(caught.value.problems) == 1
     assert caught.value.problems[0].startswith(sentence)
     assert recorder.placements == ()
@@ -140,18 +140,18 @@ async def test_what_cannot_run_here_is_told_before_anything_starts(
 async def test_an_item_that_its_config_map_does_not_have_is_told(tmp_path: pathlib.Path) -> None:
     document = _volume(configMap={"name": "code", "items": [{"key": "b", "path": "b"}]})
     config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a": ""}}
-    given = source.read(jobs.write(tmp_path, document, config_map))
+    job_source = source.read(jobs.write(tmp_path, document, config_map))
     with pytest.raises(load.SpecError, match=r"ConfigMap 'code': received the item .*'b'"):
-        await run.run(given, tmp_path / "out", jobs.Recorder())
+        await run.run(job_source, tmp_path / "out", jobs.Recorder())
 
 
 async def test_each_role_with_a_problem_has_its_sentence(tmp_path: pathlib.Path) -> None:
     template = jobs.template([])
     workers = {"replicas": 3, "template": template}
     document = jobs.job({"Chief": {"template": template}, "Worker": workers})
-    given = source.read(jobs.write(tmp_path, document))
+    job_source = source.read(jobs.write(tmp_path, document))
     with pytest.raises(load.SpecError) as caught:
-        await run.run(given, tmp_path / "out", jobs.Recorder())
+        await run.run(job_source, tmp_path / "out", jobs.Recorder())
     assert [problem.split(".")[2] for problem in caught.value.problems] == ["Chief", "Worker"]
 
 
@@ -159,8 +159,9 @@ def test_the_module_may_lie_in_a_config_map_of_the_file(tmp_path: pathlib.Path) 
     document = _trainer(source={"configMap": {"name": "code"}}, module="model.py")
     files = {"model.py": jobs.MODULE, "other.py": "pass"}
     config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": files}
-    given = source.read(jobs.write(tmp_path, document, config_map))
-    assert given.config_maps == {"code": {"model.py": jobs.MODULE, "other.py": "pass"}}
+    job_source = source.read(jobs.write(tmp_path, document, config_map))
+    expected = {"code": {"model.py": jobs.MODULE, "other.py": "pass"}}
+    assert job_source.config_maps == expected
     del files["model.py"]
     with pytest.raises(load.SpecError, match=r"received 'model\.py'; no such file in ConfigMap"):
         source.read(jobs.write(tmp_path, document, config_map))
@@ -174,14 +175,14 @@ def test_what_only_a_cluster_does_is_noted(tmp_path: pathlib.Path) -> None:
     service = {"kind": "Service", "metadata": {"name": "key"}}
     claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
     document = jobs.job({"Worker": {"template": template}})
-    given = source.read(jobs.write(tmp_path, document, service, claim))
-    assert given.notes == (
+    job_source = source.read(jobs.write(tmp_path, document, service, claim))
+    assert job_source.notes == (
         "Service 'key' of the file needs a cluster and is left out",
         "Worker: only the container tensorflow runs here, not fetch, proxy",
     )
 
 
-_IMAGE = "spec.tfReplicaSpecs.Worker.template.spec.containers.0.image"
+_IMAGE = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].image"
 
 
 @pytest.mark.parametrize(
@@ -285,8 +286,8 @@ def test_overrides_change_make_and_remove_fields(tmp_path: pathlib.Path) -> None
         "spec.trainer.steps=7",
         "spec.runPolicy.backoffLimit=0",
     ]
-    given = source.read(file, [*overrides, "spec.trainer.seed=5"])
-    assert given.job.spec.trainer is not None
-    assert (given.job.spec.trainer.epochs, given.job.spec.trainer.steps) == (None, 7)
-    assert given.job.spec.trainer.seed == 5
-    assert given.job.spec.run_policy.backoff_limit == 0
+    job_source = source.read(file, [*overrides, "spec.trainer.seed=5"])
+    assert job_source.job.spec.trainer is not None
+    assert (job_source.job.spec.trainer.epochs, job_source.job.spec.trainer.steps) == (None, 7)
+    assert job_source.job.spec.trainer.seed == 5
+    assert job_source.job.spec.run_policy.backoff_limit == 0

@@ -25,8 +25,8 @@ STEPS_BEFORE_THE_LOSS = 24
 
 
 def _job(mark: str, workers: int, devices: int, **spec: Any) -> dict[str, Any]:
-    given = {environment.CPU_DEVICES: str(devices), jobs.MARK: mark}
-    variables = [{"name": name, "value": value} for name, value in given.items()]
+    environment_variables = {environment.CPU_DEVICES: str(devices), jobs.MARK: mark}
+    variables = [{"name": name, "value": value} for name, value in environment_variables.items()]
     template = {"spec": {"containers": [{"name": "tensorflow", "env": variables}]}}
     return {
         "apiVersion": names.API_VERSION,
@@ -67,8 +67,8 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     mesh = {"data": 2, "stage": -1, "microbatches": 2}
     document = _job(mark, 2, 2, strategy="ModelSplit", mesh=mesh)
     recorder = jobs.Recorder()
-    given = source.read(jobs.write(split, document))
-    running = asyncio.create_task(run.run(given, split / "out", recorder))
+    job_source = source.read(jobs.write(split, document))
+    running = asyncio.create_task(run.run(job_source, split / "out", recorder))
 
     async def moved() -> bool:
         assert not running.done(), recorder.lines[-20:]
@@ -77,7 +77,7 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     await waiting.until_async(moved, "some steps", 300)
     first, *_ = jobs.processes(mark)
     os.kill(first, signal.SIGKILL)
-    found = _hurry(split)
+    output = _hurry(split)
     outcome = await running
     status = outcome.job.status
     assert status.state is names.State.SUCCEEDED, recorder.lines[-20:]
@@ -89,8 +89,8 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     assert status.placement is not None
     assert [stage.device_count for stage in status.placement.stages] == [2, 2]
 
-    accuracies = [exported.accuracy(one / outputs.MODEL, MODEL) for one in (expected, found)]
+    accuracies = [exported.accuracy(one / outputs.MODEL, MODEL) for one in (expected, output)]
     assert accuracies[1] == accuracies[0]
     assert accuracies[0] > 0.9
-    told = json.loads((found / outputs.SUMMARY).read_text())["metrics"]
-    assert accuracies[1] == pytest.approx(float(told["val_accuracy"]), abs=1e-3)
+    metrics = json.loads((output / outputs.SUMMARY).read_text())["metrics"]
+    assert accuracies[1] == pytest.approx(float(metrics["val_accuracy"]), abs=1e-3)

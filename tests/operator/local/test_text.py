@@ -4,7 +4,7 @@ from tfparallel_operator.local import text
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("template", "expected"),
     [
         ("$(NAME)", "value"),
         ("--a=$(NAME)/$(NAME)", "--a=value/value"),
@@ -15,12 +15,12 @@ from tfparallel_operator.local import text
         ("cost: 5$", "cost: 5$"),
     ],
 )
-def test_variables_are_filled_in_as_kubernetes_does(given: str, expected: str) -> None:
-    assert text.expand(given, {"NAME": "value"}) == expected
+def test_variables_are_filled_in_as_kubernetes_does(template: str, expected: str) -> None:
+    assert text.expand(template, {"NAME": "value"}) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("template", "expected"),
     [
         ("/output", "/run/o"),
         ("/output/job", "/run/o/job"),
@@ -35,11 +35,11 @@ def test_variables_are_filled_in_as_kubernetes_does(given: str, expected: str) -
         ("/workspace", "/elsewhere"),
     ],
 )
-def test_paths_are_replaced_where_they_stand_alone(given: str, expected: str) -> None:
+def test_paths_are_replaced_where_they_stand_alone(template: str, expected: str) -> None:
     mounts = text.Substitution(
         {"/output/": "/run/o", "/workspace": "/elsewhere", "/workspace/source": "/home/source"}
     )
-    assert mounts.apply(given) == expected
+    assert mounts.apply(template) == expected
 
 
 def test_what_was_replaced_is_not_replaced_again() -> None:

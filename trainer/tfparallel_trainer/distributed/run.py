@@ -1,5 +1,6 @@
 """One run under a strategy from start to end: build it, prepare, train, leave the results."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -37,16 +38,17 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     run.compare(given, process, devices.names(given.cluster, count)[0], count)
     met.close()  # TensorFlow has started in all processes
     with (
+        contextlib.ExitStack() as ending,
         run.reporter_of(given, process) as reporter,
         watch.peers(given.cluster, process.give_up),
     ):
         ready, traced = _prepare(given, process, strategy, own)
+        ending.push(run.leaving(given, process, traced.barrier))
         outer = _train(given, process, ready, traced, reporter, strategy)
         if given.cluster.is_chief:
             run.write_results(given, process, ready, reporter, outer.position)
         with process.watch.waiting():
             traced.barrier()  # nobody leaves before the chief has written everything
-    run.leave(given, process, traced.barrier)
 
 
 def _prepare(

@@ -1,5 +1,7 @@
 """What all processes must have in common, compared before they train."""
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,14 +27,27 @@ def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
             everyone.begin(collectives.Program.AGREE)
             return everyone.gather(tf.constant(list(facts.values()), tf.int64))
 
-    table = tf.function(gather, autograph=False)().numpy()
+    gathered = tf.function(gather, autograph=False)
+    difference = _difference(cluster, list(facts), gathered().numpy())
+    if difference is not None:
+        # All see it: whoever ended now could leave another one without the table.
+        with contextlib.suppress(tf.errors.OpError):
+            gathered()
+        raise difference
+
+
+def _difference(
+    cluster: tasks.Cluster, names: Sequence[str], table: Any
+) -> errors.BadConfigurationError | None:
+    """The first fact in which a process differs from the first process."""
     for task, row in zip(cluster.tasks, table, strict=True):
-        for what, here, first in zip(facts, row, table[0], strict=True):
+        for what, here, first in zip(names, row, table[0], strict=True):
             if here != first:
-                raise errors.BadConfigurationError(
+                return errors.BadConfigurationError(
                     f"{task.name} and {cluster.tasks[0].name} differ in {what} "
                     f"({_show(here)} and {_show(first)}): start all replicas alike."
                 )
+    return None
 
 
 class Numbers:

@@ -87,16 +87,21 @@ class Mesh:
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return math.prod(self.degree(axis) for axis in _AXES)
+        return math.prod(self.degrees)
 
     @property
     def only_data(self) -> bool:
         """Whether only batches are divided, so that each rank has the whole model."""
         return self.data == self.size
 
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Number of ranks along each axis, in the order of `Axis`."""
+        return self.data, self.stage, self.spatial, self.tensor
+
     def degree(self, axis: Axis) -> int:
         """Number of ranks along an axis."""
-        return int(getattr(self, axis.value))
+        return int(getattr(self, axis))
 
     def coordinates(self, rank: int) -> dict[Axis, int]:
         """Where a rank stands along each axis.
@@ -104,11 +109,10 @@ class Mesh:
         Raises:
             ValueError: the mesh has no such rank.
         """
-        if not 0 <= rank < self.size:
-            raise ValueError(f"rank {rank} is not in a mesh of {self.size} ranks")
+        self._check_rank(rank)
         place: dict[Axis, int] = {}
-        for axis in reversed(_AXES):
-            rank, place[axis] = divmod(rank, self.degree(axis))
+        for axis, degree in zip(reversed(_AXES), reversed(self.degrees), strict=True):
+            rank, place[axis] = divmod(rank, degree)
         return place
 
     def rank(self, place: Mapping[Axis, int]) -> int:
@@ -118,20 +122,29 @@ class Mesh:
             ValueError: the place lies outside the mesh.
         """
         rank = 0
-        for axis in _AXES:
+        for axis, degree in zip(_AXES, self.degrees, strict=True):
             position = place.get(axis, 0)
-            if not 0 <= position < self.degree(axis):
-                raise ValueError(f"{axis} {position} is not within {self.degree(axis)}")
-            rank = rank * self.degree(axis) + position
+            if not 0 <= position < degree:
+                raise ValueError(f"{axis} {position} is not within {degree}")
+            rank = rank * degree + position
         return rank
 
     def group(self, rank: int, axis: Axis) -> Group:
-        """The ranks that differ from this one along one axis only, itself among them."""
-        place = self.coordinates(rank)
-        ranks = tuple(self.rank({**place, axis: step}) for step in range(self.degree(axis)))
-        earlier = sum(self._keys(other) for other in _AXES[: _AXES.index(axis)])
-        number = self._index(place, axis) * _width(self.degree(axis))
-        return Group(axis, ranks, self._key(earlier + number))
+        """The ranks that differ from this one along one axis only, itself among them.
+
+        Raises:
+            ValueError: the mesh has no such rank.
+        """
+        self._check_rank(rank)
+        place, degree = _AXES.index(axis), self.degree(axis)
+        stride = math.prod(self.degrees[place + 1 :])
+        slower, faster = rank // (stride * degree), rank % stride
+        first = slower * stride * degree + faster
+        earlier = sum(self._keys(other) for other in _AXES[:place])
+        number = (slower * stride + faster) * _width(degree)
+        return Group(
+            axis, (*range(first, first + stride * degree, stride),), self._key(earlier + number)
+        )
 
     def other_key(self, number: int) -> int:
         """The group key of another set of ranks than those along an axis.
@@ -158,13 +171,9 @@ class Mesh:
         """How many keys the groups along an axis have, with their pairs."""
         return self.size // self.degree(axis) * _width(self.degree(axis))
 
-    def _index(self, place: Mapping[Axis, int], axis: Axis) -> int:
-        """Which of the groups along an axis it is that stands at a place."""
-        index = 0
-        for other in _AXES:
-            if other is not axis:
-                index = index * self.degree(other) + place[other]
-        return index
+    def _check_rank(self, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank {rank} is not in a mesh of {self.size} ranks")
 
 
 def _width(size: int) -> int:

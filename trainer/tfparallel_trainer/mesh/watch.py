@@ -31,24 +31,31 @@ def these(
 ) -> Iterator[None]:
     """Watch some peers while the body runs; `give_up` is called from another thread."""
     over = threading.Event()
+    deciding = threading.Lock()
+
+    def lose(peer: tasks.Task) -> None:
+        with deciding:
+            if not over.is_set():  # after the body, a peer may end
+                give_up(
+                    errors.PeerLostError(
+                        f"A peer was lost: {peer.name} no longer listens at {peer.address}."
+                    )
+                )
 
     def look() -> None:
         while not over.wait(_INTERVAL_SECONDS):
             for peer in peers:
                 # Twice, because a server that is busy for a moment is no loss.
                 if refuses(peer) and not over.wait(_INTERVAL_SECONDS / 2) and refuses(peer):
-                    give_up(
-                        errors.PeerLostError(
-                            f"A peer was lost: {peer.name} no longer listens at {peer.address}."
-                        )
-                    )
+                    lose(peer)
 
     if peers:
         threading.Thread(target=look, name="peers", daemon=True).start()
     try:
         yield
     finally:
-        over.set()
+        with deciding:
+            over.set()
 
 
 def watched(cluster: tasks.Cluster) -> list[tasks.Task]:

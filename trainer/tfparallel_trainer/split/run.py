@@ -1,5 +1,6 @@
 """One run of a divided model from start to end: divide it, prepare, train, leave the results."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -43,9 +44,14 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(given.cluster, count)
     run.compare(given, process, names[0], count)
-    with run.reporter_of(given, process) as reporter, watch.peers(given.cluster, process.give_up):
+    with (
+        contextlib.ExitStack() as ending,
+        run.reporter_of(given, process) as reporter,
+        watch.peers(given.cluster, process.give_up),
+    ):
         ready, own, kept, found = _prepare(given, process, asked, names)
         together = upkeep.Upkeep(own)
+        ending.push(run.leaving(given, process, together.barrier))
         made = _engine(given, process, ready, own, together)
         reporter.placement = functools.partial(_placement, given, found, own)
         watched = dataclasses.replace(
@@ -66,7 +72,6 @@ def train_to_end(given: settings.Settings, process: run.Process) -> None:
             run.write_summary(given, process, ready, reporter, outer.position)
         with process.watch.waiting():
             together.barrier()  # nobody leaves before the chief has written everything
-    run.leave(given, process, together.barrier)
     del held  # the processes are one cluster as long as it lives
 
 

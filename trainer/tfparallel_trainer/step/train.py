@@ -142,7 +142,7 @@ def outcome_of(own: replica.Replica, step: int, values: Sequence[Any]) -> Outcom
             f"training_data gives other examples on some replicas than on others, which shows "
             f"in step {step + 1}: let it give the same in the same order everywhere. Sort "
             "lists of files, and let what is random follow from context.seed and context.epoch."
-        )
+        ).on_every_process()
     return Outcome(
         loss=float(total),
         terms=own.by_output(terms),

@@ -165,7 +165,9 @@ class _Walk:
             for number in dict.fromkeys(self._model.wanted())
             for one in self._bringing(number, self._whole_layout(number))
             # What Keras makes an output of goes along with it: see `execution.logits_of`.
-            for _ in range(2 if number in made and activations.keeps_logits(made[number]) else 1)
+            for _ in range(
+                2 if number in made and activations.keeps_logits(made[number], number) else 1
+            )
         ]
         return Assignment(
             model=self._model,
