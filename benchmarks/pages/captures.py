@@ -194,7 +194,8 @@ def _on_cluster() -> Iterator[Sections]:
         namespace = make("team")
         root = pathlib.Path(folder).resolve()
         shell = terminal.shell(namespace, root)
-        shell.run(f"kubectl config rename-context $(kubectl config current-context) {CONTEXT}")
+        if (name := shell.run("kubectl config current-context").strip()) != CONTEXT:
+            shell.run(f"kubectl config rename-context {name} {CONTEXT}")
         work = root / "work"
         work.mkdir()
         yield cluster(Desk(work, shell.environment), namespace)

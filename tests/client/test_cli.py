@@ -271,7 +271,7 @@ def test_validate_goes_through_all_files(tmp_path: pathlib.Path) -> None:
     jobs.write(tmp_path, jobs.job({"Worker": {"template": jobs.template(["true"], image="A B")}}))
     done = call(tmp_path, "validate", "job.yaml")
     assert done.returncode == 0
-    assert done.stderr.startswith("warning: job.yaml: spec.tfReplicaSpecs.Worker.template.spec")
+    assert done.stderr.startswith("warning: job.yaml:13: spec.tfReplicaSpecs.Worker.template")
     assert len(done.stderr.splitlines()) == 1
 
 
