@@ -84,7 +84,8 @@ def _choose(
     [replica] = [replica for replica in replicas if replica.name == name]
     if replica.phase == "Pending":
         raise load.SpecError(
-            f"{name} has not started: {replica.reason or 'it waits'}. `tfparallel why {job.name}`"
+            f"{name} has not started: {(replica.reason or 'it waits').rstrip('.')}."
+            f" `tfparallel why {job.name}`"
             " says more; -f waits for it"
         )
     return [replica]

@@ -24,6 +24,6 @@ def command(name: str, *, choice: access.Choice) -> None:
             click.echo(f"no events of {name}: Kubernetes keeps them for an hour", err=True)
             return
         out, _ = display.consoles()
-        out.print(terminal.events_table(events, wall_clock.utc_now()))
+        out.print(terminal.events_table(events, wall_clock.utc_now(), out.width))
 
     options.on_cluster(choice, act)

@@ -23,7 +23,11 @@ STYLES = {
     names.State.RESTARTING: "yellow",
 }
 _COLUMNS = ("NAME", "STATE", "STRATEGY", "READY", "STEP", "LOSS", "ETA", "RESTARTS", "AGE")
+_GIVES_WAY = ("NAMESPACE", "NAME", "STRATEGY", "MESSAGE")
+"""Columns that become narrower where there is no room."""
 _SHOWN_EVENTS = 5
+_WIDE = 100
+"""Columns of a terminal that has room for a column of objects."""
 
 
 def plain_table(*columns: str) -> rich_table.Table:
@@ -49,9 +53,13 @@ def jobs_table(
     jobs: Sequence[models.Job], now: datetime.datetime, *, everywhere: bool, wide: bool
 ) -> rich_table.Table:
     """Return the table of jobs."""
-    table = plain_table(*columns(everywhere=everywhere, wide=wide))
+    heads = columns(everywhere=everywhere, wide=wide)
+    table = plain_table(*heads)
+    for column in table.columns:
+        column.no_wrap = column.header not in _GIVES_WAY
     for job in jobs:
-        table.add_row(*map(_cell, cells(job, now, everywhere=everywhere, wide=wide)))
+        row = cells(job, now, everywhere=everywhere, wide=wide)
+        table.add_row(*map(_cell, heads, row))
     return table
 
 
@@ -69,7 +77,9 @@ def cells(
     return (*leading, *_cells(job, now), *((_message(job),) if wide else ()))
 
 
-def _cell(value: str) -> rich_text.Text:
+def _cell(head: str, value: str) -> rich_text.Text:
+    if head == "STRATEGY":
+        return rich_text.Text(value, overflow="ellipsis", no_wrap=True)
     style = STYLES.get(value, "")  # type: ignore[call-overload]
     return rich_text.Text(value, style, overflow="fold")
 
@@ -133,7 +143,7 @@ def show(
         out.print(placement.headline(job.status.placement), soft_wrap=True)
         out.print(placement.table(job.status.placement))
     if events:
-        out.print(events_table(events[-_SHOWN_EVENTS:], now))
+        out.print(events_table(events[-_SHOWN_EVENTS:], now, out.width))
 
 
 def _facts(job: models.Job) -> Iterator[tuple[str, str]]:
@@ -184,13 +194,21 @@ def _replicas(replicas: Sequence[models.Replica], now: datetime.datetime) -> ric
     return table
 
 
-def events_table(events: Sequence[models.Event], now: datetime.datetime) -> rich_table.Table:
-    """Return events in kubectl's manner, oldest first."""
-    table = plain_table("AGE", "TYPE", "REASON", "OBJECT", "MESSAGE")
+def events_table(
+    events: Sequence[models.Event], now: datetime.datetime, width: int
+) -> rich_table.Table:
+    """Return events in kubectl's manner, oldest first; a narrow table has one column for two."""
+    is_narrow = width < _WIDE
+    table = plain_table("AGE", "TYPE", "REASON", *(() if is_narrow else ("OBJECT",)), "MESSAGE")
     for event in events:
         often = f" (x{event.count})" if event.count > 1 else ""
-        cells = (age(event.time, now) + often, event.type, event.reason, event.object)
+        cells = (age(event.time, now) + often, event.type, event.reason)
+        about = (
+            (f"{event.object}: {event.message}",) if is_narrow else (event.object, event.message)
+        )
         style = "yellow" if event.type == "Warning" else ""
-        message = rich_text.Text(event.message, overflow="fold")
-        table.add_row(*(rich_text.Text(cell, style) for cell in cells), message)
+        table.add_row(
+            *(rich_text.Text(cell, style) for cell in cells),
+            *(rich_text.Text(cell, overflow="fold") for cell in about),
+        )
     return table
