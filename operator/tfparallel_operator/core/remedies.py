@@ -79,7 +79,7 @@ OUT_OF_MEMORY = (
 _NO_PROGRAM = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of containers whose program did not start; the message is the runtime's."""
 
-_HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve")
+_HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve|enough sibling pods")
 """The scheduler-plugins' words."""
 
 _CLAIM = r'persistentvolumeclaim "(?P<name>[^"]+)"'

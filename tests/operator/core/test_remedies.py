@@ -106,6 +106,11 @@ WORDS = {
         "Unschedulable: optimistic rejection in PostFilter",
         "The replicas start together",
     ),
+    "gang that is not complete": (
+        "Unschedulable: pre-filter pod digits-worker-0 cannot find enough sibling pods, current"
+        " pods number: 3, minMember of group: 5",
+        "The replicas start together",
+    ),
     "queue that is full": (
         "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor"
         " default-flavor, 4 more needed",
