@@ -21,43 +21,43 @@ from tfparallel_trainer.mesh import devices, meeting, shape, watch
 from tfparallel_trainer.step import checks
 
 
-def train_to_end(given: settings.Settings, process: run.Process) -> None:
+def train_to_end(settings: settings.Settings, process: run.Process) -> None:
     """Train the user's model under the strategy and leave the results in the output directory.
 
     Raises:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
-    count = devices.prepare(given.cpu_devices, given.cluster.alone)
-    limit = given.job.trainer.start_timeout_seconds
+    count = devices.prepare(settings.cpu_devices, settings.cluster.alone)
+    limit = settings.job.trainer.start_timeout_seconds
     with process.watch.waiting():
-        met = meeting.meet(given.cluster, limit, process.out.say)
-        strategy = strategies.build(given, process.module, process.out.say, met)
+        met = meeting.meet(settings.cluster, limit, process.out.say)
+        strategy = strategies.build(settings, process.module, process.out.say, met)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     own = places.of_process(strategy)
-    strategies.check_places(given, strategy, own)
-    run.compare(given, process, devices.names(given.cluster, count)[0], count)
+    strategies.check_places(settings, strategy, own)
+    run.compare(settings, process, devices.names(settings.cluster, count)[0], count)
     met.close()  # TensorFlow has started in all processes
     with (
         contextlib.ExitStack() as ending,
-        run.reporter_of(given, process) as reporter,
-        watch.peers(given.cluster, process.give_up),
+        run.reporter_of(settings, process) as reporter,
+        watch.peers(settings.cluster, process.give_up),
     ):
-        ready, traced = _prepare(given, process, strategy, own)
-        ending.push(run.leaving(given, process, traced.barrier))
-        outer = _train(given, process, ready, traced, reporter, strategy)
-        if given.cluster.is_chief:
-            run.write_results(given, process, ready, reporter, outer.position)
+        ready, traced = _prepare(settings, process, strategy, own)
+        ending.push(run.leaving(settings, process, traced.barrier))
+        outer = _train(settings, process, ready, traced, reporter, strategy)
+        if settings.cluster.is_chief:
+            run.write_results(settings, process, ready, reporter, outer.position)
         with process.watch.waiting():
             traced.barrier()  # nobody leaves before the chief has written everything
 
 
 def _prepare(
-    given: settings.Settings, process: run.Process, strategy: Any, own: tuple[int, ...]
+    settings: settings.Settings, process: run.Process, strategy: Any, own: tuple[int, ...]
 ) -> tuple[setup.Ready, steps.Steps]:
-    size, ranks = given.job.trainer.global_batch_size, strategy.num_replicas_in_sync
+    size, ranks = settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
     division = feed.Division(batch_size=size, ranks=ranks, own=own)
     ready = setup.prepare(
-        given,
+        settings,
         process.module,
         shape.Mesh(),
         [""],
@@ -79,7 +79,7 @@ def _prepare(
 
 
 def _train(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: run.Process,
     ready: setup.Ready,
     traced: steps.Steps,
@@ -98,24 +98,24 @@ def _train(
         traced.report,
         barrier=traced.barrier,
     )
-    outer = run.loop(given, process, ready, reporter, made)
-    if given.cluster.is_chief:
-        _announce(given, process, ready, strategy, outer.total_steps)
+    outer = run.loop(settings, process, ready, reporter, made)
+    if settings.cluster.is_chief:
+        _announce(settings, process, ready, strategy, outer.total_steps)
     process.stop.allow(termination.STEP_SECONDS)
     outer.run()
     return outer
 
 
 def _announce(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: run.Process,
     ready: setup.Ready,
     strategy: Any,
     total: int | None,
 ) -> None:
     process.out.say(
-        f"{given.job.strategy}: {type(strategy).__name__} with {strategy.num_replicas_in_sync} "
-        f"replicas in {len(given.cluster.tasks)} processes; global batch "
-        f"{given.job.trainer.global_batch_size}; {total or 'unknown'} steps"
+        f"{settings.job.strategy}: {type(strategy).__name__} with {strategy.num_replicas_in_sync} "
+        f"replicas in {len(settings.cluster.tasks)} processes; global batch "
+        f"{settings.job.trainer.global_batch_size}; {total or 'unknown'} steps"
     )
-    run.warn(given, process, ready)
+    run.warn(settings, process, ready)

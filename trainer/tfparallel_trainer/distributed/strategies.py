@@ -14,7 +14,7 @@ _TPU_START_SECONDS = 600
 
 
 def build(
-    given: settings.Settings,
+    settings: settings.Settings,
     module: user.Module,
     say: Callable[[str], None],
     met: meeting.Meeting,
@@ -22,7 +22,7 @@ def build(
     """Build the strategy; it must be the first thing that TensorFlow does.
 
     Args:
-        given: what this process was started with.
+        settings: what this process was started with.
         module: the user's functions.
         say: writes a line for people.
         met: the peers.
@@ -32,9 +32,9 @@ def build(
         BadConfigurationError: there is no TPU.
         StartTimeoutError: the TPU's hosts do not answer.
     """
-    if given.job.strategy == settings.TPU:
-        with cluster.limited(given.job.trainer.start_timeout_seconds + _TPU_START_SECONDS):
-            return tpus.connect(given, say)
+    if settings.uses_tpu:
+        with cluster.limited(settings.job.trainer.start_timeout_seconds + _TPU_START_SECONDS):
+            return tpus.connect(settings, say)
     if not module.builds_strategy:
         raise errors.UserCodeError(
             f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
@@ -46,28 +46,28 @@ def build(
     return found
 
 
-def check_places(given: settings.Settings, strategy: Any, own: tuple[int, ...]) -> None:
+def check_places(settings: settings.Settings, strategy: Any, own: tuple[int, ...]) -> None:
     """See that the strategy has joined all processes of the job, and that the batch suffices.
 
     Args:
-        given: what this process was started with.
+        settings: what this process was started with.
         strategy: the strategy.
         own: which of its replicas are those of this process.
 
     Raises:
         BadConfigurationError: a process would train alone, or a replica without examples.
     """
-    processes, replicas = len(given.cluster.tasks), strategy.num_replicas_in_sync
+    processes, replicas = len(settings.cluster.tasks), strategy.num_replicas_in_sync
     kind = type(strategy).__name__
-    first = given.cluster.me * len(own)
+    first = settings.cluster.me * len(own)
     if own != tuple(range(first, first + len(own))) or replicas != processes * len(own):
         raise errors.BadConfigurationError(
-            f"{given.cluster.task.name} has {len(own)} of the {replicas} replicas of {kind}, and "
-            f"the job has {processes} processes: let build_strategy return a strategy that joins "
-            "them in the order of TF_CONFIG, each with as many replicas, such as "
+            f"{settings.cluster.task.name} has {len(own)} of the {replicas} replicas of {kind}, "
+            f"and the job has {processes} processes: let build_strategy return a strategy that "
+            "joins them in the order of TF_CONFIG, each with as many replicas, such as "
             "tf.distribute.MultiWorkerMirroredStrategy; or use one process."
         )
-    size = given.job.trainer.global_batch_size
+    size = settings.job.trainer.global_batch_size
     if size < replicas:
         raise errors.BadConfigurationError(
             f"trainer.globalBatchSize is {size}, less than the {replicas} replicas of {kind} that "

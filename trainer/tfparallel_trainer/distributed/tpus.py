@@ -11,7 +11,7 @@ from tfparallel_trainer.distributed import tpu_name
 from tfparallel_trainer.mesh import cluster, tasks
 
 
-def connect(given: settings.Settings, say: Callable[[str], None]) -> Any:
+def connect(settings: settings.Settings, say: Callable[[str], None]) -> Any:
     """Initialise the TPU that the environment names, and give the strategy that uses all of it.
 
     Raises:
@@ -23,7 +23,7 @@ def connect(given: settings.Settings, say: Callable[[str], None]) -> Any:
         tasks.Task("tpu", index, address) for index, address in enumerate(tpu_name.addresses(name))
     ]
     # TensorFlow waits for them for ever, without a word.
-    cluster.reach(given.cluster, hosts, given.job.trainer.start_timeout_seconds, say)
+    cluster.reach(settings.cluster, hosts, settings.job.trainer.start_timeout_seconds, say)
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != tpu_name.LOCAL:

@@ -12,9 +12,11 @@ _INTERVAL_SECONDS = 5.0
 class Board:
     """Writes how far the evaluator has come."""
 
-    def __init__(self, given: settings.Settings) -> None:
-        self._results = given.results
-        self._latest = outputs.Evaluated(job_digest=given.digest, job_uid=given.job_uid, beat=0)
+    def __init__(self, settings: settings.Settings) -> None:
+        self._results = settings.results
+        self._latest = outputs.Evaluated(
+            job_digest=settings.digest, job_uid=settings.job_uid, beat=0
+        )
         self._beat = 0
         self._write()
 

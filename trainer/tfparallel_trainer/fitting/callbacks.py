@@ -79,7 +79,7 @@ def checked(given: Any, strategy: str) -> list[Any]:
 
 
 def of_module(
-    given: settings.Settings,
+    settings: settings.Settings,
     module: user.Module,
     ready: setup.Ready,
     made: Callable[[Sequence[Any]], reach.Reach] | None = None,
@@ -87,7 +87,7 @@ def of_module(
     """Those that a job's module brings.
 
     Args:
-        given: what this process was started with.
+        settings: what this process was started with.
         module: the user's functions.
         ready: what the run has prepared.
         made: gives how far these callbacks reach; absent: over replicas of the whole model.
@@ -97,21 +97,21 @@ def of_module(
     """
     if not module.looks_on:
         return observer.Nobody()
-    if given.under_strategy:
+    if settings.under_strategy:
         raise errors.UserCodeError(
-            f"{module.path}: callbacks is defined, and strategy {given.job.strategy} has none: "
+            f"{module.path}: callbacks is defined, and strategy {settings.job.strategy} has none: "
             "remove the function, or use Mirrored, MultiWorkerMirrored, ModelSplit or "
             "ParameterServer."
         )
-    spec = given.job.trainer
+    spec = settings.job.trainer
     context = user.Context(
         seed=spec.seed,
         epoch=ready.start.epoch,
         global_batch_size=spec.global_batch_size,
-        source_dir=given.source_dir,
-        output_dir=given.output_dir,
+        source_dir=settings.source_dir,
+        output_dir=settings.output_dir,
     )
-    found = checked(module.callbacks(context), given.job.strategy)
+    found = checked(module.callbacks(context), settings.job.strategy)
     if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in found):
         raise errors.UserCodeError(
             f"{module.path}: callbacks gives SwapEMAWeights, and averages of the weights are what "

@@ -94,22 +94,22 @@ class Session:
         )
 
     def _train(
-        self, given: settings.Settings, data: inputs.Inputs, stop: termination.Termination
+        self, settings: settings.Settings, data: inputs.Inputs, stop: termination.Termination
     ) -> None:
         module = None
         try:
-            if given.uses_servers:
+            if settings.uses_servers:
                 surroundings.before_servers()
-            if given.uses_servers and not given.cluster.is_chief:
-                serve.until_done(given, self._out, stop)
+            if settings.uses_servers and not settings.cluster.is_chief:
+                serve.until_done(settings, self._out, stop)
                 ending.end(0)
-            with stall.watching(stall.limits(given.job.trainer), self._give_up) as watch:
+            with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
                 module = self._module(data, watch)
-                self._train_to_end(given, self._process(module, data, stop, watch))
+                self._train_to_end(settings, self._process(module, data, stop, watch))
         except errors.TrainerError:
             raise
         except Exception as error:
-            raise failures.translate(error, given.cluster.alone, module) from error
+            raise failures.translate(error, settings.cluster.alone, module) from error
 
     def _module(self, data: inputs.Inputs, watch: stall.Watch) -> user.Module:
         functions = {"build_model": self._models.build, "training_data": lambda: data.training}
@@ -117,14 +117,14 @@ class Session:
             functions["evaluation_data"] = lambda: data.validation
         return user.Module(_script(), functions, self._models.seeded, watch.moved)
 
-    def _train_to_end(self, given: settings.Settings, process: run.Process) -> None:
-        if given.uses_servers:
-            with_servers.train_to_end(given, process)
+    def _train_to_end(self, settings: settings.Settings, process: run.Process) -> None:
+        if settings.uses_servers:
+            with_servers.train_to_end(settings, process)
             return
-        limit = given.job.trainer.start_timeout_seconds
+        limit = settings.job.trainer.start_timeout_seconds
         with process.watch.waiting():
-            count = surroundings.join(given.cluster, limit, self._out.say)
-        run.train_to_end(given, dataclasses.replace(process, devices=count))
+            count = surroundings.join(settings.cluster, limit, self._out.say)
+        run.train_to_end(settings, dataclasses.replace(process, devices=count))
 
     def _process(
         self,
@@ -181,8 +181,8 @@ def _check_surroundings() -> None:
         )
 
 
-def _check_role(given: settings.Settings) -> None:
-    if given.evaluates:
+def _check_role(settings: settings.Settings) -> None:
+    if settings.evaluates:
         raise errors.BadConfigurationError(
             "TF_CONFIG starts this process as an evaluator, and fit evaluates on the replicas that "
             "train: remove the role Evaluator."

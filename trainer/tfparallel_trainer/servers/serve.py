@@ -19,7 +19,7 @@ _LINGER_SECONDS = 2.0
 
 
 def until_done(
-    given: settings.Settings, out: console.Console, stop: termination.Termination
+    settings: settings.Settings, out: console.Console, stop: termination.Termination
 ) -> None:
     """Serve until the chief says that training is done.
 
@@ -29,11 +29,11 @@ def until_done(
         PeerLostError: the chief has been gone for longer than the start timeout.
         BadConfigurationError: this process's own port is taken.
     """
-    devices.prepare(given.cpu_devices, given.cluster.alone)
-    held = _start(given)
+    devices.prepare(settings.cpu_devices, settings.cluster.alone)
+    held = _start(settings)
     stop.install()  # TensorFlow takes SIGTERM when it starts a server
-    task, chief = given.cluster.task, given.cluster.tasks[0]
-    limit = given.job.trainer.start_timeout_seconds
+    task, chief = settings.cluster.task, settings.cluster.tasks[0]
+    limit = settings.job.trainer.start_timeout_seconds
     out.say(f"{task.name} serves at {task.address} for {chief.name} at {chief.address}")
     stop.allow(termination.STEP_SECONDS)  # when all are asked at once, the chief saves first
     patience, life = control.Patience(limit), secrets.token_hex(4)
@@ -51,11 +51,11 @@ def until_done(
     del held  # TensorFlow's server lives as long as it
 
 
-def _start(given: settings.Settings) -> object:
-    task = given.cluster.task
+def _start(settings: settings.Settings) -> object:
+    task = settings.cluster.task
     peers = {
-        role: {one.index: one.address for one in given.cluster.of(role)}
-        for role in {one.role for one in given.cluster.tasks[1:]}
+        role: {one.index: one.address for one in settings.cluster.of(role)}
+        for role in {one.role for one in settings.cluster.tasks[1:]}
     }
     try:
         return tf.distribute.Server(
