@@ -138,7 +138,7 @@ def train(
         seed=SEED,
         source_dir=pathlib.Path(),
         output_dir=pathlib.Path(),
-        division=feed.Division(batch_size=BATCH, ranks=mesh.data, own=tuple(places)),
+        division=feed.Division(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places)),
         endless_allowed=True,
     )
     examples = source.training(module, request)

@@ -163,7 +163,7 @@ def _feed(module: user.Module, seed: int) -> feed.Feed:
             seed=seed,
             source_dir=pathlib.Path(),
             output_dir=pathlib.Path(),
-            division=feed.Division(batch_size=cases.BATCH, ranks=1, own=(0,)),
+            division=feed.Division(batch_size=cases.BATCH, ranks=1, local_ranks=(0,)),
             endless_allowed=True,
         ),
     )

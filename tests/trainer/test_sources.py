@@ -92,7 +92,7 @@ def write(path: pathlib.Path, rows: list[int]) -> None:
 
 
 def division(batch: int, count: int, places: tuple[int, ...] | None = None) -> feed.Division:
-    return feed.Division(batch_size=batch, ranks=count, own=places or tuple(range(count)))
+    return feed.Division(batch_size=batch, ranks=count, local_ranks=places or tuple(range(count)))
 
 
 def joined(parts: list[Any]) -> list[tuple[float, ...]]:

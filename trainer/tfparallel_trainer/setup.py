@@ -134,7 +134,9 @@ def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> feed.Di
     first = settings.cluster.me * devices
     places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
     return feed.Division(
-        batch_size=settings.job.trainer.global_batch_size, ranks=mesh.data, own=tuple(places)
+        batch_size=settings.job.trainer.global_batch_size,
+        ranks=mesh.data,
+        local_ranks=tuple(places),
     )
 
 

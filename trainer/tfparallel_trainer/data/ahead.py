@@ -77,11 +77,11 @@ def prepared(batches: Generator[feed.Batch, None, None]) -> Generator[feed.Batch
     thread = threading.Thread(target=prepare, name="input", daemon=True)
     thread.start()
     try:
-        while not isinstance(found := ready.get(), _End):
+        while not isinstance(item := ready.get(), _End):
             room.release()
-            yield found
-        if found.error is not None:
-            raise found.error
+            yield item
+        if item.error is not None:
+            raise item.error
     finally:
         leaving.set()
         room.release()

@@ -28,7 +28,7 @@ class Division:
     """Examples over all ranks."""
     ranks: int
     """Ranks that a batch is divided over."""
-    own: tuple[int, ...]
+    local_ranks: tuple[int, ...]
     """Which of them belong to this process."""
 
 

@@ -62,7 +62,7 @@ class GeneratedFeed:
             rest = itertools.islice(examples, start, None)
             while whole := list(itertools.islice(rest, self._division.batch_size)):
                 parts = order.split(len(whole), self._division.ranks)
-                chosen = [parts[rank] for rank in self._division.own]
+                chosen = [parts[rank] for rank in self._division.local_ranks]
                 yield feed.Batch(
                     examples=len(whole),
                     parts=[

@@ -55,7 +55,7 @@ def _prepare(
     settings: settings.Settings, process: run.Process, strategy: Any, own: tuple[int, ...]
 ) -> tuple[setup.Ready, steps.Steps]:
     size, ranks = settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-    division = feed.Division(batch_size=size, ranks=ranks, own=own)
+    division = feed.Division(batch_size=size, ranks=ranks, local_ranks=own)
     ready = setup.prepare(
         settings,
         process.module,

@@ -147,6 +147,6 @@ def _request(settings: settings.Settings) -> source.Request:
         seed=settings.job.trainer.seed,
         source_dir=settings.source_dir,
         output_dir=settings.output_dir,
-        division=feed.Division(batch_size=size, ranks=1, own=(0,)),
+        division=feed.Division(batch_size=size, ranks=1, local_ranks=(0,)),
         endless_allowed=False,
     )

@@ -128,7 +128,7 @@ class Validation:
         if self._steps is not None:
             kept = self._steps * self._batch_size
             used = nest.convert(lambda array: array[:kept], used)
-        own = feed.Division(self._batch_size, division.ranks, division.own)
+        own = feed.Division(self._batch_size, division.ranks, division.local_ranks)
         return arrays.ArrayFeed(used, own, None)
 
 

@@ -334,7 +334,7 @@ class _Feed:
             if passed <= start:
                 continue
             parts = order.split(count, self._division.ranks)
-            own = [_slice(whole, parts[rank]) for rank in self._division.own]
+            own = [_slice(whole, parts[rank]) for rank in self._division.local_ranks]
             yield feed.Batch(examples=count, parts=own)
 
 
