@@ -33,8 +33,8 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
         met = meeting.meet(settings.cluster, limit, process.out.say)
         strategy = strategies.build(settings, process.module, process.out.say, met)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    own = places.of_process(strategy)
-    strategies.check_places(settings, strategy, own)
+    local_replicas = places.of_process(strategy)
+    strategies.check_places(settings, strategy, local_replicas)
     run.compare(settings, process, devices.names(settings.cluster, count)[0], count)
     met.close()  # TensorFlow has started in all processes
     with (
@@ -42,7 +42,7 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
         run.reporter_of(settings, process) as reporter,
         watch.peers(settings.cluster, process.give_up),
     ):
-        ready, traced = _prepare(settings, process, strategy, own)
+        ready, traced = _prepare(settings, process, strategy, local_replicas)
         ending.push(run.leaving(settings, process, traced.barrier))
         outer = _train(settings, process, ready, traced, reporter, strategy)
         if settings.cluster.is_chief:
@@ -52,10 +52,13 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
 
 
 def _prepare(
-    settings: settings.Settings, process: run.Process, strategy: Any, own: tuple[int, ...]
+    settings: settings.Settings,
+    process: run.Process,
+    strategy: Any,
+    local_replicas: tuple[int, ...],
 ) -> tuple[setup.Ready, steps.Steps]:
     size, ranks = settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-    division = feed.Division(batch_size=size, ranks=ranks, local_ranks=own)
+    division = feed.Division(batch_size=size, ranks=ranks, local_ranks=local_replicas)
     ready = setup.prepare(
         settings,
         process.module,
@@ -90,7 +93,7 @@ def _train(
     if ready.evaluation is not None:
         evaluator = evaluation.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
     step = traced.train(ready.training.spec)
-    made = engine.Synchronous(
+    synchronous_engine = engine.Synchronous(
         ready.replicas,
         step,
         evaluator,
@@ -98,7 +101,7 @@ def _train(
         traced.report,
         barrier=traced.barrier,
     )
-    outer = run.loop(settings, process, ready, reporter, made)
+    outer = run.loop(settings, process, ready, reporter, synchronous_engine)
     if settings.cluster.is_chief:
         _announce(settings, process, ready, strategy, outer.total_steps)
     process.stop.allow(termination.STEP_SECONDS)

@@ -41,30 +41,33 @@ def build(
             "return a tf.distribute.Strategy."
         )
     with cluster.limited(), met.guarded():
-        found = module.build_strategy()
-    check_kind(found, module)
-    return found
+        strategy = module.build_strategy()
+    check_kind(strategy, module)
+    return strategy
 
 
-def check_places(settings: settings.Settings, strategy: Any, own: tuple[int, ...]) -> None:
+def check_places(
+    settings: settings.Settings, strategy: Any, local_replicas: tuple[int, ...]
+) -> None:
     """See that the strategy has joined all processes of the job, and that the batch suffices.
 
     Args:
         settings: what this process was started with.
         strategy: the strategy.
-        own: which of its replicas are those of this process.
+        local_replicas: which of its replicas are those of this process.
 
     Raises:
         BadConfigurationError: a process would train alone, or a replica without examples.
     """
     processes, replicas = len(settings.cluster.tasks), strategy.num_replicas_in_sync
     kind = type(strategy).__name__
-    first = settings.cluster.me * len(own)
-    if own != tuple(range(first, first + len(own))) or replicas != processes * len(own):
+    count = len(local_replicas)
+    first = settings.cluster.me * count
+    if local_replicas != tuple(range(first, first + count)) or replicas != processes * count:
         raise errors.BadConfigurationError(
-            f"{settings.cluster.task.name} has {len(own)} of the {replicas} replicas of {kind}, "
-            f"and the job has {processes} processes: let build_strategy return a strategy that "
-            "joins them in the order of TF_CONFIG, each with as many replicas, such as "
+            f"{settings.cluster.task.name} has {count} of the {replicas} replicas of "
+            f"{kind}, and the job has {processes} processes: let build_strategy return a strategy "
+            "that joins them in the order of TF_CONFIG, each with as many replicas, such as "
             "tf.distribute.MultiWorkerMirroredStrategy; or use one process."
         )
     size = settings.job.trainer.global_batch_size
@@ -100,18 +103,18 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_kind(found: Any, module: user.Module) -> None:
+def check_kind(strategy: Any, module: user.Module) -> None:
     """See that what build_strategy returns trains all replicas together.
 
     Raises:
         UserCodeError: it does not.
     """
-    kind = type(found).__name__
-    if not isinstance(found, tf.distribute.Strategy):
+    kind = type(strategy).__name__
+    if not isinstance(strategy, tf.distribute.Strategy):
         raise errors.UserCodeError(
             f"{module.path}: build_strategy returns {kind}: let it return a tf.distribute.Strategy."
         )
-    if isinstance(found, tf.distribute.ParameterServerStrategy):
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise errors.UserCodeError(
             f"{module.path}: build_strategy returns {kind}, whose workers do not wait for each "
             "other: set strategy to ParameterServer, which trains so, and remove build_strategy."

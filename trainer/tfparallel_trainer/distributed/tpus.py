@@ -31,9 +31,9 @@ def connect(settings: settings.Settings, say: Callable[[str], None]) -> Any:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, OSError, ValueError, RuntimeError, ImportError) as error:
-        told = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise errors.BadConfigurationError(
             f"strategy is 'TPU', and TensorFlow cannot use the TPU {name!r} "
-            f"({type(error).__name__}: {told}). See that the name is right and that this image's "
+            f"({type(error).__name__}: {reason}). See that the name is right and that this image's "
             "TensorFlow is one for TPUs (tensorflow-tpu)."
         ) from error
