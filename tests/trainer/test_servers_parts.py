@@ -288,7 +288,7 @@ def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None
             for life in ("a", "a", "b", "b"):
                 look(life)
             assert lines == ["worker-0 is back"]
-            workers.made(0)
+            workers.count_step(0)
             assert lines.pop() == "worker-0 makes steps again"
         workers.look()
         with cluster.listen(worker):

@@ -54,10 +54,10 @@ class Control:
 
     def dismiss(self, names: Iterable[str], seconds: float) -> None:
         """Answer that training is done, and wait until all of these have heard it."""
-        wanted = set(names)
+        tasks = set(names)
         with self._changed:
             self._answer = Answer.DONE
-            self._changed.wait_for(lambda: wanted <= self._dismissed, seconds)
+            self._changed.wait_for(lambda: tasks <= self._dismissed, seconds)
 
     def silence(self, name: str) -> float:
         """For how many seconds a process has not asked."""

@@ -60,9 +60,9 @@ class Ledger(Generic[Label]):
     def take(self) -> list[tuple[Label, Any]]:
         """What has come back; waits for something where nothing has."""
         while self._pieces:
-            found = self.ready(_LOOK_EVERY_SECONDS)
-            if found:
-                return found
+            results = self.ready(_LOOK_EVERY_SECONDS)
+            if results:
+                return results
             self._rescue()
         return []
 
@@ -71,14 +71,14 @@ class Ledger(Generic[Label]):
         ended, _ = concurrent.futures.wait(
             self._pieces, seconds, concurrent.futures.FIRST_COMPLETED
         )
-        found: list[tuple[Label, Any]] = []
+        results: list[tuple[Label, Any]] = []
         for future in ended:
             piece = self._pieces.pop(future)
             try:
-                found.append((piece.label, future.result()))
+                results.append((piece.label, future.result()))
             except tf.errors.CancelledError:  # another piece has failed, and this raises its error
                 self.send(piece.label, piece.function, piece.arguments)
-        return found
+        return results
 
     def _rescue(self) -> None:
         """Give out again what only workers that are frozen can still have in their hands.

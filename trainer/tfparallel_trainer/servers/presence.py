@@ -50,8 +50,8 @@ class Workers:
         """For each worker that is frozen, the time since when that is known."""
         return list(self._frozen.values())
 
-    def made(self, index: int) -> None:
-        """Count a step that a worker has made."""
+    def count_step(self, index: int) -> None:
+        """Count a step of a worker."""
         worker = self._workers[index]
         self.steps[worker.name] += 1
         if worker in self._back:

@@ -86,24 +86,24 @@ def _train(
         process.watch,
         strategy.scope,
     )
-    own = ready.replicas[0]
-    steps.check(own.model)
+    replica = ready.replicas[0]
+    steps.check(replica.model)
     if not process.script:
-        export.check(own.model, process.module.path)
+        export.check(replica.model, process.module.path)
     bound = settings.job.trainer.max_staleness
     with strategy.scope():
-        made = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
+        applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
     most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
-    made_by = asynchronous.Asynchronous(
+    worker_engine = asynchronous.Asynchronous(
         ledger.Ledger(coordinator, most, workers.frozen),
         workers,
-        own,
-        steps.Steps(strategy, process.module, own, made, bound),
+        replica,
+        steps.Steps(strategy, process.module, replica, applied_steps, bound),
         ready.training,
         ready.evaluation,
         bound is not None,
     )
-    outer = run.loop(settings, process, ready, reporter, made_by)
+    outer = run.loop(settings, process, ready, reporter, worker_engine)
     _announce(settings, process, ready, outer.total_steps)
     process.stop.allow(termination.STEP_SECONDS)
     outer.run()
@@ -111,16 +111,16 @@ def _train(
         run.write_results(settings, process, ready, reporter, outer.position, workers.steps)
 
 
-def _connect(given: tasks.Cluster) -> Any:
+def _connect(processes: tasks.Cluster) -> Any:
     """Connect to all others; the chief's own server takes any port that is free."""
-    host, _, _ = given.task.address.rpartition(":")
+    host, _, _ = processes.task.address.rpartition(":")
     with cluster.reserved_port("") as port, cluster.limited():
-        addresses = {**given.addresses(), given.task.role: [f"{host}:{port}"]}
+        addresses = {**processes.addresses(), processes.task.role: [f"{host}:{port}"]}
         strategy: object = tf.distribute.ParameterServerStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(addresses),
-                task_type=given.task.role,
-                task_id=given.task.index,
+                task_type=processes.task.role,
+                task_id=processes.task.index,
                 rpc_layer="grpc",
             )
         )

@@ -30,7 +30,7 @@ def until_done(
         BadConfigurationError: this process's own port is taken.
     """
     devices.prepare(settings.cpu_devices, settings.cluster.alone)
-    held = _start(settings)
+    server = _start(settings)
     stop.install()  # TensorFlow takes SIGTERM when it starts a server
     task, chief = settings.cluster.task, settings.cluster.tasks[0]
     limit = settings.job.trainer.start_timeout_seconds
@@ -48,7 +48,7 @@ def until_done(
     stop.end()
     out.say("training is done")
     time.sleep(_LINGER_SECONDS)
-    del held  # TensorFlow's server lives as long as it
+    del server  # TensorFlow's server lives as long as it
 
 
 def _start(settings: settings.Settings) -> object:
