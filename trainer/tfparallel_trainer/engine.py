@@ -10,8 +10,8 @@ from tfparallel_trainer.step import finite as weights
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Made:
-    """An optimizer step that is made."""
+class StepResult:
+    """The result of an optimizer step."""
 
     losses: dict[str, float]
     """The loss, and with several outputs that of each."""
@@ -42,10 +42,10 @@ class Engine(Protocol):
 
     def give(
         self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[Made], frozenset[train.Flag]]:
+    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
         """Give the batch of a step: which steps are made since the last call, and all flags."""
 
-    def settle(self) -> Sequence[Made]:
+    def settle(self) -> Sequence[StepResult]:
         """Return when no step is pending, with those that are made since the last call."""
 
     def metrics(self) -> dict[str, float]:
@@ -106,13 +106,13 @@ class Synchronous:
 
     def give(
         self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[Made], frozenset[train.Flag]]:
+    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
         """Make the step."""
         outcome = self._step(step, batch, asked)
         losses = {"loss": outcome.loss, **outcome.terms}
-        return [Made(losses, batch.examples, outcome.finite)], outcome.flags
+        return [StepResult(losses, batch.examples, outcome.finite)], outcome.flags
 
-    def settle(self) -> Sequence[Made]:
+    def settle(self) -> Sequence[StepResult]:
         """Nothing is ever pending."""
         return []
 

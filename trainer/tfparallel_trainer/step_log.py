@@ -43,13 +43,13 @@ class Recorded:
 
     def give(
         self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[engine.Made], frozenset[train.Flag]]:
+    ) -> tuple[Sequence[engine.StepResult], frozenset[train.Flag]]:
         """Give the batch, and record the steps that are made."""
         made, flags = self._inner.give(step, batch, asked)
         self._record(made)
         return made, flags
 
-    def settle(self) -> Sequence[engine.Made]:
+    def settle(self) -> Sequence[engine.StepResult]:
         """Wait until no step is pending, and record those that are made."""
         made = self._inner.settle()
         self._record(made)
@@ -75,7 +75,7 @@ class Recorded:
         """As the other engine's."""
         self._inner.barrier()
 
-    def _record(self, made: Sequence[engine.Made]) -> None:
+    def _record(self, made: Sequence[engine.StepResult]) -> None:
         for one in made:
             facts = {} if one.staleness is None else {"staleness": one.staleness}
             self._write(

@@ -152,7 +152,7 @@ class Training:
     def _settle(self) -> None:
         self._count(self._parts.engine.settle())
 
-    def _count(self, made: Sequence[engine.Made]) -> None:
+    def _count(self, made: Sequence[engine.StepResult]) -> None:
         parts = self._parts
         for one in made:
             if one.finite or parts.looks_on.takes_non_finite:

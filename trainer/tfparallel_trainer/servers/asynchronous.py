@@ -84,7 +84,7 @@ class Asynchronous:
         self._evaluation = evaluation
         self._train = traced.training(training.spec)
         self._evaluate = None if evaluation is None else traced.evaluation(evaluation.spec)
-        self._results: list[engine.Made] = []
+        self._results: list[engine.StepResult] = []
         self._states = self._nothing()
         self.staleness = Staleness()
 
@@ -99,7 +99,7 @@ class Asynchronous:
 
     def give(
         self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[engine.Made], frozenset[train.Flag]]:
+    ) -> tuple[Sequence[engine.StepResult], frozenset[train.Flag]]:
         """Give a batch to the next worker that is free."""
         self._send(Work(step, batch))
         while len(self._ledger) >= self._limit:
@@ -107,7 +107,7 @@ class Asynchronous:
         self._take_in(self._ledger.ready())
         return self._collected(), asked
 
-    def settle(self) -> Sequence[engine.Made]:
+    def settle(self) -> Sequence[engine.StepResult]:
         """Return when no step is pending."""
         while self._ledger:
             self._take_in(self._ledger.take())
@@ -161,9 +161,11 @@ class Asynchronous:
             self._states = self._states + result.contributions
             losses = {"loss": result.loss, **self._replica.by_output(result.terms)}
             finite = math.isfinite(result.loss)
-            self._results.append(engine.Made(losses, work.batch.examples, finite, result.staleness))
+            self._results.append(
+                engine.StepResult(losses, work.batch.examples, finite, result.staleness)
+            )
 
-    def _collected(self) -> Sequence[engine.Made]:
+    def _collected(self) -> Sequence[engine.StepResult]:
         results, self._results = self._results, []
         return results
 
