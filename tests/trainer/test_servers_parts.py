@@ -92,8 +92,8 @@ def test_a_batch_changes_no_variable() -> None:
     @tf.function(autograph=False)
     def run(step: tf.Tensor) -> Any:
         outcome = train.of_batch(rank_replica, part, step)
-        values = [value for _, value in outcome.apart.statistics]
-        return outcome.loss, outcome.gradients, outcome.apart.contributions, values
+        values = [value for _, value in outcome.isolated.statistics]
+        return outcome.loss, outcome.gradients, outcome.isolated.contributions, values
 
     first, again, other = (run(tf.constant(step, tf.int64)) for step in (4, 4, 5))
     after = [variable.numpy() for variable in model.variables]

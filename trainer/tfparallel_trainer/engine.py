@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.step import evaluate, replica, state, train
-from tfparallel_trainer.step import finite as weights
+from tfparallel_trainer.step import evaluate, finite, replica, state, train
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class Synchronous:
         evaluator: Evaluator | None,
         examples: feed.Feed | None,
         report: Callable[[], dict[str, float]] | None = None,
-        finite: Callable[[], bool] | None = None,
+        are_weights_finite: Callable[[], bool] | None = None,
         barrier: Callable[[], None] | None = None,
     ) -> None:
         """Args:
@@ -89,7 +88,7 @@ class Synchronous:
         evaluator: None without examples.
         examples: those to evaluate on.
         report: gives the metrics over all ranks; absent: by the mesh's own collectives.
-        finite: tells whether the weights are finite; absent: from those of the first replica.
+        are_weights_finite: whether they are; absent: whether those of the first replica are.
         barrier: waits for all ranks; absent: by the mesh's own collectives.
         """
         self._replicas = replicas
@@ -97,7 +96,7 @@ class Synchronous:
         self._evaluator = evaluator
         self._examples = examples
         self._report = report or evaluate.Report(replicas).metrics
-        self._finite = finite or weights.Weights(replicas[0]).finite
+        self._are_weights_finite = are_weights_finite or finite.Weights(replicas[0]).finite
         self._barrier = barrier or state.Barrier(replicas)
 
     def reset(self) -> None:
@@ -128,7 +127,7 @@ class Synchronous:
 
     def weights_are_finite(self) -> bool:
         """The same on every process."""
-        return self._finite()
+        return self._are_weights_finite()
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -102,8 +102,8 @@ class Steps:
 
         def run(leaves: Sequence[tf.Tensor]) -> Any:
             part = nest.packed(spec, leaves)
-            apart = metrics.apart(self._replica, lambda: evaluate.sums_of(self._replica, part))
-            return _packed([apart.result, *apart.contributions])
+            isolated = metrics.isolate(self._replica, lambda: evaluate.sums_of(self._replica, part))
+            return _packed([isolated.result, *isolated.contributions])
 
         return self._traced(run, [nest.leaves(spec)], "the evaluation")
 
@@ -139,12 +139,12 @@ class Steps:
                 lambda: tf.constant(False),
             )
         numbers = [_worker(), applied, staleness, computed.loss, computed.terms]
-        return _packed([*numbers, *computed.apart.contributions])
+        return _packed([*numbers, *computed.isolated.contributions])
 
     def _apply(self, computed: train.Computed) -> tf.Tensor:
         optimizer, variables = self._replica.optimizer, self._replica.model.trainable_variables
         self._strategy.run(lambda: optimizer.apply(_placed(computed.gradients), variables))
-        for variable, value in computed.apart.statistics:
+        for variable, value in computed.isolated.statistics:
             variable.assign(value)
         optimizer.iterations.assign(self._applied_steps.assign_add(1))
         return tf.constant(True)

@@ -46,8 +46,8 @@ class Replica:
         """The terms over a part of a batch, right after the model was called on it."""
         x, y, weight = part
         examples = tf.shape(nest.leaves(x)[0])[0]
-        found = loss.fractions(self.terms, self.outputs, y, y_pred, weight)
-        return [*found, added.fraction(self.model, examples)]
+        loss_fractions = loss.fractions(self.terms, self.outputs, y, y_pred, weight)
+        return [*loss_fractions, added.fraction(self.model, examples)]
 
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
         """Name the values of the terms as Keras does; empty for a model with one output.
