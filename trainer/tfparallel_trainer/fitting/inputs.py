@@ -36,14 +36,14 @@ def of(asked: arguments.Arguments) -> Inputs:
             f"shuffle is {asked.shuffle!r}: give True, which shuffles all examples, or False."
         )
     seed = asked.seed if asked.shuffle else None
-    found = batches.opened(asked.x, "x", seed)
-    return _of_arrays(asked, seed) if found is None else _of_batches(asked, found)
+    x_batches = batches.opened(asked.x, "x", seed)
+    return _of_arrays(asked, seed) if x_batches is None else _of_batches(asked, x_batches)
 
 
-def _of_batches(asked: arguments.Arguments, found: batches.Batches) -> Inputs:
+def _of_batches(asked: arguments.Arguments, x_batches: batches.Batches) -> Inputs:
     for name in ("y", "sample_weight", "batch_size", "validation_split"):
-        given = getattr(asked, name)
-        if not _absent(given):
+        value = getattr(asked, name)
+        if not _absent(value):
             raise errors.UserCodeError(
                 f"{name} is given, and x brings batches itself: leave {name} out; targets and "
                 "weights are parts of each batch."
@@ -51,7 +51,7 @@ def _of_batches(asked: arguments.Arguments, found: batches.Batches) -> Inputs:
     if asked.output_dir is not None:
         _check_order(asked)
     source = batches.Source(
-        found, asked.steps_per_epoch, asked.class_weight, first_epoch=asked.initial_epoch
+        x_batches, asked.steps_per_epoch, asked.class_weight, first_epoch=asked.initial_epoch
     )
     return Inputs(
         training=source,
@@ -87,18 +87,18 @@ def _check_order(asked: arguments.Arguments) -> None:
 
 
 def _of_arrays(asked: arguments.Arguments, seed: int | None) -> Inputs:
-    given = arrays.examples(asked.x, asked.y, asked.sample_weight, "x and y")
+    examples = arrays.examples(asked.x, asked.y, asked.sample_weight, "x and y")
     validation = _validation(asked)
     if validation is None and asked.validation_split:
-        given, rest = arrays.split(given, asked.validation_split)
+        examples, rest = arrays.split(examples, asked.validation_split)
         validation = _held_out(asked, rest)
     if asked.class_weight is not None:
-        given = arrays.weighted(given, asked.class_weight)
-    count = len(nest.leaves(given)[0])
+        examples = arrays.weighted(examples, asked.class_weight)
+    count = len(nest.leaves(examples)[0])
     batch_size = asked.batch_size or _even(count, asked.steps_per_epoch)
     whole = order.steps(count, batch_size)
     return Inputs(
-        training=arrays.Training(given, seed, asked.steps_per_epoch, asked.initial_epoch),
+        training=arrays.Training(examples, seed, asked.steps_per_epoch, asked.initial_epoch),
         validation=validation,
         batch_size=batch_size,
         steps=min(asked.steps_per_epoch or whole, whole),
@@ -110,9 +110,9 @@ def _validation(asked: arguments.Arguments) -> feed.Source | None:
     data = asked.validation_data
     if data is None:
         return None
-    found = batches.opened(data, "validation_data", None)
-    if found is not None:
-        return batches.Source(found, asked.validation_steps, None, anew=True)
+    validation_batches = batches.opened(data, "validation_data", None)
+    if validation_batches is not None:
+        return batches.Source(validation_batches, asked.validation_steps, None, anew=True)
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise errors.UserCodeError(
             f"validation_data is {type(data).__name__}: give (x, y) or (x, y, sample_weight)."
@@ -121,11 +121,11 @@ def _validation(asked: arguments.Arguments) -> feed.Source | None:
     return _held_out(asked, arrays.examples(x, y, weight, "validation_data"))
 
 
-def _held_out(asked: arguments.Arguments, given: Any) -> feed.Source:
+def _held_out(asked: arguments.Arguments, examples: Any) -> feed.Source:
     size = asked.validation_batch_size or asked.batch_size
-    count = len(nest.leaves(given)[0])
+    count = len(nest.leaves(examples)[0])
     return arrays.Validation(
-        given, size or _even(count, asked.validation_steps), asked.validation_steps
+        examples, size or _even(count, asked.validation_steps), asked.validation_steps
     )
 
 
@@ -134,5 +134,5 @@ def _even(count: int, steps: int | None) -> int:
     return math.ceil(count / steps) if steps else arrays.DEFAULT_BATCH
 
 
-def _absent(given: Any) -> bool:
-    return given is None or (isinstance(given, (int, float)) and not given)
+def _absent(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not value)

@@ -55,7 +55,7 @@ class Session:
         servers = bool(self._cluster.of(tasks.SERVER))
         self._models = models.Models(asked.model, remote=servers)
         self._callbacks = callbacks_of.checked(asked.callbacks, _strategy(self._cluster))
-        self._made: callbacks_of.Callbacks | None = None
+        self._training_callbacks: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:
         """Train; give the history.
@@ -66,13 +66,13 @@ class Session:
         _check_surroundings()
         data = inputs.of(self._asked)
         with _folder(self._asked.output_dir) as folder:
-            given = self._settings(data, folder)
-            preflight.check(given)
-            _check_role(given)
+            settings = self._settings(data, folder)
+            preflight.check(settings)
+            _check_role(settings)
             listens = self._in_job or self._asked.output_dir is not None
-            with signals.listening(listens, self._late, given.grace_seconds) as stop:
-                self._train(given, data, stop)
-        return None if self._made is None else self._made.history
+            with signals.listening(listens, self._late, settings.grace_seconds) as stop:
+                self._train(settings, data, stop)
+        return None if self._training_callbacks is None else self._training_callbacks.history
 
     def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> settings.Settings:
         job = job_file.JobFile(
@@ -155,10 +155,10 @@ class Session:
             validates=data.validation is not None,
             validation_freq=self._asked.validation_freq,
         )
-        self._made = callbacks_of.Callbacks(
+        self._training_callbacks = callbacks_of.Callbacks(
             plan, reach.Whole(ready.replicas), self._models.hand_back
         )
-        return self._made
+        return self._training_callbacks
 
     def _late(self) -> None:
         self._give_up(errors.PreemptedError("Asked to end, at a moment when no step is made."))
@@ -202,10 +202,10 @@ def _script() -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def _folder(given: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
+def _folder(output_dir: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
     """The folder for checkpoints and logs; without one, what nothing is written to."""
-    if given is not None:
-        yield settings.folder(given, "output_dir").resolve()
+    if output_dir is not None:
+        yield settings.folder(output_dir, "output_dir").resolve()
         return
     with tempfile.TemporaryDirectory(prefix="tfparallel-") as empty:
         yield pathlib.Path(empty)
