@@ -75,7 +75,7 @@ def train_to_end(settings: settings.Settings, process: Process) -> None:
     ranks = count * len(settings.cluster.tasks)
     mesh = shape.Mesh(data=ranks, generation=next(generations))
     _check_batch(settings, mesh, count)
-    held = None if process.devices else join(settings, process)
+    cluster_handle = None if process.devices else join(settings, process)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(settings.cluster, count)
     compare(settings, process, names[0], count)
@@ -87,9 +87,9 @@ def train_to_end(settings: settings.Settings, process: Process) -> None:
         ready = setup.prepare(settings, process.module, mesh, names, process.out.say, process.watch)
         if not process.script:
             export.check(ready.replicas[0].model, process.module.path)
-        made = _engine(settings, process, ready)
-        ending.push(leaving(settings, process, made.barrier))
-        outer = loop(settings, process, ready, reporter, made)
+        engine = _engine(settings, process, ready)
+        ending.push(leaving(settings, process, engine.barrier))
+        outer = loop(settings, process, ready, reporter, engine)
         if settings.cluster.is_chief:
             if ready.mesh.data > 1 or not process.script:
                 _announce(settings, process, ready, outer)
@@ -99,8 +99,8 @@ def train_to_end(settings: settings.Settings, process: Process) -> None:
         if settings.cluster.is_chief and not process.script:
             write_results(settings, process, ready, reporter, outer.position)
         with process.watch.waiting():
-            made.barrier()  # nobody leaves before the chief has written everything
-    del held  # the processes are one cluster as long as it lives
+            engine.barrier()  # nobody leaves before the chief has written everything
+    del cluster_handle  # the processes are one cluster as long as it lives
 
 
 def join(settings: settings.Settings, process: Process) -> object | None:
@@ -185,7 +185,7 @@ def loop(
     process: Process,
     ready: setup.Ready,
     reporter: reporting.Reporter,
-    made: engine.Engine,
+    engine: engine.Engine,
 ) -> training.Training:
     """Put together the outer loop around an engine."""
 
@@ -196,12 +196,12 @@ def loop(
             reporter.flush()
 
     if settings.logs_steps and settings.cluster.is_chief:
-        made = step_log.Recorded(made, ready.replicas[0], settings.output_dir)
+        engine = step_log.Recorded(engine, ready.replicas[0], settings.output_dir)
     observe = process.observe or functools.partial(callbacks.of_module, settings, process.module)
     parts = training.Parts(
         spec=settings.job.trainer,
         training=ready.training,
-        engine=made,
+        engine=engine,
         reporter=reporter,
         termination=process.stop,
         watch=process.watch,

@@ -81,16 +81,17 @@ def prepare(
         if replicas:
             replica.forget_names()
         with scope():
-            made = replica.build(
-                module, mesh, first + place, device, settings.job.trainer.seed, sample
+            replicas.append(
+                replica.build(
+                    module, mesh, first + place, device, settings.job.trainer.seed, sample
+                )
             )
-        replicas.append(made)
     if cut.ranks > 1 or settings.uses_servers:
         with scope():
             _check_metrics(module, replicas[0], sample)
-    held = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
+    shards = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
     watch.moved("reading the newest checkpoint began")
-    restored = saved.restore(held) if saved is not None else None
+    restored = saved.restore(shards) if saved is not None else None
     if restored is not None:
         say(f"resuming after step {restored.step} from {settings.checkpoints}")
     weights = settings.job.trainer.initial_weights
@@ -98,26 +99,28 @@ def prepare(
         watch.moved("reading the initial weights began")
         warm.load(replicas[0].model, weights, settings.source_dir)
         say(f"starting with the weights of {weights}")
-    own = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
+    position = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
     with watch.waiting():
-        step, epoch, example = state.share(replicas, [own.step, own.epoch, own.example])
+        step, epoch, example = state.share(
+            replicas, [position.step, position.epoch, position.example]
+        )
     return Ready(
         mesh=mesh,
         replicas=replicas,
         training=training,
         evaluation=evaluation,
         saved=saved,
-        state=held,
+        state=shards,
         start=files.Position(step=step, epoch=epoch, example=example),
         given_attempt=settings.attempt or 1,
     )
 
 
-def _check_metrics(module: user.Module, own: replica.Replica, sample: Any) -> None:
+def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -> None:
     """Refuse metrics that are wrong when they are added up."""
-    with tf.device(own.device), user.guard(module.path, "computing the metrics raised"):
+    with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
-        metric_sums.check(own.model, lambda: own.model(tensors[0], training=False), tensors)
+        metric_sums.check(replica.model, lambda: replica.model(tensors[0], training=False), tensors)
 
 
 def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Store | None:

@@ -140,21 +140,21 @@ class Training:
             train.Flag.REPORT: parts.reporter.due,
             train.Flag.SAVE: parts.schedule.due_by_clock,
         }
-        made, flags = parts.engine.give(
-            self._step, batch, frozenset(flag for flag, wanted in asked.items() if wanted)
+        results, flags = parts.engine.give(
+            self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)
         )
         self._step += 1
         self._batches += 1
         self._example += batch.examples
-        self._count(made)
+        self._count(results)
         return flags
 
     def _settle(self) -> None:
         self._count(self._parts.engine.settle())
 
-    def _count(self, made: Sequence[engine.StepResult]) -> None:
+    def _count(self, results: Sequence[engine.StepResult]) -> None:
         parts = self._parts
-        for one in made:
+        for one in results:
             if one.finite or parts.looks_on.takes_non_finite:
                 self._tally.add(one.losses, one.examples)
             else:
@@ -224,9 +224,9 @@ class Training:
         if not self._tally.means():  # resumed where an epoch ends
             return {}
         parts = self._parts
-        made = self._step - parts.engine.pending
+        completed_steps = self._step - parts.engine.pending
         values = self._values()
-        parts.reporter.train(values, made, self.total_steps, self._epoch)
+        parts.reporter.train(values, completed_steps, self.total_steps, self._epoch)
         parts.looks_on.reported(self._batches, values)
         return values
 
