@@ -207,7 +207,7 @@ def loop(
         watch=process.watch,
         schedule=schedule.Schedule(settings.job.trainer.checkpoint, settings.cluster.is_chief),
         save=save,
-        looks_on=observe(ready),
+        observer=observe(ready),
     )
     return training.Training(parts, ready.start)
 

@@ -109,7 +109,7 @@ class Module:
         return self._call(user_module.BUILD_STRATEGY)
 
     @property
-    def looks_on(self) -> bool:
+    def has_callbacks(self) -> bool:
         """Whether the module brings callbacks."""
         return "callbacks" in self._functions
 

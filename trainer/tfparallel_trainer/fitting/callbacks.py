@@ -95,8 +95,8 @@ def of_module(
     Raises:
         UserCodeError: one cannot be honoured.
     """
-    if not module.looks_on:
-        return observer.Nobody()
+    if not module.has_callbacks:
+        return observer.NullObserver()
     if settings.under_strategy:
         raise errors.UserCodeError(
             f"{module.path}: callbacks is defined, and strategy {settings.job.strategy} has none: "
