@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import settings, stall, user, warm
+from tfparallel_trainer import initial_weights, settings, stall, user
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.data import feed, nest, source
 from tfparallel_trainer.mesh import shape
@@ -97,7 +97,7 @@ def prepare(
     weights = settings.job.trainer.initial_weights
     if restored is None and weights is not None and settings.cluster.is_chief:
         watch.moved("reading the initial weights began")
-        warm.load(replicas[0].model, weights, settings.source_dir)
+        initial_weights.load(replicas[0].model, weights, settings.source_dir)
         say(f"starting with the weights of {weights}")
     position = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
     with watch.waiting():
