@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.data import ahead, feed, waiting
+from tfparallel_trainer.data import feed, prefetch, waiting
 
 Batches = Generator[feed.Batch, None, None]
 
@@ -29,8 +29,8 @@ def input_threads() -> list[threading.Thread]:
 
 @given(st.integers(0, 30))
 def test_the_order_stays(count: int) -> None:
-    prefetch = ahead.prepared(batch(number) for number in range(count))
-    assert [one.examples for one in prefetch] == list(range(count))
+    batches = prefetch.prefetched(batch(number) for number in range(count))
+    assert [one.examples for one in batches] == list(range(count))
     assert input_threads() == []
 
 
@@ -42,12 +42,12 @@ def test_only_so_many_are_ready() -> None:
             numbers_drawn.append(number)
             yield batch(number)
 
-    prefetch = ahead.prepared(numbers())
-    next(prefetch)
-    wait_until(lambda: len(numbers_drawn) == 1 + ahead.BATCHES)
+    batches = prefetch.prefetched(numbers())
+    next(batches)
+    wait_until(lambda: len(numbers_drawn) == 1 + prefetch.BATCHES)
     time.sleep(0.05)
-    assert len(numbers_drawn) == 1 + ahead.BATCHES
-    prefetch.close()
+    assert len(numbers_drawn) == 1 + prefetch.BATCHES
+    batches.close()
     assert input_threads() == []
 
 
@@ -64,10 +64,10 @@ def failing() -> Batches:
 
 
 def test_an_error_comes_in_its_place_with_its_frames() -> None:
-    prefetch = ahead.prepared(failing())
-    assert next(prefetch).examples == 0
+    batches = prefetch.prefetched(failing())
+    assert next(batches).examples == 0
     with pytest.raises(ValueError, match="no such picture") as caught:
-        next(prefetch)
+        next(batches)
     assert "failing" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert input_threads() == []
 
@@ -82,9 +82,9 @@ def test_what_is_not_wanted_any_more_is_closed() -> None:
         finally:
             closed.set()
 
-    prefetch = ahead.prepared(endless())
-    next(prefetch)
-    prefetch.close()
+    batches = prefetch.prefetched(endless())
+    next(batches)
+    batches.close()
     assert closed.is_set()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import ahead, arrays, feed, generated, marks, records, rows, stream
+from tfparallel_trainer.data import arrays, feed, generated, marks, prefetch, records, rows, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def training(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: the function raises, or returns what the interface does not know.
     """
-    return ahead.AheadFeed(_Source(module, "training_data", request, shuffled=True).opened())
+    return prefetch.PrefetchFeed(_Source(module, "training_data", request, shuffled=True).opened())
 
 
 def evaluation(module: user.Module, request: Request) -> feed.Feed:
@@ -51,7 +51,9 @@ def evaluation(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: as `training`.
     """
-    return ahead.AheadFeed(_Source(module, "evaluation_data", request, shuffled=False).opened())
+    return prefetch.PrefetchFeed(
+        _Source(module, "evaluation_data", request, shuffled=False).opened()
+    )
 
 
 class _Source:
