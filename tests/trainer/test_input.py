@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.data import feed, prefetch, waiting
+from tfparallel_trainer.data import feed, input_wait, prefetch
 
 Batches = Generator[feed.Batch, None, None]
 
@@ -97,7 +97,7 @@ class Clock:
         return self.now
 
 
-def timed(clock: Clock, wait: waiting.Wait, waits: list[float], step: float) -> None:
+def timed(clock: Clock, wait: input_wait.Wait, waits: list[float], step: float) -> None:
     def batches() -> Batches:
         for seconds in waits:
             clock.now += seconds
@@ -109,7 +109,7 @@ def timed(clock: Clock, wait: waiting.Wait, waits: list[float], step: float) -> 
 
 def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
     clock = Clock()
-    wait = waiting.Wait(clock)
+    wait = input_wait.Wait(clock)
     timed(clock, wait, [50.0, 1.0, 1.0], step=3.0)
     share = wait.recent()
     assert (share.waited, share.total, share.steps) == (2.0, 8.0, 2)
@@ -119,7 +119,7 @@ def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
 
 def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
     clock = Clock()
-    wait = waiting.Wait(clock)
+    wait = input_wait.Wait(clock)
     timed(clock, wait, [0.0, 1.0, 1.0], step=3.0)
     said = wait.warning()
     assert said is not None
@@ -131,7 +131,7 @@ def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
 
 def test_short_epochs_are_looked_at_together() -> None:
     clock = Clock()
-    wait = waiting.Wait(clock)
+    wait = input_wait.Wait(clock)
     shares = []
     for _ in range(4):
         timed(clock, wait, [0.4], step=0.4)
@@ -142,7 +142,7 @@ def test_short_epochs_are_looked_at_together() -> None:
 @pytest.mark.parametrize("waits", [[0.0, 0.3, 0.3], [0.0, 1.0, *[0.0] * 20]])
 def test_short_or_rare_waiting_is_no_warning(waits: list[float]) -> None:
     clock = Clock()
-    wait = waiting.Wait(clock)
+    wait = input_wait.Wait(clock)
     timed(clock, wait, waits, step=1.0)
     assert wait.warning() is None
 
