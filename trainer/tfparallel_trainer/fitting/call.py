@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel_trainer.fitting import apart, arguments, session, signals, surroundings
+from tfparallel_trainer.fitting import arguments, refusal, session, signals, surroundings
 from tfparallel_trainer.logs import console
 from tfparallel_trainer.mesh import tasks
 
@@ -26,7 +26,7 @@ def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
     cluster = surroundings.described()
     if cluster.alone:
         return
-    apart.refuse()
+    refusal.refuse()
     if cluster.of(tasks.SERVER):
         return
     surroundings.join(cluster, start_timeout_seconds, console.Console(cluster.task.name).say)
