@@ -12,7 +12,7 @@ from tfparallel_trainer import errors, preflight, run, settings, user
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.evaluator import board
+from tfparallel_trainer.evaluator import status
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import devices, shape
 from tfparallel_trainer.step import evaluate, replica
@@ -28,11 +28,11 @@ def until_done(settings: settings.Settings, process: run.Process) -> None:
         TrainerError: nothing can be evaluated; training is not touched by it.
     """
     devices.prepare(1, alone=True)
-    beats = board.Board(settings)
+    evaluator_status = status.Status(settings)
     copies = mirror.of(settings.output_dir, settings.results)
     written = records.Records(settings.output_dir, copies, outputs.EVALUATION_LOG)
     with contextlib.closing(written):
-        evaluator = Evaluator(settings, process, beats, written)
+        evaluator = Evaluator(settings, process, evaluator_status, written)
         process.out.say(f"evaluates the checkpoints of {settings.checkpoints}")
         while evaluator.look():
             with process.watch.waiting("the wait for a checkpoint"):
@@ -60,7 +60,7 @@ class Evaluator:
         self,
         settings: settings.Settings,
         process: run.Process,
-        heartbeat: board.Board,
+        status: status.Status,
         written: records.Records,
     ) -> None:
         """Build the model on this process's first device, from the examples to evaluate on.
@@ -70,7 +70,7 @@ class Evaluator:
         """
         self._settings = settings
         self._out = process.out
-        self._heartbeat = heartbeat
+        self._status = status
         self._records = written
         self._watch = process.watch
         self._folder = settings.checkpoints
@@ -127,7 +127,7 @@ class Evaluator:
         seconds = round(time.monotonic() - began, 3)
         self._records.metrics("evaluation", at.step, values, epoch=at.epoch, seconds=seconds)
         self._records.flush()
-        self._heartbeat.post(at.step, values)
+        self._status.publish(at.step, values)
         self._out.say(f"step {at.step}  evaluation  {console.metrics(values)}  in {seconds:.1f} s")
         self.evaluated = at.step
 
@@ -138,7 +138,7 @@ class Evaluator:
 
     def _moved(self, what: str) -> None:
         self._watch.moved(what)
-        self._heartbeat.work()
+        self._status.beat()
 
 
 def _request(settings: settings.Settings) -> source.Request:
