@@ -75,17 +75,13 @@ def prepare(
     cut = division or over(mesh, settings, len(devices))
     training, evaluation = examples(settings, module, cut)
     first = settings.cluster.me * len(devices) if division is None else 0
-    sample = training.sample()
+    sample, seed = training.sample(), settings.job.trainer.seed
     replicas: list[replica.Replica] = []
     for place, device in enumerate(devices):
         if replicas:
             replica.forget_names()
         with scope():
-            replicas.append(
-                replica.build(
-                    module, mesh, first + place, device, settings.job.trainer.seed, sample
-                )
-            )
+            replicas.append(replica.build(module, mesh, first + place, device, seed, sample))
     if cut.ranks > 1 or settings.uses_servers:
         with scope():
             _check_metrics(module, replicas[0], sample)
@@ -99,11 +95,9 @@ def prepare(
         watch.moved("reading the initial weights began")
         initial_weights.load(replicas[0].model, weights, settings.source_dir)
         say(f"starting with the weights of {weights}")
-    position = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
+    start = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
     with watch.waiting():
-        step, epoch, example = state.share(
-            replicas, [position.step, position.epoch, position.example]
-        )
+        step, epoch, example = state.share(replicas, [start.step, start.epoch, start.example])
     return Ready(
         mesh=mesh,
         replicas=replicas,

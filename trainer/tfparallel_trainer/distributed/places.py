@@ -18,16 +18,16 @@ def of_process(strategy: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def spread(strategy: Any, local_replicas: tuple[int, ...], give: Callable[[int], list[Any]]) -> Any:
+def spread(strategy: Any, local_ranks: tuple[int, ...], give: Callable[[int], list[Any]]) -> Any:
     """Give each replica of this process its own values.
 
     Args:
         strategy: the strategy.
-        local_replicas: what `of_process` gave.
-        give: from a replica's position within `local_replicas` to its tensors.
+        local_ranks: what `of_process` gave.
+        give: from a replica's position within `local_ranks` to its tensors.
     """
     return strategy.experimental_distribute_values_from_function(
-        lambda context: give(local_replicas.index(int(context.replica_id_in_sync_group)))
+        lambda context: give(local_ranks.index(int(context.replica_id_in_sync_group)))
     )
 
 

@@ -33,8 +33,8 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
         met = meeting.meet(settings.cluster, limit, process.out.say)
         strategy = strategies.build(settings, process.module, process.out.say, met)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    local_replicas = places.of_process(strategy)
-    strategies.check_places(settings, strategy, local_replicas)
+    local_ranks = places.of_process(strategy)
+    strategies.check_places(settings, strategy, local_ranks)
     run.compare(settings, process, devices.names(settings.cluster, count)[0], count)
     met.close()  # TensorFlow has started in all processes
     with (
@@ -42,7 +42,7 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
         run.reporter_of(settings, process) as reporter,
         watch.peers(settings.cluster, process.give_up),
     ):
-        ready, traced = _prepare(settings, process, strategy, local_replicas)
+        ready, traced = _prepare(settings, process, strategy, local_ranks)
         ending.push(run.leaving(settings, process, traced.barrier))
         outer = _train(settings, process, ready, traced, reporter, strategy)
         if settings.cluster.is_chief:
@@ -55,10 +55,10 @@ def _prepare(
     settings: settings.Settings,
     process: run.Process,
     strategy: Any,
-    local_replicas: tuple[int, ...],
+    local_ranks: tuple[int, ...],
 ) -> tuple[setup.Ready, steps.Steps]:
     size, ranks = settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-    division = feed.Division(batch_size=size, ranks=ranks, local_ranks=local_replicas)
+    division = feed.Division(batch_size=size, ranks=ranks, local_ranks=local_ranks)
     ready = setup.prepare(
         settings,
         process.module,
@@ -93,7 +93,7 @@ def _train(
     if ready.evaluation is not None:
         evaluator = evaluation.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
     step = traced.train(ready.training.spec)
-    synchronous_engine = engine.Synchronous(
+    synchronous = engine.Synchronous(
         ready.replicas,
         step,
         evaluator,
@@ -101,7 +101,7 @@ def _train(
         traced.report,
         barrier=traced.barrier,
     )
-    outer = run.loop(settings, process, ready, reporter, synchronous_engine)
+    outer = run.loop(settings, process, ready, reporter, synchronous)
     if settings.cluster.is_chief:
         _announce(settings, process, ready, strategy, outer.total_steps)
     process.stop.allow(termination.STEP_SECONDS)

@@ -46,24 +46,22 @@ def build(
     return strategy
 
 
-def check_places(
-    settings: settings.Settings, strategy: Any, local_replicas: tuple[int, ...]
-) -> None:
+def check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[int, ...]) -> None:
     """See that the strategy has joined all processes of the job, and that the batch suffices.
 
     Args:
         settings: what this process was started with.
         strategy: the strategy.
-        local_replicas: which of its replicas are those of this process.
+        local_ranks: which of its replicas are those of this process.
 
     Raises:
         BadConfigurationError: a process would train alone, or a replica without examples.
     """
     processes, replicas = len(settings.cluster.tasks), strategy.num_replicas_in_sync
     kind = type(strategy).__name__
-    count = len(local_replicas)
+    count = len(local_ranks)
     first = settings.cluster.me * count
-    if local_replicas != tuple(range(first, first + count)) or replicas != processes * count:
+    if local_ranks != tuple(range(first, first + count)) or replicas != processes * count:
         raise errors.BadConfigurationError(
             f"{settings.cluster.task.name} has {count} of the {replicas} replicas of "
             f"{kind}, and the job has {processes} processes: let build_strategy return a strategy "

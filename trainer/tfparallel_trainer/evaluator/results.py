@@ -37,10 +37,8 @@ def metrics(settings: settings.Settings) -> dict[str, float]:
 
 def owed(settings: settings.Settings) -> bool:
     """Whether this process is an evaluator that has not evaluated the last step of training."""
-    ended, evaluated = preflight.end_of(settings), read(settings)
-    return settings.evaluates and (
-        ended is None or evaluated is None or evaluated.step != ended.steps
-    )
+    ended, latest = preflight.end_of(settings), read(settings)
+    return settings.evaluates and (ended is None or latest is None or latest.step != ended.steps)
 
 
 def wait_for(

@@ -30,11 +30,9 @@ class Models:
         if self._by_function:
             model = self._call()
         else:
-            user_model = self._checked(self._model_or_function, "fit was given")
-            itself = (
-                self._trained is None and not self._remote and not placed_by_strategy(user_model)
-            )
-            model = user_model if itself else twin(user_model)
+            model = self._checked(self._model_or_function, "fit was given")
+            if self._trained is not None or self._remote or placed_by_strategy(model):
+                model = twin(model)
         if self._trained is None:
             self._trained = model
         return model

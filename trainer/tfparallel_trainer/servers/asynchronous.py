@@ -161,9 +161,8 @@ class Asynchronous:
             self._states = self._states + result.contributions
             losses = {"loss": result.loss, **self._replica.by_output(result.terms)}
             finite = math.isfinite(result.loss)
-            self._results.append(
-                engine.StepResult(losses, work.batch.examples, finite, result.staleness)
-            )
+            step_result = engine.StepResult(losses, work.batch.examples, finite, result.staleness)
+            self._results.append(step_result)
 
     def _collected(self) -> Sequence[engine.StepResult]:
         results, self._results = self._results, []
