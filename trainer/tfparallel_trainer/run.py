@@ -156,9 +156,8 @@ def reporter_of(settings: settings.Settings, process: Process) -> Iterator[repor
     chief = settings.cluster.is_chief
     written = None
     if chief and process.logs:
-        written = records.Records(
-            settings.output_dir, mirror.of(settings.output_dir, settings.results)
-        )
+        copies = mirror.of(settings.output_dir, settings.results)
+        written = records.Records(settings.output_dir, copies)
     target = settings.progress if chief else None
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
     pusher = progress.Pusher(target, interval, process.out.say)

@@ -41,14 +41,12 @@ class ArrayFeed:
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
+        ranks = self._division.local_ranks
         for positions in order.batches(self._length, self._division.batch_size, start):
             parts = order.split(len(positions), self._division.ranks)
             yield feed.Batch(
                 examples=len(positions),
-                parts=[
-                    self._part(positions, parts[rank], number)
-                    for rank in self._division.local_ranks
-                ],
+                parts=[self._part(positions, parts[rank], number) for rank in ranks],
                 mark=self._mark,
             )
 

@@ -99,10 +99,8 @@ class RowsFeed:
 
     def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
         batches = order.batches(self._rows.length, self._division.batch_size, start)
-        ranges = [part for positions in batches for part in self._local_ranges(positions) if part]
-        bounds = tf.constant(
-            [(part.start, part.stop) for part in ranges], tf.int64, (len(ranges), 2)
-        )
+        spans = [part for positions in batches for part in self._local_ranges(positions) if part]
+        bounds = tf.constant([(part.start, part.stop) for part in spans], tf.int64, (len(spans), 2))
         options = tf.data.Options()
         options.deterministic = True
         number, seeds = tf.constant(epoch, tf.int64), self._seeds(epoch)

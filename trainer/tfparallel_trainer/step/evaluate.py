@@ -117,9 +117,8 @@ class Report:
             with tf.device(local_replica.device):
                 local_replica.data.begin(collectives.Program.REPORT)
                 mine = numbers if local_replica is self._replicas[0] else tf.zeros_like(numbers)
-                outcomes.append(
-                    local_replica.data.sum_all([mine, *metrics.contributions(local_replica)])
-                )
+                states = metrics.contributions(local_replica)
+                outcomes.append(local_replica.data.sum_all([mine, *states]))
         return outcomes[0]
 
 

@@ -98,11 +98,8 @@ class TrainStep:
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
                 asked = flags if local_replica is self._replicas[0] else tf.zeros_like(flags)
                 with tf.device(local_replica.device):
-                    outcomes.append(
-                        self._rank_step(
-                            local_replica, next(waiting) if has_part else None, step, asked
-                        )
-                    )
+                    part = next(waiting) if has_part else None
+                    outcomes.append(self._rank_step(local_replica, part, step, asked))
             return outcomes[0]
 
         with user.guard(self._module.path, "tracing a training step raised"):
@@ -250,13 +247,11 @@ def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
     with tf.GradientTape() as tape:
         isolated = metrics.isolate(replica, lambda: _forward(replica, part, step, alone=True))
         penalty = _penalty(replica)
-    fractions = isolated.result
+    fractions, variables = isolated.result, replica.model.trainable_variables
     scales = _scales(replica, _denominators(replica, fractions))
     values = _numerators(replica, fractions) * scales
     return Computed(
-        gradients=_backward(
-            replica, tape, fractions, penalty, scales, replica.model.trainable_variables
-        ),
+        gradients=_backward(replica, tape, fractions, penalty, scales, variables),
         loss=tf.reduce_sum(values) + tf.cast(penalty, tf.float64),
         terms=values,
         isolated=isolated,
