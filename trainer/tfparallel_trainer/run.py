@@ -32,7 +32,7 @@ from tfparallel_trainer.data import order
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.logs import console, records
-from tfparallel_trainer.mesh import agreement, devices, meeting, shape, watch
+from tfparallel_trainer.mesh import agreement, devices, rendezvous, shape, watch
 from tfparallel_trainer.step import evaluate, train
 from tfparallel_trainer.storage import folder, mirror
 
@@ -113,8 +113,8 @@ def join(settings: settings.Settings, process: Process) -> object | None:
         return None
     limit = settings.job.trainer.start_timeout_seconds
     with process.watch.waiting():
-        met = meeting.meet(settings.cluster, limit, process.out.say)
-        return meeting.join(settings.cluster, met)
+        connections = rendezvous.meet(settings.cluster, limit, process.out.say)
+        return rendezvous.join(settings.cluster, connections)
 
 
 def _check_batch(settings: settings.Settings, mesh: shape.Mesh, count: int) -> None:

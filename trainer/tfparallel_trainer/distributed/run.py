@@ -17,7 +17,7 @@ from tfparallel_trainer import (
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.distributed import evaluation, places, steps, strategies
-from tfparallel_trainer.mesh import devices, meeting, shape, watch
+from tfparallel_trainer.mesh import devices, rendezvous, shape, watch
 from tfparallel_trainer.step import checks
 
 
@@ -30,13 +30,13 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
     count = devices.prepare(settings.cpu_devices, settings.cluster.alone)
     limit = settings.job.trainer.start_timeout_seconds
     with process.watch.waiting():
-        met = meeting.meet(settings.cluster, limit, process.out.say)
-        strategy = strategies.build(settings, process.module, process.out.say, met)
+        connections = rendezvous.meet(settings.cluster, limit, process.out.say)
+        strategy = strategies.build(settings, process.module, process.out.say, connections)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     local_ranks = places.of_process(strategy)
     strategies.check_places(settings, strategy, local_ranks)
     run.compare(settings, process, devices.names(settings.cluster, count)[0], count)
-    met.close()  # TensorFlow has started in all processes
+    connections.close()  # TensorFlow has started in all processes
     with (
         contextlib.ExitStack() as ending,
         run.reporter_of(settings, process) as reporter,

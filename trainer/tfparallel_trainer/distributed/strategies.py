@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, settings, user
 from tfparallel_trainer.distributed import tpus
-from tfparallel_trainer.mesh import cluster, meeting
+from tfparallel_trainer.mesh import cluster, rendezvous
 
 _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""
@@ -17,7 +17,7 @@ def build(
     settings: settings.Settings,
     module: user.Module,
     say: Callable[[str], None],
-    met: meeting.Meeting,
+    connections: rendezvous.Rendezvous,
 ) -> Any:
     """Build the strategy; it must be the first thing that TensorFlow does.
 
@@ -25,7 +25,7 @@ def build(
         settings: what this process was started with.
         module: the user's functions.
         say: writes a line for people.
-        met: the peers.
+        connections: the peers.
 
     Raises:
         UserCodeError: the user's function raises, is missing, or gives what cannot be used.
@@ -40,7 +40,7 @@ def build(
             f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
             "return a tf.distribute.Strategy."
         )
-    with cluster.limited(), met.guarded():
+    with cluster.limited(), connections.guarded():
         strategy = module.build_strategy()
     check_kind(strategy, module)
     return strategy

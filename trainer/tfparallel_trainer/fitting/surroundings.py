@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import devices, meeting, tasks
+from tfparallel_trainer.mesh import devices, rendezvous, tasks
 from tfparallel_trainer.settings import positive
 
 
@@ -18,7 +18,7 @@ class Joined:
     """What this process has joined."""
 
     devices: int
-    connection: object
+    cluster_handle: object
     """Holds TensorFlow's cluster: processes are one as long as it lives."""
 
 
@@ -86,11 +86,11 @@ def _join(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], N
         return Joined(_running(cluster, cpu_devices, error), None)
     if cluster.alone:
         return Joined(count, None)
-    met = meeting.meet(cluster, timeout_seconds, say)
+    connections = rendezvous.meet(cluster, timeout_seconds, say)
     before = signal.getsignal(signal.SIGTERM)
-    connection = meeting.join(cluster, met)
+    cluster_handle = rendezvous.join(cluster, connections)
     signal.signal(signal.SIGTERM, before)  # TensorFlow takes it when it starts a cluster
-    return Joined(count, connection)
+    return Joined(count, cluster_handle)
 
 
 def _running(cluster: tasks.Cluster, cpu_devices: int, error: errors.UserCodeError) -> int:

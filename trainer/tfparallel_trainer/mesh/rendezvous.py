@@ -27,7 +27,9 @@ _ANSWER_SECONDS = 10.0
 _LONGEST = 256
 
 
-def meet(processes: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> "Meeting":
+def meet(
+    processes: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
+) -> "Rendezvous":
     """Return when this process is connected with every peer.
 
     Args:
@@ -40,24 +42,24 @@ def meet(processes: tasks.Cluster, timeout_seconds: float, say: Callable[[str], 
         PeerLostError: a peer was there and has ended.
         BadConfigurationError: this process's own port is taken.
     """
-    met = Meeting(processes)
+    connections = Rendezvous(processes)
     if not processes.alone:
         try:
-            with met:
-                cluster.reach(processes, processes.peers, timeout_seconds, say, met.absent)
+            with connections:
+                cluster.reach(processes, processes.peers, timeout_seconds, say, connections.absent)
         except BaseException:
-            met.close()
+            connections.close()
             raise
-    return met
+    return connections
 
 
-def join(processes: tasks.Cluster, met: "Meeting") -> object:
+def join(processes: tasks.Cluster, connections: "Rendezvous") -> object:
     """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
 
     Returns:
         What holds the cluster: keep it as long as ranks work together.
     """
-    with cluster.limited(), met.guarded():
+    with cluster.limited(), connections.guarded():
         strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(processes.addresses()),
@@ -66,10 +68,10 @@ def join(processes: tasks.Cluster, met: "Meeting") -> object:
                 rpc_layer="grpc",
             )
         )
-    return strategy, met
+    return strategy, connections
 
 
-class Meeting:
+class Rendezvous:
     """Connections with peers; keep it until TensorFlow has started in all of them.
 
     It listens while the body of `with` runs.
@@ -83,7 +85,7 @@ class Meeting:
 
     def __enter__(self) -> Self:
         self._listener = cluster.listen(self._processes.task)
-        self._listening = threading.Thread(target=self._listen, name="meeting", daemon=True)
+        self._listening = threading.Thread(target=self._listen, name="rendezvous", daemon=True)
         self._listening.start()
         return self
 
