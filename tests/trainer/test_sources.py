@@ -20,7 +20,7 @@ from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.data import feed, marks, nest, order, source
+from tfparallel_trainer.data import feed, fingerprints, nest, order, source
 
 Make = Callable[[int, pathlib.Path], Callable[..., Any]]
 ZEROS = inputs.Arrays(np.zeros(1), np.zeros(1))
@@ -389,7 +389,9 @@ def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
 
 def together(*examples: Any) -> bool:
     """Whether processes that were given these examples take them for the same."""
-    return marks.alike(np.sum([marks.summands(marks.of(one)) for one in examples], axis=0))
+    return fingerprints.alike(
+        np.sum([fingerprints.summands(fingerprints.of(one)) for one in examples], axis=0)
+    )
 
 
 @given(st.integers(1, 9), st.integers(0, 2**62), st.floats(1e-100, 1e100))

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, marks, nest, order
+from tfparallel_trainer.data import feed, fingerprints, nest, order
 
 
 class ArrayFeed:
@@ -21,7 +21,7 @@ class ArrayFeed:
         self._division = division
         self._seed = seed
         self._length = count(examples)
-        self._mark = marks.spread(examples, self._length)
+        self._fingerprint = fingerprints.spread(examples, self._length)
 
     @property
     def examples(self) -> int | None:
@@ -47,7 +47,7 @@ class ArrayFeed:
             yield feed.Batch(
                 examples=len(positions),
                 parts=[self._part(positions, parts[rank], number) for rank in ranks],
-                mark=self._mark,
+                fingerprint=self._fingerprint,
             )
 
     def _part(self, positions: range, part: range, epoch: int) -> Any:

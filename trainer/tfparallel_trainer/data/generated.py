@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, feed, marks, nest, order
+from tfparallel_trainer.data import arrays, feed, fingerprints, nest, order
 
 
 class GeneratedFeed:
@@ -69,7 +69,9 @@ class GeneratedFeed:
                         self._joined(whole[part.start : part.stop]) if part else None
                         for part in chosen
                     ],
-                    mark=marks.of(whole[:: max(len(whole) // marks.EXAMPLES, 1)]),
+                    fingerprint=fingerprints.of(
+                        whole[:: max(len(whole) // fingerprints.EXAMPLES, 1)]
+                    ),
                 )
 
     def _joined(self, examples: Sequence[Any]) -> Any:

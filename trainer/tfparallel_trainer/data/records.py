@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import marks
+from tfparallel_trainer.data import fingerprints
 from tfparallel_trainer.storage import address, fetch
 
 _HEAD = struct.Struct("<QI")
@@ -45,7 +45,7 @@ class Index:
             )
         self._places = np.concatenate(file_places)
         self._files = np.repeat(np.arange(len(paths)), [len(places) for places in file_places])
-        self.mark = marks.spread(self._places, count)
+        self.fingerprint = fingerprints.spread(self._places, count)
         """The same in every process whose files have records of the same lengths."""
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, marks, nest, order
+from tfparallel_trainer.data import feed, fingerprints, nest, order
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Rows:
     """What is random follows from it."""
     shuffled: bool
     """Whether each epoch has an order of its own."""
-    mark: marks.Mark
+    fingerprint: fingerprints.Fingerprint
     """The same in every process that was given the same examples."""
     function: str
     """Name of the user's data function, for the messages."""
@@ -89,7 +89,7 @@ class RowsFeed:
             for part in ranges:
                 parts.append(_slice(whole, first, first + len(part)) if part else None)
                 first += len(part)
-            yield feed.Batch(len(positions), parts, self._rows.mark)
+            yield feed.Batch(len(positions), parts, self._rows.fingerprint)
 
     def _local_ranges(self, positions: range) -> list[range]:
         """The positions of this process's ranks within those of a batch."""

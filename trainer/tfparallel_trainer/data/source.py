@@ -8,7 +8,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import arrays, feed, generated, marks, prefetch, records, rows, stream
+from tfparallel_trainer.data import (
+    arrays,
+    feed,
+    fingerprints,
+    generated,
+    prefetch,
+    records,
+    rows,
+    stream,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +86,13 @@ class _Source:
             return generated.GeneratedFeed(self._generator, division, self._name)
         if isinstance(data, inputs.Records):
             index = records.Index(data.paths, self._name)
-            return self._rows(len(index), index.fetch, data.functions, index.mark)
+            return self._rows(len(index), index.fetch, data.functions, index.fingerprint)
         if isinstance(data, inputs.Arrays):
             examples = arrays.checked(data.arrays, self._name)
             if data.functions:
                 length = arrays.count(examples)
-                mark = marks.spread(examples, length)
-                return self._rows(length, arrays.fetch(examples), data.functions, mark)
+                fingerprint = fingerprints.spread(examples, length)
+                return self._rows(length, arrays.fetch(examples), data.functions, fingerprint)
         else:
             examples = arrays.checked(data, self._name)
         return arrays.ArrayFeed(examples, division, self._request.seed if self._shuffled else None)
@@ -93,7 +102,7 @@ class _Source:
         length: int,
         fetch: Callable[[tf.Tensor], tuple[Any, ...]],
         functions: tuple[inputs.Function, ...],
-        mark: marks.Mark,
+        fingerprint: fingerprints.Fingerprint,
     ) -> feed.Feed:
         examples = rows.Rows(
             length=length,
@@ -101,7 +110,7 @@ class _Source:
             functions=functions,
             seed=self._request.seed,
             shuffled=self._shuffled,
-            mark=mark,
+            fingerprint=fingerprint,
             function=self._name,
         )
         with user.guard(self._module.path, f"what examples of {self._name} go through raised"):

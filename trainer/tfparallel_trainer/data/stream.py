@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, marks, nest, order
+from tfparallel_trainer.data import feed, fingerprints, nest, order
 
 
 class StreamFeed:
@@ -73,13 +73,13 @@ class StreamFeed:
             yield feed.Batch(
                 examples=count,
                 parts=[_slice(whole, parts[rank]) for rank in self._division.local_ranks],
-                mark=marks.of(_some(whole, count)),
+                fingerprint=fingerprints.of(_some(whole, count)),
             )
 
 
 def _some(whole: Any, count: int) -> Any:
     """Examples from all over a batch."""
-    return nest.convert(lambda tensor: tensor[:: max(count // marks.EXAMPLES, 1)], whole)
+    return nest.convert(lambda tensor: tensor[:: max(count // fingerprints.EXAMPLES, 1)], whole)
 
 
 def _slice(whole: Any, part: range) -> Any:

@@ -44,11 +44,11 @@ class Steps:
             )
             number = tf.constant(step, tf.int64)
             outcome = self._on_batch("a training step", run, batch, spec, number, flags)
-            total, values, heard, is_finite = (tensor.numpy() for tensor in outcome)
+            total, values, flag_sums, is_finite = (tensor.numpy() for tensor in outcome)
             return train.Outcome(
                 loss=float(total),
                 terms=self._replica.by_output(values),
-                flags=frozenset(flag for flag in train.Flag if heard[flag] > 0),
+                flags=frozenset(flag for flag in train.Flag if flag_sums[flag] > 0),
                 finite=bool(is_finite),
             )
 

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.data import feed, marks, nest
+from tfparallel_trainer.data import feed, fingerprints, nest
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.step import finite, gradients, loss, metrics, replica, synchrony
 
@@ -74,7 +74,8 @@ class TrainStep:
         if self._all_take_part:  # in the sums within the forward pass
             rank_parts = [nothing(self._spec) if part is None else part for part in rank_parts]
         pattern = tuple(part is not None for part in rank_parts)
-        requests = [*(float(flag in asked) for flag in Flag), *marks.summands(batch.mark)]
+        flags = [float(flag in asked) for flag in Flag]
+        requests = [*flags, *fingerprints.summands(batch.fingerprint)]
         parts = [part for part in rank_parts if part is not None]
         outcome = self._function(pattern)(
             tf.constant(step, tf.int64),
@@ -105,7 +106,7 @@ class TrainStep:
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(Flag) + marks.SUMMANDS,), tf.float64),
+                tf.TensorSpec((len(Flag) + fingerprints.SUMMANDS,), tf.float64),
                 [self._spec for has_part in pattern if has_part],
             )
 
@@ -131,14 +132,14 @@ def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Ou
     Args:
         replica: any replica.
         step: number of the step.
-        values: the loss, that of each output, the sums of flags and marks, and whether all are
-            finite, as arrays.
+        values: the loss, that of each output, the sums of flags and fingerprints, and whether all
+            are finite, as arrays.
 
     Raises:
         UserCodeError: processes were given different examples.
     """
-    total, terms, heard, is_finite = values
-    if not marks.alike(heard[len(Flag) :]):
+    total, terms, flag_sums, is_finite = values
+    if not fingerprints.alike(flag_sums[len(Flag) :]):
         raise errors.UserCodeError(
             f"training_data gives other examples on some replicas than on others, which shows "
             f"in step {step + 1}: let it give the same in the same order everywhere. Sort "
@@ -147,7 +148,7 @@ def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Ou
     return Outcome(
         loss=float(total),
         terms=replica.by_output(terms),
-        flags=frozenset(flag for flag in Flag if heard[flag] > 0),
+        flags=frozenset(flag for flag in Flag if flag_sums[flag] > 0),
         finite=bool(is_finite),
     )
 
