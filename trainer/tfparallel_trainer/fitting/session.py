@@ -39,8 +39,8 @@ from tfparallel_trainer.servers import serve
 class Session:
     """What a call has, from its arguments to the history."""
 
-    def __init__(self, asked: arguments.Arguments) -> None:
-        self._asked = asked
+    def __init__(self, arguments: arguments.Arguments) -> None:
+        self._arguments = arguments
         self._started = time.monotonic()
         self._in_job = surroundings.in_job()
         if self._in_job:
@@ -50,11 +50,11 @@ class Session:
         self._out = console.Console(
             "" if alone else self._cluster.task.name,
             os.environ.get(environment.FAILURE_FILE, ""),
-            quiet=asked.verbose == 0,
+            quiet=arguments.verbose == 0,
         )
         servers = bool(self._cluster.of(tasks.SERVER))
-        self._models = models.Models(asked.model, remote=servers)
-        self._callbacks = callbacks_of.checked(asked.callbacks, _strategy(self._cluster))
+        self._models = models.Models(arguments.model, remote=servers)
+        self._callbacks = callbacks_of.checked(arguments.callbacks, _strategy(self._cluster))
         self._training_callbacks: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:
@@ -64,19 +64,21 @@ class Session:
             TrainerError: training could not begin or ended early.
         """
         _check_surroundings()
-        data = inputs.of(self._asked)
-        with _folder(self._asked.output_dir) as folder:
+        data = inputs.of(self._arguments)
+        with _folder(self._arguments.output_dir) as folder:
             settings = self._settings(data, folder)
             preflight.check(settings)
             _check_role(settings)
-            listens = self._in_job or self._asked.output_dir is not None
+            listens = self._in_job or self._arguments.output_dir is not None
             with signals.listening(listens, self._late, settings.grace_seconds) as stop:
                 self._train(settings, data, stop)
         return None if self._training_callbacks is None else self._training_callbacks.history
 
     def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> settings.Settings:
         job = job_file.JobFile(
-            name="fit", strategy=_strategy(self._cluster), trainer=self._asked.spec(data.batch_size)
+            name="fit",
+            strategy=_strategy(self._cluster),
+            trainer=self._arguments.spec(data.batch_size),
         )
         return settings.Settings(
             job=job,
@@ -89,7 +91,7 @@ class Session:
             cpu_devices=settings.positive(os.environ, environment.CPU_DEVICES) or 1,
             logs_steps=False,
             progress=settings.progress_target(os.environ),
-            first_epoch=self._asked.initial_epoch,
+            first_epoch=self._arguments.initial_epoch,
             grace_seconds=settings.grace_seconds(os.environ),
         )
 
@@ -141,7 +143,7 @@ class Session:
             watch=watch,
             started=self._started,
             script=True,
-            logs=self._asked.output_dir is not None,
+            logs=self._arguments.output_dir is not None,
             facts=data.facts,
             observe=lambda ready: self._observer(ready, data),
         )
@@ -149,11 +151,11 @@ class Session:
     def _observer(self, ready: setup.Ready, data: inputs.Inputs) -> observer.Observer:
         plan = callbacks_of.Plan(
             callbacks=self._callbacks,
-            epochs=self._asked.epochs,
+            epochs=self._arguments.epochs,
             steps=data.steps,
-            verbose=bar.chosen(self._asked.verbose),
+            verbose=bar.chosen(self._arguments.verbose),
             validates=data.validation is not None,
-            validation_freq=self._asked.validation_freq,
+            validation_freq=self._arguments.validation_freq,
         )
         self._training_callbacks = callbacks_of.Callbacks(
             plan, reach.Whole(ready.replicas), self._models.hand_back
