@@ -101,7 +101,7 @@ class Source:
         steps: how many make an epoch; None: a pass.
         class_weight: gives each example the weight of its class.
         first_epoch: the number of the first epoch.
-        anew: whether each epoch begins a new pass, also with `steps`.
+        restarts: whether each epoch begins a new pass, also with `steps`.
 
     Raises:
         UserCodeError: the first batch is not what fit takes.
@@ -114,15 +114,15 @@ class Source:
         class_weight: Mapping[int, float] | None,
         *,
         first_epoch: int = 0,
-        anew: bool = False,
+        restarts: bool = False,
     ) -> None:
         if batches.endless and steps is None:
-            argument = "validation_steps" if anew else "steps_per_epoch"
+            argument = "validation_steps" if restarts else "steps_per_epoch"
             raise errors.UserCodeError(f"{batches.name} never ends: give {argument}.")
         self._batches = batches
         self._steps = steps
         self._class_weight = class_weight
-        self._anew = anew
+        self._restarts = restarts
         self._pass: Iterator[Any] | None = None
         self._taken = 0
         self._coming = first_epoch
@@ -134,7 +134,7 @@ class Source:
         if batches.spec is None and batches.count != 1:  # Keras sees from two what changes
             read += itertools.islice(begun, 1)
         self._begun: Iterator[Any] | None = None
-        if batches.once or not anew:  # two passes at a time could change each other's order
+        if batches.once or not restarts:  # two passes at a time could change each other's order
             self._begun = itertools.chain(read, begun)
         self._first = self._triple(first)
         self._spec = self._described([self._triple(batch) for batch in read])
@@ -178,7 +178,7 @@ class Source:
 
         After a restart those of earlier epochs are left out, as if they had been trained on.
         """
-        if not self._anew:
+        if not self._restarts:
             self._leave_out(number - self._coming)
             self._coming = number + 1
         return (self._fitting(self._triple(batch)) for batch in self._epoch(number))
@@ -193,7 +193,7 @@ class Source:
             if batch is None:
                 break
             yield batch
-        if self._anew or self._taken == self._batches.count:
+        if self._restarts or self._taken == self._batches.count:
             self._end_pass()
 
     @property

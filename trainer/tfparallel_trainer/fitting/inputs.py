@@ -117,7 +117,7 @@ def _validation(arguments: arguments.Arguments) -> feed.Source | None:
         return None
     validation_batches = batches.opened(data, "validation_data", None)
     if validation_batches is not None:
-        return batches.Source(validation_batches, arguments.validation_steps, None, anew=True)
+        return batches.Source(validation_batches, arguments.validation_steps, None, restarts=True)
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise errors.UserCodeError(
             f"validation_data is {type(data).__name__}: give (x, y) or (x, y, sample_weight)."

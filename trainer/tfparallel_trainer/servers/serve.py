@@ -39,11 +39,11 @@ def until_done(
     patience, life = control.Patience(limit), secrets.token_hex(4)
     while (answer := control.ask(chief, task.name, life)) is not control.Answer.DONE:
         if answer is control.Answer.RUN:
-            patience.heard()
+            patience.renew()
         elif stop.asked:
             raise errors.PreemptedError(f"{task.name} was asked to end, and {chief.name} has left.")
-        elif patience.over:
-            raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.met)
+        elif patience.is_over:
+            raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.has_answered)
         time.sleep(_ASK_EVERY_SECONDS)
     stop.end()
     out.say("training is done")
@@ -68,8 +68,8 @@ def _start(settings: settings.Settings) -> object:
         ) from error
 
 
-def _gone(name: str, chief: str, limit: float, met: bool) -> errors.TrainerError:
-    if met:
+def _gone(name: str, chief: str, limit: float, has_answered: bool) -> errors.TrainerError:
+    if has_answered:
         return errors.PeerLostError(
             f"A peer was lost: {chief} has been gone for {limit:g} s (startTimeoutSeconds)."
         )
