@@ -267,7 +267,7 @@ def test_a_worker_that_does_not_ask_for_half_a_minute_is_hung(
         workers.look()
         assert f"worker-0 has not asked for 30 s ({worker.address})" in lines.pop()
         assert workers.missing
-        assert workers.frozen() == [31]
+        assert workers.hung_since() == [31]
         control.ask(chief, worker.name, "a")
         workers.look()
     assert lines == ["worker-0 asks again"]

@@ -95,7 +95,7 @@ def _train(
         applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
     most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
     worker_engine = asynchronous.Asynchronous(
-        ledger.Ledger(coordinator, most, workers.frozen),
+        ledger.Ledger(coordinator, most, workers.hung_since),
         workers,
         replica,
         steps.Steps(strategy, process.module, replica, applied_steps, bound),

@@ -28,7 +28,7 @@ class Decisions:
         )
 
     @property
-    def lonely(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether there is one replica only."""
         return self._replicas[0].data.size == 1
 
@@ -43,7 +43,7 @@ class Decisions:
         The call may change variables of the first replica, which the others then get. Where it
         changes none, and gives what the last one gave, all learn so by one small sum.
         """
-        if self.lonely:
+        if self.is_alone:
             return call()
         answer, before = self._answer, None
         if self.leads:

@@ -39,7 +39,7 @@ class Fraction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Term:
-    """The loss of one output, or what layers add (see `added`)."""
+    """The loss of one output, or what layers add (see `added_losses`)."""
 
     output: str
     """Empty for what layers add."""
