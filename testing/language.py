@@ -51,6 +51,7 @@ NAMED = tuple(
     if folder.name not in ("cluster", "compare", "machine", "planning", "terminal")
 )
 """Files and folders whose identifiers are checked; the others have names to mend."""
+NAMED += tuple(sorted({*paths.TRAINER.iterdir()} - {paths.TRAINER / "split"}))
 NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
 """What hides the type of a value, and cannot be searched."""
 _MIN_WORDS = 5

@@ -25,7 +25,7 @@ from tfparallel_operator.local import ports
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.mesh import devices, meeting, shape, tasks
+from tfparallel_trainer.mesh import devices, rendezvous, shape, tasks
 from tfparallel_trainer.step import replica, state
 from tfparallel_trainer.step import train as training
 
@@ -138,7 +138,7 @@ def train(
         seed=SEED,
         source_dir=pathlib.Path(),
         output_dir=pathlib.Path(),
-        division=feed.Division(batch_size=BATCH, ranks=mesh.data, own=tuple(places)),
+        division=feed.Division(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places)),
         endless_allowed=True,
     )
     examples = source.training(module, request)
@@ -202,7 +202,7 @@ def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> None:
     count = devices.prepare(int(os.environ[environment.CPU_DEVICES]), processes.alone)
     cluster: object = None
     if not processes.alone:
-        cluster = meeting.join(processes, meeting.meet(processes, 120, print))
+        cluster = rendezvous.join(processes, rendezvous.meet(processes, 120, print))
     names = devices.names(processes, count)
     weights: dict[str, Any] = {}
     replicas: list[replica.Replica] = []

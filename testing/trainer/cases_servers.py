@@ -127,7 +127,7 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
         chief_replica = replica.build(module, shape.Mesh(), 0, "", seeds[0], first.sample())
         count = tf.Variable(0, dtype=tf.int64, trainable=False)
     engine = asynchronous.Asynchronous(
-        ledger.Ledger(members.coordinator, _THREADS, members.workers.frozen),
+        ledger.Ledger(members.coordinator, _THREADS, members.workers.hung_since),
         members.workers,
         chief_replica,
         steps.Steps(members.strategy, module, chief_replica, count, None),
@@ -163,7 +163,7 @@ def _feed(module: user.Module, seed: int) -> feed.Feed:
             seed=seed,
             source_dir=pathlib.Path(),
             output_dir=pathlib.Path(),
-            division=feed.Division(batch_size=cases.BATCH, ranks=1, own=(0,)),
+            division=feed.Division(batch_size=cases.BATCH, ranks=1, local_ranks=(0,)),
             endless_allowed=True,
         ),
     )

@@ -52,7 +52,7 @@ def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.
 
 def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArrayFeed:
     """The examples (x, y, sample_weight), in their own order if there is no seed."""
-    division = feed.Division(batch_size=batch, ranks=ranks, own=tuple(range(ranks)))
+    division = feed.Division(batch_size=batch, ranks=ranks, local_ranks=tuple(range(ranks)))
     return arrays.ArrayFeed(examples, division, seed)
 
 

@@ -43,7 +43,7 @@ def prepare(
         seed=cases.SEED,
         source_dir=pathlib.Path(),
         output_dir=pathlib.Path(),
-        division=feed.Division(batch_size=batch, ranks=mesh.data, own=places_of_data),
+        division=feed.Division(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data),
         endless_allowed=True,
     )
     examples = source.training(module, request)

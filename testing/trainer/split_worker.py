@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import collectives, devices, meeting, shape, tasks
+from tfparallel_trainer.mesh import collectives, devices, rendezvous, shape, tasks
 from tfparallel_trainer.split.layers import assignment, layout, sharded
 from tfparallel_trainer.split.model import execution, recording
 
@@ -22,7 +22,7 @@ def main(rank_number: int) -> None:
     """
     job_cluster = tasks.parse(os.environ[environment.TF_CONFIG])
     devices.prepare(rank_number, alone=False)
-    holds = meeting.join(job_cluster, meeting.meet(job_cluster, 60.0, print))
+    holds = rendezvous.join(job_cluster, rendezvous.meet(job_cluster, 60.0, print))
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(7)

@@ -124,11 +124,11 @@ def test_an_evaluator_reads_the_checkpoints_of_a_chief_with_a_disk_of_its_own(
     with runs.group([evaluator], logs="evaluator-logs") as other, runs.group([chief]) as training:
         training.finish()
         other.finish()
-    board = results.read(settings.read(evaluator))
-    assert board is not None
+    evaluated = results.read(settings.read(evaluator))
+    assert evaluated is not None
     summary = outputs.Summary.model_validate_json((s3.results / outputs.SUMMARY).read_bytes())
-    assert board.step == summary.steps == 6
-    assert summary.metrics["val_loss"] == board.metrics["loss"]
+    assert evaluated.step == summary.steps == 6
+    assert summary.metrics["val_loss"] == evaluated.metrics["loss"]
     for log, event in ((outputs.EVALUATION_LOG, "evaluation"), (outputs.TRAIN_LOG, "done")):
         lines = (s3.results / log).read_text().splitlines()
         assert event in {json.loads(line)["event"] for line in lines}

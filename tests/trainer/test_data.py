@@ -39,7 +39,7 @@ def test_epochs_and_seeds_differ() -> None:
 
 
 def division(batch: int, count: int) -> feed.Division:
-    return feed.Division(batch_size=batch, ranks=count, own=tuple(range(count)))
+    return feed.Division(batch_size=batch, ranks=count, local_ranks=tuple(range(count)))
 
 
 def array_feed(x: Any, cut: feed.Division) -> feed.Feed:

@@ -13,7 +13,7 @@ from testing.trainer import launch, reference, server_jobs
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, preflight, settings
 from tfparallel_trainer.contract import environment, exits, outputs
-from tfparallel_trainer.evaluator import board, results
+from tfparallel_trainer.evaluator import results, status
 from tfparallel_trainer.fitting import surroundings
 
 CHECKPOINT: dict[str, object] = {"claim": "c", "everySteps": 5, "keep": 3}
@@ -88,12 +88,12 @@ def test_a_checkpoint_that_is_not_whole_is_skipped(runs: trainings.Runs) -> None
     environments = runs.environments(**MLP)
     evaluator = launch.evaluator_of(environments[0])
     job = settings.read(evaluator)
-    board.Board(job).post(12, {"loss": 0.5})  # so that training does not wait for it
+    status.Status(job).publish(12, {"loss": 0.5})  # so that training does not wait for it
     with runs.group(environments) as group:
         group.finish()
     assert launch.summary(runs.folder).metrics["val_loss"] == 0.5
     folder = runs.folder / "output" / outputs.CHECKPOINTS
-    board.Board(job)
+    status.Status(job)
     damaged = folder / "step-0000000012" / "part-00000.bin"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     shutil.copytree(folder / "step-0000000010", folder / "step-0000000011")
@@ -146,11 +146,11 @@ def test_the_chief_does_not_wait_for_an_evaluator_that_is_dead(tmp_path: pathlib
     results.wait_for(12, job, lines.append, looks.append)
     assert [line.split(" ")[0] for line in lines] == ["waiting", "warning:"]
     assert looks, "each is a sign of life"
-    posted = board.Board(job)
+    evaluator_status = status.Status(job)
     lines.clear()
     results.wait_for(12, job, lines.append, looks.append)
     assert "the job ends without it" in lines[1]
-    posted.post(12, {"loss": float("nan"), "accuracy": 0.5})
+    evaluator_status.publish(12, {"loss": float("nan"), "accuracy": 0.5})
     lines.clear()
     results.wait_for(12, job, lines.append, looks.append)
     assert lines == []
@@ -159,7 +159,7 @@ def test_the_chief_does_not_wait_for_an_evaluator_that_is_dead(tmp_path: pathlib
 
 def test_what_an_evaluator_of_another_job_found_does_not_count(tmp_path: pathlib.Path) -> None:
     job = evaluator_settings(tmp_path, MLP)
-    board.Board(job).post(12, {"loss": 1.0})
+    status.Status(job).publish(12, {"loss": 1.0})
     assert results.metrics(job) == {"val_loss": 1.0}
     assert results.metrics(evaluator_settings(tmp_path, {**MLP, "epochs": 5})) == {}
     (tmp_path / "output" / outputs.EVALUATION).write_text("{")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from testing.trainer import launch
 from testing.trainer import runs as trainings
-from tfparallel_trainer import errors, export, warm
+from tfparallel_trainer import errors, export, initial_weights
 from tfparallel_trainer.contract import exits, outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
@@ -35,7 +35,7 @@ def test_weights_are_read_and_the_optimizer_starts_afresh(
     trained.train_on_batch(np.ones((4, 3)), np.ones((4, 4)))
     (trained.save if name.endswith(".keras") else trained.save_weights)(tmp_path / name)
     model = network()
-    warm.load(model, name, tmp_path)
+    initial_weights.load(model, name, tmp_path)
     for actual, expected in zip(model.get_weights(), trained.get_weights(), strict=True):
         np.testing.assert_array_equal(actual, expected)
     assert int(model.optimizer.iterations) == 0
@@ -56,7 +56,7 @@ def test_weights_of_another_model_are_refused_by_name(
 ) -> None:
     network().save(tmp_path / "other.keras")
     with pytest.raises(errors.BadConfigurationError, match=said):
-        warm.load(network(units, layers), "other.keras", tmp_path)
+        initial_weights.load(network(units, layers), "other.keras", tmp_path)
 
 
 def test_files_that_are_none_are_refused(tmp_path: pathlib.Path) -> None:
@@ -64,10 +64,10 @@ def test_files_that_are_none_are_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "broken.weights.h5").write_text("nothing")
     for name in ("broken.keras", "broken.weights.h5"):
         with pytest.raises(errors.BadConfigurationError, match="which cannot be read"):
-            warm.load(network(), name, tmp_path)
+            initial_weights.load(network(), name, tmp_path)
     for name in ("absent.keras", "broken.txt"):
         with pytest.raises(errors.BadConfigurationError, match=r"ends in \.keras or \.weights\.h5"):
-            warm.load(network(), name, tmp_path)
+            initial_weights.load(network(), name, tmp_path)
 
 
 def test_a_model_that_cannot_be_exported_is_the_users(tmp_path: pathlib.Path) -> None:

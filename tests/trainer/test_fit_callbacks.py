@@ -138,7 +138,7 @@ def test_a_batch_without_a_decision_is_one_sum_and_one_wait(
     shared_decisions = decisions.Decisions(replicas)
     shared_decisions.after(lambda: b"an answer")
     calls = collections.Counter[str]()
-    monkeypatch.setattr(shared_decisions, "_told", lambda _: calls.update(["told"]))
+    monkeypatch.setattr(shared_decisions, "_tell_all", lambda _: calls.update(["told"]))
     monkeypatch.setattr(shared_decisions, "_share", lambda _: calls.update(["shared"]))
     reads.clear()
     for _ in range(3):

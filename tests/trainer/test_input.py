@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.data import ahead, feed, waiting
+from tfparallel_trainer.data import feed, input_wait, prefetch
 
 Batches = Generator[feed.Batch, None, None]
 
@@ -29,8 +29,8 @@ def input_threads() -> list[threading.Thread]:
 
 @given(st.integers(0, 30))
 def test_the_order_stays(count: int) -> None:
-    prefetch = ahead.prepared(batch(number) for number in range(count))
-    assert [one.examples for one in prefetch] == list(range(count))
+    batches = prefetch.prefetched(batch(number) for number in range(count))
+    assert [one.examples for one in batches] == list(range(count))
     assert input_threads() == []
 
 
@@ -42,12 +42,12 @@ def test_only_so_many_are_ready() -> None:
             numbers_drawn.append(number)
             yield batch(number)
 
-    prefetch = ahead.prepared(numbers())
-    next(prefetch)
-    wait_until(lambda: len(numbers_drawn) == 1 + ahead.BATCHES)
+    batches = prefetch.prefetched(numbers())
+    next(batches)
+    wait_until(lambda: len(numbers_drawn) == 1 + prefetch.BATCHES)
     time.sleep(0.05)
-    assert len(numbers_drawn) == 1 + ahead.BATCHES
-    prefetch.close()
+    assert len(numbers_drawn) == 1 + prefetch.BATCHES
+    batches.close()
     assert input_threads() == []
 
 
@@ -64,10 +64,10 @@ def failing() -> Batches:
 
 
 def test_an_error_comes_in_its_place_with_its_frames() -> None:
-    prefetch = ahead.prepared(failing())
-    assert next(prefetch).examples == 0
+    batches = prefetch.prefetched(failing())
+    assert next(batches).examples == 0
     with pytest.raises(ValueError, match="no such picture") as caught:
-        next(prefetch)
+        next(batches)
     assert "failing" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert input_threads() == []
 
@@ -82,9 +82,9 @@ def test_what_is_not_wanted_any_more_is_closed() -> None:
         finally:
             closed.set()
 
-    prefetch = ahead.prepared(endless())
-    next(prefetch)
-    prefetch.close()
+    batches = prefetch.prefetched(endless())
+    next(batches)
+    batches.close()
     assert closed.is_set()
 
 
@@ -97,7 +97,7 @@ class Clock:
         return self.now
 
 
-def timed(clock: Clock, wait: waiting.Wait, waits: list[float], step: float) -> None:
+def timed(clock: Clock, wait: input_wait.Wait, waits: list[float], step: float) -> None:
     def batches() -> Batches:
         for seconds in waits:
             clock.now += seconds
@@ -109,7 +109,7 @@ def timed(clock: Clock, wait: waiting.Wait, waits: list[float], step: float) -> 
 
 def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
     clock = Clock()
-    wait = waiting.Wait(clock)
+    wait = input_wait.Wait(clock)
     timed(clock, wait, [50.0, 1.0, 1.0], step=3.0)
     share = wait.recent()
     assert (share.waited, share.total, share.steps) == (2.0, 8.0, 2)
@@ -119,7 +119,7 @@ def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
 
 def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
     clock = Clock()
-    wait = waiting.Wait(clock)
+    wait = input_wait.Wait(clock)
     timed(clock, wait, [0.0, 1.0, 1.0], step=3.0)
     said = wait.warning()
     assert said is not None
@@ -131,7 +131,7 @@ def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
 
 def test_short_epochs_are_looked_at_together() -> None:
     clock = Clock()
-    wait = waiting.Wait(clock)
+    wait = input_wait.Wait(clock)
     shares = []
     for _ in range(4):
         timed(clock, wait, [0.4], step=0.4)
@@ -142,7 +142,7 @@ def test_short_epochs_are_looked_at_together() -> None:
 @pytest.mark.parametrize("waits", [[0.0, 0.3, 0.3], [0.0, 1.0, *[0.0] * 20]])
 def test_short_or_rare_waiting_is_no_warning(waits: list[float]) -> None:
     clock = Clock()
-    wait = waiting.Wait(clock)
+    wait = input_wait.Wait(clock)
     timed(clock, wait, waits, step=1.0)
     assert wait.warning() is None
 

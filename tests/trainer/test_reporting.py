@@ -11,7 +11,7 @@ import pytest
 from tfparallel_trainer import progress, reporting
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.data import feed, waiting
+from tfparallel_trainer.data import feed, input_wait
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.storage import folder as folders
 from tfparallel_trainer.storage import mirror
@@ -75,7 +75,7 @@ def test_a_resumed_run_tells_its_own_pace(clock: Clock) -> None:
 def test_a_report_has_the_share_of_time_that_input_took(clock: Clock) -> None:
     kept = Kept()
     reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
-    reporter.wait = waiting.Wait(clock.monotonic)
+    reporter.wait = input_wait.Wait(clock.monotonic)
 
     def batches() -> Generator[feed.Batch, None, None]:
         for _ in range(3):

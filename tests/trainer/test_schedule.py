@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from testing.trainer import normalised, ranks
-from tfparallel_trainer import engine, progress, reporting, stall, termination, training
+from tfparallel_trainer import engine, observer, progress, reporting, stall, termination, training
 from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.logs import console
@@ -64,6 +64,7 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
             watch=stall.Watch(stall.Limits(work=600, wait=600)),
             schedule=schedule.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
             save=lambda at: saved.append(at.step),
+            observer=observer.NullObserver(),
         ),
         files.Position(step=0, epoch=0, example=0),
     ).run()

@@ -92,8 +92,8 @@ def test_a_batch_changes_no_variable() -> None:
     @tf.function(autograph=False)
     def run(step: tf.Tensor) -> Any:
         outcome = train.of_batch(rank_replica, part, step)
-        values = [value for _, value in outcome.apart.statistics]
-        return outcome.loss, outcome.gradients, outcome.apart.contributions, values
+        values = [value for _, value in outcome.isolated.statistics]
+        return outcome.loss, outcome.gradients, outcome.isolated.contributions, values
 
     first, again, other = (run(tf.constant(step, tf.int64)) for step in (4, 4, 5))
     after = [variable.numpy() for variable in model.variables]
@@ -267,7 +267,7 @@ def test_a_worker_that_does_not_ask_for_half_a_minute_is_hung(
         workers.look()
         assert f"worker-0 has not asked for 30 s ({worker.address})" in lines.pop()
         assert workers.missing
-        assert workers.frozen() == [31]
+        assert workers.hung_since() == [31]
         control.ask(chief, worker.name, "a")
         workers.look()
     assert lines == ["worker-0 asks again"]
@@ -288,7 +288,7 @@ def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None
             for life in ("a", "a", "b", "b"):
                 look(life)
             assert lines == ["worker-0 is back"]
-            workers.made(0)
+            workers.count_step(0)
             assert lines.pop() == "worker-0 makes steps again"
         workers.look()
         with cluster.listen(worker):

@@ -20,7 +20,7 @@ from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.data import feed, marks, nest, order, source
+from tfparallel_trainer.data import feed, fingerprints, nest, order, source
 
 Make = Callable[[int, pathlib.Path], Callable[..., Any]]
 ZEROS = inputs.Arrays(np.zeros(1), np.zeros(1))
@@ -92,7 +92,7 @@ def write(path: pathlib.Path, rows: list[int]) -> None:
 
 
 def division(batch: int, count: int, places: tuple[int, ...] | None = None) -> feed.Division:
-    return feed.Division(batch_size=batch, ranks=count, own=places or tuple(range(count)))
+    return feed.Division(batch_size=batch, ranks=count, local_ranks=places or tuple(range(count)))
 
 
 def joined(parts: list[Any]) -> list[tuple[float, ...]]:
@@ -389,7 +389,9 @@ def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
 
 def together(*examples: Any) -> bool:
     """Whether processes that were given these examples take them for the same."""
-    return marks.alike(np.sum([marks.summands(marks.of(one)) for one in examples], axis=0))
+    return fingerprints.alike(
+        np.sum([fingerprints.summands(fingerprints.of(one)) for one in examples], axis=0)
+    )
 
 
 @given(st.integers(1, 9), st.integers(0, 2**62), st.floats(1e-100, 1e100))

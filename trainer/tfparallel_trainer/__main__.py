@@ -25,14 +25,14 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
     failure_file = env.get(environment.FAILURE_FILE, "")
     out = console.Console("trainer", failure_file)
     try:
-        given = settings.read(env)
-        out = console.Console(given.cluster.task.name, failure_file)
-        preflight.check(given)
-        if preflight.finished(given) and not results.owed(given):
-            out.say(f"this job has already finished; its results are in {given.results}")
+        job_settings = settings.read(env)
+        out = console.Console(job_settings.cluster.task.name, failure_file)
+        preflight.check(job_settings)
+        if preflight.finished(job_settings) and not results.owed(job_settings):
+            out.say(f"this job has already finished; its results are in {job_settings.results}")
         else:
             _tell_cluster(env)
-            _attempt(given, out, started)
+            _attempt(job_settings, out, started)
     except errors.TrainerError as error:
         ending.tell(out, error)
         return error.exit
@@ -51,7 +51,7 @@ def _tell_cluster(env: Mapping[str, str]) -> None:
         os.environ[environment.TF_CONFIG] = str(config)
 
 
-def _attempt(given: settings.Settings, out: console.Console, started: float) -> None:
+def _attempt(settings: settings.Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import failures, run, stall, termination, user
     from tfparallel_trainer.distributed import run as under_strategy
@@ -66,32 +66,32 @@ def _attempt(given: settings.Settings, out: console.Console, started: float) -> 
         ending.end(error.exit)
 
     late = errors.PreemptedError("Asked to end, at a moment when no step is made.")
-    stop = termination.Termination(lambda: give_up(late), given.grace_seconds)
+    stop = termination.Termination(lambda: give_up(late), settings.grace_seconds)
     stop.install()
     devices.limit_threads()
     module = None
     try:
-        if given.uses_servers and not given.cluster.is_chief and not given.evaluates:
-            serve.until_done(given, out, stop)
+        if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
+            serve.until_done(settings, out, stop)
             return
         run_to_end = run.train_to_end
-        if given.evaluates:
+        if settings.evaluates:
             run_to_end = evaluator.until_done
-        elif given.uses_servers:
+        elif settings.uses_servers:
             run_to_end = with_servers.train_to_end
-        elif given.divides_model:
+        elif settings.divides_model:
             run_to_end = in_parts.train_to_end
-        elif given.under_strategy:
+        elif settings.under_strategy:
             run_to_end = under_strategy.train_to_end
-        with stall.watching(stall.limits(given.job.trainer), give_up) as watch:
-            module = user.load(given.source_dir, given.job.trainer.module, watch.moved)
+        with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
+            module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
             process = run.Process(
                 module=module, out=out, stop=stop, give_up=give_up, watch=watch, started=started
             )
-            evaluator.check(given, module)
-            run_to_end(given, process)
+            evaluator.check(settings, module)
+            run_to_end(settings, process)
     except Exception as error:
-        raise failures.translate(error, given.cluster.alone, module) from error
+        raise failures.translate(error, settings.cluster.alone, module) from error
     finally:
         stop.end()
 

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.step import evaluate, replica, state, train
-from tfparallel_trainer.step import finite as weights
+from tfparallel_trainer.step import evaluate, finite, replica, state, train
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Made:
-    """An optimizer step that is made."""
+class StepResult:
+    """The result of an optimizer step."""
 
     losses: dict[str, float]
     """The loss, and with several outputs that of each."""
@@ -42,10 +41,10 @@ class Engine(Protocol):
 
     def give(
         self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[Made], frozenset[train.Flag]]:
+    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
         """Give the batch of a step: which steps are made since the last call, and all flags."""
 
-    def settle(self) -> Sequence[Made]:
+    def settle(self) -> Sequence[StepResult]:
         """Return when no step is pending, with those that are made since the last call."""
 
     def metrics(self) -> dict[str, float]:
@@ -80,7 +79,7 @@ class Synchronous:
         evaluator: Evaluator | None,
         examples: feed.Feed | None,
         report: Callable[[], dict[str, float]] | None = None,
-        finite: Callable[[], bool] | None = None,
+        are_weights_finite: Callable[[], bool] | None = None,
         barrier: Callable[[], None] | None = None,
     ) -> None:
         """Args:
@@ -89,7 +88,7 @@ class Synchronous:
         evaluator: None without examples.
         examples: those to evaluate on.
         report: gives the metrics over all ranks; absent: by the mesh's own collectives.
-        finite: tells whether the weights are finite; absent: from those of the first replica.
+        are_weights_finite: whether they are; absent: whether those of the first replica are.
         barrier: waits for all ranks; absent: by the mesh's own collectives.
         """
         self._replicas = replicas
@@ -97,7 +96,7 @@ class Synchronous:
         self._evaluator = evaluator
         self._examples = examples
         self._report = report or evaluate.Report(replicas).metrics
-        self._finite = finite or weights.Weights(replicas[0]).finite
+        self._are_weights_finite = are_weights_finite or finite.Weights(replicas[0]).finite
         self._barrier = barrier or state.Barrier(replicas)
 
     def reset(self) -> None:
@@ -106,13 +105,13 @@ class Synchronous:
 
     def give(
         self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[Made], frozenset[train.Flag]]:
+    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
         """Make the step."""
         outcome = self._step(step, batch, asked)
         losses = {"loss": outcome.loss, **outcome.terms}
-        return [Made(losses, batch.examples, outcome.finite)], outcome.flags
+        return [StepResult(losses, batch.examples, outcome.finite)], outcome.flags
 
-    def settle(self) -> Sequence[Made]:
+    def settle(self) -> Sequence[StepResult]:
         """Nothing is ever pending."""
         return []
 
@@ -128,7 +127,7 @@ class Synchronous:
 
     def weights_are_finite(self) -> bool:
         """The same on every process."""
-        return self._finite()
+        return self._are_weights_finite()
 
     def barrier(self) -> None:
         """Wait for all ranks."""

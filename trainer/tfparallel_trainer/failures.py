@@ -57,7 +57,7 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
     """
     if isinstance(error, errors.TrainerError):
         return error
-    text = _told(error)
+    text = _message(error)
     if isinstance(error, tf.errors.ResourceExhaustedError) and _DISK_FULL in text:
         return errors.StorageError(f"A file cannot be written ({text}): see the disk's space.")
     if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)) or _DEVICE_FULL in text:
@@ -102,7 +102,7 @@ def _of_operation(
     return errors.TrainerError(f"TensorFlow failed: {type(error).__name__}: {text}")
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The message itself, without the graph's history that TensorFlow writes around it."""
     lines = [line.strip() for line in str(error).splitlines()]
     return " ".join(line for line in lines if line and not line.startswith(_NOISE))[:300]

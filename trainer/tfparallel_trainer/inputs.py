@@ -29,9 +29,9 @@ class _Mapped:
         (x, y, sample_weight). One that has a parameter named `seed` gets two integers for
         `tf.random.stateless_…`; they follow from trainer.seed, the epoch and the example alone.
         """
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__, functions=(*self.functions, function))
-        return made
+        mapped = type(self).__new__(type(self))
+        mapped.__dict__.update(self.__dict__, functions=(*self.functions, function))
+        return mapped
 
 
 class Arrays(_Mapped):
@@ -39,7 +39,7 @@ class Arrays(_Mapped):
 
     def __init__(self, x: Any, y: Any, sample_weight: Any = None) -> None:
         super().__init__(())
-        self.given = (x, y) if sample_weight is None else (x, y, sample_weight)
+        self.arrays = (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
 class Records(_Mapped):

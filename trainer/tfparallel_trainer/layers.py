@@ -81,8 +81,8 @@ class ShardedEmbedding(keras.layers.Layer):
         places = tf.cast(flat % self.shards, tf.int32)
         rows = tf.dynamic_partition(flat // self.shards, places, self.shards)
         positions = tf.dynamic_partition(tf.range(tf.size(flat)), places, self.shards)
-        found = [tf.gather(part.value, own) for part, own in zip(self._parts, rows, strict=True)]
-        whole = tf.dynamic_stitch(positions, found)
+        vectors = [tf.gather(part.value, row) for part, row in zip(self._parts, rows, strict=True)]
+        whole = tf.dynamic_stitch(positions, vectors)
         shaped = tf.reshape(whole, tf.concat((tf.shape(ids), (self.output_dim,)), 0))
         shaped.set_shape((*ids.shape, self.output_dim))
         return tf.cast(shaped, self.compute_dtype)

@@ -1,4 +1,4 @@
-"""What may look on while a model trains, and change how it goes on: callbacks, in a word.
+"""Observers of training, which may change how it goes on: callbacks, in a word.
 
 The outer loop tells every process of the same moments in the same order, so an observer may let
 processes talk to each other in any of them. What it decides must be the same on all.
@@ -66,8 +66,8 @@ class Observer(Protocol):
         """All is trained; the weights may still be changed."""
 
 
-class Nobody:
-    """Looks on and does nothing."""
+class NullObserver:
+    """Observes without any action."""
 
     each_batch = False
     acts = False

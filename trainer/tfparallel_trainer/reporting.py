@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tfparallel_trainer import progress as pushing
 from tfparallel_trainer.contract import outputs, progress
-from tfparallel_trainer.data import waiting
+from tfparallel_trainer.data import input_wait
 from tfparallel_trainer.logs import console, records
 
 INTERVAL_SECONDS = 1.0
@@ -63,7 +63,7 @@ class Reporter:
         self._timed_steps = -1
         self._timed_from = self._counted_from = self._last
         self._metrics: dict[str, float] = {}
-        self.wait = waiting.Wait()
+        self.wait = input_wait.Wait()
         """How long this process waits for its input."""
         self.placement: Callable[[], progress.Placement | None] = lambda: None
         """Where the parts of the model are, as reports tell it; none where it is whole."""
@@ -170,7 +170,7 @@ class Reporter:
         total: int | None,
         epoch: int,
         rate: float | None,
-        waited: waiting.Span | None = None,
+        waited: input_wait.Span | None = None,
     ) -> progress.Report:
         left = None
         if total is not None and self._timed_steps > 0:

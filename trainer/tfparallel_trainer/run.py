@@ -32,7 +32,7 @@ from tfparallel_trainer.data import order
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.logs import console, records
-from tfparallel_trainer.mesh import agreement, devices, meeting, shape, watch
+from tfparallel_trainer.mesh import agreement, devices, rendezvous, shape, watch
 from tfparallel_trainer.step import evaluate, train
 from tfparallel_trainer.storage import folder, mirror
 
@@ -65,69 +65,69 @@ class Process:
     """Gives who looks on; absent: the callbacks of the module."""
 
 
-def train_to_end(given: settings.Settings, process: Process) -> None:
+def train_to_end(settings: settings.Settings, process: Process) -> None:
     """Train the user's model and leave the results in the output directory.
 
     Raises:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
-    count = process.devices or devices.prepare(given.cpu_devices, given.cluster.alone)
-    ranks = count * len(given.cluster.tasks)
+    count = process.devices or devices.prepare(settings.cpu_devices, settings.cluster.alone)
+    ranks = count * len(settings.cluster.tasks)
     mesh = shape.Mesh(data=ranks, generation=next(generations))
-    _check_batch(given, mesh, count)
-    held = None if process.devices else join(given, process)
+    _check_batch(settings, mesh, count)
+    cluster_handle = None if process.devices else join(settings, process)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    names = devices.names(given.cluster, count)
-    compare(given, process, names[0], count)
+    names = devices.names(settings.cluster, count)
+    compare(settings, process, names[0], count)
     with (
         contextlib.ExitStack() as ending,
-        reporter_of(given, process) as reporter,
-        watch.peers(given.cluster, process.give_up),
+        reporter_of(settings, process) as reporter,
+        watch.peers(settings.cluster, process.give_up),
     ):
-        ready = setup.prepare(given, process.module, mesh, names, process.out.say, process.watch)
+        ready = setup.prepare(settings, process.module, mesh, names, process.out.say, process.watch)
         if not process.script:
             export.check(ready.replicas[0].model, process.module.path)
-        made = _engine(given, process, ready)
-        ending.push(leaving(given, process, made.barrier))
-        outer = loop(given, process, ready, reporter, made)
-        if given.cluster.is_chief:
+        engine = _engine(settings, process, ready)
+        ending.push(leaving(settings, process, engine.barrier))
+        outer = loop(settings, process, ready, reporter, engine)
+        if settings.cluster.is_chief:
             if ready.mesh.data > 1 or not process.script:
-                _announce(given, process, ready, outer)
-            warn(given, process, ready)
+                _announce(settings, process, ready, outer)
+            warn(settings, process, ready)
         process.stop.allow(termination.STEP_SECONDS)
         outer.run()
-        if given.cluster.is_chief and not process.script:
-            write_results(given, process, ready, reporter, outer.position)
+        if settings.cluster.is_chief and not process.script:
+            write_results(settings, process, ready, reporter, outer.position)
         with process.watch.waiting():
-            made.barrier()  # nobody leaves before the chief has written everything
-    del held  # the processes are one cluster as long as it lives
+            engine.barrier()  # nobody leaves before the chief has written everything
+    del cluster_handle  # the processes are one cluster as long as it lives
 
 
-def join(given: settings.Settings, process: Process) -> object | None:
+def join(settings: settings.Settings, process: Process) -> object | None:
     """Find the peers and start TensorFlow's cluster with them.
 
     Returns:
         What holds the cluster; None without peers.
     """
-    if given.cluster.alone:
+    if settings.cluster.alone:
         return None
-    limit = given.job.trainer.start_timeout_seconds
+    limit = settings.job.trainer.start_timeout_seconds
     with process.watch.waiting():
-        met = meeting.meet(given.cluster, limit, process.out.say)
-        return meeting.join(given.cluster, met)
+        connections = rendezvous.meet(settings.cluster, limit, process.out.say)
+        return rendezvous.join(settings.cluster, connections)
 
 
-def _check_batch(given: settings.Settings, mesh: shape.Mesh, count: int) -> None:
-    size = given.job.trainer.global_batch_size
+def _check_batch(settings: settings.Settings, mesh: shape.Mesh, count: int) -> None:
+    size = settings.job.trainer.global_batch_size
     if size < mesh.data:
         raise errors.BadConfigurationError(
             f"trainer.globalBatchSize is {size}, less than the {mesh.data} ranks "
-            f"({len(given.cluster.tasks)} processes with {count} devices each) that share it: "
+            f"({len(settings.cluster.tasks)} processes with {count} devices each) that share it: "
             f"give at least {mesh.data}, or use fewer replicas."
         )
 
 
-def compare(given: settings.Settings, process: Process, device: str, count: int) -> None:
+def compare(settings: settings.Settings, process: Process, device: str, count: int) -> None:
     """See that all processes are started alike.
 
     Raises:
@@ -137,12 +137,12 @@ def compare(given: settings.Settings, process: Process, device: str, count: int)
     source = hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
     facts = {
         "the number of devices": count,
-        "the arguments of fit" if process.script else "the job file": number(given.digest),
+        "the arguments of fit" if process.script else "the job file": number(settings.digest),
         f"the content of {path.name}": number(source),
         **process.facts,
     }
     with process.watch.waiting():  # a script may do what it likes before it comes here
-        agreement.check(given.cluster, device, facts)
+        agreement.check(settings.cluster, device, facts)
 
 
 def number(digest: str) -> int:
@@ -151,13 +151,14 @@ def number(digest: str) -> int:
 
 
 @contextlib.contextmanager
-def reporter_of(given: settings.Settings, process: Process) -> Iterator[reporting.Reporter]:
+def reporter_of(settings: settings.Settings, process: Process) -> Iterator[reporting.Reporter]:
     """Open the outlets of this process while the body runs."""
-    chief = given.cluster.is_chief
+    chief = settings.cluster.is_chief
     written = None
     if chief and process.logs:
-        written = records.Records(given.output_dir, mirror.of(given.output_dir, given.results))
-    target = given.progress if chief else None
+        copies = mirror.of(settings.output_dir, settings.results)
+        written = records.Records(settings.output_dir, copies)
+    target = settings.progress if chief else None
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
     pusher = progress.Pusher(target, interval, process.out.say)
     seconds = progress.END_SECONDS
@@ -166,7 +167,7 @@ def reporter_of(given: settings.Settings, process: Process) -> Iterator[reportin
             process.out,
             written,
             pusher,
-            lambda: results.metrics(given),
+            lambda: results.metrics(settings),
             chief=chief,
             lines=not process.script,  # its callbacks write for people
         )
@@ -179,11 +180,11 @@ def reporter_of(given: settings.Settings, process: Process) -> Iterator[reportin
 
 
 def loop(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: Process,
     ready: setup.Ready,
     reporter: reporting.Reporter,
-    made: engine.Engine,
+    engine: engine.Engine,
 ) -> training.Training:
     """Put together the outer loop around an engine."""
 
@@ -193,24 +194,24 @@ def loop(
             reporter.event("checkpoint", at.step, seconds=round(time.monotonic() - began, 3))
             reporter.flush()
 
-    if given.logs_steps and given.cluster.is_chief:
-        made = step_log.Recorded(made, ready.replicas[0], given.output_dir)
-    observe = process.observe or functools.partial(callbacks.of_module, given, process.module)
+    if settings.logs_steps and settings.cluster.is_chief:
+        engine = step_log.Recorded(engine, ready.replicas[0], settings.output_dir)
+    observe = process.observe or functools.partial(callbacks.of_module, settings, process.module)
     parts = training.Parts(
-        spec=given.job.trainer,
+        spec=settings.job.trainer,
         training=ready.training,
-        engine=made,
+        engine=engine,
         reporter=reporter,
         termination=process.stop,
         watch=process.watch,
-        schedule=schedule.Schedule(given.job.trainer.checkpoint, given.cluster.is_chief),
+        schedule=schedule.Schedule(settings.job.trainer.checkpoint, settings.cluster.is_chief),
         save=save,
-        looks_on=observe(ready),
+        observer=observe(ready),
     )
     return training.Training(parts, ready.start)
 
 
-def _engine(given: settings.Settings, process: Process, ready: setup.Ready) -> engine.Engine:
+def _engine(settings: settings.Settings, process: Process, ready: setup.Ready) -> engine.Engine:
     evaluator = None
     if ready.evaluation is not None:
         spec = ready.evaluation.spec
@@ -221,32 +222,32 @@ def _engine(given: settings.Settings, process: Process, ready: setup.Ready) -> e
         process.module,
         ready.replicas,
         ready.training.spec,
-        leaves_out=given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+        leaves_out=settings.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
     )
     return engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
 
 
 def _announce(
-    given: settings.Settings, process: Process, ready: setup.Ready, outer: training.Training
+    settings: settings.Settings, process: Process, ready: setup.Ready, outer: training.Training
 ) -> None:
-    size, ranks = given.job.trainer.global_batch_size, ready.mesh.data
+    size, ranks = settings.job.trainer.global_batch_size, ready.mesh.data
     parts = [len(part) for part in order.split(size, ranks)]
     shares = " + ".join(map(str, parts[:8])) + (" + …" if ranks > 8 else "")
-    tasks = given.cluster.tasks
+    tasks = settings.cluster.tasks
     places = ", ".join(f"{task.name} {task.address}" for task in tasks[:8])
     more = f" and {len(tasks) - 8} more" if len(tasks) > 8 else ""
     process.out.say(
-        f"{given.job.strategy}: {counted(ranks, 'rank')} = {counted(len(tasks), 'process')} with "
-        f"{counted(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …) "
+        f"{settings.job.strategy}: {counted(ranks, 'rank')} = {counted(len(tasks), 'process')} "
+        f"with {counted(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …) "
         f"at {places}{more}; global batch {size} = {shares}; {outer.total_steps or 'unknown'} steps"
     )
 
 
-def warn(given: settings.Settings, process: Process, ready: setup.Ready) -> None:
+def warn(settings: settings.Settings, process: Process, ready: setup.Ready) -> None:
     """Say what may surprise people about this run."""
     for sentence in ready.replicas[0].advice:
         process.out.say(f"warning: {sentence}")
-    if given.job.trainer.checkpoint is None and not process.script:
+    if settings.job.trainer.checkpoint is None and not process.script:
         process.out.say("warning: without trainer.checkpoint a restart begins at step 0")
 
 
@@ -257,7 +258,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def write_results(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: Process,
     ready: setup.Ready,
     reporter: reporting.Reporter,
@@ -267,16 +268,16 @@ def write_results(
     """Leave the trained model and the summary in the output directory."""
     model = ready.replicas[0].model
     process.watch.moved(f"the export of {outputs.MODEL} began")
-    export.save(model, given.output_dir / outputs.MODEL, process.module.path)
-    if given.job.trainer.saved_model:
-        serving = given.output_dir / outputs.SAVED_MODEL
+    export.save(model, settings.output_dir / outputs.MODEL, process.module.path)
+    if settings.job.trainer.saved_model:
+        serving = settings.output_dir / outputs.SAVED_MODEL
         process.watch.moved(f"the export of {outputs.SAVED_MODEL} began")
         export.save_for_serving(model, serving, process.module.path)
-    write_summary(given, process, ready, reporter, position, steps_by_worker)
+    write_summary(settings, process, ready, reporter, position, steps_by_worker)
 
 
 def write_summary(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: Process,
     ready: setup.Ready,
     reporter: reporting.Reporter,
@@ -285,15 +286,15 @@ def write_summary(
 ) -> None:
     """Leave the summary in the output directory, which says that all is done."""
     process.watch.moved("the export ended")
-    if given.job.evaluator:
-        results.wait_for(position.step, given, process.out.say, process.watch.moved)
+    if settings.job.evaluator:
+        results.wait_for(position.step, settings, process.out.say, process.watch.moved)
         reporter.evaluated(position.step, position.epoch)
     duration = time.monotonic() - process.started
     summary = outputs.Summary(
         done=True,
-        job_digest=given.digest,
-        job_uid=given.job_uid,
-        module_digest=None if process.script else given.module_digest,
+        job_digest=settings.digest,
+        job_uid=settings.job_uid,
+        module_digest=None if process.script else settings.module_digest,
         steps=position.step,
         epochs=position.epoch,
         attempt=ready.attempt,
@@ -304,7 +305,7 @@ def write_summary(
     reporter.event("done", position.step)
     reporter.flush()
     content = summary.model_dump_json(by_alias=True, exclude_none=True)
-    folder.Folder(given.output_dir).write(outputs.SUMMARY, content.encode())
+    folder.Folder(settings.output_dir).write(outputs.SUMMARY, content.encode())
     reporter.flush()  # the last file: it says that the others are in place
     process.out.say(
         f"done after {position.step} steps in {duration:.1f} s: {console.metrics(reporter.metrics)}"
@@ -312,7 +313,7 @@ def write_summary(
 
 
 def leaving(
-    given: settings.Settings, process: Process, barrier: Callable[[], None]
+    settings: settings.Settings, process: Process, barrier: Callable[[], None]
 ) -> Callable[[object, BaseException | None, object], None]:
     """What a process does last where all end alike, with the work done or with one error.
 
@@ -322,7 +323,7 @@ def leaving(
 
     def leave(_: object, error: BaseException | None, __: object) -> None:
         alike = error is None or (isinstance(error, errors.TrainerError) and error.everywhere)
-        if given.cluster.alone or not alike:
+        if settings.cluster.alone or not alike:
             return
         # A peer that leaves first breaks this wait, and has seen the end of all work before.
         with process.watch.waiting(), contextlib.suppress(tf.errors.OpError):

@@ -105,6 +105,11 @@ class Settings:
         """Whether steps run by `tf.distribute.Strategy.run` instead of on the mesh."""
         return self.job.strategy in (CUSTOM, TPU)
 
+    @property
+    def uses_tpu(self) -> bool:
+        """Whether a TPU trains, from this one process."""
+        return self.job.strategy == TPU
+
 
 def read(env: Mapping[str, str] = os.environ) -> Settings:
     """Read the environment that `contract.environment` names.

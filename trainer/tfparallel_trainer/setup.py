@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import settings, stall, user, warm
+from tfparallel_trainer import initial_weights, settings, stall, user
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.data import feed, nest, source
 from tfparallel_trainer.mesh import shape
@@ -44,7 +44,7 @@ class Ready:
 
 
 def prepare(
-    given: settings.Settings,
+    settings: settings.Settings,
     module: user.Module,
     mesh: shape.Mesh,
     devices: list[str],
@@ -56,7 +56,7 @@ def prepare(
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
     Args:
-        given: what this process was started with.
+        settings: what this process was started with.
         module: the user's functions.
         mesh: the mesh of all processes.
         devices: names of this process's devices.
@@ -71,90 +71,91 @@ def prepare(
         PreemptedError: a newer attempt has started.
     """
     watch.moved("the preparation began")
-    saved = _store(given, say)
-    cut = division or over(mesh, given, len(devices))
-    training, evaluation = examples(given, module, cut)
-    first = given.cluster.me * len(devices) if division is None else 0
-    sample = training.sample()
+    saved = _store(settings, say)
+    cut = division or over(mesh, settings, len(devices))
+    training, evaluation = examples(settings, module, cut)
+    first = settings.cluster.me * len(devices) if division is None else 0
+    sample, seed = training.sample(), settings.job.trainer.seed
     replicas: list[replica.Replica] = []
     for place, device in enumerate(devices):
         if replicas:
             replica.forget_names()
         with scope():
-            made = replica.build(
-                module, mesh, first + place, device, given.job.trainer.seed, sample
-            )
-        replicas.append(made)
-    if cut.ranks > 1 or given.uses_servers:
+            replicas.append(replica.build(module, mesh, first + place, device, seed, sample))
+    if cut.ranks > 1 or settings.uses_servers:
         with scope():
             _check_metrics(module, replicas[0], sample)
-    held = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
+    shards = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
     watch.moved("reading the newest checkpoint began")
-    restored = saved.restore(held) if saved is not None else None
+    restored = saved.restore(shards) if saved is not None else None
     if restored is not None:
-        say(f"resuming after step {restored.step} from {given.checkpoints}")
-    weights = given.job.trainer.initial_weights
-    if restored is None and weights is not None and given.cluster.is_chief:
+        say(f"resuming after step {restored.step} from {settings.checkpoints}")
+    weights = settings.job.trainer.initial_weights
+    if restored is None and weights is not None and settings.cluster.is_chief:
         watch.moved("reading the initial weights began")
-        warm.load(replicas[0].model, weights, given.source_dir)
+        initial_weights.load(replicas[0].model, weights, settings.source_dir)
         say(f"starting with the weights of {weights}")
-    own = restored or files.Position(step=0, epoch=given.first_epoch, example=0)
+    start = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
     with watch.waiting():
-        step, epoch, example = state.share(replicas, [own.step, own.epoch, own.example])
+        step, epoch, example = state.share(replicas, [start.step, start.epoch, start.example])
     return Ready(
         mesh=mesh,
         replicas=replicas,
         training=training,
         evaluation=evaluation,
         saved=saved,
-        state=held,
+        state=shards,
         start=files.Position(step=step, epoch=epoch, example=example),
-        given_attempt=given.attempt or 1,
+        given_attempt=settings.attempt or 1,
     )
 
 
-def _check_metrics(module: user.Module, own: replica.Replica, sample: Any) -> None:
+def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -> None:
     """Refuse metrics that are wrong when they are added up."""
-    with tf.device(own.device), user.guard(module.path, "computing the metrics raised"):
+    with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
-        metric_sums.check(own.model, lambda: own.model(tensors[0], training=False), tensors)
+        metric_sums.check(replica.model, lambda: replica.model(tensors[0], training=False), tensors)
 
 
-def _store(given: settings.Settings, say: Callable[[str], None]) -> store.Store | None:
-    checkpoint = given.job.trainer.checkpoint
-    if checkpoint is None or not given.cluster.is_chief:
+def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Store | None:
+    checkpoint = settings.job.trainer.checkpoint
+    if checkpoint is None or not settings.cluster.is_chief:
         return None
-    return store.Store(given.checkpoints, checkpoint.keep, given.job_uid, given.attempt, say)
+    return store.Store(
+        settings.checkpoints, checkpoint.keep, settings.job_uid, settings.attempt, say
+    )
 
 
-def over(mesh: shape.Mesh, given: settings.Settings, devices: int) -> feed.Division:
+def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> feed.Division:
     """How batches are cut for the devices of this process."""
-    first = given.cluster.me * devices
+    first = settings.cluster.me * devices
     places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
     return feed.Division(
-        batch_size=given.job.trainer.global_batch_size, ranks=mesh.data, own=tuple(places)
+        batch_size=settings.job.trainer.global_batch_size,
+        ranks=mesh.data,
+        local_ranks=tuple(places),
     )
 
 
 def examples(
-    given: settings.Settings, module: user.Module, division: feed.Division
+    settings: settings.Settings, module: user.Module, division: feed.Division
 ) -> tuple[feed.Feed, feed.Feed | None]:
     """The examples to train on, and those to evaluate on while training.
 
     Raises:
         UserCodeError: the data functions raise, or give what is no data.
     """
-    request = _request(given, division)
-    evaluates = module.evaluates and not given.job.evaluator
+    request = _request(settings, division)
+    evaluates = module.evaluates and not settings.job.evaluator
     evaluation = source.evaluation(module, request) if evaluates else None
     return source.training(module, request), evaluation
 
 
-def _request(given: settings.Settings, division: feed.Division) -> source.Request:
+def _request(settings: settings.Settings, division: feed.Division) -> source.Request:
     return source.Request(
-        seed=given.job.trainer.seed,
-        source_dir=given.source_dir,
-        output_dir=given.output_dir,
+        seed=settings.job.trainer.seed,
+        source_dir=settings.source_dir,
+        output_dir=settings.output_dir,
         division=division,
-        endless_allowed=given.job.trainer.steps is not None,
+        endless_allowed=settings.job.trainer.steps is not None,
     )

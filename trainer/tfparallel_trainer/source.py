@@ -164,8 +164,8 @@ def _empty(folder: pathlib.Path) -> None:
 
 def _installed() -> list[str]:
     """Return a constraint for each package of this environment."""
-    found = [one for one in importlib.metadata.distributions() if one.metadata["Name"]]
-    return sorted({f"{one.metadata['Name']}=={one.version}" for one in found})
+    distributions = [one for one in importlib.metadata.distributions() if one.metadata["Name"]]
+    return sorted({f"{one.metadata['Name']}=={one.version}" for one in distributions})
 
 
 def _pip() -> list[str]:

@@ -20,14 +20,14 @@ class Recorded:
     """An `engine.Engine` that does what another does, and writes a line for each of its steps."""
 
     def __init__(
-        self, inner: engine.Engine, own: replica.Replica, output_dir: pathlib.Path
+        self, inner: engine.Engine, replica: replica.Replica, output_dir: pathlib.Path
     ) -> None:
-        """Args: own: a replica of the model, for its size."""
+        """Args: replica: a replica of the model, for its size."""
         self._inner = inner
         path = output_dir / outputs.STEP_LOG
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lines = path.open("a", encoding="utf-8", buffering=1)
-        weights = own.model.trainable_variables
+        weights = replica.model.trainable_variables
         size = sum(variable.value.dtype.size * math.prod(variable.shape) for variable in weights)
         self._write(outputs.StepEvent.MODEL, variables=len(weights), bytes=size)
 
@@ -43,17 +43,17 @@ class Recorded:
 
     def give(
         self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[engine.Made], frozenset[train.Flag]]:
+    ) -> tuple[Sequence[engine.StepResult], frozenset[train.Flag]]:
         """Give the batch, and record the steps that are made."""
-        made, flags = self._inner.give(step, batch, asked)
-        self._record(made)
-        return made, flags
+        results, flags = self._inner.give(step, batch, asked)
+        self._record(results)
+        return results, flags
 
-    def settle(self) -> Sequence[engine.Made]:
+    def settle(self) -> Sequence[engine.StepResult]:
         """Wait until no step is pending, and record those that are made."""
-        made = self._inner.settle()
-        self._record(made)
-        return made
+        results = self._inner.settle()
+        self._record(results)
+        return results
 
     def metrics(self) -> dict[str, float]:
         """As the other engine's."""
@@ -61,11 +61,11 @@ class Recorded:
 
     def evaluate(self, watched: engine.Watched) -> dict[str, float] | None:
         """Evaluate, and record what came of it."""
-        found = self._inner.evaluate(watched)
-        if found is not None:
-            values = {name: outputs.number(value) for name, value in found.items()}
+        metrics = self._inner.evaluate(watched)
+        if metrics is not None:
+            values = {name: outputs.number(value) for name, value in metrics.items()}
             self._write(outputs.StepEvent.EVALUATION, metrics=values)
-        return found
+        return metrics
 
     def weights_are_finite(self) -> bool:
         """As the other engine's."""
@@ -75,8 +75,8 @@ class Recorded:
         """As the other engine's."""
         self._inner.barrier()
 
-    def _record(self, made: Sequence[engine.Made]) -> None:
-        for one in made:
+    def _record(self, results: Sequence[engine.StepResult]) -> None:
+        for one in results:
             facts = {} if one.staleness is None else {"staleness": one.staleness}
             self._write(
                 outputs.StepEvent.STEP,

@@ -30,7 +30,7 @@ class Parts:
     schedule: schedule.Schedule
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
-    looks_on: observer.Observer = dataclasses.field(default_factory=observer.Nobody)
+    observer: observer.Observer
 
 
 class Training:
@@ -72,18 +72,18 @@ class Training:
             PreemptedError: a process was asked to end; a checkpoint is saved where configured.
             NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
         """
-        looks_on = self._parts.looks_on
+        observer = self._parts.observer
         self._parts.watch.moved("training began")
-        looks_on.training_begins()
+        observer.training_begins()
         while not self._finished():
             self._run_epoch()
-        if not self._ended_epoch and looks_on.evaluates_after(self._epoch - 1):
+        if not self._ended_epoch and observer.evaluates_after(self._epoch - 1):
             self._evaluate()
-        looks_on.training_ends()
+        observer.training_ends()
 
     def _finished(self) -> bool:
         spec = self._parts.spec
-        if self._parts.looks_on.stop:
+        if self._parts.observer.stop:
             return True
         if spec.steps is not None:
             return self._step >= spec.steps
@@ -96,7 +96,7 @@ class Training:
         self._left_out = False
         self._ended_epoch = False
         parts = self._parts
-        parts.looks_on.epoch_begins(self._epoch)
+        parts.observer.epoch_begins(self._epoch)
         examples = parts.training.epoch(self._epoch, self._example)
         with contextlib.closing(parts.reporter.wait.timed(examples)) as batches:
             whole = self._go_through(batches)
@@ -110,7 +110,7 @@ class Training:
             flags = self._observed_step(batch)
             if train.Flag.STOP in flags:
                 self._stop()
-            if parts.looks_on.stop:
+            if parts.observer.stop:
                 break
             if self._finished() and self._example != self._length:
                 self._save()
@@ -123,14 +123,14 @@ class Training:
         return True
 
     def _observed_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
-        looks_on = self._parts.looks_on
-        if not looks_on.each_batch:
+        observer = self._parts.observer
+        if not observer.each_batch:
             return self._make_step(batch)
-        looks_on.batch_begins(self._batches)
+        observer.batch_begins(self._batches)
         flags = self._make_step(batch)
         if not self._tally.means():  # of workers' steps none of this epoch has come back
             self._settle()
-        looks_on.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
+        observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return flags
 
     def _make_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
@@ -140,22 +140,22 @@ class Training:
             train.Flag.REPORT: parts.reporter.due,
             train.Flag.SAVE: parts.schedule.due_by_clock,
         }
-        made, flags = parts.engine.give(
-            self._step, batch, frozenset(flag for flag, wanted in asked.items() if wanted)
+        results, flags = parts.engine.give(
+            self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)
         )
         self._step += 1
         self._batches += 1
         self._example += batch.examples
-        self._count(made)
+        self._count(results)
         return flags
 
     def _settle(self) -> None:
         self._count(self._parts.engine.settle())
 
-    def _count(self, made: Sequence[engine.Made]) -> None:
+    def _count(self, results: Sequence[engine.StepResult]) -> None:
         parts = self._parts
-        for one in made:
-            if one.finite or parts.looks_on.takes_non_finite:
+        for one in results:
+            if one.finite or parts.observer.takes_non_finite:
                 self._tally.add(one.losses, one.examples)
             else:
                 self._leave_out(one.losses["loss"])
@@ -190,20 +190,20 @@ class Training:
         ended = self._epoch
         self._epoch, self._example = self._epoch + 1, 0
         self._ended_epoch = True
-        looks_on = self._parts.looks_on
-        if not looks_on.acts:
+        observer = self._parts.observer
+        if not observer.acts:
             self._save()
         logs = self._report()
-        if looks_on.evaluates_after(ended):
+        if observer.evaluates_after(ended):
             logs |= {f"val_{name}": value for name, value in self._evaluate().items()}
-        looks_on.epoch_ends(ended, logs)
+        observer.epoch_ends(ended, logs)
         self._save()
 
     def _save(self) -> None:
         if self._saved_at != self._step:
             self._settle()
             if not self._parts.engine.weights_are_finite():
-                if self._parts.looks_on.takes_non_finite:
+                if self._parts.observer.takes_non_finite:
                     return
                 raise errors.NonFiniteError(
                     f"After step {self._step} a weight is not finite: training stopped, "
@@ -224,28 +224,28 @@ class Training:
         if not self._tally.means():  # resumed where an epoch ends
             return {}
         parts = self._parts
-        made = self._step - parts.engine.pending
+        completed_steps = self._step - parts.engine.pending
         values = self._values()
-        parts.reporter.train(values, made, self.total_steps, self._epoch)
-        parts.looks_on.reported(self._batches, values)
+        parts.reporter.train(values, completed_steps, self.total_steps, self._epoch)
+        parts.observer.reported(self._batches, values)
         return values
 
     def _evaluate(self) -> observer.Logs:
         parts = self._parts
-        parts.looks_on.evaluation_begins()
+        parts.observer.evaluation_begins()
         values = parts.engine.evaluate(self._watched)
         if values is None:
             return {}
         parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
-        parts.looks_on.evaluation_ends(values)
+        parts.observer.evaluation_ends(values)
         return values
 
     def _watched(self, batches: Iterator[feed.Batch]) -> Iterator[feed.Batch]:
-        looks_on = self._parts.looks_on
+        observer = self._parts.observer
         for number, batch in enumerate(batches, 1):
-            looks_on.evaluation_batch_begins(number - 1)
+            observer.evaluation_batch_begins(number - 1)
             yield batch
-            looks_on.evaluation_batch_ends(number - 1)
+            observer.evaluation_batch_ends(number - 1)
             self._parts.watch.moved(f"batch {number} of the evaluation after step {self._step}")
 
     def _stop(self) -> None:

@@ -109,7 +109,7 @@ class Module:
         return self._call(user_module.BUILD_STRATEGY)
 
     @property
-    def looks_on(self) -> bool:
+    def has_callbacks(self) -> bool:
         """Whether the module brings callbacks."""
         return "callbacks" in self._functions
 
@@ -123,8 +123,8 @@ class Module:
 
     def _call_with(self, name: str, known: Any) -> Any:
         """Call a function that may want to know something, or not."""
-        wanted = inspect.signature(self._functions[name]).parameters
-        return self._call(name, known) if wanted else self._call(name)
+        parameters = inspect.signature(self._functions[name]).parameters
+        return self._call(name, known) if parameters else self._call(name)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         self._moved(f"the call of {name} began")
@@ -203,8 +203,8 @@ def trace(error: BaseException, folder: pathlib.Path) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not _inside(frame.filename, trainer)
     ]
-    own = [place for place, frame in enumerate(frames) if _inside(frame.filename, folder)]
-    kept = frames[own[0] :] if own else frames[-3:]
+    user_frames = [place for place, frame in enumerate(frames) if _inside(frame.filename, folder)]
+    kept = frames[user_frames[0] :] if user_frames else frames[-3:]
     return "".join(traceback.format_list(kept))
 
 

@@ -127,7 +127,7 @@ def complete(
     parts: int,
     attempt: int,
     at: Position,
-    wanted: Mapping[str, shard.Whole],
+    wholes: Mapping[str, shard.Whole],
 ) -> bytes:
     """Build the index of a checkpoint whose parts are written.
 
@@ -136,7 +136,7 @@ def complete(
         parts: how many there are.
         attempt: number of the attempt.
         at: how far training has come.
-        wanted: all variables, by key.
+        wholes: all variables, by key.
 
     Returns:
         The content of `index.json`.
@@ -147,7 +147,7 @@ def complete(
     sums = tuple(zlib.crc32(_content(folder, number, parts)) for number in range(parts))
     index = Index(attempt=attempt, position=at, parts=sums)
     entries = _gather(folder, index)
-    for key, whole in wanted.items():
+    for key, whole in wholes.items():
         if key not in entries:
             raise DamagedError(f"no part of {folder} holds {key} ({whole.label})")
         entry = entries[key]
@@ -194,7 +194,7 @@ def read(folder: directory.Directory, index: Index) -> Iterator[tuple[str, Any]]
 
 
 def blocks(
-    folder: directory.Directory, index: Index, key: str, wanted: shard.Box
+    folder: directory.Directory, index: Index, key: str, box: shard.Box
 ) -> Iterator[tuple[shard.Box, Any]]:
     """Give a part of a variable, in blocks, each checked and with the place that it has.
 
@@ -204,9 +204,9 @@ def blocks(
         DamagedError: the part is missing or differs from its sums.
     """
     entry = index.arrays[key]
-    left = wanted.size
+    left = box.size
     for piece in entry.pieces:
-        common = piece.box.overlap(wanted)
+        common = piece.box.overlap(box)
         if common is None:
             continue
         left -= common.size
@@ -231,11 +231,11 @@ def _write(data: directory.Writer, one: shard.Shard, part: int, offset: int) -> 
 
 
 def _blocks(
-    folder: directory.Directory, key: str, entry: Entry, piece: Piece, wanted: shard.Box
+    folder: directory.Directory, key: str, entry: Entry, piece: Piece, box: shard.Box
 ) -> Iterator[tuple[shard.Box, Any]]:
-    """Give what is wanted of a piece, which it lies in."""
+    """Give the box of a piece, which it lies in."""
     dtype = np.dtype(tf.as_dtype(entry.dtype).as_numpy_dtype)
-    inner = wanted.within(piece.box)
+    inner = box.within(piece.box)
     low, high = (inner[0].start, inner[0].stop) if inner else (0, 1)
     length = piece.shape[0] if piece.shape else 1
     row = dtype.itemsize * int(np.prod(piece.shape[1:], dtype=np.int64))
@@ -251,14 +251,14 @@ def _blocks(
                     raise DamagedError(f"{path} is damaged at {key} ({entry.label})")
                 block = np.frombuffer(content, dtype)
                 if not inner:
-                    yield wanted, block.reshape(())
+                    yield box, block.reshape(())
                     continue
                 start, end = max(first, low), min(last, high)
                 rest = block.reshape((last - first, *piece.shape[1:]))
                 yield (
                     shard.Box(
-                        (piece.start[0] + start, *wanted.start[1:]),
-                        (end - start, *wanted.shape[1:]),
+                        (piece.start[0] + start, *box.start[1:]),
+                        (end - start, *box.shape[1:]),
                     ),
                     rest[(slice(start - first, end - first), *inner[1:])],
                 )
@@ -272,17 +272,17 @@ def _gather(folder: directory.Directory, index: Index) -> dict[str, Entry]:
     Raises:
         DamagedError: a part is missing, or not the one that belongs to the index.
     """
-    found: dict[str, Entry] = {}
-    for number, wanted in enumerate(index.parts):
+    entries: dict[str, Entry] = {}
+    for number, checksum in enumerate(index.parts):
         content = _content(folder, number, len(index.parts))
-        if zlib.crc32(content) != wanted:
+        if zlib.crc32(content) != checksum:
             raise DamagedError(f"{folder}/{_list(number)} is damaged")
         for key, entry in _entries(folder, number, content).items():
-            known = found.get(key, entry.model_copy(update={"pieces": ()}))
+            known = entries.get(key, entry.model_copy(update={"pieces": ()}))
             if (known.shape, known.dtype) != (entry.shape, entry.dtype):
                 raise DamagedError(f"the parts of {folder} differ in {key} ({entry.label})")
-            found[key] = known.model_copy(update={"pieces": known.pieces + entry.pieces})
-    return found
+            entries[key] = known.model_copy(update={"pieces": known.pieces + entry.pieces})
+    return entries
 
 
 def _entries(folder: directory.Directory, number: int, content: bytes) -> dict[str, Entry]:

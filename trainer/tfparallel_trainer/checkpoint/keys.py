@@ -22,18 +22,18 @@ def of(model: Any, optimizer: Any) -> dict[str, Any]:
     Raises:
         UserCodeError: two variables would have one key, or a weight would have none.
     """
-    found = of_weights(model)
-    weights = {id(variable) for variable in found.values()}
+    weights = of_weights(model)
+    weight_ids = {id(variable) for variable in weights.values()}
     slots = of_optimizer(optimizer).items()
-    return {**found, **{key: one for key, one in slots if id(one) not in weights}}
+    return {**weights, **{key: one for key, one in slots if id(one) not in weight_ids}}
 
 
 def of_optimizer(optimizer: Any) -> dict[str, Any]:
     """Map each variable of an optimizer that is built to its key; one that it lists twice once."""
-    found: dict[int, tuple[str, Any]] = {}
+    variables: dict[int, tuple[str, Any]] = {}
     for position, variable in enumerate(optimizer.variables):
-        found.setdefault(id(variable), (slot(position), variable))
-    return dict(found.values())
+        variables.setdefault(id(variable), (slot(position), variable))
+    return dict(variables.values())
 
 
 def slot(position: int) -> str:
@@ -47,25 +47,25 @@ def of_weights(model: Any) -> dict[str, Any]:
     Raises:
         UserCodeError: two weights would have one key, or a weight would have none.
     """
-    found: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
     seen: set[int] = set()
     for key, variable in _weights(model, ()):
         if id(variable) in seen:
             continue
         seen.add(id(variable))
-        if key in found:
+        if key in weights:
             raise errors.UserCodeError(
-                f"Two variables have the checkpoint key {key} ({found[key].path} and "
+                f"Two variables have the checkpoint key {key} ({weights[key].path} and "
                 f"{variable.path}): give each its own place in the model."
             )
-        found[key] = variable
+        weights[key] = variable
     lost = [variable.path for variable in model.weights if id(variable) not in seen]
     if lost:
         raise errors.UserCodeError(
             f"The weight {lost[0]} belongs to no layer of the model, so it cannot be saved: assign "
             "its layer to an attribute of the model."
         )
-    return found
+    return weights
 
 
 def differences(there: Shapes, here: Shapes, shown: Callable[[str], str]) -> str:
@@ -91,6 +91,6 @@ def _weights(layer: Any, place: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
             inner.add(id(variable))
             yield key, variable
     name = ".".join(map(str, place)) or "self"
-    own = [variable for variable in layer.weights if id(variable) not in inner]
-    for position, variable in enumerate(own):
+    direct_weights = [variable for variable in layer.weights if id(variable) not in inner]
+    for position, variable in enumerate(direct_weights):
         yield f"model/{name}/{position}", variable

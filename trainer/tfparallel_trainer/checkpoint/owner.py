@@ -42,22 +42,22 @@ def take(folder: directory.Directory, job: str, attempt: int | None) -> Owner:
         last = _parse(before.content)
         if last is not None and last.process == process:
             return last  # the answer to the write below was lost
-        own = _successor(last, job, attempt, process)
-        if last is not None and last.job == job and own.attempt < last.attempt:
-            raise _replaced(folder, own, last)
-        if folder.replace(FILE, before, json.dumps(dataclasses.asdict(own)).encode()):
-            return own
+        owner = _successor(last, job, attempt, process)
+        if last is not None and last.job == job and owner.attempt < last.attempt:
+            raise _replaced(folder, owner, last)
+        if folder.replace(FILE, before, json.dumps(dataclasses.asdict(owner)).encode()):
+            return owner
 
 
-def check(folder: directory.Directory, own: Owner) -> None:
+def check(folder: directory.Directory, owner: Owner) -> None:
     """Make sure that a folder is still this process's.
 
     Raises:
         PreemptedError: another process has taken it since.
     """
     last = find(folder)
-    if last != own:
-        raise _replaced(folder, own, last)
+    if last != owner:
+        raise _replaced(folder, owner, last)
 
 
 def find(folder: directory.Directory) -> Owner | None:
@@ -84,10 +84,12 @@ def _parse(content: bytes | None) -> Owner | None:
         return None
 
 
-def _replaced(folder: directory.Directory, own: Owner, last: Owner | None) -> errors.PreemptedError:
+def _replaced(
+    folder: directory.Directory, owner: Owner, last: Owner | None
+) -> errors.PreemptedError:
     other = last or "nobody known"
-    if last is not None and (last.job, last.attempt) == (own.job, own.attempt):
+    if last is not None and (last.job, last.attempt) == (owner.job, owner.attempt):
         other = "a newer process of the same"
     return errors.PreemptedError(
-        f"This is {own}, and {other} has taken {folder}: nothing more is written."
+        f"This is {owner}, and {other} has taken {folder}: nothing more is written."
     )

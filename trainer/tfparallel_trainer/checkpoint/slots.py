@@ -60,10 +60,10 @@ def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
 
 def keys_of(whole: Sequence[Slot]) -> dict[Slot, str]:
     """The key of each variable in a checkpoint, from those of the unsplit model's optimizer."""
-    found: dict[Slot, str] = {}
+    slot_keys: dict[Slot, str] = {}
     for position, slot in enumerate(whole):
-        found.setdefault(slot, keys.slot(position))
-    return found
+        slot_keys.setdefault(slot, keys.slot(position))
+    return slot_keys
 
 
 def shards(
@@ -84,9 +84,9 @@ def shards(
     Raises:
         UserCodeError: the unsplit model's optimizer has no such variable.
     """
-    found: dict[str, shard.Shard] = {}
-    own = of(optimizer, {key: one.variable for key, one in weights.items()})
-    for slot, variable in zip(own, optimizer.variables, strict=True):
+    shards_by_key: dict[str, shard.Shard] = {}
+    slots = of(optimizer, {key: one.variable for key, one in weights.items()})
+    for slot, variable in zip(slots, optimizer.variables, strict=True):
         if slot not in named:
             raise errors.UserCodeError(
                 f"The optimizer {type(optimizer).__name__} has a variable {variable.path} on a "
@@ -107,8 +107,8 @@ def shards(
                 writes=weight.writes and (len(slot.axes) == len(slices) or _first(weight, slot)),
                 label=label,
             )
-        found.setdefault(named[slot], one)
-    return found
+        shards_by_key.setdefault(named[slot], one)
+    return shards_by_key
 
 
 def stand_ins(weights: Mapping[str, Any], dtype: str | None = None) -> list[Any]:
@@ -138,11 +138,11 @@ def _stand_in(place: int, weight: Any, dtype: str | None) -> Any:
     with contextlib.ExitStack() as stack:
         for scope in scopes:
             stack.enter_context(keras.name_scope(scope))
-        made = keras.Variable(
+        variable = keras.Variable(
             value, dtype=dtype or weight.dtype, name=f"{name}standin{place}standin"
         )
-    made.overwrite_with_gradient = weight.overwrite_with_gradient
-    return made
+    variable.overwrite_with_gradient = weight.overwrite_with_gradient
+    return variable
 
 
 def _read(probe: Any, weights: Sequence[str]) -> list[Slot]:

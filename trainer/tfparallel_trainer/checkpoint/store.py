@@ -173,9 +173,9 @@ class Store:
 
     def _same(self, step: int) -> directory.Directory | None:
         """The newest checkpoint of a step; None: processes see different ones, or none."""
-        found = of_step(self._folder, step)
-        names = self._peers.gather(zlib.crc32(found[-1].name.encode()) if found else -1)
-        return found[-1] if found and len(set(names)) == 1 else None
+        checkpoints = of_step(self._folder, step)
+        names = self._peers.gather(zlib.crc32(checkpoints[-1].name.encode()) if checkpoints else -1)
+        return checkpoints[-1] if checkpoints and len(set(names)) == 1 else None
 
     def _verified(self, folder: directory.Directory, state: shard.State) -> files.Index | None:
         """Read a checkpoint's index and, without keeping it, what is needed of its data.
@@ -218,8 +218,8 @@ class Store:
     def _shared(self) -> owner.Owner:
         """Find who owns the folder, once the chief has taken it, and see that all see the same."""
         self._peers.gather(1)
-        found = owner.find(self._folder)
-        number = 0 if found is None else int(found.process or "0", 16) % (1 << _SHARED_BITS)
+        current = owner.find(self._folder)
+        number = 0 if current is None else int(current.process or "0", 16) % (1 << _SHARED_BITS)
         numbers = self._peers.gather(number)
         for name, there in zip(self._peers.names, numbers, strict=True):
             if there != numbers[0]:
@@ -228,9 +228,9 @@ class Store:
                     "each process saves a part of a divided model, so give "
                     "trainer.checkpoint.claim a claim that all of them share (ReadWriteMany)."
                 )
-        if found is None:
+        if current is None:
             raise errors.PeerLostError(f"{self._folder} belongs to nobody any more.")
-        return found
+        return current
 
     def _has_intact(self, step: int) -> bool:
         """Whether a checkpoint of a step can be read; False where the storage does not say."""
@@ -270,7 +270,7 @@ def step_of(checkpoint: directory.Directory) -> int:
 
 
 def check(
-    folder: directory.Directory, index: files.Index, wanted: Mapping[str, shard.Whole]
+    folder: directory.Directory, index: files.Index, wholes: Mapping[str, shard.Whole]
 ) -> None:
     """Compare the keys and shapes of a checkpoint with those of the model.
 
@@ -279,10 +279,10 @@ def check(
     """
 
     def shown(key: str) -> str:
-        return f"{key} ({(index.arrays.get(key) or wanted[key]).label})"
+        return f"{key} ({(index.arrays.get(key) or wholes[key]).label})"
 
     there = {key: entry.shape for key, entry in index.arrays.items()}
-    here = {key: whole.shape for key, whole in wanted.items()}
+    here = {key: whole.shape for key, whole in wholes.items()}
     differing = keys.differences(there, here, shown)
     if differing:
         raise errors.BadConfigurationError(

@@ -127,8 +127,8 @@ class TrainerSpec(base.Model):
     @pydantic.model_validator(mode="after")
     def _one_length(self) -> Self:
         if (self.epochs is None) == (self.steps is None):
-            given = "neither" if self.epochs is None else "both"
-            raise ValueError(f"give either epochs or steps; {given} is given")
+            count = "neither" if self.epochs is None else "both"
+            raise ValueError(f"give either epochs or steps; {count} is given")
         return self
 
 
@@ -228,20 +228,20 @@ class Mesh(base.Model):
         """
         if self.auto:
             raise ValueError("mesh.auto is true: the planner gives the axes")
-        given = math.prod(degree for degree in self.axes.values() if degree != INFERRED)
-        told = " x ".join(f"{name} {degree}" for name, degree in self.axes.items())
+        product = math.prod(degree for degree in self.axes.values() if degree != INFERRED)
+        axes = " x ".join(f"{name} {degree}" for name, degree in self.axes.items())
         inferred = [name for name, degree in self.axes.items() if degree == INFERRED]
-        if inferred and devices % given:
+        if inferred and devices % product:
             raise ValueError(
-                f"mesh is {told}, and {devices} devices do not divide by {given}: change the axes,"
-                " the replicas or their devices"
+                f"mesh is {axes}, and {devices} devices do not divide by {product}: change the"
+                " axes, the replicas or their devices"
             )
-        if not inferred and devices != given:
+        if not inferred and devices != product:
             raise ValueError(
-                f"mesh is {told} = {given}, and there are {devices} devices: change the axes, the"
+                f"mesh is {axes} = {product}, and there are {devices} devices: change the axes, the"
                 " replicas or their devices, or set one axis to -1"
             )
-        full = self.model_copy(update=dict.fromkeys(inferred, devices // given))
+        full = self.model_copy(update=dict.fromkeys(inferred, devices // product))
         if full.cuts and full.stage != len(full.cuts) + 1:
             raise ValueError(
                 f"mesh.stage is -1, which {devices} devices make {full.stage}, and"

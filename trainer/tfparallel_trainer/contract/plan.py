@@ -33,8 +33,8 @@ class Axes(base.Model):
 
     def __str__(self) -> str:
         """Axes with more than one rank."""
-        own = {name: degree for name, degree in self.model_dump().items() if degree > 1}
-        return " x ".join(f"{name} {degree}" for name, degree in own.items()) or "one device"
+        axes = {name: degree for name, degree in self.model_dump().items() if degree > 1}
+        return " x ".join(f"{name} {degree}" for name, degree in axes.items()) or "one device"
 
 
 class Question(base.Model):

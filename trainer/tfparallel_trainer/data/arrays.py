@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, marks, nest, order
+from tfparallel_trainer.data import feed, fingerprints, nest, order
 
 
 class ArrayFeed:
@@ -21,7 +21,7 @@ class ArrayFeed:
         self._division = division
         self._seed = seed
         self._length = count(examples)
-        self._mark = marks.spread(examples, self._length)
+        self._fingerprint = fingerprints.spread(examples, self._length)
 
     @property
     def examples(self) -> int | None:
@@ -41,12 +41,13 @@ class ArrayFeed:
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
+        ranks = self._division.local_ranks
         for positions in order.batches(self._length, self._division.batch_size, start):
             parts = order.split(len(positions), self._division.ranks)
             yield feed.Batch(
                 examples=len(positions),
-                parts=[self._part(positions, parts[rank], number) for rank in self._division.own],
-                mark=self._mark,
+                parts=[self._part(positions, parts[rank], number) for rank in ranks],
+                fingerprint=self._fingerprint,
             )
 
     def _part(self, positions: range, part: range, epoch: int) -> Any:
@@ -68,49 +69,49 @@ def count(examples: Any) -> int:
 
 def fetch(examples: Any) -> Callable[[tf.Tensor], tuple[Any, ...]]:
     """A function that gives the example of a number, as (x, y) or (x, y, sample_weight)."""
-    given = examples if examples[2] is not None else examples[:2]
+    parts = examples if examples[2] is not None else examples[:2]
     with tf.device("CPU:0"):
-        held = nest.convert(tf.convert_to_tensor, given)
+        tensors = nest.convert(tf.convert_to_tensor, parts)
 
     def example(number: tf.Tensor) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = nest.convert(lambda tensor: tf.gather(tensor, number), held)
-        return found
+        row: tuple[Any, ...] = nest.convert(lambda tensor: tf.gather(tensor, number), tensors)
+        return row
 
     return example
 
 
-def checked(given: Any, function: str) -> Any:
+def checked(data: Any, function: str) -> Any:
     """Turn what a data function returned into arrays (x, y, sample_weight).
 
     Args:
-        given: (x, y) or (x, y, sample_weight), each an array or a structure of arrays.
+        data: (x, y) or (x, y, sample_weight), each an array or a structure of arrays.
         function: the data function's name, for the messages.
 
     Raises:
         UserCodeError: it is something else, is empty, or its arrays differ in length.
     """
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
-        size = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
+    if not isinstance(data, tuple) or len(data) not in (2, 3):
+        size = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
         raise errors.UserCodeError(
-            f"{function} returns {type(given).__name__}{size}: return the tuple (x, y) or "
+            f"{function} returns {type(data).__name__}{size}: return the tuple (x, y) or "
             "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
             "examples, or inputs.Arrays or inputs.Records."
         )
-    x, y, weight = given if len(given) == 3 else (*given, None)
+    x, y, weight = data if len(data) == 3 else (*data, None)
     examples = nest.convert(_array, (x, y, weight))
     lengths = {
         name: sorted({len(array) for array in nest.leaves(part)})
         for name, part in zip(("x", "y", "sample_weight"), examples, strict=True)
         if part is not None
     }
-    found = ", ".join(f"{name} has {' and '.join(map(str, n))}" for name, n in lengths.items())
+    summary = ", ".join(f"{name} has {' and '.join(map(str, n))}" for name, n in lengths.items())
     if len({length for n in lengths.values() for length in n}) != 1:
         raise errors.UserCodeError(
-            f"{function} returns arrays of different lengths ({found} examples): give each "
+            f"{function} returns arrays of different lengths ({summary} examples): give each "
             "example its row in every array."
         )
     if lengths["x"] == [0]:
-        raise errors.UserCodeError(f"{function} returns no examples ({found}): return some.")
+        raise errors.UserCodeError(f"{function} returns no examples ({summary}): return some.")
     return examples
 
 

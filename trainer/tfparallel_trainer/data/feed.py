@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Generator
 from typing import Any, Protocol, runtime_checkable
 
-from tfparallel_trainer.data import marks
+from tfparallel_trainer.data import fingerprints
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class Batch:
     parts: list[Any]
     """For each replica of this process (x, y, sample_weight) with [n, …] each, or None when it has
     no example in this step; sample_weight may be None."""
-    mark: marks.Mark = marks.NOTHING
-    """The same in every process that was given the same examples (see `data.marks`)."""
+    fingerprint: fingerprints.Fingerprint = fingerprints.NOTHING
+    """The same in every process that was given the same examples (see `data.fingerprints`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Division:
     """Examples over all ranks."""
     ranks: int
     """Ranks that a batch is divided over."""
-    own: tuple[int, ...]
+    local_ranks: tuple[int, ...]
     """Which of them belong to this process."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, feed, marks, nest, order
+from tfparallel_trainer.data import arrays, feed, fingerprints, nest, order
 
 
 class GeneratedFeed:
@@ -62,14 +62,16 @@ class GeneratedFeed:
             rest = itertools.islice(examples, start, None)
             while whole := list(itertools.islice(rest, self._division.batch_size)):
                 parts = order.split(len(whole), self._division.ranks)
-                chosen = [parts[rank] for rank in self._division.own]
+                chosen = [parts[rank] for rank in self._division.local_ranks]
                 yield feed.Batch(
                     examples=len(whole),
                     parts=[
                         self._joined(whole[part.start : part.stop]) if part else None
                         for part in chosen
                     ],
-                    mark=marks.of(whole[:: max(len(whole) // marks.EXAMPLES, 1)]),
+                    fingerprint=fingerprints.of(
+                        whole[:: max(len(whole) // fingerprints.EXAMPLES, 1)]
+                    ),
                 )
 
     def _joined(self, examples: Sequence[Any]) -> Any:

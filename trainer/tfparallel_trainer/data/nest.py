@@ -18,7 +18,7 @@ def leaves(structure: Any) -> list[Any]:
     return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
 
 
-def packed(structure: Any, given: Sequence[Any]) -> Any:
+def packed(structure: Any, leaves: Sequence[Any]) -> Any:
     """The structure with other leaves, in the order of `leaves`."""
-    waiting = iter(given)
+    waiting = iter(leaves)
     return convert(lambda _: next(waiting), structure)

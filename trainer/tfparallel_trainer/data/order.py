@@ -38,13 +38,13 @@ def shuffled(positions: range, examples: int, seed: int, epoch: int) -> npt.NDAr
     if not positions:
         return np.zeros((0,), np.int64)
     with tf.device("CPU:0"):
-        found = numbers(
+        indices = numbers(
             tf.range(positions.start, positions.stop, dtype=tf.int64),
             examples,
             seed,
             tf.constant(epoch, tf.int64),
         )
-    return np.asarray(found.numpy(), np.int64)
+    return np.asarray(indices.numpy(), np.int64)
 
 
 def numbers(positions: tf.Tensor, examples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import marks
+from tfparallel_trainer.data import fingerprints
 from tfparallel_trainer.storage import address, fetch
 
 _HEAD = struct.Struct("<QI")
@@ -36,16 +36,16 @@ class Index:
     def __init__(self, paths: Sequence[str], function: str) -> None:
         with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS) as pool:
             self._paths = list(pool.map(_local, paths))
-        found = [_records(path, function) for path in self._paths]
-        count = sum(len(places) for places in found)
+        file_places = [_records(path, function) for path in self._paths]
+        count = sum(len(places) for places in file_places)
         if not count:
             raise errors.UserCodeError(
                 f"{function} returns inputs.Records of {len(paths)} files without a record: name "
                 "files that have some."
             )
-        self._places = np.concatenate(found)
-        self._files = np.repeat(np.arange(len(paths)), [len(places) for places in found])
-        self.mark = marks.spread(self._places, count)
+        self._places = np.concatenate(file_places)
+        self._files = np.repeat(np.arange(len(paths)), [len(places) for places in file_places])
+        self.fingerprint = fingerprints.spread(self._places, count)
         """The same in every process whose files have records of the same lengths."""
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ def _local(path: str) -> str:
 
 def _records(path: str, function: str) -> npt.NDArray[np.int64]:
     """Offset and length of each record's content."""
-    found = array.array("q")  # a list of tuples takes ten times the memory
+    places = array.array("q")  # a list of tuples takes ten times the memory
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         offset = 0
@@ -87,6 +87,6 @@ def _records(path: str, function: str) -> npt.NDArray[np.int64]:
                     f"{function} returns inputs.Records of {path}, which is no TFRecord file or is "
                     f"cut short (at byte {offset} of {size}).{packed}"
                 )
-            found.extend((offset + _HEAD.size, length))
+            places.extend((offset + _HEAD.size, length))
             offset = end
-    return np.array(found, np.int64).reshape(-1, 2)
+    return np.array(places, np.int64).reshape(-1, 2)

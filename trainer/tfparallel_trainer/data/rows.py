@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, marks, nest, order
+from tfparallel_trainer.data import feed, fingerprints, nest, order
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Rows:
     """What is random follows from it."""
     shuffled: bool
     """Whether each epoch has an order of its own."""
-    mark: marks.Mark
+    fingerprint: fingerprints.Fingerprint
     """The same in every process that was given the same examples."""
     function: str
     """Name of the user's data function, for the messages."""
@@ -75,32 +75,32 @@ class RowsFeed:
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
-        sizes = [len(part) for part in self._own(range(self._division.batch_size))]
+        sizes = [len(part) for part in self._local_ranges(range(self._division.batch_size))]
         with tf.device("CPU:0"):
             examples = self._examples(number, start).batch(sum(sizes))
         return self._cut(iter(examples), start)
 
     def _cut(self, waiting: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
         for positions in order.batches(self._rows.length, self._division.batch_size, start):
-            own = self._own(positions)
-            whole = _triple(next(waiting)) if any(own) else None
+            ranges = self._local_ranges(positions)
+            whole = _triple(next(waiting)) if any(ranges) else None
             parts: list[Any] = []
             first = 0
-            for part in own:
+            for part in ranges:
                 parts.append(_slice(whole, first, first + len(part)) if part else None)
                 first += len(part)
-            yield feed.Batch(len(positions), parts, self._rows.mark)
+            yield feed.Batch(len(positions), parts, self._rows.fingerprint)
 
-    def _own(self, positions: range) -> list[range]:
+    def _local_ranges(self, positions: range) -> list[range]:
         """The positions of this process's ranks within those of a batch."""
         parts = order.split(len(positions), self._division.ranks)
-        chosen = [parts[rank] for rank in self._division.own]
+        chosen = [parts[rank] for rank in self._division.local_ranks]
         return [positions[part.start : part.stop] for part in chosen]
 
     def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
         batches = order.batches(self._rows.length, self._division.batch_size, start)
-        own = [part for positions in batches for part in self._own(positions) if part]
-        bounds = tf.constant([(part.start, part.stop) for part in own], tf.int64, (len(own), 2))
+        spans = [part for positions in batches for part in self._local_ranges(positions) if part]
+        bounds = tf.constant([(part.start, part.stop) for part in spans], tf.int64, (len(spans), 2))
         options = tf.data.Options()
         options.deterministic = True
         number, seeds = tf.constant(epoch, tf.int64), self._seeds(epoch)
@@ -131,11 +131,11 @@ class RowsFeed:
         )
 
     def _row(self, number: tf.Tensor, seeds: tf.Tensor) -> Any:
-        found = self._rows.fetch(number)
+        example = self._rows.fetch(number)
         for function, first in zip(self._functions, tf.unstack(seeds), strict=True):
-            given = function(*found, seed=tf.stack([first, number]))
-            found = _checked(given, self._rows.function)
-        return found
+            result = function(*example, seed=tf.stack([first, number]))
+            example = _checked(result, self._rows.function)
+        return example
 
 
 def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,14 +146,14 @@ def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *parts, seed: traced(*parts)
 
 
-def _checked(given: Any, function: str) -> tuple[Any, ...]:
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
-        size = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
+def _checked(example: Any, function: str) -> tuple[Any, ...]:
+    if not isinstance(example, tuple) or len(example) not in (2, 3):
+        size = f" of {len(example)}" if isinstance(example, (tuple, list)) else ""
         raise errors.UserCodeError(
             f"A function that examples of {function} go through returns "
-            f"{type(given).__name__}{size}: return the tuple (x, y) or (x, y, sample_weight)."
+            f"{type(example).__name__}{size}: return the tuple (x, y) or (x, y, sample_weight)."
         )
-    return given if len(given) == 2 or given[2] is not None else given[:2]
+    return example if len(example) == 2 or example[2] is not None else example[:2]
 
 
 def _triple(example: Any) -> Any:

@@ -8,7 +8,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import ahead, arrays, feed, generated, marks, records, rows, stream
+from tfparallel_trainer.data import (
+    arrays,
+    feed,
+    fingerprints,
+    generated,
+    prefetch,
+    records,
+    rows,
+    stream,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,7 @@ def training(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: the function raises, or returns what the interface does not know.
     """
-    return ahead.AheadFeed(_Source(module, "training_data", request, shuffled=True).opened())
+    return prefetch.PrefetchFeed(_Source(module, "training_data", request, shuffled=True).opened())
 
 
 def evaluation(module: user.Module, request: Request) -> feed.Feed:
@@ -51,7 +60,9 @@ def evaluation(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: as `training`.
     """
-    return ahead.AheadFeed(_Source(module, "evaluation_data", request, shuffled=False).opened())
+    return prefetch.PrefetchFeed(
+        _Source(module, "evaluation_data", request, shuffled=False).opened()
+    )
 
 
 class _Source:
@@ -65,25 +76,25 @@ class _Source:
 
     def opened(self) -> feed.Feed:
         """Make a feed of what it returns for epoch 0."""
-        given = self._call(0)
+        data = self._call(0)
         division = self._request.division
-        if isinstance(given, feed.Source):
-            return given.divided(division)
-        if isinstance(given, tf.data.Dataset):
-            return self._stream(given)
-        if isinstance(given, Iterator):
+        if isinstance(data, feed.Source):
+            return data.divided(division)
+        if isinstance(data, tf.data.Dataset):
+            return self._stream(data)
+        if isinstance(data, Iterator):
             return generated.GeneratedFeed(self._generator, division, self._name)
-        if isinstance(given, inputs.Records):
-            index = records.Index(given.paths, self._name)
-            return self._rows(len(index), index.fetch, given.functions, index.mark)
-        if isinstance(given, inputs.Arrays):
-            examples = arrays.checked(given.given, self._name)
-            if given.functions:
+        if isinstance(data, inputs.Records):
+            index = records.Index(data.paths, self._name)
+            return self._rows(len(index), index.fetch, data.functions, index.fingerprint)
+        if isinstance(data, inputs.Arrays):
+            examples = arrays.checked(data.arrays, self._name)
+            if data.functions:
                 length = arrays.count(examples)
-                mark = marks.spread(examples, length)
-                return self._rows(length, arrays.fetch(examples), given.functions, mark)
+                fingerprint = fingerprints.spread(examples, length)
+                return self._rows(length, arrays.fetch(examples), data.functions, fingerprint)
         else:
-            examples = arrays.checked(given, self._name)
+            examples = arrays.checked(data, self._name)
         return arrays.ArrayFeed(examples, division, self._request.seed if self._shuffled else None)
 
     def _rows(
@@ -91,35 +102,35 @@ class _Source:
         length: int,
         fetch: Callable[[tf.Tensor], tuple[Any, ...]],
         functions: tuple[inputs.Function, ...],
-        mark: marks.Mark,
+        fingerprint: fingerprints.Fingerprint,
     ) -> feed.Feed:
-        found = rows.Rows(
+        examples = rows.Rows(
             length=length,
             fetch=fetch,
             functions=functions,
             seed=self._request.seed,
             shuffled=self._shuffled,
-            mark=mark,
+            fingerprint=fingerprint,
             function=self._name,
         )
         with user.guard(self._module.path, f"what examples of {self._name} go through raised"):
-            return rows.RowsFeed(found, self._request.division)
+            return rows.RowsFeed(examples, self._request.division)
 
-    def _stream(self, given: tf.data.Dataset) -> feed.Feed:
-        found = stream.StreamFeed(given, self._call, self._request.division, self._name)
-        if found.endless and not (self._request.endless_allowed and self._shuffled):
+    def _stream(self, data_set: tf.data.Dataset) -> feed.Feed:
+        stream_feed = stream.StreamFeed(data_set, self._call, self._request.division, self._name)
+        if stream_feed.endless and not (self._request.endless_allowed and self._shuffled):
             raise errors.UserCodeError(
                 f"{self._name} returns a data set that never ends: remove .repeat()"
                 + (", or give trainer.steps instead of trainer.epochs." if self._shuffled else ".")
             )
-        return found
+        return stream_feed
 
     def _generator(self, epoch: int) -> Iterator[Any]:
         return self._guarded(self._call(epoch))
 
-    def _guarded(self, given: Iterator[Any]) -> Generator[Any, None, None]:
+    def _guarded(self, examples: Iterator[Any]) -> Generator[Any, None, None]:
         with user.guard(self._module.path, f"{self._name} raised"):
-            yield from given
+            yield from examples
 
     def _call(self, epoch: int) -> Any:
         """Call the function with all seeds set, the same on every process.

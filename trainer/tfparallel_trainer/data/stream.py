@@ -10,14 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, marks, nest, order
+from tfparallel_trainer.data import feed, fingerprints, nest, order
 
 
 class StreamFeed:
     """Batches from data sets of single examples.
 
     Args:
-        given: a data set, which is looked at but not iterated over.
+        data_set: a data set, which is looked at but not iterated over.
         make: gives the data set of an epoch anew; with the same order everywhere.
         division: how batches are cut.
         function: name of the user's data function, for the messages.
@@ -25,7 +25,7 @@ class StreamFeed:
 
     def __init__(
         self,
-        given: tf.data.Dataset,
+        data_set: tf.data.Dataset,
         make: Callable[[int], tf.data.Dataset],
         division: feed.Division,
         function: str,
@@ -33,8 +33,8 @@ class StreamFeed:
         self._make = make
         self._division = division
         self._function = function
-        self._spec = _checked(given.element_spec, function)
-        cardinality = int(given.cardinality().numpy())
+        self._spec = _checked(data_set.element_spec, function)
+        cardinality = int(data_set.cardinality().numpy())
         self.endless = cardinality == tf.data.INFINITE_CARDINALITY
         """Whether an epoch never ends."""
         self._length = cardinality if cardinality >= 0 else None
@@ -72,14 +72,14 @@ class StreamFeed:
             parts = order.split(count, self._division.ranks)
             yield feed.Batch(
                 examples=count,
-                parts=[_slice(whole, parts[rank]) for rank in self._division.own],
-                mark=marks.of(_some(whole, count)),
+                parts=[_slice(whole, parts[rank]) for rank in self._division.local_ranks],
+                fingerprint=fingerprints.of(_some(whole, count)),
             )
 
 
 def _some(whole: Any, count: int) -> Any:
     """Examples from all over a batch."""
-    return nest.convert(lambda tensor: tensor[:: max(count // marks.EXAMPLES, 1)], whole)
+    return nest.convert(lambda tensor: tensor[:: max(count // fingerprints.EXAMPLES, 1)], whole)
 
 
 def _slice(whole: Any, part: range) -> Any:

@@ -8,26 +8,26 @@ import tensorflow as tf
 
 def of_process(strategy: Any) -> tuple[int, ...]:
     """The numbers of this process's replicas among all of the strategy."""
-    found: list[int] = []
+    numbers: list[int] = []
 
     def note(context: Any) -> tf.Tensor:
-        found.append(int(context.replica_id_in_sync_group))
+        numbers.append(int(context.replica_id_in_sync_group))
         return tf.zeros(())
 
     strategy.experimental_distribute_values_from_function(note)
-    return tuple(found)
+    return tuple(numbers)
 
 
-def spread(strategy: Any, own: tuple[int, ...], give: Callable[[int], list[Any]]) -> Any:
+def spread(strategy: Any, local_ranks: tuple[int, ...], give: Callable[[int], list[Any]]) -> Any:
     """Give each replica of this process its own values.
 
     Args:
         strategy: the strategy.
-        own: what `of_process` gave.
-        give: from a replica's position within `own` to its tensors.
+        local_ranks: what `of_process` gave.
+        give: from a replica's position within `local_ranks` to its tensors.
     """
     return strategy.experimental_distribute_values_from_function(
-        lambda context: give(own.index(int(context.replica_id_in_sync_group)))
+        lambda context: give(local_ranks.index(int(context.replica_id_in_sync_group)))
     )
 
 

@@ -17,47 +17,50 @@ from tfparallel_trainer import (
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.distributed import evaluation, places, steps, strategies
-from tfparallel_trainer.mesh import devices, meeting, shape, watch
+from tfparallel_trainer.mesh import devices, rendezvous, shape, watch
 from tfparallel_trainer.step import checks
 
 
-def train_to_end(given: settings.Settings, process: run.Process) -> None:
+def train_to_end(settings: settings.Settings, process: run.Process) -> None:
     """Train the user's model under the strategy and leave the results in the output directory.
 
     Raises:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
-    count = devices.prepare(given.cpu_devices, given.cluster.alone)
-    limit = given.job.trainer.start_timeout_seconds
+    count = devices.prepare(settings.cpu_devices, settings.cluster.alone)
+    limit = settings.job.trainer.start_timeout_seconds
     with process.watch.waiting():
-        met = meeting.meet(given.cluster, limit, process.out.say)
-        strategy = strategies.build(given, process.module, process.out.say, met)
+        connections = rendezvous.meet(settings.cluster, limit, process.out.say)
+        strategy = strategies.build(settings, process.module, process.out.say, connections)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    own = places.of_process(strategy)
-    strategies.check_places(given, strategy, own)
-    run.compare(given, process, devices.names(given.cluster, count)[0], count)
-    met.close()  # TensorFlow has started in all processes
+    local_ranks = places.of_process(strategy)
+    strategies.check_places(settings, strategy, local_ranks)
+    run.compare(settings, process, devices.names(settings.cluster, count)[0], count)
+    connections.close()  # TensorFlow has started in all processes
     with (
         contextlib.ExitStack() as ending,
-        run.reporter_of(given, process) as reporter,
-        watch.peers(given.cluster, process.give_up),
+        run.reporter_of(settings, process) as reporter,
+        watch.peers(settings.cluster, process.give_up),
     ):
-        ready, traced = _prepare(given, process, strategy, own)
-        ending.push(run.leaving(given, process, traced.barrier))
-        outer = _train(given, process, ready, traced, reporter, strategy)
-        if given.cluster.is_chief:
-            run.write_results(given, process, ready, reporter, outer.position)
+        ready, traced = _prepare(settings, process, strategy, local_ranks)
+        ending.push(run.leaving(settings, process, traced.barrier))
+        outer = _train(settings, process, ready, traced, reporter, strategy)
+        if settings.cluster.is_chief:
+            run.write_results(settings, process, ready, reporter, outer.position)
         with process.watch.waiting():
             traced.barrier()  # nobody leaves before the chief has written everything
 
 
 def _prepare(
-    given: settings.Settings, process: run.Process, strategy: Any, own: tuple[int, ...]
+    settings: settings.Settings,
+    process: run.Process,
+    strategy: Any,
+    local_ranks: tuple[int, ...],
 ) -> tuple[setup.Ready, steps.Steps]:
-    size, ranks = given.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-    division = feed.Division(batch_size=size, ranks=ranks, own=own)
+    size, ranks = settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
+    division = feed.Division(batch_size=size, ranks=ranks, local_ranks=local_ranks)
     ready = setup.prepare(
-        given,
+        settings,
         process.module,
         shape.Mesh(),
         [""],
@@ -79,7 +82,7 @@ def _prepare(
 
 
 def _train(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: run.Process,
     ready: setup.Ready,
     traced: steps.Steps,
@@ -90,7 +93,7 @@ def _train(
     if ready.evaluation is not None:
         evaluator = evaluation.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
     step = traced.train(ready.training.spec)
-    made = engine.Synchronous(
+    synchronous = engine.Synchronous(
         ready.replicas,
         step,
         evaluator,
@@ -98,24 +101,24 @@ def _train(
         traced.report,
         barrier=traced.barrier,
     )
-    outer = run.loop(given, process, ready, reporter, made)
-    if given.cluster.is_chief:
-        _announce(given, process, ready, strategy, outer.total_steps)
+    outer = run.loop(settings, process, ready, reporter, synchronous)
+    if settings.cluster.is_chief:
+        _announce(settings, process, ready, strategy, outer.total_steps)
     process.stop.allow(termination.STEP_SECONDS)
     outer.run()
     return outer
 
 
 def _announce(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: run.Process,
     ready: setup.Ready,
     strategy: Any,
     total: int | None,
 ) -> None:
     process.out.say(
-        f"{given.job.strategy}: {type(strategy).__name__} with {strategy.num_replicas_in_sync} "
-        f"replicas in {len(given.cluster.tasks)} processes; global batch "
-        f"{given.job.trainer.global_batch_size}; {total or 'unknown'} steps"
+        f"{settings.job.strategy}: {type(strategy).__name__} with {strategy.num_replicas_in_sync} "
+        f"replicas in {len(settings.cluster.tasks)} processes; global batch "
+        f"{settings.job.trainer.global_batch_size}; {total or 'unknown'} steps"
     )
-    run.warn(given, process, ready)
+    run.warn(settings, process, ready)

@@ -7,67 +7,68 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, settings, user
 from tfparallel_trainer.distributed import tpus
-from tfparallel_trainer.mesh import cluster, meeting
+from tfparallel_trainer.mesh import cluster, rendezvous
 
 _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""
 
 
 def build(
-    given: settings.Settings,
+    settings: settings.Settings,
     module: user.Module,
     say: Callable[[str], None],
-    met: meeting.Meeting,
+    connections: rendezvous.Rendezvous,
 ) -> Any:
     """Build the strategy; it must be the first thing that TensorFlow does.
 
     Args:
-        given: what this process was started with.
+        settings: what this process was started with.
         module: the user's functions.
         say: writes a line for people.
-        met: the peers.
+        connections: the peers.
 
     Raises:
         UserCodeError: the user's function raises, is missing, or gives what cannot be used.
         BadConfigurationError: there is no TPU.
         StartTimeoutError: the TPU's hosts do not answer.
     """
-    if given.job.strategy == settings.TPU:
-        with cluster.limited(given.job.trainer.start_timeout_seconds + _TPU_START_SECONDS):
-            return tpus.connect(given, say)
+    if settings.uses_tpu:
+        with cluster.limited(settings.job.trainer.start_timeout_seconds + _TPU_START_SECONDS):
+            return tpus.connect(settings, say)
     if not module.builds_strategy:
         raise errors.UserCodeError(
             f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
             "return a tf.distribute.Strategy."
         )
-    with cluster.limited(), met.guarded():
-        found = module.build_strategy()
-    check_kind(found, module)
-    return found
+    with cluster.limited(), connections.guarded():
+        strategy = module.build_strategy()
+    check_kind(strategy, module)
+    return strategy
 
 
-def check_places(given: settings.Settings, strategy: Any, own: tuple[int, ...]) -> None:
+def check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[int, ...]) -> None:
     """See that the strategy has joined all processes of the job, and that the batch suffices.
 
     Args:
-        given: what this process was started with.
+        settings: what this process was started with.
         strategy: the strategy.
-        own: which of its replicas are those of this process.
+        local_ranks: which of its replicas are those of this process.
 
     Raises:
         BadConfigurationError: a process would train alone, or a replica without examples.
     """
-    processes, replicas = len(given.cluster.tasks), strategy.num_replicas_in_sync
+    processes, replicas = len(settings.cluster.tasks), strategy.num_replicas_in_sync
     kind = type(strategy).__name__
-    first = given.cluster.me * len(own)
-    if own != tuple(range(first, first + len(own))) or replicas != processes * len(own):
+    count = len(local_ranks)
+    first = settings.cluster.me * count
+    if local_ranks != tuple(range(first, first + count)) or replicas != processes * count:
         raise errors.BadConfigurationError(
-            f"{given.cluster.task.name} has {len(own)} of the {replicas} replicas of {kind}, and "
-            f"the job has {processes} processes: let build_strategy return a strategy that joins "
-            "them in the order of TF_CONFIG, each with as many replicas, such as "
+            f"{settings.cluster.task.name} has {count} of the {replicas} replicas of "
+            f"{kind}, and the job has {processes} processes: let build_strategy return a strategy "
+            "that joins them in the order of TF_CONFIG, each with as many replicas, such as "
             "tf.distribute.MultiWorkerMirroredStrategy; or use one process."
         )
-    size = given.job.trainer.global_batch_size
+    size = settings.job.trainer.global_batch_size
     if size < replicas:
         raise errors.BadConfigurationError(
             f"trainer.globalBatchSize is {size}, less than the {replicas} replicas of {kind} that "
@@ -100,18 +101,18 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_kind(found: Any, module: user.Module) -> None:
+def check_kind(strategy: Any, module: user.Module) -> None:
     """See that what build_strategy returns trains all replicas together.
 
     Raises:
         UserCodeError: it does not.
     """
-    kind = type(found).__name__
-    if not isinstance(found, tf.distribute.Strategy):
+    kind = type(strategy).__name__
+    if not isinstance(strategy, tf.distribute.Strategy):
         raise errors.UserCodeError(
             f"{module.path}: build_strategy returns {kind}: let it return a tf.distribute.Strategy."
         )
-    if isinstance(found, tf.distribute.ParameterServerStrategy):
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise errors.UserCodeError(
             f"{module.path}: build_strategy returns {kind}, whose workers do not wait for each "
             "other: set strategy to ParameterServer, which trains so, and remove build_strategy."

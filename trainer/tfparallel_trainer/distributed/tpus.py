@@ -11,7 +11,7 @@ from tfparallel_trainer.distributed import tpu_name
 from tfparallel_trainer.mesh import cluster, tasks
 
 
-def connect(given: settings.Settings, say: Callable[[str], None]) -> Any:
+def connect(settings: settings.Settings, say: Callable[[str], None]) -> Any:
     """Initialise the TPU that the environment names, and give the strategy that uses all of it.
 
     Raises:
@@ -23,7 +23,7 @@ def connect(given: settings.Settings, say: Callable[[str], None]) -> Any:
         tasks.Task("tpu", index, address) for index, address in enumerate(tpu_name.addresses(name))
     ]
     # TensorFlow waits for them for ever, without a word.
-    cluster.reach(given.cluster, hosts, given.job.trainer.start_timeout_seconds, say)
+    cluster.reach(settings.cluster, hosts, settings.job.trainer.start_timeout_seconds, say)
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != tpu_name.LOCAL:
@@ -31,9 +31,9 @@ def connect(given: settings.Settings, say: Callable[[str], None]) -> Any:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, OSError, ValueError, RuntimeError, ImportError) as error:
-        told = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise errors.BadConfigurationError(
             f"strategy is 'TPU', and TensorFlow cannot use the TPU {name!r} "
-            f"({type(error).__name__}: {told}). See that the name is right and that this image's "
+            f"({type(error).__name__}: {reason}). See that the name is right and that this image's "
             "TensorFlow is one for TPUs (tensorflow-tpu)."
         ) from error

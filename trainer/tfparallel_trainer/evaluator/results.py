@@ -17,33 +17,33 @@ _SILENCE_SECONDS = 60.0
 """How long an evaluator may show no sign of life before the chief no longer waits for it."""
 
 
-def read(given: settings.Settings) -> outputs.Evaluated | None:
+def read(settings: settings.Settings) -> outputs.Evaluated | None:
     """How far the evaluator of this job has come; None when it has not begun."""
     try:
-        found = outputs.Evaluated.model_validate_json(given.results.read(outputs.EVALUATION))
+        evaluated = outputs.Evaluated.model_validate_json(settings.results.read(outputs.EVALUATION))
     except (OSError, pydantic.ValidationError):
         return None
-    same = (found.job_digest, found.job_uid) == (given.digest, given.job_uid)
-    return found if same else None
+    same = (evaluated.job_digest, evaluated.job_uid) == (settings.digest, settings.job_uid)
+    return evaluated if same else None
 
 
-def metrics(given: settings.Settings) -> dict[str, float]:
+def metrics(settings: settings.Settings) -> dict[str, float]:
     """The latest metrics of the job's evaluator with val_ before their names."""
-    found = read(given) if given.job.evaluator else None
-    if found is None:
+    evaluated = read(settings) if settings.job.evaluator else None
+    if evaluated is None:
         return {}
-    return {f"val_{name}": float(value) for name, value in found.metrics.items()}
+    return {f"val_{name}": float(value) for name, value in evaluated.metrics.items()}
 
 
-def owed(given: settings.Settings) -> bool:
+def owed(settings: settings.Settings) -> bool:
     """Whether this process is an evaluator that has not evaluated the last step of training."""
-    ended, found = preflight.end_of(given), read(given)
-    return given.evaluates and (ended is None or found is None or found.step != ended.steps)
+    ended, latest = preflight.end_of(settings), read(settings)
+    return settings.evaluates and (ended is None or latest is None or latest.step != ended.steps)
 
 
 def wait_for(
     step: int,
-    given: settings.Settings,
+    settings: settings.Settings,
     say: Callable[[str], None],
     moved: Callable[[str], None],
 ) -> None:
@@ -51,20 +51,20 @@ def wait_for(
 
     Args:
         step: the last step of training.
-        given: the settings of the chief.
+        settings: the settings of the chief.
         say: writes a line for people.
         moved: hears of each look, because a disk may not answer.
     """
-    limit = given.job.trainer.start_timeout_seconds
+    limit = settings.job.trainer.start_timeout_seconds
     began = changed = time.monotonic()
-    before = read(given)
+    before = read(settings)
     if before is None or before.step != step:
         say(f"waiting for the evaluator to evaluate step {step}")
-    while (found := read(given)) is None or found.step != step:
+    while (evaluated := read(settings)) is None or evaluated.step != step:
         moved("a look for the evaluator's results")
         now = time.monotonic()
-        if found != before:
-            before, changed = found, now
+        if evaluated != before:
+            before, changed = evaluated, now
         if now - changed > _SILENCE_SECONDS or now - began > limit:
             say(
                 f"warning: the evaluator has not evaluated step {step} in {now - began:.0f} s, and "

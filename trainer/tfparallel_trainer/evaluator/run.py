@@ -12,7 +12,7 @@ from tfparallel_trainer import errors, preflight, run, settings, user
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.evaluator import board
+from tfparallel_trainer.evaluator import status
 from tfparallel_trainer.logs import console, records
 from tfparallel_trainer.mesh import devices, shape
 from tfparallel_trainer.step import evaluate, replica
@@ -21,32 +21,32 @@ from tfparallel_trainer.storage import directory, mirror
 _LOOK_EVERY_SECONDS = 1.0
 
 
-def until_done(given: settings.Settings, process: run.Process) -> None:
+def until_done(settings: settings.Settings, process: run.Process) -> None:
     """Evaluate beside training, to its end.
 
     Raises:
         TrainerError: nothing can be evaluated; training is not touched by it.
     """
     devices.prepare(1, alone=True)
-    told = board.Board(given)
-    copies = mirror.of(given.output_dir, given.results)
-    written = records.Records(given.output_dir, copies, outputs.EVALUATION_LOG)
+    evaluator_status = status.Status(settings)
+    copies = mirror.of(settings.output_dir, settings.results)
+    written = records.Records(settings.output_dir, copies, outputs.EVALUATION_LOG)
     with contextlib.closing(written):
-        made = Evaluator(given, process, told, written)
-        process.out.say(f"evaluates the checkpoints of {given.checkpoints}")
-        while made.look():
+        evaluator = Evaluator(settings, process, evaluator_status, written)
+        process.out.say(f"evaluates the checkpoints of {settings.checkpoints}")
+        while evaluator.look():
             with process.watch.waiting("the wait for a checkpoint"):
                 time.sleep(_LOOK_EVERY_SECONDS)
-    process.out.say(f"training is done, and step {made.evaluated} was evaluated last")
+    process.out.say(f"training is done, and step {evaluator.evaluated} was evaluated last")
 
 
-def check(given: settings.Settings, module: user.Module) -> None:
+def check(settings: settings.Settings, module: user.Module) -> None:
     """Refuse a job with an evaluator and without anything to evaluate.
 
     Raises:
         UserCodeError: the module brings no data.
     """
-    if given.job.evaluator and not module.evaluates:
+    if settings.job.evaluator and not module.evaluates:
         raise errors.UserCodeError(
             f"{module.path} has no evaluation_data, and the job has an evaluator: define it, or "
             "remove the evaluator."
@@ -58,9 +58,9 @@ class Evaluator:
 
     def __init__(
         self,
-        given: settings.Settings,
+        settings: settings.Settings,
         process: run.Process,
-        told: board.Board,
+        status: status.Status,
         written: records.Records,
     ) -> None:
         """Build the model on this process's first device, from the examples to evaluate on.
@@ -68,25 +68,25 @@ class Evaluator:
         Raises:
             UserCodeError: the module's functions raise, or give what cannot be evaluated.
         """
-        self._given = given
+        self._settings = settings
         self._out = process.out
-        self._board = told
+        self._status = status
         self._records = written
         self._watch = process.watch
-        self._folder = given.checkpoints
+        self._folder = settings.checkpoints
         self._skipped: set[tuple[str, str]] = set()
-        self._examples = source.evaluation(process.module, _request(given))
-        sample, seed = self._examples.sample(), given.job.trainer.seed
-        own = replica.build(process.module, shape.Mesh(), 0, "", seed, sample)
-        self._variables = keys.of(own.model, own.optimizer)
+        self._examples = source.evaluation(process.module, _request(settings))
+        sample, seed = self._examples.sample(), settings.job.trainer.seed
+        model_replica = replica.build(process.module, shape.Mesh(), 0, "", seed, sample)
+        self._variables = keys.of(model_replica.model, model_replica.optimizer)
         self._wholes = shard.undivided(self._variables).wholes
-        self._evaluation = evaluate.Evaluation(process.module, [own], self._examples.spec)
+        self._evaluation = evaluate.Evaluation(process.module, [model_replica], self._examples.spec)
         self.evaluated = 0
         """The step of the checkpoint that was evaluated last."""
 
     def look(self) -> bool:
         """Evaluate the newest checkpoint if it is new; gives whether there may be more."""
-        done = preflight.finished(self._given)  # before looking: the newest is then the last
+        done = preflight.finished(self._settings)  # before looking: the newest is then the last
         self._watch.moved("a look for checkpoints")
         for folder in reversed(self._new()):
             at = self._load(folder)
@@ -98,10 +98,10 @@ class Evaluator:
     def _new(self) -> list[directory.Directory]:
         """Checkpoints that are newer than the last one, the oldest first."""
         try:
-            found = store.checkpoints(self._folder)
+            checkpoints = store.checkpoints(self._folder)
         except OSError:  # training has not begun, or the disk does not answer for a moment
             return []
-        return [folder for folder in found if store.step_of(folder) > self.evaluated]
+        return [folder for folder in checkpoints if store.step_of(folder) > self.evaluated]
 
     def _load(self, folder: directory.Directory) -> files.Position | None:
         """Give the model a checkpoint's weights; None when it is not whole, or gone."""
@@ -127,7 +127,7 @@ class Evaluator:
         seconds = round(time.monotonic() - began, 3)
         self._records.metrics("evaluation", at.step, values, epoch=at.epoch, seconds=seconds)
         self._records.flush()
-        self._board.post(at.step, values)
+        self._status.publish(at.step, values)
         self._out.say(f"step {at.step}  evaluation  {console.metrics(values)}  in {seconds:.1f} s")
         self.evaluated = at.step
 
@@ -138,15 +138,15 @@ class Evaluator:
 
     def _moved(self, what: str) -> None:
         self._watch.moved(what)
-        self._board.work()
+        self._status.beat()
 
 
-def _request(given: settings.Settings) -> source.Request:
-    size = given.job.trainer.global_batch_size
+def _request(settings: settings.Settings) -> source.Request:
+    size = settings.job.trainer.global_batch_size
     return source.Request(
-        seed=given.job.trainer.seed,
-        source_dir=given.source_dir,
-        output_dir=given.output_dir,
-        division=feed.Division(batch_size=size, ranks=1, own=(0,)),
+        seed=settings.job.trainer.seed,
+        source_dir=settings.source_dir,
+        output_dir=settings.output_dir,
+        division=feed.Division(batch_size=size, ranks=1, local_ranks=(0,)),
         endless_allowed=False,
     )

@@ -31,17 +31,17 @@ def examples(x: Any, y: Any, sample_weight: Any, what: str) -> Any:
     """
     if y is None:
         raise errors.UserCodeError(f"{what} has no targets: give y, one row for each example.")
-    given = tuple(nest.convert(_array, part) for part in (x, y, sample_weight))
-    return arrays.checked(given, what)
+    data = tuple(nest.convert(_array, part) for part in (x, y, sample_weight))
+    return arrays.checked(data, what)
 
 
-def weighted(given: Any, class_weight: Mapping[int, float]) -> Any:
+def weighted(data: Any, class_weight: Mapping[int, float]) -> Any:
     """Give each example the weight of its class.
 
     Raises:
         UserCodeError: there are weights of examples too, or several outputs.
     """
-    x, y, sample_weight = given
+    x, y, sample_weight = data
     if sample_weight is not None:
         raise errors.UserCodeError(
             "class_weight and sample_weight are both given: multiply them into sample_weight."
@@ -60,18 +60,18 @@ def weights_of(y: Any, class_weight: Mapping[int, float]) -> npt.NDArray[Any]:
     if classes.ndim > 1:
         one_hot = classes.shape[-1] != 1
         classes = np.argmax(classes, -1) if one_hot else np.squeeze(classes, -1)
-    found, places = np.unique(np.round(classes).astype(np.int64), return_inverse=True)
-    weights = [class_weight.get(int(number), 1.0) for number in found]
+    labels, places = np.unique(np.round(classes).astype(np.int64), return_inverse=True)
+    weights = [class_weight.get(int(number), 1.0) for number in labels]
     return np.asarray(weights, keras.config.floatx())[places.reshape(classes.shape)]
 
 
-def split(given: Any, share: float) -> tuple[Any, Any]:
+def split(data: Any, share: float) -> tuple[Any, Any]:
     """Divide examples into those to train on and the last ones, to validate on.
 
     Raises:
         UserCodeError: a part would be empty.
     """
-    length = len(nest.leaves(given)[0])
+    length = len(nest.leaves(data)[0])
     at = math.floor(length * (1.0 - share))
     if not 0 < at < length:
         raise errors.UserCodeError(
@@ -79,8 +79,8 @@ def split(given: Any, share: float) -> tuple[Any, Any]:
             "a number between 0 and 1 that fits, or more examples."
         )
     return (
-        nest.convert(lambda array: array[:at], given),
-        nest.convert(lambda array: array[at:], given),
+        nest.convert(lambda array: array[:at], data),
+        nest.convert(lambda array: array[at:], data),
     )
 
 
@@ -88,21 +88,21 @@ class Training:
     """The examples to train on; a `feed.Source`.
 
     Args:
-        given: what `examples` gave.
+        data: what `examples` gave.
         seed: shuffles them for each pass; None keeps their order.
         steps: batches in an epoch; None: all that there are.
         first_epoch: the number of the first epoch.
     """
 
-    def __init__(self, given: Any, seed: int | None, steps: int | None, first_epoch: int) -> None:
-        self._given = given
+    def __init__(self, data: Any, seed: int | None, steps: int | None, first_epoch: int) -> None:
+        self._data = data
         self._seed = seed
         self._steps = steps
         self._first = first_epoch
 
     def divided(self, division: feed.Division) -> feed.Feed:
         """Cut batches in this way."""
-        whole = arrays.ArrayFeed(self._given, division, self._seed)
+        whole = arrays.ArrayFeed(self._data, division, self._seed)
         if self._steps is None:
             return whole
         return Windows(whole, division.batch_size, self._steps, self._first)
@@ -112,24 +112,24 @@ class Validation:
     """The examples to validate on, in their own order; a `feed.Source`.
 
     Args:
-        given: what `examples` gave.
+        data: what `examples` gave.
         batch_size: examples in a batch; it changes no result.
         steps: how many batches are used; None: all.
     """
 
-    def __init__(self, given: Any, batch_size: int, steps: int | None) -> None:
-        self._given = given
+    def __init__(self, data: Any, batch_size: int, steps: int | None) -> None:
+        self._data = data
         self._batch_size = batch_size
         self._steps = steps
 
     def divided(self, division: feed.Division) -> feed.Feed:
         """Cut batches for the same ranks."""
-        used = self._given
+        used = self._data
         if self._steps is not None:
             kept = self._steps * self._batch_size
             used = nest.convert(lambda array: array[:kept], used)
-        own = feed.Division(self._batch_size, division.ranks, division.own)
-        return arrays.ArrayFeed(used, own, None)
+        batch_division = feed.Division(self._batch_size, division.ranks, division.local_ranks)
+        return arrays.ArrayFeed(used, batch_division, None)
 
 
 class Windows:

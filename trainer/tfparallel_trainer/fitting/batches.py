@@ -39,27 +39,27 @@ class Batches:
     """Whether a pass is known not to end."""
 
 
-def opened(given: Any, name: str, shuffle_seed: int | None) -> Batches | None:
+def opened(data: Any, name: str, shuffle_seed: int | None) -> Batches | None:
     """Look at what was given as x; None when it is no batches.
 
     Args:
-        given: the argument.
+        data: the argument.
         name: its name.
         shuffle_seed: shuffles the batches of a PyDataset for each pass; None keeps their order.
     """
-    if isinstance(given, tf.data.Dataset):
-        return _of_data_set(given, name)
-    if isinstance(given, keras.utils.PyDataset):
-        return _of_py_dataset(given, name, shuffle_seed)
-    if isinstance(given, Iterator):
-        return Batches(name, lambda _: given, lambda _: None, None, None, once=True)
+    if isinstance(data, tf.data.Dataset):
+        return _of_data_set(data, name)
+    if isinstance(data, keras.utils.PyDataset):
+        return _of_py_dataset(data, name, shuffle_seed)
+    if isinstance(data, Iterator):
+        return Batches(name, lambda _: data, lambda _: None, None, None, once=True)
     return None
 
 
-def _of_data_set(given: tf.data.Dataset, name: str) -> Batches:
+def _of_data_set(data_set: tf.data.Dataset, name: str) -> Batches:
     options = tf.data.Options()
     options.deterministic = True
-    data = given.with_options(options)
+    data = data_set.with_options(options)
     cardinality = int(data.cardinality().numpy())
     return Batches(
         name,
@@ -71,8 +71,8 @@ def _of_data_set(given: tf.data.Dataset, name: str) -> Batches:
     )
 
 
-def _of_py_dataset(given: Any, name: str, seed: int | None) -> Batches:
-    count = given.num_batches
+def _of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
+    count = py_dataset.num_batches
 
     def begin(number: int) -> Iterator[Any]:
         numbers: Iterable[int] = itertools.count()
@@ -80,15 +80,15 @@ def _of_py_dataset(given: Any, name: str, seed: int | None) -> Batches:
             numbers = range(count)
             if seed is not None:
                 numbers = order.shuffled(range(count), count, seed, number).tolist()
-        given.on_epoch_begin()
+        py_dataset.on_epoch_begin()
         for place in numbers:
-            yield given[place]
-        given.on_epoch_end()
+            yield py_dataset[place]
+        py_dataset.on_epoch_end()
 
     def skip(begun: Iterator[Any] | None) -> None:
         if begun is None:
-            given.on_epoch_begin()
-        given.on_epoch_end()
+            py_dataset.on_epoch_begin()
+        py_dataset.on_epoch_end()
 
     return Batches(name, begin, skip, count, None, endless=count is None)
 
@@ -97,11 +97,11 @@ class Source:
     """Batches as a `feed.Source`.
 
     Args:
-        given: where they come from.
+        batches: where they come from.
         steps: how many make an epoch; None: a pass.
         class_weight: gives each example the weight of its class.
         first_epoch: the number of the first epoch.
-        anew: whether each epoch begins a new pass, also with `steps`.
+        restarts: whether each epoch begins a new pass, also with `steps`.
 
     Raises:
         UserCodeError: the first batch is not what fit takes.
@@ -109,32 +109,32 @@ class Source:
 
     def __init__(
         self,
-        given: Batches,
+        batches: Batches,
         steps: int | None,
         class_weight: Mapping[int, float] | None,
         *,
         first_epoch: int = 0,
-        anew: bool = False,
+        restarts: bool = False,
     ) -> None:
-        if given.endless and steps is None:
-            wanted = "validation_steps" if anew else "steps_per_epoch"
-            raise errors.UserCodeError(f"{given.name} never ends: give {wanted}.")
-        self._given = given
+        if batches.endless and steps is None:
+            argument = "validation_steps" if restarts else "steps_per_epoch"
+            raise errors.UserCodeError(f"{batches.name} never ends: give {argument}.")
+        self._batches = batches
         self._steps = steps
         self._class_weight = class_weight
-        self._anew = anew
+        self._restarts = restarts
         self._pass: Iterator[Any] | None = None
         self._taken = 0
         self._coming = first_epoch
-        begun = given.begin(first_epoch)
+        begun = batches.begin(first_epoch)
         first = next(begun, None)
         if first is None:
-            raise errors.UserCodeError(f"{given.name} gives no batches: let it give some.")
+            raise errors.UserCodeError(f"{batches.name} gives no batches: let it give some.")
         read = [first]
-        if given.spec is None and given.count != 1:  # as in Keras, which sees from two what changes
+        if batches.spec is None and batches.count != 1:  # Keras sees from two what changes
             read += itertools.islice(begun, 1)
         self._begun: Iterator[Any] | None = None
-        if given.once or not anew:  # two passes at a time could change each other's order
+        if batches.once or not restarts:  # two passes at a time could change each other's order
             self._begun = itertools.chain(read, begun)
         self._first = self._triple(first)
         self._spec = self._described([self._triple(batch) for batch in read])
@@ -147,18 +147,18 @@ class Source:
     @property
     def steps(self) -> int | None:
         """Batches in an epoch, where that is known."""
-        count = self._given.count
+        count = self._batches.count
         return count if self._steps is None else min(self._steps, count or self._steps)
 
     @property
     def digest(self) -> int:
         """A number that the first batch has."""
         leaves = (np.asarray(leaf) for leaf in nest.leaves(self._first))
-        found = 0
+        checksum = 0
         for leaf in leaves:
             content = leaf.astype("S") if leaf.dtype == object else leaf
-            found = zlib.crc32(np.ascontiguousarray(content).tobytes(), found)
-        return found
+            checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
+        return checksum
 
     def divided(self, division: feed.Division) -> feed.Feed:
         """Cut each batch over the ranks."""
@@ -178,7 +178,7 @@ class Source:
 
         After a restart those of earlier epochs are left out, as if they had been trained on.
         """
-        if not self._anew:
+        if not self._restarts:
             self._leave_out(number - self._coming)
             self._coming = number + 1
         return (self._fitting(self._triple(batch)) for batch in self._epoch(number))
@@ -193,17 +193,17 @@ class Source:
             if batch is None:
                 break
             yield batch
-        if self._anew or self._taken == self._given.count:
+        if self._restarts or self._taken == self._batches.count:
             self._end_pass()
 
     @property
     def _makes_passes(self) -> bool:
         """Whether each epoch is a pass."""
-        return self._steps is None and not self._given.once
+        return self._steps is None and not self._batches.once
 
     def _leave_out(self, epochs: int) -> None:
         """Let the next epoch be that after so many others."""
-        count = self._given.count
+        count = self._batches.count
         if self._makes_passes:
             for _ in range(epochs):
                 self._skip()
@@ -220,11 +220,11 @@ class Source:
 
     def _begin(self, number: int) -> Iterator[Any]:
         begun, self._begun = self._begun, None
-        return self._given.begin(number) if begun is None else begun
+        return self._batches.begin(number) if begun is None else begun
 
     def _skip(self) -> None:
         begun, self._begun = self._begun, None
-        self._given.skip(begun)
+        self._batches.skip(begun)
 
     def _next(self, number: int) -> Any:
         """The next batch of the pass that goes on, or of a new one; None where a pass ends."""
@@ -234,7 +234,7 @@ class Source:
         if batch is None:
             if self._taken == 0:
                 raise errors.UserCodeError(
-                    f"{self._given.name} has no more batches for epoch {number}: give "
+                    f"{self._batches.name} has no more batches for epoch {number}: give "
                     "steps_per_epoch and enough batches, or a keras.utils.PyDataset."
                 )
             self._end_pass()
@@ -244,17 +244,17 @@ class Source:
 
     def _end_pass(self) -> None:
         self._taken = 0
-        if self._pass is not None and not self._given.once:
+        if self._pass is not None and not self._batches.once:
             next(self._pass, None)  # a PyDataset is told of the end
             self._pass = None
 
     def _described(self, read: Sequence[Any]) -> Any:
         """The structure of the batches, of which these have been read."""
-        if self._given.spec is None:
+        if self._batches.spec is None:
             columns = zip(*(self._leaves_like(batch, self._first) for batch in read), strict=True)
             return nest.packed(self._first, [_spec_of(column) for column in columns])
         weight = None if self._first[2] is None else _spec_of([self._first[2]])
-        triple = (*self._given.spec[:2], weight)
+        triple = (*self._batches.spec[:2], weight)
         return nest.convert(lambda one: tf.TensorSpec((None, *one.shape[1:]), one.dtype), triple)
 
     def _fitting(self, batch: Any) -> Any:
@@ -266,7 +266,7 @@ class Source:
         leaves = self._leaves_like(batch, self._spec)
         specs = nest.leaves(self._spec)
         pairs = zip(leaves, specs, strict=True)
-        return nest.packed(batch, [_cast(self._given.name, *pair) for pair in pairs])
+        return nest.packed(batch, [_cast(self._batches.name, *pair) for pair in pairs])
 
     def _leaves_like(self, batch: Any, other: Any) -> list[Any]:
         """The arrays of a batch.
@@ -277,14 +277,14 @@ class Source:
         leaves, expected = nest.leaves(batch), len(nest.leaves(other))
         if len(leaves) != expected:
             raise errors.UserCodeError(
-                f"{self._given.name} gives a batch of {len(leaves)} arrays, and the first one has "
-                f"{expected}: let all be (x, y), or all (x, y, sample_weight), with as many inputs "
-                "and targets."
+                f"{self._batches.name} gives a batch of {len(leaves)} arrays, and the first one "
+                f"has {expected}: let all be (x, y), or all (x, y, sample_weight), with as many "
+                "inputs and targets."
             )
         return leaves
 
     def _triple(self, batch: Any) -> Any:
-        name = self._given.name
+        name = self._batches.name
         if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
             raise errors.UserCodeError(
                 f"{name} gives batches of {type(batch).__name__}: let each be (x, y) or "
@@ -334,8 +334,8 @@ class _Feed:
             if passed <= start:
                 continue
             parts = order.split(count, self._division.ranks)
-            own = [_slice(whole, parts[rank]) for rank in self._division.own]
-            yield feed.Batch(examples=count, parts=own)
+            local_parts = [_slice(whole, parts[rank]) for rank in self._division.local_ranks]
+            yield feed.Batch(examples=count, parts=local_parts)
 
 
 def _count(whole: Any) -> int:

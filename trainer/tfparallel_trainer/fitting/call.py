@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel_trainer.fitting import apart, arguments, session, signals, surroundings
+from tfparallel_trainer.fitting import arguments, refusal, session, signals, surroundings
 from tfparallel_trainer.logs import console
 from tfparallel_trainer.mesh import tasks
 
@@ -23,13 +23,13 @@ def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
     """
     if surroundings.in_job():
         signals.exit_by_contract()
-    given = surroundings.described()
-    if given.alone:
+    cluster = surroundings.described()
+    if cluster.alone:
         return
-    apart.refuse()
-    if given.of(tasks.SERVER):
+    refusal.refuse()
+    if cluster.of(tasks.SERVER):
         return
-    surroundings.join(given, start_timeout_seconds, console.Console(given.task.name).say)
+    surroundings.join(cluster, start_timeout_seconds, console.Console(cluster.task.name).say)
 
 
 def fit(

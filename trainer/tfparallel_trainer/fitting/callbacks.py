@@ -55,16 +55,16 @@ class Plan:
     validation_freq: int | Sequence[int] = 1
 
 
-def checked(given: Any, strategy: str) -> list[Any]:
+def checked(callbacks: Any, strategy: str) -> list[Any]:
     """The callbacks of a list, one after the other.
 
     Raises:
         UserCodeError: one is no callback, or is refused under this strategy.
     """
-    if isinstance(given, keras.callbacks.CallbackList):
-        given = given.callbacks
-    found = keras.tree.flatten(given) if given else []
-    for callback in found:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = callbacks.callbacks
+    flat_callbacks = keras.tree.flatten(callbacks) if callbacks else []
+    for callback in flat_callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             raise errors.UserCodeError(
                 f"callbacks holds {callback!r}: give objects of keras.callbacks.Callback."
@@ -75,56 +75,56 @@ def checked(given: Any, strategy: str) -> list[Any]:
                 raise errors.UserCodeError(
                     f"The callback {row.name} cannot be honoured with {strategy}: {row.note}."
                 )
-    return found
+    return flat_callbacks
 
 
 def of_module(
-    given: settings.Settings,
+    settings: settings.Settings,
     module: user.Module,
     ready: setup.Ready,
-    made: Callable[[Sequence[Any]], reach.Reach] | None = None,
+    build_reach: Callable[[Sequence[Any]], reach.Reach] | None = None,
 ) -> observer.Observer:
     """Those that a job's module brings.
 
     Args:
-        given: what this process was started with.
+        settings: what this process was started with.
         module: the user's functions.
         ready: what the run has prepared.
-        made: gives how far these callbacks reach; absent: over replicas of the whole model.
+        build_reach: gives how far these callbacks reach; absent: over replicas of the whole model.
 
     Raises:
         UserCodeError: one cannot be honoured.
     """
-    if not module.looks_on:
-        return observer.Nobody()
-    if given.under_strategy:
+    if not module.has_callbacks:
+        return observer.NullObserver()
+    if settings.under_strategy:
         raise errors.UserCodeError(
-            f"{module.path}: callbacks is defined, and strategy {given.job.strategy} has none: "
+            f"{module.path}: callbacks is defined, and strategy {settings.job.strategy} has none: "
             "remove the function, or use Mirrored, MultiWorkerMirrored, ModelSplit or "
             "ParameterServer."
         )
-    spec = given.job.trainer
+    spec = settings.job.trainer
     context = user.Context(
         seed=spec.seed,
         epoch=ready.start.epoch,
         global_batch_size=spec.global_batch_size,
-        source_dir=given.source_dir,
-        output_dir=given.output_dir,
+        source_dir=settings.source_dir,
+        output_dir=settings.output_dir,
     )
-    found = checked(module.callbacks(context), given.job.strategy)
-    if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in found):
+    callbacks = checked(module.callbacks(context), settings.job.strategy)
+    if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
         raise errors.UserCodeError(
             f"{module.path}: callbacks gives SwapEMAWeights, and averages of the weights are what "
             "is evaluated and exported in any case: remove it."
         )
     length = ready.training.examples
     plan = Plan(
-        callbacks=found,
+        callbacks=callbacks,
         epochs=spec.epochs,
         steps=None if length is None else order.steps(length, spec.global_batch_size),
         validates=ready.evaluation is not None,
     )
-    over = reach.Whole(ready.replicas) if made is None else made(found)
+    over = reach.Whole(ready.replicas) if build_reach is None else build_reach(callbacks)
     return Callbacks(plan, over, lambda: over.model)
 
 
@@ -144,7 +144,7 @@ class Callbacks:
         self._reach = over
         self._model = over.model
         self._seen = _Seen()
-        self._told = self._listed()
+        self._listeners = self._listed()
         self._trained = False
         self.stop = False
         self.each_batch = False
@@ -156,22 +156,22 @@ class Callbacks:
         chief = self._reach.leads
         self._bar = bar.Bar(plan.verbose if chief else 0, plan.epochs, plan.steps)
         self.history = keras.callbacks.History()
-        own = [self.history, self._seen]
-        for callback in own:
+        history_callbacks = [self.history, self._seen]
+        for callback in history_callbacks:
             callback.set_model(self._model)
         others = list(plan.callbacks) if chief else []
         for callback in others:
             callback.set_model(self._reach.shown_to(callback))
-        told = [*others, *own]
-        for callback in told:
+        listeners = [*others, *history_callbacks]
+        for callback in listeners:
             callback.set_params(
                 {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
             )
         self._model.history = self.history
-        return told
+        return listeners
 
     def _tell(self, moment: str, *facts: Any) -> None:
-        for callback in self._told:
+        for callback in self._listeners:
             getattr(callback, moment)(*facts)
 
     def evaluates_after(self, epoch: int) -> bool:
@@ -186,15 +186,15 @@ class Callbacks:
     def training_begins(self) -> None:
         """Tell them; a process whose script has other callbacks goes by those of the chief."""
         self._model.stop_training = False
-        found = self._plan.callbacks
+        callbacks = self._plan.callbacks
         chiefs = self._act(
             "on_train_begin",
             decisive=[
-                one for one in _MOMENTS if any(_decides(callback, one) for callback in found)
+                one for one in _MOMENTS if any(_decides(callback, one) for callback in callbacks)
             ],
-            each_batch=any(_takes(callback, one) for callback in found for one in _OF_BATCHES),
+            each_batch=any(_takes(callback, one) for callback in callbacks for one in _OF_BATCHES),
             takes_non_finite=any(
-                isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in found
+                isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in callbacks
             ),
         )
         self._decisive = frozenset(chiefs["decisive"])
@@ -244,9 +244,9 @@ class Callbacks:
         """Let the weights be what Keras' fit leaves, and tell them."""
         self._reach.finish(trained=self._trained)
         self._pass("on_train_end", self._seen.logs)
-        own = self._hand_back()
-        self.history.set_model(own)
-        own.history = self.history
+        model = self._hand_back()
+        self.history.set_model(model)
+        model.history = self.history
 
     def _pass(self, moment: str, *facts: Any) -> None:
         """Tell them of a moment at which most of them decide nothing."""

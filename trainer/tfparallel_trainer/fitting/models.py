@@ -14,14 +14,15 @@ class Models:
     """Gives the engine a model for each device, and the caller one with the trained weights.
 
     Args:
-        given: a compiled model, or a function that returns one.
+        model_or_function: a compiled model, or a function that returns one.
         remote: whether what is trained lives on servers, which end with training.
     """
 
-    def __init__(self, given: Any, *, remote: bool) -> None:
-        self._given = given
+    def __init__(self, model_or_function: Any, *, remote: bool) -> None:
+        self._model_or_function = model_or_function
         self._remote = remote
-        self._by_function = callable(given) and not isinstance(given, keras.Model)
+        is_model = isinstance(model_or_function, keras.Model)
+        self._by_function = callable(model_or_function) and not is_model
         self._trained: Any = None
 
     def build(self) -> Any:
@@ -29,9 +30,9 @@ class Models:
         if self._by_function:
             model = self._call()
         else:
-            given = self._checked(self._given, "fit was given")
-            itself = self._trained is None and not self._remote and not placed_by_strategy(given)
-            model = given if itself else twin(given)
+            model = self._checked(self._model_or_function, "fit was given")
+            if self._trained is not None or self._remote or placed_by_strategy(model):
+                model = twin(model)
         if self._trained is None:
             self._trained = model
         return model
@@ -50,15 +51,15 @@ class Models:
 
         Where the caller gave a function it is the trained model itself, unless that is lost.
         """
-        own = self._given
+        model = self._model_or_function
         if self._by_function:
-            own = self._call() if self._remote else self._trained
-        if own is not self._trained:
-            copy(self._trained, own)
-        return own
+            model = self._call() if self._remote else self._trained
+        if model is not self._trained:
+            copy(self._trained, model)
+        return model
 
     def _call(self) -> Any:
-        return self._checked(self._given(), "The function that fit was given returns")
+        return self._checked(self._model_or_function(), "The function that fit was given returns")
 
     @staticmethod
     def _checked(model: Any, how: str) -> Any:
@@ -88,13 +89,13 @@ def twin(model: Any) -> Any:
     Raises:
         UserCodeError: Keras cannot make it from the model's own description.
     """
-    made = _described(lambda: keras.models.clone_model(model), "architecture")
-    if model.built and not made.built:
-        made.build_from_config(model.get_build_config())
-    _described(lambda: made.compile_from_config(model.get_compile_config()), "compilation")
+    twin_model = _described(lambda: keras.models.clone_model(model), "architecture")
+    if model.built and not twin_model.built:
+        twin_model.build_from_config(model.get_build_config())
+    _described(lambda: twin_model.compile_from_config(model.get_compile_config()), "compilation")
     if model.built:
-        copy(model, made)
-    return made
+        copy(model, twin_model)
+    return twin_model
 
 
 def copy(source: Any, target: Any) -> None:

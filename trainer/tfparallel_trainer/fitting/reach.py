@@ -64,5 +64,5 @@ class Whole:
         """Let the first replica's statistics, and averages of the weights, be everyone's."""
         self._statistics.share()
         if trained:
-            for own in self._replicas:
-                averages.adopt(own.model)
+            for replica in self._replicas:
+                averages.adopt(replica.model)

@@ -39,8 +39,8 @@ from tfparallel_trainer.servers import serve
 class Session:
     """What a call has, from its arguments to the history."""
 
-    def __init__(self, asked: arguments.Arguments) -> None:
-        self._asked = asked
+    def __init__(self, arguments: arguments.Arguments) -> None:
+        self._arguments = arguments
         self._started = time.monotonic()
         self._in_job = surroundings.in_job()
         if self._in_job:
@@ -50,12 +50,12 @@ class Session:
         self._out = console.Console(
             "" if alone else self._cluster.task.name,
             os.environ.get(environment.FAILURE_FILE, ""),
-            quiet=asked.verbose == 0,
+            quiet=arguments.verbose == 0,
         )
         servers = bool(self._cluster.of(tasks.SERVER))
-        self._models = models.Models(asked.model, remote=servers)
-        self._callbacks = callbacks_of.checked(asked.callbacks, _strategy(self._cluster))
-        self._made: callbacks_of.Callbacks | None = None
+        self._models = models.Models(arguments.model, remote=servers)
+        self._callbacks = callbacks_of.checked(arguments.callbacks, _strategy(self._cluster))
+        self._training_callbacks: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:
         """Train; give the history.
@@ -64,19 +64,21 @@ class Session:
             TrainerError: training could not begin or ended early.
         """
         _check_surroundings()
-        data = inputs.of(self._asked)
-        with _folder(self._asked.output_dir) as folder:
-            given = self._settings(data, folder)
-            preflight.check(given)
-            _check_role(given)
-            listens = self._in_job or self._asked.output_dir is not None
-            with signals.listening(listens, self._late, given.grace_seconds) as stop:
-                self._train(given, data, stop)
-        return None if self._made is None else self._made.history
+        data = inputs.of(self._arguments)
+        with _folder(self._arguments.output_dir) as folder:
+            settings = self._settings(data, folder)
+            preflight.check(settings)
+            _check_role(settings)
+            listens = self._in_job or self._arguments.output_dir is not None
+            with signals.listening(listens, self._late, settings.grace_seconds) as stop:
+                self._train(settings, data, stop)
+        return None if self._training_callbacks is None else self._training_callbacks.history
 
     def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> settings.Settings:
         job = job_file.JobFile(
-            name="fit", strategy=_strategy(self._cluster), trainer=self._asked.spec(data.batch_size)
+            name="fit",
+            strategy=_strategy(self._cluster),
+            trainer=self._arguments.spec(data.batch_size),
         )
         return settings.Settings(
             job=job,
@@ -89,27 +91,27 @@ class Session:
             cpu_devices=settings.positive(os.environ, environment.CPU_DEVICES) or 1,
             logs_steps=False,
             progress=settings.progress_target(os.environ),
-            first_epoch=self._asked.initial_epoch,
+            first_epoch=self._arguments.initial_epoch,
             grace_seconds=settings.grace_seconds(os.environ),
         )
 
     def _train(
-        self, given: settings.Settings, data: inputs.Inputs, stop: termination.Termination
+        self, settings: settings.Settings, data: inputs.Inputs, stop: termination.Termination
     ) -> None:
         module = None
         try:
-            if given.uses_servers:
+            if settings.uses_servers:
                 surroundings.before_servers()
-            if given.uses_servers and not given.cluster.is_chief:
-                serve.until_done(given, self._out, stop)
+            if settings.uses_servers and not settings.cluster.is_chief:
+                serve.until_done(settings, self._out, stop)
                 ending.end(0)
-            with stall.watching(stall.limits(given.job.trainer), self._give_up) as watch:
+            with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
                 module = self._module(data, watch)
-                self._train_to_end(given, self._process(module, data, stop, watch))
+                self._train_to_end(settings, self._process(module, data, stop, watch))
         except errors.TrainerError:
             raise
         except Exception as error:
-            raise failures.translate(error, given.cluster.alone, module) from error
+            raise failures.translate(error, settings.cluster.alone, module) from error
 
     def _module(self, data: inputs.Inputs, watch: stall.Watch) -> user.Module:
         functions = {"build_model": self._models.build, "training_data": lambda: data.training}
@@ -117,14 +119,14 @@ class Session:
             functions["evaluation_data"] = lambda: data.validation
         return user.Module(_script(), functions, self._models.seeded, watch.moved)
 
-    def _train_to_end(self, given: settings.Settings, process: run.Process) -> None:
-        if given.uses_servers:
-            with_servers.train_to_end(given, process)
+    def _train_to_end(self, settings: settings.Settings, process: run.Process) -> None:
+        if settings.uses_servers:
+            with_servers.train_to_end(settings, process)
             return
-        limit = given.job.trainer.start_timeout_seconds
+        limit = settings.job.trainer.start_timeout_seconds
         with process.watch.waiting():
-            count = surroundings.join(given.cluster, limit, self._out.say)
-        run.train_to_end(given, dataclasses.replace(process, devices=count))
+            count = surroundings.join(settings.cluster, limit, self._out.say)
+        run.train_to_end(settings, dataclasses.replace(process, devices=count))
 
     def _process(
         self,
@@ -141,7 +143,7 @@ class Session:
             watch=watch,
             started=self._started,
             script=True,
-            logs=self._asked.output_dir is not None,
+            logs=self._arguments.output_dir is not None,
             facts=data.facts,
             observe=lambda ready: self._observer(ready, data),
         )
@@ -149,16 +151,16 @@ class Session:
     def _observer(self, ready: setup.Ready, data: inputs.Inputs) -> observer.Observer:
         plan = callbacks_of.Plan(
             callbacks=self._callbacks,
-            epochs=self._asked.epochs,
+            epochs=self._arguments.epochs,
             steps=data.steps,
-            verbose=bar.chosen(self._asked.verbose),
+            verbose=bar.chosen(self._arguments.verbose),
             validates=data.validation is not None,
-            validation_freq=self._asked.validation_freq,
+            validation_freq=self._arguments.validation_freq,
         )
-        self._made = callbacks_of.Callbacks(
+        self._training_callbacks = callbacks_of.Callbacks(
             plan, reach.Whole(ready.replicas), self._models.hand_back
         )
-        return self._made
+        return self._training_callbacks
 
     def _late(self) -> None:
         self._give_up(errors.PreemptedError("Asked to end, at a moment when no step is made."))
@@ -181,8 +183,8 @@ def _check_surroundings() -> None:
         )
 
 
-def _check_role(given: settings.Settings) -> None:
-    if given.evaluates:
+def _check_role(settings: settings.Settings) -> None:
+    if settings.evaluates:
         raise errors.BadConfigurationError(
             "TF_CONFIG starts this process as an evaluator, and fit evaluates on the replicas that "
             "train: remove the role Evaluator."
@@ -202,10 +204,10 @@ def _script() -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def _folder(given: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
+def _folder(output_dir: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
     """The folder for checkpoints and logs; without one, what nothing is written to."""
-    if given is not None:
-        yield settings.folder(given, "output_dir").resolve()
+    if output_dir is not None:
+        yield settings.folder(output_dir, "output_dir").resolve()
         return
     with tempfile.TemporaryDirectory(prefix="tfparallel-") as empty:
         yield pathlib.Path(empty)

@@ -26,10 +26,10 @@ class Untouched(termination.Termination):
 
 @contextlib.contextmanager
 def listening(
-    wanted: bool, give_up: Callable[[], None], grace_seconds: float
+    listens: bool, give_up: Callable[[], None], grace_seconds: float
 ) -> Iterator[termination.Termination]:
     """Listen to SIGTERM and SIGINT in the body where it is wanted; then leave all as it was."""
-    if not wanted:
+    if not listens:
         yield Untouched(give_up, grace_seconds)
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -68,6 +68,6 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 def _replica() -> str:
     """This process's name in logs; empty where it has no peers or TF_CONFIG is not right."""
     with contextlib.suppress(errors.BadConfigurationError):
-        found = tasks.parse(os.environ.get(environment.TF_CONFIG))
-        return "" if found.alone else found.task.name
+        cluster = tasks.parse(os.environ.get(environment.TF_CONFIG))
+        return "" if cluster.alone else cluster.task.name
     return ""

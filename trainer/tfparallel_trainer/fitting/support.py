@@ -38,10 +38,10 @@ class Row:
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """By strategy."""
-        found = (self.together, self.together, self.servers, self.divided)
+        ordered = (self.together, self.together, self.servers, self.divided)
         return {
             strategy: verdict
-            for strategy, verdict in zip(STRATEGIES, found, strict=True)
+            for strategy, verdict in zip(STRATEGIES, ordered, strict=True)
             if verdict is not None
         }
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import devices, meeting, tasks
+from tfparallel_trainer.mesh import devices, rendezvous, tasks
 from tfparallel_trainer.settings import positive
 
 
@@ -18,7 +18,7 @@ class Joined:
     """What this process has joined."""
 
     devices: int
-    held: object
+    cluster_handle: object
     """Holds TensorFlow's cluster: processes are one as long as it lives."""
 
 
@@ -37,16 +37,16 @@ def described() -> tasks.Cluster:
     Raises:
         BadConfigurationError: it is not well written, or makes this process the evaluator.
     """
-    found = tasks.parse(os.environ.get(environment.TF_CONFIG))
-    if found.task.role == tasks.EVALUATOR:
+    cluster = tasks.parse(os.environ.get(environment.TF_CONFIG))
+    if cluster.task.role == tasks.EVALUATOR:
         raise errors.BadConfigurationError(
             "TF_CONFIG starts this process as an evaluator, and fit trains: give fit "
             "validation_data, or let the evaluator run a script of its own."
         )
-    return found
+    return cluster
 
 
-def join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> int:
+def join(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> int:
     """Join the peers unless this process has; give the number of its devices.
 
     Raises:
@@ -56,10 +56,10 @@ def join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None
     if _joined:
         return _joined[0].devices
     devices.limit_threads()
-    found = _join(given, timeout_seconds, say)
-    if not given.alone:
-        _joined.append(found)
-    return found.devices
+    joined = _join(cluster, timeout_seconds, say)
+    if not cluster.alone:
+        _joined.append(joined)
+    return joined.devices
 
 
 def before_servers() -> None:
@@ -78,30 +78,30 @@ def before_servers() -> None:
         ) from error
 
 
-def _join(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> Joined:
-    wanted = positive(os.environ, environment.CPU_DEVICES) or 1
+def _join(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> Joined:
+    cpu_devices = positive(os.environ, environment.CPU_DEVICES) or 1
     try:
-        count = devices.prepare(wanted, alone=False)
+        count = devices.prepare(cpu_devices, alone=False)
     except errors.UserCodeError as error:
-        return Joined(_running(given, wanted, error), None)
-    if given.alone:
+        return Joined(_running(cluster, cpu_devices, error), None)
+    if cluster.alone:
         return Joined(count, None)
-    met = meeting.meet(given, timeout_seconds, say)
+    connections = rendezvous.meet(cluster, timeout_seconds, say)
     before = signal.getsignal(signal.SIGTERM)
-    held = meeting.join(given, met)
+    cluster_handle = rendezvous.join(cluster, connections)
     signal.signal(signal.SIGTERM, before)  # TensorFlow takes it when it starts a cluster
-    return Joined(count, held)
+    return Joined(count, cluster_handle)
 
 
-def _running(given: tasks.Cluster, wanted: int, error: errors.UserCodeError) -> int:
+def _running(cluster: tasks.Cluster, cpu_devices: int, error: errors.UserCodeError) -> int:
     """How many devices a TensorFlow has that runs already, when it runs as it has to."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     names = [device.name for device in tf.config.list_logical_devices(kind)]
-    task = given.task
-    if not given.alone and f"/job:{task.role}/replica:0/task:{task.index}/" not in names[0]:
+    task = cluster.task
+    if not cluster.alone and f"/job:{task.role}/replica:0/task:{task.index}/" not in names[0]:
         raise errors.UserCodeError(
-            f"TF_CONFIG gives {given.task.name} peers, and TensorFlow was used before fit could "
+            f"TF_CONFIG gives {cluster.task.name} peers, and TensorFlow was used before fit could "
             "join them: make tfparallel_trainer.start() the first line after the imports, or give "
             "fit a function that builds the model."
         ) from error
-    return len(names) if kind == "GPU" else min(wanted, len(names))
+    return len(names) if kind == "GPU" else min(cpu_devices, len(names))

@@ -126,7 +126,7 @@ class Communicator:
         # padded to a power of two, and each power has an instance key of its own.
         power = _power_of_two(tf.reduce_max(counts))
         rows = tf.bitwise.left_shift(tf.ones((), tf.int64), tf.cast(power, tf.int64))
-        given = tf.sequence_mask(counts, rows)
+        mask = tf.sequence_mask(counts, rows)
         joined = []
         for tensor in tensors:
             rest = tensor.shape.rank - 1
@@ -136,13 +136,13 @@ class Communicator:
                 input=padded[tf.newaxis], **self._arguments(power, _MAX_POWER)
             )
             shaped = tf.ensure_shape(stacked, [self.size, None, *tensor.shape[1:]])
-            joined.append(tf.boolean_mask(shaped, given))
+            joined.append(tf.boolean_mask(shaped, mask))
         return joined
 
     def deliver(
         self,
         routes: Sequence[tuple[int, int]],
-        given: Mapping[int, tf.Tensor],
+        tensors: Mapping[int, tf.Tensor],
         shapes: Mapping[int, Sequence[int]],
         dtype: tf.DType,
     ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
@@ -154,7 +154,7 @@ class Communicator:
 
         Args:
             routes: (source, target) of each delivery, the same on every member.
-            given: the tensors that this member gives, by place among the routes.
+            tensors: the tensors that this member gives, by place among the routes.
             shapes: the static shapes of those that it takes, by place among the routes.
             dtype: of all of them: a float of at least 16 bits but bfloat16, int32, int64 or bool.
 
@@ -167,7 +167,7 @@ class Communicator:
         for place, (source, target) in enumerate(routes):
             common = self._pair(source, target)
             if source == self.index:
-                operation = tf.raw_ops.CollectiveBcastSendV2(input=given[place], **common)
+                operation = tf.raw_ops.CollectiveBcastSendV2(input=tensors[place], **common)
                 sent.append(operation.op if hasattr(operation, "op") else operation)
             elif target == self.index:
                 taken[place] = tf.raw_ops.CollectiveBcastRecvV2(

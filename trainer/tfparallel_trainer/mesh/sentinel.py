@@ -19,12 +19,12 @@ import sys
 _INPUT = 0
 
 
-def main(process: int, own: str, failure_file: str, peers: dict[int, str]) -> None:
+def main(process: int, task_name: str, failure_file: str, peers: dict[int, str]) -> None:
     """Watch until all connections with a peer have ended, or the standard input has.
 
     Args:
         process: which process to end then.
-        own: its name.
+        task_name: its name.
         failure_file: takes the sentence; empty: none.
         peers: the connections, and with whom each is.
     """
@@ -38,15 +38,15 @@ def main(process: int, own: str, failure_file: str, peers: dict[int, str]) -> No
             watched.unregister(number)  # it has ended: nobody writes to it
             name = peers.pop(number)
             if name not in peers.values():
-                _tell(own, failure_file, name)
+                _tell(task_name, failure_file, name)
                 # TensorFlow takes SIGTERM when it starts; this one ends the process.
                 os.kill(process, signal.SIGALRM)
                 return
 
 
-def _tell(own: str, failure_file: str, name: str) -> None:
+def _tell(task_name: str, failure_file: str, name: str) -> None:
     sentence = f"A peer was lost: {name} ended while TensorFlow connected the processes."
-    print(f"[{own}] error: {sentence}", file=sys.stderr, flush=True)
+    print(f"[{task_name}] error: {sentence}", file=sys.stderr, flush=True)
     if failure_file:
         with contextlib.suppress(OSError):  # it is in the log
             pathlib.Path(failure_file).write_text(sentence, encoding="utf-8")

@@ -160,9 +160,9 @@ class Mesh:
     def _key(self, number: int) -> int:
         """The key of this number, of those of this mesh: below 2**30."""
         if number >= 1 << _BLOCK_BITS:
-            wanted = " x ".join(f"{axis} {self.degree(axis)}" for axis in _AXES)
+            axes = " x ".join(f"{axis} {self.degree(axis)}" for axis in _AXES)
             raise errors.BadConfigurationError(
-                f"mesh is {wanted}, which makes more than {1 << _BLOCK_BITS} groups and pairs of "
+                f"mesh is {axes}, which makes more than {1 << _BLOCK_BITS} groups and pairs of "
                 "ranks: give fewer devices."
             )
         return (1 + self.generation % _BLOCKS << _BLOCK_BITS) + number

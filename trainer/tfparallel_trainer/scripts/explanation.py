@@ -46,11 +46,11 @@ def give(error: BaseException, env: Mapping[str, str]) -> bool:
         cluster = tasks.parse(env.get(environment.TF_CONFIG))
     except errors.BadConfigurationError:
         return False
-    found = None if cluster.alone else find(error)
-    if found is not None:
+    call = None if cluster.alone else find(error)
+    if call is not None:
         out = console.Console(cluster.task.name, env.get(environment.FAILURE_FILE, ""))
-        out.fail(explain(found))
-    return found is not None
+        out.fail(explain(call))
+    return call is not None
 
 
 def find(error: BaseException) -> Call | None:

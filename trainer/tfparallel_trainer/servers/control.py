@@ -38,7 +38,7 @@ class Control:
         self._socket = cluster.listen(chief)
         self._answer = Answer.RUN
         self._opened_at = time.monotonic()
-        self._heard_at: dict[str, float] = {}
+        self._asked_at: dict[str, float] = {}
         self._lives: dict[str, str] = {}
         self._dismissed: set[str] = set()
         self._changed = threading.Condition()
@@ -54,15 +54,15 @@ class Control:
 
     def dismiss(self, names: Iterable[str], seconds: float) -> None:
         """Answer that training is done, and wait until all of these have heard it."""
-        wanted = set(names)
+        tasks = set(names)
         with self._changed:
             self._answer = Answer.DONE
-            self._changed.wait_for(lambda: wanted <= self._dismissed, seconds)
+            self._changed.wait_for(lambda: tasks <= self._dismissed, seconds)
 
     def silence(self, name: str) -> float:
         """For how many seconds a process has not asked."""
         with self._changed:
-            return time.monotonic() - self._heard_at.get(name, self._opened_at)
+            return time.monotonic() - self._asked_at.get(name, self._opened_at)
 
     def life(self, name: str) -> str:
         """What tells the process that asked last by this name from those before; or empty."""
@@ -77,8 +77,8 @@ class Control:
     def absent(self, peer: tasks.Task) -> str:
         """Why a process cannot be worked with; empty when it listens and has asked."""
         with self._changed:
-            heard = peer.name in self._heard_at
-        return cluster.unreachable(peer) or ("" if heard else "it has not asked the chief")
+            has_asked = peer.name in self._asked_at
+        return cluster.unreachable(peer) or ("" if has_asked else "it has not asked the chief")
 
     def _serve(self) -> None:
         while True:
@@ -96,7 +96,7 @@ class Control:
             return
         with self._changed:
             answer = self._answer
-            self._heard_at[name] = time.monotonic()
+            self._asked_at[name] = time.monotonic()
             self._lives[name] = life
         connection.sendall(answer.encode())
         if answer is Answer.DONE:
@@ -126,16 +126,16 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._heard_at = time.monotonic()
-        self.met = False
+        self._answered_at = time.monotonic()
+        self.has_answered = False
         """Whether the chief has ever answered."""
 
-    def heard(self) -> None:
+    def renew(self) -> None:
         """The chief has answered."""
-        self.met = True
-        self._heard_at = time.monotonic()
+        self.has_answered = True
+        self._answered_at = time.monotonic()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether it has been silent for longer than is waited."""
-        return time.monotonic() - self._heard_at > self._seconds
+        return time.monotonic() - self._answered_at > self._seconds

@@ -1,6 +1,6 @@
-"""Work that is given to workers: all of it comes back, whoever is lost or frozen meanwhile.
+"""Work that is given to workers: all of it comes back, whoever is lost or hung meanwhile.
 
-TensorFlow gives the work of a worker that is lost to another. For one that is frozen it waits
+TensorFlow gives the work of a worker that is lost to another. For one that is hung it waits
 without limit, so what such a worker holds is given out again here, and may then be done twice.
 """
 
@@ -32,15 +32,15 @@ class Ledger(Generic[Label]):
     """The work that is given out and has not come back."""
 
     def __init__(
-        self, coordinator: Any, threads: int, frozen: Callable[[], Sequence[float]]
+        self, coordinator: Any, threads: int, hung_since: Callable[[], Sequence[float]]
     ) -> None:
         """Args:
         coordinator: TensorFlow's, which gives closures to workers.
         threads: how many results are fetched at a time.
-        frozen: for each worker that is frozen now, the time since when that is known.
+        hung_since: for each worker that is hung now, the time since when that is known.
         """
         self._coordinator = coordinator
-        self._frozen = frozen
+        self._hung_since = hung_since
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "results")
         self._pieces: dict[concurrent.futures.Future[Any], _Piece[Label]] = {}
 
@@ -60,9 +60,9 @@ class Ledger(Generic[Label]):
     def take(self) -> list[tuple[Label, Any]]:
         """What has come back; waits for something where nothing has."""
         while self._pieces:
-            found = self.ready(_LOOK_EVERY_SECONDS)
-            if found:
-                return found
+            results = self.ready(_LOOK_EVERY_SECONDS)
+            if results:
+                return results
             self._rescue()
         return []
 
@@ -71,21 +71,21 @@ class Ledger(Generic[Label]):
         ended, _ = concurrent.futures.wait(
             self._pieces, seconds, concurrent.futures.FIRST_COMPLETED
         )
-        found: list[tuple[Label, Any]] = []
+        results: list[tuple[Label, Any]] = []
         for future in ended:
             piece = self._pieces.pop(future)
             try:
-                found.append((piece.label, future.result()))
+                results.append((piece.label, future.result()))
             except tf.errors.CancelledError:  # another piece has failed, and this raises its error
                 self.send(piece.label, piece.function, piece.arguments)
-        return found
+        return results
 
     def _rescue(self) -> None:
-        """Give out again what only workers that are frozen can still have in their hands.
+        """Give out again what only workers that are hung can still have in their hands.
 
         Each has one piece at a time; so long as there are more, others bring them back.
         """
-        known = self._frozen()
+        known = self._hung_since()
         if not known or len(self._pieces) > len(known):
             return
         for future, piece in list(self._pieces.items()):

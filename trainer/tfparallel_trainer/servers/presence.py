@@ -1,6 +1,6 @@
 """Who of the others is there. Training goes on with the workers that are, and needs all servers.
 
-A process that has ended no longer listens at its port. One that is frozen, or whose node is out of
+A process that has ended no longer listens at its port. One that is hung, or whose node is out of
 reach, no longer asks the chief whether training goes on.
 """
 
@@ -14,7 +14,7 @@ from tfparallel_trainer.mesh import tasks, watch
 from tfparallel_trainer.servers import control
 
 SILENCE_SECONDS = 30.0
-"""How long a process may not ask before it counts as frozen; they ask once a second."""
+"""How long a process may not ask before it counts as hung; they ask once a second."""
 
 _INTERVAL_SECONDS = 1.0
 
@@ -36,7 +36,7 @@ class Workers:
         self._say = say
         self._gone: set[tasks.Task] = set()
         self._back: set[tasks.Task] = set()
-        self._frozen: dict[tasks.Task, float] = {}
+        self._hung_since: dict[tasks.Task, float] = {}
         self._lives: dict[tasks.Task, str] = {}
         self.steps = {worker.name: 0 for worker in workers}
         """Steps of this attempt by worker."""
@@ -44,14 +44,14 @@ class Workers:
     @property
     def missing(self) -> bool:
         """Whether not one worker is there."""
-        return len(self._gone | set(self._frozen)) == len(self._workers)
+        return len(self._gone | set(self._hung_since)) == len(self._workers)
 
-    def frozen(self) -> Sequence[float]:
-        """For each worker that is frozen, the time since when that is known."""
-        return list(self._frozen.values())
+    def hung_since(self) -> Sequence[float]:
+        """For each worker that is hung, the time since when that is known."""
+        return list(self._hung_since.values())
 
-    def made(self, index: int) -> None:
-        """Count a step that a worker has made."""
+    def count_step(self, index: int) -> None:
+        """Count a step of a worker."""
         worker = self._workers[index]
         self.steps[worker.name] += 1
         if worker in self._back:
@@ -66,7 +66,7 @@ class Workers:
     def _look_at(self, worker: tasks.Task, gone: bool) -> None:
         if gone and worker not in self._gone:
             self._gone.add(worker)
-            self._frozen.pop(worker, None)
+            self._hung_since.pop(worker, None)
             self._lives.pop(worker, None)
             self._answers.forget(worker.name)
             self._say(f"{worker.name} is gone ({worker.address}); it may come back there")
@@ -77,14 +77,14 @@ class Workers:
         if gone:
             return
         silent = self._answers.silence(worker.name) > SILENCE_SECONDS
-        if silent and worker not in self._frozen:
-            self._frozen[worker] = time.monotonic()
+        if silent and worker not in self._hung_since:
+            self._hung_since[worker] = time.monotonic()
             self._say(
                 f"{worker.name} has not asked for {SILENCE_SECONDS:g} s ({worker.address}): it is "
                 "frozen or out of reach, and its batch is given to another"
             )
-        elif not silent and worker in self._frozen:
-            del self._frozen[worker]
+        elif not silent and worker in self._hung_since:
+            del self._hung_since[worker]
             self._back.add(worker)
             self._say(f"{worker.name} asks again")
 
@@ -120,7 +120,7 @@ def watching(
         while not over.wait(_INTERVAL_SECONDS):
             for server in servers:
                 if answers.silence(server.name) > SILENCE_SECONDS:
-                    give_up(_frozen(server))
+                    give_up(_hung_error(server))
             workers.look()
             if not workers.missing:
                 seen_at = time.monotonic()
@@ -135,7 +135,7 @@ def watching(
             over.set()
 
 
-def _frozen(server: tasks.Task) -> errors.PeerLostError:
+def _hung_error(server: tasks.Task) -> errors.PeerLostError:
     return errors.PeerLostError(
         f"A peer was lost: {server.name} ({server.address}) has not asked for "
         f"{SILENCE_SECONDS:g} s, so it is frozen or out of reach, and it holds a part of the "

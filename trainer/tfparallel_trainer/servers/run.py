@@ -18,26 +18,26 @@ _DISMISS_SECONDS = 10.0
 """How long the others may take to hear that training is done."""
 
 
-def train_to_end(given: settings.Settings, process: run.Process) -> None:
+def train_to_end(settings: settings.Settings, process: run.Process) -> None:
     """Train the user's model on the workers and leave the results in the output directory.
 
     Raises:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
-    devices.prepare(given.cpu_devices, given.cluster.alone)
-    others = given.cluster.peers
-    with control.Control(given.cluster.task) as answers:
-        limit = given.job.trainer.start_timeout_seconds
+    devices.prepare(settings.cpu_devices, settings.cluster.alone)
+    others = settings.cluster.peers
+    with control.Control(settings.cluster.task) as answers:
+        limit = settings.job.trainer.start_timeout_seconds
         with process.watch.waiting():
-            cluster.reach(given.cluster, others, limit, process.out.say, answers.absent)
-        servers = given.cluster.of(tasks.SERVER)
-        workers = presence.Workers(given.cluster.of("worker"), answers, process.out.say)
+            cluster.reach(settings.cluster, others, limit, process.out.say, answers.absent)
+        servers = settings.cluster.of(tasks.SERVER)
+        workers = presence.Workers(settings.cluster.of("worker"), answers, process.out.say)
         with (
-            run.reporter_of(given, process) as reporter,
+            run.reporter_of(settings, process) as reporter,
             presence.watching(workers, servers, answers, limit, process.give_up),
             _named(servers),
         ):
-            _train(given, process, reporter, workers)
+            _train(settings, process, reporter, workers)
         with process.watch.waiting():
             answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
 
@@ -68,17 +68,17 @@ def _gone(servers: Sequence[tasks.Task]) -> list[tasks.Task]:
 
 
 def _train(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: run.Process,
     reporter: reporting.Reporter,
     workers: presence.Workers,
 ) -> None:
     with process.watch.waiting():
-        strategy = _connect(given.cluster)
+        strategy = _connect(settings.cluster)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     ready = setup.prepare(
-        given,
+        settings,
         process.module,
         shape.Mesh(),
         [""],
@@ -86,41 +86,41 @@ def _train(
         process.watch,
         strategy.scope,
     )
-    own = ready.replicas[0]
-    steps.check(own.model)
+    replica = ready.replicas[0]
+    steps.check(replica.model)
     if not process.script:
-        export.check(own.model, process.module.path)
-    bound = given.job.trainer.max_staleness
+        export.check(replica.model, process.module.path)
+    bound = settings.job.trainer.max_staleness
     with strategy.scope():
-        made = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
+        applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
     most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
-    made_by = asynchronous.Asynchronous(
-        ledger.Ledger(coordinator, most, workers.frozen),
+    worker_engine = asynchronous.Asynchronous(
+        ledger.Ledger(coordinator, most, workers.hung_since),
         workers,
-        own,
-        steps.Steps(strategy, process.module, own, made, bound),
+        replica,
+        steps.Steps(strategy, process.module, replica, applied_steps, bound),
         ready.training,
         ready.evaluation,
         bound is not None,
     )
-    outer = run.loop(given, process, ready, reporter, made_by)
-    _announce(given, process, ready, outer.total_steps)
+    outer = run.loop(settings, process, ready, reporter, worker_engine)
+    _announce(settings, process, ready, outer.total_steps)
     process.stop.allow(termination.STEP_SECONDS)
     outer.run()
     if not process.script:
-        run.write_results(given, process, ready, reporter, outer.position, workers.steps)
+        run.write_results(settings, process, ready, reporter, outer.position, workers.steps)
 
 
-def _connect(given: tasks.Cluster) -> Any:
+def _connect(processes: tasks.Cluster) -> Any:
     """Connect to all others; the chief's own server takes any port that is free."""
-    host, _, _ = given.task.address.rpartition(":")
+    host, _, _ = processes.task.address.rpartition(":")
     with cluster.reserved_port("") as port, cluster.limited():
-        addresses = {**given.addresses(), given.task.role: [f"{host}:{port}"]}
+        addresses = {**processes.addresses(), processes.task.role: [f"{host}:{port}"]}
         strategy: object = tf.distribute.ParameterServerStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(addresses),
-                task_type=given.task.role,
-                task_id=given.task.index,
+                task_type=processes.task.role,
+                task_id=processes.task.index,
                 rpc_layer="grpc",
             )
         )
@@ -128,14 +128,14 @@ def _connect(given: tasks.Cluster) -> Any:
 
 
 def _announce(
-    given: settings.Settings, process: run.Process, ready: setup.Ready, total: int | None
+    settings: settings.Settings, process: run.Process, ready: setup.Ready, total: int | None
 ) -> None:
-    servers, workers = given.cluster.of(tasks.SERVER), given.cluster.of("worker")
-    bound = given.job.trainer.max_staleness
+    servers, workers = settings.cluster.of(tasks.SERVER), settings.cluster.of("worker")
+    bound = settings.job.trainer.max_staleness
     process.out.say(
-        f"{given.job.strategy}: {len(workers)} workers and {len(servers)} servers; each step is "
-        f"one worker's batch of {given.job.trainer.global_batch_size}; "
+        f"{settings.job.strategy}: {len(workers)} workers and {len(servers)} servers; each step is "
+        f"one worker's batch of {settings.job.trainer.global_batch_size}; "
         f"{'no bound of staleness' if bound is None else f'staleness up to {bound}'}; "
         f"{total or 'unknown'} steps"
     )
-    run.warn(given, process, ready)
+    run.warn(settings, process, ready)

@@ -19,7 +19,7 @@ _LINGER_SECONDS = 2.0
 
 
 def until_done(
-    given: settings.Settings, out: console.Console, stop: termination.Termination
+    settings: settings.Settings, out: console.Console, stop: termination.Termination
 ) -> None:
     """Serve until the chief says that training is done.
 
@@ -29,33 +29,33 @@ def until_done(
         PeerLostError: the chief has been gone for longer than the start timeout.
         BadConfigurationError: this process's own port is taken.
     """
-    devices.prepare(given.cpu_devices, given.cluster.alone)
-    held = _start(given)
+    devices.prepare(settings.cpu_devices, settings.cluster.alone)
+    server = _start(settings)
     stop.install()  # TensorFlow takes SIGTERM when it starts a server
-    task, chief = given.cluster.task, given.cluster.tasks[0]
-    limit = given.job.trainer.start_timeout_seconds
+    task, chief = settings.cluster.task, settings.cluster.tasks[0]
+    limit = settings.job.trainer.start_timeout_seconds
     out.say(f"{task.name} serves at {task.address} for {chief.name} at {chief.address}")
     stop.allow(termination.STEP_SECONDS)  # when all are asked at once, the chief saves first
     patience, life = control.Patience(limit), secrets.token_hex(4)
     while (answer := control.ask(chief, task.name, life)) is not control.Answer.DONE:
         if answer is control.Answer.RUN:
-            patience.heard()
+            patience.renew()
         elif stop.asked:
             raise errors.PreemptedError(f"{task.name} was asked to end, and {chief.name} has left.")
-        elif patience.over:
-            raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.met)
+        elif patience.is_over:
+            raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.has_answered)
         time.sleep(_ASK_EVERY_SECONDS)
     stop.end()
     out.say("training is done")
     time.sleep(_LINGER_SECONDS)
-    del held  # TensorFlow's server lives as long as it
+    del server  # TensorFlow's server lives as long as it
 
 
-def _start(given: settings.Settings) -> object:
-    task = given.cluster.task
+def _start(settings: settings.Settings) -> object:
+    task = settings.cluster.task
     peers = {
-        role: {one.index: one.address for one in given.cluster.of(role)}
-        for role in {one.role for one in given.cluster.tasks[1:]}
+        role: {one.index: one.address for one in settings.cluster.of(role)}
+        for role in {one.role for one in settings.cluster.tasks[1:]}
     }
     try:
         return tf.distribute.Server(
@@ -68,8 +68,8 @@ def _start(given: settings.Settings) -> object:
         ) from error
 
 
-def _gone(name: str, chief: str, limit: float, met: bool) -> errors.TrainerError:
-    if met:
+def _gone(name: str, chief: str, limit: float, has_answered: bool) -> errors.TrainerError:
+    if has_answered:
         return errors.PeerLostError(
             f"A peer was lost: {chief} has been gone for {limit:g} s (startTimeoutSeconds)."
         )

@@ -55,9 +55,9 @@ class Result:
         )
 
 
-def states(own: replica.Replica, contributions: np.ndarray) -> list[tf.Tensor]:
+def states(replica: replica.Replica, contributions: np.ndarray) -> list[tf.Tensor]:
     """Give the states of the metrics, which a vector holds one after the other."""
-    shapes = [tuple(variable.shape) for variable in own.model.metrics_variables]
+    shapes = [tuple(variable.shape) for variable in replica.model.metrics_variables]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
     parts = np.split(contributions, ends) if shapes else []
     return [tf.constant(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)]
@@ -70,15 +70,15 @@ class Steps:
         self,
         strategy: Any,
         module: user.Module,
-        own: replica.Replica,
-        made: Any,
+        replica: replica.Replica,
+        applied_steps: Any,
         max_staleness: int | None,
     ) -> None:
-        """Args: made: variable that counts the steps that are applied."""
+        """Args: applied_steps: variable that counts the steps that are applied."""
         self._strategy = strategy
         self._module = module
-        self._own = own
-        self._made = made
+        self._replica = replica
+        self._applied_steps = applied_steps
         self._bound = max_staleness
 
     def training(self, spec: Any) -> Any:
@@ -102,14 +102,14 @@ class Steps:
 
         def run(leaves: Sequence[tf.Tensor]) -> Any:
             part = nest.packed(spec, leaves)
-            apart = metrics.apart(self._own, lambda: evaluate.sums_of(self._own, part))
-            return _packed([apart.result, *apart.contributions])
+            isolated = metrics.isolate(self._replica, lambda: evaluate.sums_of(self._replica, part))
+            return _packed([isolated.result, *isolated.contributions])
 
         return self._traced(run, [nest.leaves(spec)], "the evaluation")
 
     def count(self) -> None:
         """Set the optimizer's counter to the steps made: workers write it in any order."""
-        self._own.optimizer.iterations.assign(self._made.read_value())
+        self._replica.optimizer.iterations.assign(self._applied_steps.read_value())
 
     def _traced(self, run: Any, signature: list[Any], what: str) -> Any:
         traced = tf.function(run, autograph=False, input_signature=signature)
@@ -124,29 +124,29 @@ class Steps:
         return traced
 
     def _step(self, step: tf.Tensor, part: Any) -> Any:
-        own = self._own
-        before = self._made.read_value()
+        replica = self._replica
+        before = self._applied_steps.read_value()
         with tf.control_dependencies([before]):
-            found = train.of_batch(own, part, step)
-        with tf.control_dependencies([found.loss, *_tensors(found.gradients)]):
-            staleness = self._made.read_value() - before
+            computed = train.of_batch(replica, part, step)
+        with tf.control_dependencies([computed.loss, *_tensors(computed.gradients)]):
+            staleness = self._applied_steps.read_value() - before
         if self._bound is None:
-            applied = self._apply(found)
+            applied = self._apply(computed)
         else:
             applied = tf.cond(
                 staleness <= self._bound,
-                lambda: self._apply(found),
+                lambda: self._apply(computed),
                 lambda: tf.constant(False),
             )
-        numbers = [_worker(), applied, staleness, found.loss, found.terms]
-        return _packed([*numbers, *found.apart.contributions])
+        numbers = [_worker(), applied, staleness, computed.loss, computed.terms]
+        return _packed([*numbers, *computed.isolated.contributions])
 
-    def _apply(self, found: train.Computed) -> tf.Tensor:
-        optimizer, variables = self._own.optimizer, self._own.model.trainable_variables
-        self._strategy.run(lambda: optimizer.apply(_placed(found.gradients), variables))
-        for variable, value in found.apart.statistics:
+    def _apply(self, computed: train.Computed) -> tf.Tensor:
+        optimizer, variables = self._replica.optimizer, self._replica.model.trainable_variables
+        self._strategy.run(lambda: optimizer.apply(_placed(computed.gradients), variables))
+        for variable, value in computed.isolated.statistics:
             variable.assign(value)
-        optimizer.iterations.assign(self._made.assign_add(1))
+        optimizer.iterations.assign(self._applied_steps.assign_add(1))
         return tf.constant(True)
 
 

@@ -32,44 +32,44 @@ from tfparallel_trainer.step import checks
 from tfparallel_trainer.storage import folder
 
 
-def train_to_end(given: settings.Settings, process: run.Process) -> None:
+def train_to_end(settings: settings.Settings, process: run.Process) -> None:
     """Train the user's model in parts and leave the results in the output directory.
 
     Raises:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
-    count = process.devices or devices.prepare(given.cpu_devices, given.cluster.alone)
-    asked = _wanted(given, count)
-    held = None if process.devices else run.join(given, process)
+    count = process.devices or devices.prepare(settings.cpu_devices, settings.cluster.alone)
+    asked = _wanted(settings, count)
+    held = None if process.devices else run.join(settings, process)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    names = devices.names(given.cluster, count)
-    run.compare(given, process, names[0], count)
+    names = devices.names(settings.cluster, count)
+    run.compare(settings, process, names[0], count)
     with (
         contextlib.ExitStack() as ending,
-        run.reporter_of(given, process) as reporter,
-        watch.peers(given.cluster, process.give_up),
+        run.reporter_of(settings, process) as reporter,
+        watch.peers(settings.cluster, process.give_up),
     ):
-        ready, own, kept, found = _prepare(given, process, asked, names)
+        ready, own, kept, found = _prepare(settings, process, asked, names)
         together = upkeep.Upkeep(own)
-        ending.push(run.leaving(given, process, together.barrier))
-        made = _engine(given, process, ready, own, together)
-        reporter.placement = functools.partial(_placement, given, found, own)
+        ending.push(run.leaving(settings, process, together.barrier))
+        made = _engine(settings, process, ready, own, together)
+        reporter.placement = functools.partial(_placement, settings, found, own)
         watched = dataclasses.replace(
-            process, observe=lambda found: _observer(given, process, found, own, together)
+            process, observe=lambda found: _observer(settings, process, found, own, together)
         )
-        outer = run.loop(given, watched, ready, reporter, made)
-        if given.cluster.is_chief:
-            _announce(given, process, own, outer)
+        outer = run.loop(settings, watched, ready, reporter, made)
+        if settings.cluster.is_chief:
+            _announce(settings, process, own, outer)
             if asked.auto and found.made is not None:
                 process.out.say("the planner's choice: " + " ".join(found.made.reasons))
-            run.warn(given, process, ready)
+            run.warn(settings, process, ready)
         process.stop.allow(termination.STEP_SECONDS)
         outer.run()
         process.watch.moved(f"the export of {outputs.MODEL} began")
         kept.export(outer.position, process.out.say)
-        if given.cluster.is_chief:
-            _write_pipeline(given, found, own)
-            run.write_summary(given, process, ready, reporter, outer.position)
+        if settings.cluster.is_chief:
+            _write_pipeline(settings, found, own)
+            run.write_summary(settings, process, ready, reporter, outer.position)
         with process.watch.waiting():
             together.barrier()  # nobody leaves before the chief has written everything
     del held  # the processes are one cluster as long as it lives

@@ -18,9 +18,9 @@ def adopt(model: Any) -> bool:
 def used(replicas: Sequence[replica.Replica]) -> Iterator[None]:
     """Let the models of the body have the averages, where they are kept."""
     with contextlib.ExitStack() as stack:
-        for own in replicas:
-            weights = own.model.trainable_variables
-            stack.enter_context(of(own.optimizer, weights, own.device))
+        for local_replica in replicas:
+            weights = local_replica.model.trainable_variables
+            stack.enter_context(of(local_replica.optimizer, weights, local_replica.device))
         yield
 
 

@@ -23,12 +23,12 @@ class Decisions:
         self._sharings: dict[tuple[int, ...], state.Sharing] = {}
         self._snapshot = tf.function(self._read, autograph=False)
         self._announced = tf.function(self._announce, autograph=False)
-        self._told = tf.function(
+        self._tell_all = tf.function(
             self._tell, autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)]
         )
 
     @property
-    def lonely(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether there is one replica only."""
         return self._replicas[0].data.size == 1
 
@@ -43,7 +43,7 @@ class Decisions:
         The call may change variables of the first replica, which the others then get. Where it
         changes none, and gives what the last one gave, all learn so by one small sum.
         """
-        if self.lonely:
+        if self.is_alone:
             return call()
         answer, before = self._answer, None
         if self.leads:
@@ -53,40 +53,40 @@ class Decisions:
         is_new, *changed = announced > 0
         if is_new:
             numbers = np.frombuffer(answer, np.uint8).astype(np.int32)
-            self._answer = bytes(self._told(tf.constant(numbers)).numpy().astype(np.uint8))
+            self._answer = bytes(self._tell_all(tf.constant(numbers)).numpy().astype(np.uint8))
         if any(changed):
             self._share(tuple(place for place, differs in enumerate(changed) if differs))
         return self._answer
 
     def _read(self) -> Any:
         """The values of the first replica, not copied; Python takes long over hundreds of them."""
-        own = self._replicas[0]
-        with tf.device(own.device):
-            return tf.experimental.Optional.from_value(_values(own))
+        replica = self._replicas[0]
+        with tf.device(replica.device):
+            return tf.experimental.Optional.from_value(_values(replica))
 
     def _announce(self, before: Any, is_new: tf.Tensor) -> tf.Tensor:
         """Whether there is an answer, and of each variable whether it has changed: above 0."""
         outcomes = []
-        for own in self._replicas:
-            with tf.device(own.device):
-                own.data.begin(collectives.Program.ANNOUNCE)
-                if own.data.index == 0:
-                    pairs = zip(before.get_value(), _values(own), strict=True)
+        for local_replica in self._replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(collectives.Program.ANNOUNCE)
+                if local_replica.data.index == 0:
+                    pairs = zip(before.get_value(), _values(local_replica), strict=True)
                     differ = [tf.reduce_any(tf.not_equal(one, other)) for one, other in pairs]
                     announced = tf.cast(tf.stack([is_new, *differ]), tf.float32)
                 else:
-                    announced = tf.zeros((1 + len(_carried(own)),))
-                outcomes.append(own.data.sum(announced))
+                    announced = tf.zeros((1 + len(_carried(local_replica)),))
+                outcomes.append(local_replica.data.sum(announced))
         return outcomes[0]
 
     def _tell(self, content: tf.Tensor) -> tf.Tensor:
         """Give what the leading process gives to all."""
         outcomes = []
-        for own in self._replicas:
-            with tf.device(own.device):
-                own.data.begin(collectives.Program.TELL)
-                message = content if own.data.index == 0 else content[:0]
-                outcomes.append(own.data.gather_rows([message])[0])
+        for local_replica in self._replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(collectives.Program.TELL)
+                message = content if local_replica.data.index == 0 else content[:0]
+                outcomes.append(local_replica.data.gather_rows([message])[0])
         return outcomes[0]
 
     def _share(self, places: tuple[int, ...]) -> None:
@@ -96,16 +96,16 @@ class Decisions:
         if places not in self._sharings:
             self._sharings[places] = state.Sharing(
                 self._replicas,
-                part=lambda own: [_carried(own)[place] for place in places],
+                part=lambda replica: [_carried(replica)[place] for place in places],
                 variant=len(self._sharings),
             )
         self._sharings[places]()
 
 
-def _carried(own: replica.Replica) -> list[Any]:
+def _carried(replica: replica.Replica) -> list[Any]:
     """The variables that replicas share."""
-    return [variable for variable in own.state() if variable.dtype != "string"]
+    return [variable for variable in replica.state() if variable.dtype != "string"]
 
 
-def _values(own: replica.Replica) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.convert_to_tensor(variable) for variable in _carried(own))
+def _values(replica: replica.Replica) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.convert_to_tensor(variable) for variable in _carried(replica))

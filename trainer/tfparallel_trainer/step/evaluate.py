@@ -49,24 +49,24 @@ class Evaluation:
 
     def _run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
         reset_metrics(self._replicas)
-        own = self._replicas[0]
-        sums = np.zeros((2, len(own.terms)))
+        replica = self._replicas[0]
+        sums = np.zeros((2, len(replica.terms)))
         for batch in batches:
             for place, part in enumerate(batch.parts):
                 if part is not None:
                     tensors = nest.convert(tf.convert_to_tensor, part)
                     sums += self._function(place)(tensors).numpy()
-        found, totals = self._report(sums)
+        values, totals = self._report(sums)
         reset_metrics(self._replicas)
-        return {**losses(self._replicas[0], totals), **found}
+        return {**losses(self._replicas[0], totals), **values}
 
     def _function(self, place: int) -> Any:
         if place not in self._traced:
-            own = self._replicas[place]
+            replica = self._replicas[place]
 
             def run(part: Any) -> tf.Tensor:
-                with tf.device(own.device):
-                    return sums_of(own, part)
+                with tf.device(replica.device):
+                    return sums_of(replica, part)
 
             with user.guard(self._module.path, "tracing the evaluation raised"):
                 self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
@@ -108,35 +108,36 @@ class Report:
 
     def metrics(self) -> dict[str, float]:
         """The metrics over all ranks."""
-        found, _ = self(np.zeros((2, len(self._replicas[0].terms))))
-        return found
+        values, _ = self(np.zeros((2, len(self._replicas[0].terms))))
+        return values
 
     def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
         outcomes = []
-        for own in self._replicas:
-            with tf.device(own.device):
-                own.data.begin(collectives.Program.REPORT)
-                mine = numbers if own is self._replicas[0] else tf.zeros_like(numbers)
-                outcomes.append(own.data.sum_all([mine, *metrics.contributions(own)]))
+        for local_replica in self._replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(collectives.Program.REPORT)
+                mine = numbers if local_replica is self._replicas[0] else tf.zeros_like(numbers)
+                states = metrics.contributions(local_replica)
+                outcomes.append(local_replica.data.sum_all([mine, *states]))
         return outcomes[0]
 
 
 def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
     """Forget what the metrics have seen."""
-    for own in replicas:
-        own.model.reset_metrics()
+    for local_replica in replicas:
+        local_replica.model.reset_metrics()
 
 
-def losses(own: replica.Replica, totals: Any) -> dict[str, float]:
+def losses(replica: replica.Replica, totals: Any) -> dict[str, float]:
     """The losses of a replica with all weights; see `losses_with`."""
-    return losses_with(own, totals, penalty_of(own.model.trainable_variables))
+    return losses_with(replica, totals, penalty_of(replica.model.trainable_variables))
 
 
-def losses_with(own: replica.Replica, totals: Any, penalty: float) -> dict[str, float]:
+def losses_with(replica: replica.Replica, totals: Any, penalty: float) -> dict[str, float]:
     """The loss over all examples, and with several outputs that of each.
 
     Args:
-        own: any replica.
+        replica: any replica.
         totals: [2, terms], the sum over all examples of what `sums_of` gives.
         penalty: the regularisation of the weights.
 
@@ -144,9 +145,10 @@ def losses_with(own: replica.Replica, totals: Any, penalty: float) -> dict[str, 
         UserCodeError: no example counts.
     """
     values = [
-        _value(term, above, below) for term, above, below in zip(own.terms, *totals, strict=True)
+        _value(term, above, below)
+        for term, above, below in zip(replica.terms, *totals, strict=True)
     ]
-    return {"loss": float(sum(values) + penalty), **own.by_output(values)}
+    return {"loss": float(sum(values) + penalty), **replica.by_output(values)}
 
 
 def penalty_of(weights: Iterable[Any]) -> float:
@@ -154,14 +156,14 @@ def penalty_of(weights: Iterable[Any]) -> float:
     return float(sum(float(one.regularizer(one)) for one in weights if one.regularizer))
 
 
-def sums_of(own: replica.Replica, part: Any) -> tf.Tensor:
+def sums_of(replica: replica.Replica, part: Any) -> tf.Tensor:
     """Numerators and denominators of the loss over some examples: [2, terms]; feeds the metrics."""
     x, y, weight = part
-    y_pred = own.model(x, training=False)
-    own.model.compute_metrics(x, y, y_pred, weight)
-    found = own.fractions(part, y_pred)
+    y_pred = replica.model(x, training=False)
+    replica.model.compute_metrics(x, y, y_pred, weight)
+    fractions = replica.fractions(part, y_pred)
     rows = itertools.chain(
-        (tf.cast(fraction.numerator, tf.float64) for fraction in found),
-        (fraction.denominator for fraction in found),
+        (tf.cast(fraction.numerator, tf.float64) for fraction in fractions),
+        (fraction.denominator for fraction in fractions),
     )
-    return tf.reshape(tf.stack(list(rows)), (2, len(found)))
+    return tf.reshape(tf.stack(list(rows)), (2, len(fractions)))

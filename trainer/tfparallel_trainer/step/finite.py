@@ -13,14 +13,14 @@ import tensorflow as tf
 from tfparallel_trainer.step import replica
 
 
-def of_step(own: replica.Replica, loss: tf.Tensor, gradients: Sequence[Any]) -> tf.Tensor:
+def of_step(replica: replica.Replica, loss: tf.Tensor, gradients: Sequence[Any]) -> tf.Tensor:
     """Whether the loss and the gradients, both over all ranks, are finite: a scalar bool.
 
     With loss scaling gradients are not looked at: to overflow now and then is how the scale is
     found, and its optimizer leaves such a step out by itself.
     """
     looked_at = [loss]
-    if not isinstance(own.optimizer, keras.optimizers.LossScaleOptimizer):
+    if not isinstance(replica.optimizer, keras.optimizers.LossScaleOptimizer):
         looked_at += [_values(gradient) for gradient in gradients if gradient is not None]
     return _all_finite(looked_at)
 
@@ -28,8 +28,8 @@ def of_step(own: replica.Replica, loss: tf.Tensor, gradients: Sequence[Any]) -> 
 class Weights:
     """Looks whether the weights that are trained are finite."""
 
-    def __init__(self, own: replica.Replica) -> None:
-        self._own = own
+    def __init__(self, replica: replica.Replica) -> None:
+        self._replica = replica
         self._traced: Any = None
 
     def finite(self) -> bool:
@@ -39,17 +39,17 @@ class Weights:
         return bool(self._traced().numpy())
 
     def _run(self) -> tf.Tensor:
-        with tf.device(self._own.device):
-            weights = self._own.model.trainable_variables
+        with tf.device(self._replica.device):
+            weights = self._replica.model.trainable_variables
             return _all_finite([tf.convert_to_tensor(weight) for weight in weights])
 
 
 class Memory:
     """What the forward pass changes (statistics and metrics), as it was before; for one trace."""
 
-    def __init__(self, own: replica.Replica) -> None:
-        self._own = own
-        changed = [*own.statistics(), *own.model.metrics_variables]
+    def __init__(self, replica: replica.Replica) -> None:
+        self._replica = replica
+        changed = [*replica.statistics(), *replica.model.metrics_variables]
         self._before = [(variable, tf.identity(variable.value)) for variable in changed]
 
     def apply_if(self, condition: tf.Tensor, gradients: Sequence[Any], variables: Any) -> None:
@@ -57,7 +57,7 @@ class Memory:
         self.put_back_unless(condition)
 
         def apply() -> tf.Tensor:
-            self._own.optimizer.apply(gradients, variables)
+            self._replica.optimizer.apply(gradients, variables)
             return tf.constant(True)
 
         tf.cond(condition, apply, lambda: tf.constant(False))
@@ -73,5 +73,5 @@ def _values(gradient: Any) -> tf.Tensor:
 
 
 def _all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    found = [tf.reduce_all(tf.math.is_finite(t)) for t in tensors if t.dtype.is_floating]
-    return tf.reduce_all(tf.stack(found))
+    are_finite = [tf.reduce_all(tf.math.is_finite(t)) for t in tensors if t.dtype.is_floating]
+    return tf.reduce_all(tf.stack(are_finite))

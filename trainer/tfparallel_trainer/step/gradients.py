@@ -106,17 +106,17 @@ def add_up(
     }
     repeated = [one.values for parts in slices.values() for one in parts if one.lookup.rows]
     sums = data.sum_all([*dense.values(), *repeated, *also])
-    added = iter(sums[len(dense) :])
+    lookup_sums = iter(sums[len(dense) :])
     totals: list[Any] = [None] * len(gradients)
     for place, total in zip(dense, sums, strict=False):
         totals[place] = total
     for place, parts in slices.items():
         joined = [
-            one.with_values(next(added)) if one.lookup.rows else lookups.gather(data, one)
+            one.with_values(next(lookup_sums)) if one.lookup.rows else lookups.gather(data, one)
             for one in parts
         ]
         totals[place] = lookups.join(joined, gradients[place].dense_shape)
-    return [*totals, *added]
+    return [*totals, *lookup_sums]
 
 
 def _zero(kind: Kind, variable: Any) -> Any:

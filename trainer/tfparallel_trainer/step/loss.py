@@ -39,7 +39,7 @@ class Fraction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Term:
-    """The loss of one output, or what layers add (see `added`)."""
+    """The loss of one output, or what layers add (see `added_losses`)."""
 
     output: str
     """Empty for what layers add."""
@@ -73,25 +73,25 @@ def terms(model: Any, names: tuple[str, ...]) -> list[Term]:
     weights = model.get_compile_config().get("loss_weights")
     losses = _by_output(getattr(model, "loss", None), names, "loss")
     factors = _by_output(weights, names, "loss_weights")
-    found = [
+    loss_terms = [
         _term(name, losses[name], 1.0 if factors[name] is None else float(factors[name]))
         for name in names
         if losses[name] is not None
     ]
-    if not found:
+    if not loss_terms:
         raise errors.UserCodeError(
             "compile_model gives the model no loss: pass loss= to model.compile."
         )
-    return found
+    return loss_terms
 
 
 def fractions(
-    found: list[Term], names: tuple[str, ...], y: Any, y_pred: Any, sample_weight: Any
+    loss_terms: list[Term], names: tuple[str, ...], y: Any, y_pred: Any, sample_weight: Any
 ) -> list[Fraction]:
-    """The terms over one rank's examples, in the order of `found`.
+    """The terms over one rank's examples, in the order of `loss_terms`.
 
     Args:
-        found: what `terms` gave.
+        loss_terms: what `terms` gave.
         names: the model's outputs.
         y: targets, [n, …] for each output.
         y_pred: predictions, [n, …] for each output.
@@ -102,7 +102,7 @@ def fractions(
     weights = outputs.spread(sample_weight, names, "sample_weight")
     return [
         _fraction(term, targets[term.output], predictions[term.output], weights[term.output])
-        for term in found
+        for term in loss_terms
         if term.output
     ]
 
@@ -126,19 +126,19 @@ def _by_output(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
     return dict.fromkeys(names, value)
 
 
-def _term(name: str, given: Any, weight: float) -> Term:
-    if isinstance(given, str) and given.lower() in ("crossentropy", "ce"):
+def _term(name: str, compiled_loss: Any, weight: float) -> Term:
+    if isinstance(compiled_loss, str) and compiled_loss.lower() in ("crossentropy", "ce"):
         return Term(name, _crossentropy, _MEANS[0], keras.config.floatx(), weight)
-    found = keras.losses.get(given)
-    if not isinstance(found, keras.losses.Loss):
-        return Term(name, _aligned(found), _MEANS[0], keras.config.floatx(), weight)
-    reduction = found.reduction or "none"
+    loss = keras.losses.get(compiled_loss)
+    if not isinstance(loss, keras.losses.Loss):
+        return Term(name, _aligned(loss), _MEANS[0], keras.config.floatx(), weight)
+    reduction = loss.reduction or "none"
     if reduction not in (*_MEANS, WEIGHTED_MEAN, SUM):
         raise errors.UserCodeError(
-            f"The loss {found.name!r} has reduction={found.reduction!r}, which leaves no number to "
+            f"The loss {loss.name!r} has reduction={loss.reduction!r}, which leaves no number to "
             'minimise: use reduction="sum_over_batch_size".'
         )
-    return Term(name, found.call, reduction, keras.backend.standardize_dtype(found.dtype), weight)
+    return Term(name, loss.call, reduction, keras.backend.standardize_dtype(loss.dtype), weight)
 
 
 def _aligned(

@@ -68,7 +68,7 @@ def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
 
 def _of_users(model: Any) -> tuple[list[Any], list[Any]]:
     """Metrics whose class is not Keras' own: those that `compile` takes, and those of layers."""
-    within = [one for held in model.metrics for one in getattr(held, "metrics", ())]
+    within = [one for metric in model.metrics for one in getattr(metric, "metrics", ())]
     return [one for one in within if _is_of_user(one)], list(filter(_is_of_user, model.metrics))
 
 

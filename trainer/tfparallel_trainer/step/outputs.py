@@ -17,8 +17,8 @@ def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:
     if isinstance(y_pred, dict):
         names, parts = tuple(y_pred), list(y_pred.values())
     elif isinstance(y_pred, (list, tuple)):
-        given = getattr(model, "output_names", None)
-        names = tuple(given or (f"output_{place}" for place in range(len(y_pred))))
+        output_names = getattr(model, "output_names", None)
+        names = tuple(output_names or (f"output_{place}" for place in range(len(y_pred))))
         parts = list(y_pred)
     else:
         names, parts = ("output",), [y_pred]

@@ -12,7 +12,7 @@ from keras.src.utils import naming  # not in the public API
 from tfparallel_trainer import random_state, user
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.step import added, checks, loss, outputs
+from tfparallel_trainer.step import added_losses, checks, loss, outputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Replica:
     data: collectives.Communicator
     """This rank among those that a batch is divided over."""
     terms: list[loss.Term]
-    """Those of the outputs first, then `added.TERM`."""
+    """Those of the outputs first, then `added_losses.TERM`."""
     outputs: tuple[str, ...]
     seeds: list[tuple[Any, Any]]
     """Variables of random layers and of `generator` (two integers: seed and counter) with their
@@ -46,8 +46,8 @@ class Replica:
         """The terms over a part of a batch, right after the model was called on it."""
         x, y, weight = part
         examples = tf.shape(nest.leaves(x)[0])[0]
-        found = loss.fractions(self.terms, self.outputs, y, y_pred, weight)
-        return [*found, added.fraction(self.model, examples)]
+        loss_fractions = loss.fractions(self.terms, self.outputs, y, y_pred, weight)
+        return [*loss_fractions, added_losses.fraction(self.model, examples)]
 
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
         """Name the values of the terms as Keras does; empty for a model with one output.
@@ -117,7 +117,7 @@ def build(
         advice = checks.check(model, mesh.data)
         with user.guard(module.path, "calling the model on the first training example raised"):
             names = _try_out(model, sample)
-        terms = [*loss.terms(model, names), added.TERM]
+        terms = [*loss.terms(model, names), added_losses.TERM]
         if not model.optimizer.built:  # one that scales the loss would get its state twice
             model.optimizer.build(model.trainable_variables)
         generator = keras.random.SeedGenerator(seed)

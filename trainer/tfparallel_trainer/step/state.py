@@ -30,12 +30,12 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
     if replicas[0].data.size == 1:
         return list(numbers)
 
-    def run(own_numbers: tf.Tensor) -> tf.Tensor:
+    def run(shared_numbers: tf.Tensor) -> tf.Tensor:
         outcomes = []
-        for own in replicas:
-            with tf.device(own.device):
-                own.data.begin(collectives.Program.SHARE_STATE)
-                outcomes.append(spread(own, own.state(), own_numbers))
+        for local_replica in replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(collectives.Program.SHARE_STATE)
+                outcomes.append(spread(local_replica, local_replica.state(), shared_numbers))
         return outcomes[0]
 
     shared = tf.function(run, autograph=False)(tf.constant(list(numbers), tf.int64))
@@ -69,10 +69,10 @@ class Sharing:
         self._traced()
 
     def _run(self) -> None:
-        for own in self._replicas:
-            with tf.device(own.device):
-                own.data.begin(self._program, self._variant)
-                spread(own, self._part(own), tf.zeros((1,), tf.int64))
+        for local_replica in self._replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(self._program, self._variant)
+                spread(local_replica, self._part(local_replica), tf.zeros((1,), tf.int64))
 
 
 class Statistics:
@@ -107,25 +107,25 @@ class Barrier:
 
     def _run(self) -> list[tf.Tensor]:
         arrivals = []
-        for own in self._replicas:
-            with tf.device(own.device):
-                own.data.begin(collectives.Program.BARRIER)
-                arrivals.append(own.data.sum(tf.ones((1,))))
+        for local_replica in self._replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(collectives.Program.BARRIER)
+                arrivals.append(local_replica.data.sum(tf.ones((1,))))
         return arrivals
 
 
-def spread(own: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
+def spread(replica: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
     """Assign the first replica's values of the variables; give its numbers.
 
     Each bucket waits for the one before, so that copies of one alone take memory.
     """
-    shared = own.data.sum(own.data.of_first(numbers))
+    shared = replica.data.sum(replica.data.of_first(numbers))
     before = [shared]
     sums: dict[int, list[tf.Tensor]] = {}
     for bucket in _buckets(variables):
         with tf.control_dependencies(before):
-            pieces = [own.data.of_first(piece.read()) for piece in bucket]
-            before = own.data.sum_all(pieces)
+            pieces = [replica.data.of_first(piece.read()) for piece in bucket]
+            before = replica.data.sum_all(pieces)
             for piece, value in zip(bucket, before, strict=True):
                 sums.setdefault(id(piece.variable), []).append(value)
                 if piece.is_last:

@@ -77,8 +77,8 @@ class Context(Within):
 
     def _sum(self, tensor: Any) -> tf.Tensor:
         @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
-        def add_up(own: tf.Tensor) -> Any:
-            return self._data.sum(own), self._data.sum
+        def add_up(addend: tf.Tensor) -> Any:
+            return self._data.sum(addend), self._data.sum
 
         return add_up(tf.convert_to_tensor(tensor))
 
@@ -104,5 +104,5 @@ def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
     return y_pred
 
 
-def _names(found: list[Any]) -> str:
-    return ", ".join(layer.name for layer in found[:3])
+def _names(layers: list[Any]) -> str:
+    return ", ".join(layer.name for layer in layers[:3])

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.data import feed, marks, nest
+from tfparallel_trainer.data import feed, fingerprints, nest
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.step import finite, gradients, loss, metrics, replica, synchrony
 
@@ -64,21 +64,22 @@ class TrainStep:
         self._replicas = replicas
         self._spec = spec
         self._leaves_out = leaves_out
-        self._all_take_part = any(synchrony.layers(own.model) for own in replicas)
+        self._all_take_part = any(synchrony.layers(replica.model) for replica in replicas)
         self._traced: dict[tuple[bool, ...], Any] = {}
         self._kinds: Kinds | None = None
 
     def __call__(self, step: int, batch: feed.Batch, asked: frozenset[Flag]) -> Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
-        given = batch.parts
+        rank_parts = batch.parts
         if self._all_take_part:  # in the sums within the forward pass
-            given = [nothing(self._spec) if part is None else part for part in given]
-        pattern = tuple(part is not None for part in given)
-        told = [*(float(flag in asked) for flag in Flag), *marks.summands(batch.mark)]
-        parts = [part for part in given if part is not None]
+            rank_parts = [nothing(self._spec) if part is None else part for part in rank_parts]
+        pattern = tuple(part is not None for part in rank_parts)
+        flags = [float(flag in asked) for flag in Flag]
+        requests = [*flags, *fingerprints.summands(batch.fingerprint)]
+        parts = [part for part in rank_parts if part is not None]
         outcome = self._function(pattern)(
             tf.constant(step, tf.int64),
-            tf.constant(told, tf.float64),
+            tf.constant(requests, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
         return outcome_of(self._replicas[0], step, [tensor.numpy() for tensor in outcome])
@@ -95,49 +96,50 @@ class TrainStep:
         def run(step: tf.Tensor, flags: tf.Tensor, parts: Any) -> Any:
             waiting = iter(parts)
             outcomes = []
-            for own, has_part in zip(self._replicas, pattern, strict=True):
-                asked = flags if own is self._replicas[0] else tf.zeros_like(flags)
-                with tf.device(own.device):
-                    outcomes.append(
-                        self._rank_step(own, next(waiting) if has_part else None, step, asked)
-                    )
+            for local_replica, has_part in zip(self._replicas, pattern, strict=True):
+                asked = flags if local_replica is self._replicas[0] else tf.zeros_like(flags)
+                with tf.device(local_replica.device):
+                    part = next(waiting) if has_part else None
+                    outcomes.append(self._rank_step(local_replica, part, step, asked))
             return outcomes[0]
 
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(Flag) + marks.SUMMANDS,), tf.float64),
+                tf.TensorSpec((len(Flag) + fingerprints.SUMMANDS,), tf.float64),
                 [self._spec for has_part in pattern if has_part],
             )
 
     def _rank_step(
-        self, own: replica.Replica, part: Any, step: tf.Tensor, flags: tf.Tensor
+        self, replica: replica.Replica, part: Any, step: tf.Tensor, flags: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        before = finite.Memory(own) if self._leaves_out else None
-        found = of_rank(own, part, step, flags, kinds=self._kinds, maybe_empty=self._all_take_part)
-        self._kinds = found.kinds
-        variables = own.model.trainable_variables
+        before = finite.Memory(replica) if self._leaves_out else None
+        shared = of_rank(
+            replica, part, step, flags, kinds=self._kinds, maybe_empty=self._all_take_part
+        )
+        self._kinds = shared.kinds
+        variables = replica.model.trainable_variables
         if before is None:
-            own.optimizer.apply(found.gradients, variables)
+            replica.optimizer.apply(shared.gradients, variables)
         else:
-            before.apply_if(found.finite, found.gradients, variables)
-        return found.loss, found.terms, found.flags, found.finite
+            before.apply_if(shared.finite, shared.gradients, variables)
+        return shared.loss, shared.terms, shared.flags, shared.finite
 
 
-def outcome_of(own: replica.Replica, step: int, values: Sequence[Any]) -> Outcome:
+def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Outcome:
     """What a step gave.
 
     Args:
-        own: any replica.
+        replica: any replica.
         step: number of the step.
-        values: the loss, that of each output, the sums of flags and marks, and whether all are
-            finite, as arrays.
+        values: the loss, that of each output, the sums of flags and fingerprints, and whether all
+            are finite, as arrays.
 
     Raises:
         UserCodeError: processes were given different examples.
     """
-    total, terms, heard, is_finite = values
-    if not marks.alike(heard[len(Flag) :]):
+    total, terms, flag_sums, is_finite = values
+    if not fingerprints.alike(flag_sums[len(Flag) :]):
         raise errors.UserCodeError(
             f"training_data gives other examples on some replicas than on others, which shows "
             f"in step {step + 1}: let it give the same in the same order everywhere. Sort "
@@ -145,8 +147,8 @@ def outcome_of(own: replica.Replica, step: int, values: Sequence[Any]) -> Outcom
         ).on_every_process()
     return Outcome(
         loss=float(total),
-        terms=own.by_output(terms),
-        flags=frozenset(flag for flag in Flag if heard[flag] > 0),
+        terms=replica.by_output(terms),
+        flags=frozenset(flag for flag in Flag if flag_sums[flag] > 0),
         finite=bool(is_finite),
     )
 
@@ -173,7 +175,7 @@ class Shared:
 
 
 def of_rank(
-    own: replica.Replica,
+    replica: replica.Replica,
     part: Any,
     step: tf.Tensor,
     flags: tf.Tensor,
@@ -184,31 +186,31 @@ def of_rank(
     """Compute a batch together with the other ranks.
 
     Args:
-        own: this rank's replica.
+        replica: this rank's replica.
         part: its examples; None when it has none.
         step: number of the step.
         flags: what this rank asks for, float64 in the order of `Flag`, and further numbers.
         kinds: of the gradients, which a rank without examples cannot know.
         maybe_empty: whether the part may hold no examples, not being None.
     """
-    own.data.begin(collectives.Program.TRAIN)
-    variables = own.model.trainable_variables
+    replica.data.begin(collectives.Program.TRAIN)
+    variables = replica.model.trainable_variables
     with tf.GradientTape() as tape:
-        found = [] if part is None else _forward(own, part, step)
-        penalty = _penalty(own)
-    sums = own.data.sum(tf.concat([_denominators(own, found), flags], 0))
-    scales = _scales(own, sums[: len(own.terms)])
+        fractions = [] if part is None else _forward(replica, part, step)
+        penalty = _penalty(replica)
+    sums = replica.data.sum(tf.concat([_denominators(replica, fractions), flags], 0))
+    scales = _scales(replica, sums[: len(replica.terms)])
     if part is None:
         of_each = list(kinds or ())
         computed = gradients.zeros(of_each, variables)
     else:
-        computed = _backward(own, tape, found, penalty, scales, variables)
+        computed = _backward(replica, tape, fractions, penalty, scales, variables)
         of_each = [gradients.kind(one) for one in computed]
         if maybe_empty:
             empty = tf.equal(tf.shape(nest.leaves(part)[0])[0], 0)
             computed = gradients.nothing_if(empty, computed, variables)
     *totals, values = gradients.add_up(
-        own.data, computed, of_each, variables, [_numerators(own, found)]
+        replica.data, computed, of_each, variables, [_numerators(replica, fractions)]
     )
     values = values * scales
     total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
@@ -217,8 +219,8 @@ def of_rank(
         kinds=of_each,
         loss=total,
         terms=values,
-        flags=sums[len(own.terms) :],
-        finite=finite.of_step(own, total, totals),
+        flags=sums[len(replica.terms) :],
+        finite=finite.of_step(replica, total, totals),
     )
 
 
@@ -238,79 +240,79 @@ class Computed:
     loss: tf.Tensor
     terms: tf.Tensor
     """The loss of each output."""
-    apart: metrics.Apart
+    isolated: metrics.Isolated
 
 
-def of_batch(own: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
+def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
     """Compute what a batch leads to when it is shared with no other rank."""
     with tf.GradientTape() as tape:
-        apart = metrics.apart(own, lambda: _forward(own, part, step, alone=True))
-        penalty = _penalty(own)
-    found = apart.result
-    scales = _scales(own, _denominators(own, found))
-    values = _numerators(own, found) * scales
+        isolated = metrics.isolate(replica, lambda: _forward(replica, part, step, alone=True))
+        penalty = _penalty(replica)
+    fractions, variables = isolated.result, replica.model.trainable_variables
+    scales = _scales(replica, _denominators(replica, fractions))
+    values = _numerators(replica, fractions) * scales
     return Computed(
-        gradients=_backward(own, tape, found, penalty, scales, own.model.trainable_variables),
+        gradients=_backward(replica, tape, fractions, penalty, scales, variables),
         loss=tf.reduce_sum(values) + tf.cast(penalty, tf.float64),
         terms=values,
-        apart=apart,
+        isolated=isolated,
     )
 
 
 def _forward(
-    own: replica.Replica, part: Any, step: tf.Tensor, *, alone: bool = False
+    replica: replica.Replica, part: Any, step: tf.Tensor, *, alone: bool = False
 ) -> list[loss.Fraction]:
     x, y, weight = part
-    with own.drawing(step, alone=alone):
-        y_pred = synchrony.forward(own.model, own.data, x)
-    own.model.compute_metrics(x, y, y_pred, weight)
-    return own.fractions(part, y_pred)
+    with replica.drawing(step, alone=alone):
+        y_pred = synchrony.forward(replica.model, replica.data, x)
+    replica.model.compute_metrics(x, y, y_pred, weight)
+    return replica.fractions(part, y_pred)
 
 
-def _denominators(own: replica.Replica, found: list[loss.Fraction]) -> tf.Tensor:
-    if not found:
-        return tf.zeros((len(own.terms),), tf.float64)
-    return tf.stack([fraction.denominator for fraction in found])
+def _denominators(replica: replica.Replica, fractions: list[loss.Fraction]) -> tf.Tensor:
+    if not fractions:
+        return tf.zeros((len(replica.terms),), tf.float64)
+    return tf.stack([fraction.denominator for fraction in fractions])
 
 
-def _numerators(own: replica.Replica, found: list[loss.Fraction]) -> tf.Tensor:
-    if not found:
-        return tf.zeros((len(own.terms),), tf.float64)
-    return tf.stack([tf.cast(fraction.numerator, tf.float64) for fraction in found])
+def _numerators(replica: replica.Replica, fractions: list[loss.Fraction]) -> tf.Tensor:
+    if not fractions:
+        return tf.zeros((len(replica.terms),), tf.float64)
+    return tf.stack([tf.cast(fraction.numerator, tf.float64) for fraction in fractions])
 
 
-def _scales(own: replica.Replica, denominators: tf.Tensor) -> tf.Tensor:
+def _scales(replica: replica.Replica, denominators: tf.Tensor) -> tf.Tensor:
     """What each numerator is multiplied by: its weight, over the sum of the denominators."""
-    weights = tf.constant([term.weight for term in own.terms], tf.float64)
-    divided = tf.constant([term.divided for term in own.terms])
+    weights = tf.constant([term.weight for term in replica.terms], tf.float64)
+    divided = tf.constant([term.divided for term in replica.terms])
     return tf.where(divided, tf.math.divide_no_nan(weights, denominators), weights)
 
 
 def _backward(
-    own: replica.Replica,
+    replica: replica.Replica,
     tape: tf.GradientTape,
-    found: list[loss.Fraction],
+    fractions: list[loss.Fraction],
     penalty: tf.Tensor,
     scales: tf.Tensor,
     variables: Sequence[Any],
 ) -> list[Any]:
     # A loss-scaling optimizer (mixed precision) multiplies here and divides again when it applies.
-    factor = own.optimizer.scale_loss(tf.ones((), tf.float32))
-    targets = [fraction.numerator for fraction in found]
+    factor = replica.optimizer.scale_loss(tf.ones((), tf.float32))
+    targets = [fraction.numerator for fraction in fractions]
     seeds = [
         tf.cast(scale, target.dtype) * tf.cast(factor, target.dtype)
-        for scale, target in zip(tf.unstack(scales, len(found)), targets, strict=True)
+        for scale, target in zip(tf.unstack(scales, len(fractions)), targets, strict=True)
     ]
     targets.append(penalty)
-    seeds.append(own.data.of_first(tf.cast(factor, penalty.dtype)))  # once, not for each rank
+    seeds.append(replica.data.of_first(tf.cast(factor, penalty.dtype)))  # once, not for each rank
     sources = [variable.value for variable in variables]
     return list(tape.gradient(targets, sources, output_gradients=seeds))
 
 
-def _penalty(own: replica.Replica) -> tf.Tensor:
+def _penalty(replica: replica.Replica) -> tf.Tensor:
     """The regularisation of the weights, which every rank computes alike."""
     penalty = tf.zeros((), keras.config.floatx())
-    for variable in own.model.trainable_variables:
+    for variable in replica.model.trainable_variables:
         if variable.regularizer is not None:
             penalty += tf.cast(variable.regularizer(variable), penalty.dtype)
     return penalty

@@ -15,7 +15,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.step import added, loss, metric_sums, outputs, replica
+from tfparallel_trainer.step import added_losses, loss, metric_sums, outputs, replica
 
 
 def build(
@@ -57,7 +57,7 @@ def build(
         device="",
         model=head,
         data=data,
-        terms=[*loss.terms(head, names), added.TERM],
+        terms=[*loss.terms(head, names), added_losses.TERM],
         outputs=names,
         seeds=[],
         advice=[],

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.data import feed, marks
+from tfparallel_trainer.data import feed, fingerprints
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split.engine import backward, closing, ranks, tracing
 from tfparallel_trainer.step import synchrony, train
@@ -42,7 +42,8 @@ class TrainStep:
     def __call__(self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
-        told = [*(float(flag in asked) for flag in train.Flag), *marks.summands(batch.mark)]
+        flags = [float(flag in asked) for flag in train.Flag]
+        told = [*flags, *fingerprints.summands(batch.fingerprint)]
         outcome = self._function(shares)(
             tf.constant(step, tf.int64),
             tf.constant(told, tf.float64),
@@ -86,7 +87,7 @@ class TrainStep:
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(train.Flag) + marks.SUMMANDS,), tf.float64),
+                tf.TensorSpec((len(train.Flag) + fingerprints.SUMMANDS,), tf.float64),
                 self._ranks.spec(self._spec, shares),
             )
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import cluster, collectives, meeting, shape, tasks
+from tfparallel_trainer.mesh import cluster, collectives, rendezvous, shape, tasks
 from tfparallel_trainer.mesh import devices as machine
 from tfparallel_trainer.split.planning import devices
 
@@ -109,8 +109,10 @@ def _main() -> None:
     os.sched_setaffinity(0, {int(sys.argv[1])})
     processes = tasks.parse(os.environ[environment.TF_CONFIG])
     machine.prepare(_DEVICES, alone=False)
-    connections = meeting.meet(processes, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr))
-    strategy = meeting.join(processes, connections)
+    connections = rendezvous.meet(
+        processes, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr)
+    )
+    strategy = rendezvous.join(processes, connections)
     mesh = shape.Mesh(data=_PROCESSES, tensor=_DEVICES)
     names = machine.names(processes, _DEVICES)
     first = processes.me * _DEVICES

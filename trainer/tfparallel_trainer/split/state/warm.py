@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import h5py
 
-from tfparallel_trainer import warm
+from tfparallel_trainer import initial_weights
 from tfparallel_trainer.checkpoint import shard, values
 from tfparallel_trainer.split.state import archive, blueprint
 
@@ -28,11 +28,11 @@ def load(drawn: blueprint.Blueprint, state: shard.State, given: str, folder: pat
         empty = pathlib.Path(place) / f"model{archive.WEIGHTS}"
         archive.save_weights(drawn.model, empty, drawn.weights)
         with archive.opened(empty) as file:
-            places, here = archive.Layout(file, drawn.weights).places, warm.shapes(file)
+            places, here = archive.Layout(file, drawn.weights).places, initial_weights.shapes(file)
     here |= {place: drawn.wholes[key].shape for place, key in places.items()}
     datasets = {key: place for place, key in places.items()}
-    with warm.reading(given, folder) as path, archive.opened(path) as file:
-        warm.compare(path, warm.shapes(file), here)
+    with initial_weights.reading(given, folder) as path, archive.opened(path) as file:
+        initial_weights.compare(path, initial_weights.shapes(file), here)
         for key, one in state.each():
             if key in datasets:
                 values.assign(one.variable, _blocks(file[datasets[key]], one.box))

@@ -1,6 +1,6 @@
 """Numbers by which processes notice that they were not given the same examples.
 
-Numbers that are not floats, and texts, have to be the same bit by bit: of them a mark has a
+Numbers that are not floats, and texts, have to be the same bit by bit: of them a fingerprint has a
 checksum. Processors may round floats differently, so of them it has the products with vectors that
 are drawn once: for other data, and for the same data in another order, these differ by about as
 much as the values are large.
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tfparallel_trainer.data import nest
 
-Mark = tuple[float, ...]
+Fingerprint = tuple[float, ...]
 
 _VECTORS = 4
 _LENGTH = 4093
@@ -27,17 +27,17 @@ _PIECE_BITS = 12
 """Sums of squares of so small integers over ten thousand processes are exact in float64."""
 _ROWS = 64
 EXAMPLES = 8
-"""About how many examples of a batch are marked: to read all of a large batch takes time."""
+"""About how many examples of a batch it covers: to read all of a large batch takes time."""
 _ALIKE = 1e-12
 """Variance, relative to the mean square of all products, up to which floats are the same."""
 
-NOTHING: Mark = (0.0,) * (_VECTORS + _PIECES)
+NOTHING: Fingerprint = (0.0,) * (_VECTORS + _PIECES)
 SUMMANDS = 1 + 2 * len(NOTHING)
 """How many numbers `summands` gives."""
 
 
-def of(examples: Any) -> Mark:
-    """A mark that follows from the values and their places."""
+def of(examples: Any) -> Fingerprint:
+    """A fingerprint that follows from the values and their places."""
     products = np.zeros(_VECTORS)
     checksum = 0
     for place, leaf in enumerate(nest.leaves(examples)):
@@ -48,20 +48,20 @@ def of(examples: Any) -> Mark:
     return (*map(float, products), *_pieces(checksum))
 
 
-def spread(arrays: Any, length: int) -> Mark:
-    """The mark of some rows of arrays, and of how many there are."""
+def spread(arrays: Any, length: int) -> Fingerprint:
+    """The fingerprint of some rows of arrays, and of how many there are."""
     places = np.unique(np.linspace(0, length - 1, _ROWS).astype(np.int64))
     rows = nest.convert(lambda array: array[places], arrays)
     return of((rows, np.int64(length)))
 
 
-def summands(mark: Mark) -> list[float]:
+def summands(fingerprint: Fingerprint) -> list[float]:
     """What each process adds to a sum over all, for `alike`."""
-    return [1.0, *mark, *(number * number for number in mark)]
+    return [1.0, *fingerprint, *(number * number for number in fingerprint)]
 
 
 def alike(sums: Sequence[float]) -> bool:
-    """Whether all processes had the same mark, from the sums of their summands."""
+    """Whether all processes had the same fingerprint, from the sums of their summands."""
     count = sums[0]
     totals, squares = np.split(np.asarray(sums[1:]), 2)
     with np.errstate(all="ignore"):  # what is not finite is told by the loss

@@ -19,11 +19,13 @@ TERM = loss.Term("", loss.no_function, loss.MEAN, "float32", 1.0)
 
 def fraction(model: Any, examples: tf.Tensor) -> loss.Fraction:
     """What layers added in the model's last call, on this many examples."""
-    found = model.losses
+    losses = model.losses
     regularised = [weight for weight in model.trainable_weights if weight.regularizer is not None]
-    added = found[: len(found) - len(regularised)]  # Keras lists those of the weights last
+    added_losses = losses[: len(losses) - len(regularised)]  # Keras lists those of the weights last
     kind = keras.config.floatx()
-    total = tf.add_n([tf.zeros((), kind), *(tf.cast(tf.reduce_sum(one), kind) for one in added)])
+    total = tf.add_n(
+        [tf.zeros((), kind), *(tf.cast(tf.reduce_sum(one), kind) for one in added_losses)]
+    )
     count = tf.cast(examples, kind)
     # The mean over no examples is NaN, and counts for nothing.
     numerator = tf.math.multiply_no_nan(total, count)

@@ -61,19 +61,19 @@ class Wait:
         with contextlib.closing(batches):
             asked = self._clock()
             for batch in batches:
-                given = self._clock()
+                arrival = self._clock()
                 yield batch
                 done = self._clock()
                 if self._began:
-                    self._recent.add(given - asked, done - asked)
-                    self._lately.add(given - asked, done - asked)
+                    self._recent.add(arrival - asked, done - asked)
+                    self._lately.add(arrival - asked, done - asked)
                 self._began = True
                 asked = done
 
     def recent(self) -> Span:
         """What is new since the last call."""
-        found, self._recent = self._recent, Span()
-        return found
+        span, self._recent = self._recent, Span()
+        return span
 
     def warning(self) -> str | None:
         """A sentence when input has kept the devices waiting lately; at most once an epoch."""

@@ -18,18 +18,18 @@ _INSIDE = "model.weights.h5"
 """Where a .keras file holds its weights."""
 
 
-def load(model: Any, given: str, folder: pathlib.Path) -> None:
+def load(model: Any, setting: str, folder: pathlib.Path) -> None:
     """Assign the weights of a file to a model; the optimizer's state stays as it is.
 
     Args:
         model: a built and compiled model.
-        given: `trainer.initialWeights`: a path, relative to `folder` or absolute, or an address.
+        setting: `trainer.initialWeights`: a path, relative to `folder` or absolute, or an address.
         folder: the folder of the user's module.
 
     Raises:
         BadConfigurationError: the file is not there, or its variables are not the model's.
     """
-    with reading(given, folder) as path:
+    with reading(setting, folder) as path:
         with tempfile.TemporaryDirectory() as place:
             compare(path, *_shapes(model, path, pathlib.Path(place)))
         slots = [(variable, variable.value.numpy()) for variable in model.optimizer.variables]
@@ -39,7 +39,7 @@ def load(model: Any, given: str, folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def reading(given: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
+def reading(setting: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """Give the path of a file of weights; what reading it raises is told as of this setting.
 
     Arguments as of `load`.
@@ -47,29 +47,29 @@ def reading(given: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
     Raises:
         BadConfigurationError: the file is not there, or cannot be read.
     """
-    path = fetch.fetch(given) if address.is_address(given) else folder / given
+    path = fetch.fetch(setting) if address.is_address(setting) else folder / setting
     if not path.name.endswith((_MODEL, _WEIGHTS)) or not path.is_file():
         raise errors.BadConfigurationError(
-            f"trainer.initialWeights is {given!r}: give a file that ends in {_MODEL} or {_WEIGHTS} "
-            f"and is there; {path} is not."
+            f"trainer.initialWeights is {setting!r}: give a file that ends in {_MODEL} or "
+            f"{_WEIGHTS} and is there; {path} is not."
         )
     try:
         yield path
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise errors.BadConfigurationError(
-            f"trainer.initialWeights is {given!r}, which cannot be read: "
+            f"trainer.initialWeights is {setting!r}, which cannot be read: "
             f"{' '.join(str(error).split())[:300]}."
         ) from error
 
 
 def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[keys.Shapes, keys.Shapes]:
     """The variables of a file, and those that Keras would write for the model."""
-    own = place / f"own{_WEIGHTS}"
-    model.save_weights(own)
+    model_file = place / f"own{_WEIGHTS}"
+    model.save_weights(model_file)
     if not path.name.endswith(_MODEL):
-        return _of(path), _of(own)
+        return _of(path), _of(model_file)
     with zipfile.ZipFile(path) as archive:
-        return _of(pathlib.Path(archive.extract(_INSIDE, place))), _of(own)
+        return _of(pathlib.Path(archive.extract(_INSIDE, place))), _of(model_file)
 
 
 def _of(path: pathlib.Path) -> keys.Shapes:
@@ -79,14 +79,14 @@ def _of(path: pathlib.Path) -> keys.Shapes:
 
 def shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
     """The shapes of all datasets of a file of weights by name, without the optimizer's."""
-    found: dict[str, tuple[int, ...]] = {}
+    shapes_by_name: dict[str, tuple[int, ...]] = {}
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not name.startswith("optimizer/"):
-            found[name] = tuple(item.shape)
+            shapes_by_name[name] = tuple(item.shape)
 
     file.visititems(visit)
-    return found
+    return shapes_by_name
 
 
 def compare(path: pathlib.Path, there: keys.Shapes, here: keys.Shapes) -> None:

@@ -21,7 +21,7 @@ _LEAVE_SECONDS = 2.0
 """How long the end of an epoch waits for a batch that nobody wants any more."""
 
 
-class AheadFeed:
+class PrefetchFeed:
     """A feed whose batches are prepared before they are asked for."""
 
     def __init__(self, inner: feed.Feed) -> None:
@@ -43,7 +43,7 @@ class AheadFeed:
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""
-        return prepared(self._inner.epoch(number, start))
+        return prefetched(self._inner.epoch(number, start))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _End:
     error: BaseException | None
 
 
-def prepared(batches: Generator[feed.Batch, None, None]) -> Generator[feed.Batch, None, None]:
+def prefetched(batches: Generator[feed.Batch, None, None]) -> Generator[feed.Batch, None, None]:
     """Go through batches that are prepared ahead; closing this ends the thread.
 
     An error of the batches comes where the batch would have come, with its own traceback.
@@ -77,11 +77,11 @@ def prepared(batches: Generator[feed.Batch, None, None]) -> Generator[feed.Batch
     thread = threading.Thread(target=prepare, name="input", daemon=True)
     thread.start()
     try:
-        while not isinstance(found := ready.get(), _End):
+        while not isinstance(item := ready.get(), _End):
             room.release()
-            yield found
-        if found.error is not None:
-            raise found.error
+            yield item
+        if item.error is not None:
+            raise item.error
     finally:
         leaving.set()
         room.release()

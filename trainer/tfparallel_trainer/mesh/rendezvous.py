@@ -27,11 +27,13 @@ _ANSWER_SECONDS = 10.0
 _LONGEST = 256
 
 
-def meet(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> "Meeting":
+def meet(
+    processes: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
+) -> "Rendezvous":
     """Return when this process is connected with every peer.
 
     Args:
-        given: the processes.
+        processes: those of the job.
         timeout_seconds: how long that may take.
         say: writes a line for people, about whom this process waits for.
 
@@ -40,50 +42,50 @@ def meet(given: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None
         PeerLostError: a peer was there and has ended.
         BadConfigurationError: this process's own port is taken.
     """
-    met = Meeting(given)
-    if not given.alone:
+    connections = Rendezvous(processes)
+    if not processes.alone:
         try:
-            with met:
-                cluster.reach(given, given.peers, timeout_seconds, say, met.absent)
+            with connections:
+                cluster.reach(processes, processes.peers, timeout_seconds, say, connections.absent)
         except BaseException:
-            met.close()
+            connections.close()
             raise
-    return met
+    return connections
 
 
-def join(given: tasks.Cluster, met: "Meeting") -> object:
+def join(processes: tasks.Cluster, connections: "Rendezvous") -> object:
     """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
 
     Returns:
         What holds the cluster: keep it as long as ranks work together.
     """
-    with cluster.limited(), met.guarded():
+    with cluster.limited(), connections.guarded():
         strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
-                tf.train.ClusterSpec(given.addresses()),
-                task_type=given.task.role,
-                task_id=given.task.index,
+                tf.train.ClusterSpec(processes.addresses()),
+                task_type=processes.task.role,
+                task_id=processes.task.index,
                 rpc_layer="grpc",
             )
         )
-    return strategy, met
+    return strategy, connections
 
 
-class Meeting:
+class Rendezvous:
     """Connections with peers; keep it until TensorFlow has started in all of them.
 
     It listens while the body of `with` runs.
     """
 
-    def __init__(self, given: tasks.Cluster) -> None:
-        self._given = given
-        self._held: dict[str, list[socket.socket]] = {}
+    def __init__(self, processes: tasks.Cluster) -> None:
+        self._processes = processes
+        self._sockets: dict[str, list[socket.socket]] = {}
         self._closed = False
         self._changing = threading.Lock()
 
     def __enter__(self) -> Self:
-        self._listener = cluster.listen(self._given.task)
-        self._listening = threading.Thread(target=self._listen, name="meeting", daemon=True)
+        self._listener = cluster.listen(self._processes.task)
+        self._listening = threading.Thread(target=self._listen, name="rendezvous", daemon=True)
         self._listening.start()
         return self
 
@@ -107,12 +109,12 @@ class Meeting:
             PeerLostError: a peer, this or another one, was there and has ended.
         """
         with self._changing:
-            for name, connections in self._held.items():
+            for name, connections in self._sockets.items():
                 if all(map(_ended, connections)):
                     raise errors.PeerLostError(
                         f"A peer was lost: {name} ended while the processes met."
                     )
-            if peer.name in self._held:
+            if peer.name in self._sockets:
                 return ""
         try:
             connection = socket.create_connection(cluster.endpoint(peer), _PROBE_SECONDS)
@@ -120,7 +122,7 @@ class Meeting:
             return str(getattr(error, "strerror", None) or error)
         try:
             if connection.recv(_LONGEST) == _greeting(peer.name):
-                connection.sendall(self._given.task.name.encode())
+                connection.sendall(self._processes.task.name.encode())
                 self._hold(peer.name, connection)
                 return ""
             reason = "what answers there is no process that waits for this one"
@@ -135,16 +137,16 @@ class Meeting:
 
         Within `cluster.limited`, which lets that signal end it.
         """
-        if not self._held:
+        if not self._sockets:
             yield
             return
         groups = [
             f"{name}={','.join(str(one.fileno()) for one in connections)}"
-            for name, connections in self._held.items()
+            for name, connections in self._sockets.items()
         ]
         # A cluster of thousands is longer than what a new process can be given.
         env = {name: text for name, text in os.environ.items() if name != environment.TF_CONFIG}
-        words = (self._given.task.name, os.environ.get(environment.FAILURE_FILE, ""))
+        words = (self._processes.task.name, os.environ.get(environment.FAILURE_FILE, ""))
         with subprocess.Popen(
             (sys.executable, "-I", "-S", sentinel.__file__, str(os.getpid()), *words, *groups),
             env=env,
@@ -157,14 +159,14 @@ class Meeting:
                 guard.kill()
 
     def _connections(self) -> list[socket.socket]:
-        return [one for connections in self._held.values() for one in connections]
+        return [one for connections in self._sockets.values() for one in connections]
 
     def _hold(self, name: str, connection: socket.socket) -> None:
         with self._changing:
             if self._closed:
                 connection.close()
             else:
-                self._held.setdefault(name, []).append(connection)
+                self._sockets.setdefault(name, []).append(connection)
 
     def _listen(self) -> None:
         while True:
@@ -179,9 +181,9 @@ class Meeting:
         name = ""
         with contextlib.suppress(OSError):
             connection.settimeout(_ANSWER_SECONDS)
-            connection.sendall(_greeting(self._given.task.name))
+            connection.sendall(_greeting(self._processes.task.name))
             name = connection.recv(_LONGEST).decode(errors="replace")
-        if name in {peer.name for peer in self._given.peers}:
+        if name in {peer.name for peer in self._processes.peers}:
             self._hold(name, connection)
         else:  # somebody looked whether the port is open
             connection.close()

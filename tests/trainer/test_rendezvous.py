@@ -13,7 +13,7 @@ from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
-from tfparallel_trainer.mesh import meeting, tasks
+from tfparallel_trainer.mesh import rendezvous, tasks
 
 
 def clusters(size: int) -> list[tasks.Cluster]:
@@ -25,19 +25,19 @@ def clusters(size: int) -> list[tasks.Cluster]:
     return [tasks.Cluster(members, me) for me in range(size)]
 
 
-def wait(job_cluster: tasks.Cluster, timeout: float = 20) -> meeting.Meeting:
-    return meeting.meet(job_cluster, timeout, lambda _: None)
+def wait(job_cluster: tasks.Cluster, timeout: float = 20) -> rendezvous.Rendezvous:
+    return rendezvous.meet(job_cluster, timeout, lambda _: None)
 
 
 def test_all_meet_and_leave_their_ports() -> None:
     everyone = clusters(4)
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        met = list(threads.map(wait, everyone))
+        connections = list(threads.map(wait, everyone))
     for job_cluster in everyone:
         socket.create_server(
             ("127.0.0.1", int(job_cluster.task.address.rpartition(":")[2]))
         ).close()
-    for one in met:
+    for one in connections:
         one.close()
 
 
@@ -59,7 +59,10 @@ def test_who_is_not_there_is_named_and_what_answers_instead() -> None:
 
 def test_a_peer_that_ends_while_others_are_waited_for_is_lost() -> None:
     first, second, _ = clusters(3)
-    with meeting.Meeting(second) as other, concurrent.futures.ThreadPoolExecutor(1) as threads:
+    with (
+        rendezvous.Rendezvous(second) as other,
+        concurrent.futures.ThreadPoolExecutor(1) as threads,
+    ):
         pending_meeting = threads.submit(wait, first)
         waiting.until(lambda: not other.absent(first.task), "the first process")
         other.close()
