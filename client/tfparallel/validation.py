@@ -1,10 +1,11 @@
 """Checks the jobs of YAML files, and names the line of each problem."""
 
+import contextlib
 import dataclasses
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -51,6 +52,40 @@ class Job:
         """Return a sentence with file and line for each problem, in the order of the lines."""
         lines = sorted((_line(self.root, fault), str(fault)) for fault in faults)
         return [f"{self.file}:{line}: {sentence}" for line, sentence in dict.fromkeys(lines)]
+
+
+@contextlib.contextmanager
+def located(path: pathlib.Path, assignments: Sequence[str] = ()) -> Iterator[None]:
+    """Name file and line of each wrong field of the one job of a file.
+
+    Args:
+        path: the file.
+        assignments: changes to the job, as `--set` takes them: their fields have no line.
+
+    Raises:
+        SpecError: with a sentence for each problem.
+    """
+    try:
+        yield
+    except load.SpecError as error:
+        of_file = [fault for fault in error.located if _is_of_file(fault, assignments)]
+        if not of_file:
+            raise
+        others = [fault for fault in error.located if fault not in of_file]
+        [job] = read_jobs(File(str(path), source.read_text(path)))
+        raise load.SpecError(*job.locate(of_file), *others) from error
+
+
+def _is_of_file(fault: problems.Problem, assignments: Sequence[str]) -> bool:
+    """Whether it is about a field, and no assignment sets the field, its parent or a field of it.
+
+    A rule of the whole job has no place: its sentence begins with the field.
+    """
+    place = tuple(map(str, fault.place)) or tuple(fault.message.partition(" ")[0].split("."))
+    changed = (tuple(assignment.partition("=")[0].split(".")) for assignment in assignments)
+    return (bool(fault.place) or place[0] in ("metadata", "spec")) and all(
+        place[: len(other)] != other[: len(place)] for other in changed
+    )
 
 
 def find_files(path: pathlib.Path) -> list[File]:

@@ -298,3 +298,29 @@ def test_fields_that_the_api_server_does_not_know_are_told_one_by_one() -> None:
     words = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
     found = answers.problems_of(api_errors.Invalid(words))
     assert [problem.place for problem in found] == [("spec", "colour"), ("spec", "trainer", "x")]
+
+
+@pytest.mark.parametrize("verb", ["run", "submit", "plan", "compare"])
+def test_verbs_that_need_one_job_name_the_line_of_each_field(
+    tmp_path: pathlib.Path, verb: str
+) -> None:
+    """A field of --set has no line: its value is not in the file."""
+    file = tmp_path / "job.yaml"
+    file.write_text(f"kind: ConfigMap\n---\n{GOOD}  colour: red\n")
+    arguments = [verb, str(file), "--set", "spec.trainer.epochs=0"]
+    result = testing.CliRunner().invoke(app.tfparallel, arguments)
+    assert result.exit_code == 2
+    unknown, epochs = result.stderr.splitlines()
+    assert unknown.startswith(f"error: {file}:11: spec.colour: unknown field; ")
+    assert epochs.startswith("error: spec.trainer.epochs: received 0; ")
+
+
+def test_what_no_process_can_be_started_for_has_its_line(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "job.yaml"
+    container = "{name: tensorflow, command: [python], env: [{name: A, valueFrom: {fieldRef: {}}}]}"
+    file.write_text(
+        f"{HEAD}spec:\n  tfReplicaSpecs:\n    Worker:\n"
+        f"      template: {{spec: {{containers: [{container}]}}}}\n"
+    )
+    result = testing.CliRunner().invoke(app.tfparallel, ["run", str(file)])
+    assert result.stderr.startswith(f"error: {file}:8: spec.tfReplicaSpecs.Worker.template: env A")

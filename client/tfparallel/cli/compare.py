@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import click
 
+from tfparallel import validation
 from tfparallel.cli import options
 from tfparallel.compare import command as comparison
 from tfparallel.compare import existing, measure, plan
@@ -99,7 +100,8 @@ def command(
     )
     if epochs is not None:
         overrides = (*overrides, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
-    source = sources.read(paths[0], overrides)
+    with validation.located(paths[0], overrides):
+        source = sources.read(paths[0], overrides)
     folder = output or folders.new_folder(source.job.metadata.name)
     comparison.compare(source, comparison_plan, aim, folder)
 
