@@ -52,7 +52,7 @@ def read(
     Raises:
         SpecError: with a sentence for each problem.
     """
-    documents = load.parse_documents(source.read_text(file), str(file))
+    documents = load.parse_objects(source.read_text(file), str(file))
     named = [] if name is None else [f"metadata.name={name}"]
     changes = [*assignments, *named]
     job = overrides.apply(load.find_job(documents, str(file)), changes)

@@ -116,22 +116,37 @@ def _input() -> str:
 
 
 def read_jobs(file: File) -> list[Job]:
-    """Return the jobs of a file; objects of other kinds are left out.
+    """Return the jobs of a file and of its lists; objects of other kinds are left out.
 
     Raises:
         SpecError: it is not YAML, or it needs a job and holds none.
     """
-    load.parse_documents(file.text, file.name)
-    nodes = list(yaml.compose_all(file.text, yaml.SafeLoader))
-    documents = list(yaml.safe_load_all(file.text))
+    listed = load.parse_objects(file.text, file.name)
+    documents = yaml.safe_load_all(file.text)
+    nodes = yaml.compose_all(file.text, yaml.SafeLoader)
     pairs = [
-        (document, node)
-        for document, node in zip(documents, nodes, strict=True)
-        if isinstance(node, yaml.MappingNode) and document.get("kind") == names.KIND
+        (item, node)
+        for document, root in zip(documents, nodes, strict=True)
+        for item, node in _objects(document, root)
+        if item.get("kind") == names.KIND
     ]
     if not pairs and file.needs_job:
-        load.find_job([document for document in documents if document is not None], file.name)
+        load.find_job(listed, file.name)
     return [Job(file.name, len(pairs) == 1, document, node) for document, node in pairs]
+
+
+def _objects(
+    document: Any, node: yaml.Node
+) -> Iterator[tuple[Mapping[str, Any], yaml.MappingNode]]:
+    """Yield a document and its node, or those of the items of a list."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    entry = _entry(node, "items")
+    if entry is None or not load.is_list(document):
+        yield document, node
+        return
+    for item, inner in zip(document["items"], entry[1].value, strict=True):
+        yield from _objects(item, inner)
 
 
 def check(job: Job) -> list[str]:

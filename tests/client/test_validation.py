@@ -7,6 +7,7 @@ import pytest
 from click import testing
 
 from testing import paths
+from tfparallel import submission
 from tfparallel.cli import app
 from tfparallel.cluster import answers
 from tfparallel_operator.api_server import errors as api_errors
@@ -223,6 +224,41 @@ def test_each_job_of_a_file_is_checked(tmp_path: pathlib.Path) -> None:
         f"error: {file}:20: spec.trainer.epochs: received 0; input should be greater than or equal"
         " to 1\n"
     )
+
+
+LIST = """\
+apiVersion: v1
+kind: List
+items:
+  - kind: ConfigMap
+    metadata: {name: code}
+  - apiVersion: tfparallel.dev/v1alpha1
+    kind: TFParallelJob
+    metadata: {name: hello}
+    spec:
+      trainer: {epochs: 0}
+      tfReplicaSpecs: {Worker: {}}
+"""
+
+
+@pytest.mark.parametrize("verb", ["validate", "run", "submit"])
+def test_a_job_of_a_list_is_checked(tmp_path: pathlib.Path, verb: str) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(LIST)
+    result = testing.CliRunner().invoke(app.tfparallel, [verb, str(file)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {file}:10: spec.trainer.epochs: received 0; ")
+
+
+def test_a_list_may_hold_several_jobs_and_brings_its_objects(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    valid = LIST.replace("epochs: 0", "epochs: 1")
+    file.write_text(valid)
+    prepared = submission.read(file)
+    assert prepared.name == "hello"
+    assert [item["kind"] for item in prepared.companions] == ["ConfigMap"]
+    file.write_text(valid + valid.partition("items:\n")[2].replace("hello", "last"))
+    assert validate(file).stdout == f"{file}:6: hello: valid\n{file}:14: last: valid\n"
 
 
 def test_a_folder_is_checked_for_the_jobs_that_it_holds(tmp_path: pathlib.Path) -> None:

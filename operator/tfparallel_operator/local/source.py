@@ -55,7 +55,7 @@ def read(
     Raises:
         SpecError: with a sentence for each problem.
     """
-    documents = load.parse_documents(read_text(path), str(path))
+    documents = load.parse_objects(read_text(path), str(path))
     document = overrides.apply(load.find_job(documents, str(path)), assignments)
     return build(document, folder or path.resolve().parent, documents, assignments, environment)
 
