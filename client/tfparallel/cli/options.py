@@ -43,6 +43,12 @@ class Format(enum.StrEnum):
     NAME = "name"
 
 
+results = click.option(
+    "--path",
+    metavar="PATH",
+    help="Of a script's results in its container.  [default: where it mounts its claim]",
+)
+
 output_format = click.option(
     "-o",
     "--output",
