@@ -18,7 +18,7 @@ from testing import waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
-from tfparallel_trainer import __main__, errors, preflight, progress, settings, user
+from tfparallel_trainer import __main__, ending, errors, preflight, progress, settings, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
 
@@ -412,6 +412,6 @@ def test_warnings_of_tensorflow_are_shown(monkeypatch: pytest.MonkeyPatch) -> No
     for variables, level in (({}, "1"), ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "3")):
         monkeypatch.setattr(os, "environ", variables)
         monkeypatch.setattr(__main__, "attempt", lambda *_: exits.Exit.DONE)
-        monkeypatch.setattr(__main__.ending, "end", lambda _: None)
+        monkeypatch.setattr(ending, "end", lambda _: None)
         __main__.main()
         assert variables["TF_CPP_MIN_LOG_LEVEL"] == level

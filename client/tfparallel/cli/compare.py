@@ -91,7 +91,7 @@ def command(
         return
     if len(paths) > 1:
         raise load.SpecError(f"{paths[1]}: one job is compared; give --runs to compare folders")
-    comparison_plan = plan.Wanted(
+    design = plan.Design(
         workers=workers,
         servers=servers,
         seeds=seeds,
@@ -103,7 +103,7 @@ def command(
     with validation.located(paths[0], overrides):
         source = sources.read(paths[0], overrides)
     folder = output or folders.new_folder(source.job.metadata.name)
-    comparison.compare(source, comparison_plan, aim, folder)
+    comparison.compare(source, design, aim, folder)
 
 
 def _compare_runs(

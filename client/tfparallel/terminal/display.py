@@ -54,13 +54,13 @@ class _Console(rich_console.Console):
 
 def consoles() -> tuple[rich_console.Console, rich_console.Console]:
     """Return the consoles of standard output and standard error."""
-    found = []
+    streams = []
     for is_error in (False, True):
         console = _Console(stderr=is_error, highlight=False, markup=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        found.append(console)
-    return found[0], found[1]
+        streams.append(console)
+    return streams[0], streams[1]
 
 
 class Display:
