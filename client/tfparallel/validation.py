@@ -13,7 +13,9 @@ import yaml
 from tfparallel_operator.api import load, names, problems
 from tfparallel_operator.local import cluster_checks, source
 
-_STDIN = "stdin"
+STDIN = "stdin"
+"""What the standard input is called in messages."""
+
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MERGE = "tag:yaml.org,2002:merge"
 _FIELD = re.compile(r"[A-Za-z][\w.]*\w")
@@ -95,7 +97,7 @@ def find_files(path: pathlib.Path) -> list[File]:
         SpecError: one cannot be read, or the folder has none.
     """
     if str(path) == "-":
-        return [File(_STDIN, _input())]
+        return [File(STDIN, read_input())]
     if not path.is_dir():
         return [File(str(path), source.read_text(path))]
     paths = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
@@ -108,11 +110,16 @@ def find_files(path: pathlib.Path) -> list[File]:
     return files
 
 
-def _input() -> str:
+def read_input() -> str:
+    """Read the standard input.
+
+    Raises:
+        SpecError: it is not text.
+    """
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        raise load.SpecError(f"{_STDIN}: not UTF-8 text; give a job's YAML file") from error
+        raise load.SpecError(f"{STDIN}: not UTF-8 text; give a job's YAML file") from error
 
 
 def read_jobs(file: File) -> list[Job]:

@@ -109,7 +109,7 @@ def model(
     async def act(cluster: backend.ClusterBackend) -> None:
         job = await cluster.get_job(name)
         _check_finished(job, part)
-        async with places.opened(cluster, job, places.Choice(image, path), _say) as place:
+        async with places.opened(cluster, job, places.Choice(image, path), options.say) as place:
             to = target or pathlib.Path(name)
             await _bring(place, part, to, name, is_script=job.is_script)
 
@@ -147,7 +147,3 @@ async def _bring(
     if part is files.Part.ALL:
         size = sum(file.size for file in chosen) / 2**20
         click.echo(f"{to}: {len(chosen)} files, {size:.1f} MiB")
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)

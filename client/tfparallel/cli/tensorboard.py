@@ -47,9 +47,9 @@ def command(
 ) -> None:
     """Show the curves of a job in TensorBoard, until Ctrl-C.
 
-    The event files of a JOB come from the claim or the bucket that keeps its checkpoints, or from
-    the claim that a script mounts, again every few seconds while it runs. Those of a local run are
-    read in its FOLDER, such as runs/JOB. TensorBoard listens on this machine alone.
+    The event files of a JOB come from the claim or the bucket that keeps its checkpoints, again
+    every few seconds while it runs. Those of a script come from the claim that it mounts, those of
+    a local run from its FOLDER, such as runs/JOB. TensorBoard listens on this machine alone.
 
     Exit status: 0 ended by Ctrl-C, 1 no event files, or TensorBoard does not start, 2 no such job.
     """
@@ -62,14 +62,16 @@ def command(
 
     async def act(cluster: backend.ClusterBackend) -> None:
         with _kept(target) as to:
-            begin = functools.partial(events.copies, cluster, name, to, place, _say)
+            begin = functools.partial(events.copies, cluster, name, to, place, options.say)
             first = begin()
             async with contextlib.aclosing(first):
                 with answers.explained(cluster.context):
                     job = await anext(first)
                 if not any(to.rglob(files.EVENTS)):
-                    _say(f"{name} has written no event files yet: TensorBoard shows them later")
-                copying = events.keep_copying(begin, first, _say)
+                    options.say(
+                        f"{name} has written no event files yet: TensorBoard shows them later"
+                    )
+                copying = events.keep_copying(begin, first, options.say)
                 await _show(to if job.is_script else to / outputs.TENSORBOARD, port, copying)
 
     options.on_cluster(choice, act)
@@ -114,7 +116,3 @@ async def _wait(board: tensorboard.Board) -> bool:
     for task in tasks:
         task.cancel()
     return not stop.is_set() and board.process.returncode != 0
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)

@@ -18,7 +18,7 @@ from tfparallel.compare import (
 )
 from tfparallel.terminal import display
 from tfparallel_operator.api import load, types
-from tfparallel_operator.local import source
+from tfparallel_operator.local import folders, source
 
 PAGE = "report.md"
 MACHINE = "report.json"
@@ -69,13 +69,8 @@ def target(written: str) -> measure.Target:
 
 
 def _make(folder: pathlib.Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with folders.output(folder):
         used = any(folder.iterdir())
-    except OSError as error:
-        raise load.SpecError(
-            f"--output {folder}: {error.strerror}; give a folder that can be written to"
-        ) from error
     if used:
         raise load.SpecError(f"--output {folder}: holds files already; give a new folder")
 

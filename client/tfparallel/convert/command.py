@@ -3,12 +3,12 @@
 import dataclasses
 import difflib
 import pathlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from tfparallel import validation
 from tfparallel.convert import (
     conversion,
     report,
@@ -83,9 +83,9 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
     notes: list[str] = []
     problems: list[str] = []
     for path in files:
-        name = "standard input" if path == STDIN else str(path)
+        name = validation.STDIN if path == STDIN else str(path)
         try:
-            text = _read(path)
+            text = validation.read_input() if path == STDIN else source.read_text(path)
             parsed = load.parse_documents(text, name)
             documents += parsed
             jobs = _convert_jobs(parsed, name, write_defaults)
@@ -104,15 +104,6 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
     if problems:
         raise load.SpecError(*problems)
     return Result(tuple(converted), tuple(reports), tuple(notes))
-
-
-def _read(file: pathlib.Path) -> str:
-    if file != STDIN:
-        return source.read_text(file)
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise load.SpecError("standard input: not UTF-8 text; write jobs as YAML") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,18 +1,12 @@
 """Reads what people write on the command line of a plan: bytes and meshes."""
 
-import re
 from collections.abc import Sequence
 
-from tfparallel_operator.api import load
+from tfparallel_operator.api import load, quantities
 from tfparallel_trainer.contract import plan
 
 AUTO = "auto"
 """As a mesh: the planner chooses all axes."""
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
-    f"{unit}i": 1024 ** (power + 1) for power, unit in enumerate("KMGT")
-}
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([kKMGT]i?)?B?")
 
 
 def size(written: str) -> int:
@@ -21,13 +15,10 @@ def size(written: str) -> int:
     Raises:
         SpecError: it has another form.
     """
-    match = _BYTES.fullmatch(written.strip())
-    count = (
-        0 if match is None else int(float(match[1]) * _UNITS[(match[2] or "").replace("k", "K")])
-    )
-    if count < 1:
+    count = quantities.parse(written.replace(" ", "").removesuffix("B"))
+    if count is None or count < 1:
         raise load.SpecError(f"--memory {written}: write bytes, such as 8GiB or 500MB")
-    return count
+    return int(count)
 
 
 def mesh(written: str) -> dict[str, int]:

@@ -189,13 +189,8 @@ class _Interruption:
 @contextlib.contextmanager
 def _held(layout: folders.Folders) -> Iterator[None]:
     """Keep a second run out of the output folder, which names this process meanwhile."""
-    try:
-        layout.root.mkdir(parents=True, exist_ok=True)
+    with folders.output(layout.root):
         lock = layout.lock.open("a", encoding="utf-8")
-    except OSError as error:
-        raise load.SpecError(
-            f"--output {layout.root}: {error.strerror}; give a folder that can be written to"
-        ) from error
     with lock:
         if not locks.acquire(lock):
             raise load.SpecError(
