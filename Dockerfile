@@ -95,6 +95,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
 FROM runtime AS trainer
 LABEL org.opencontainers.image.title="tfparallel-trainer" \
       org.opencontainers.image.description="Trains Keras 3 models on many devices and processes"
+ENV TF_CPP_MIN_LOG_LEVEL=1
 USER 0:0
 RUN install --directory --owner=65532 --group=65532 /workspace /output
 USER 65532:65532

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "docs/compare.md"
 
 _EXAMPLES = ("digits", "mnist")
-_JOBS = plan.Wanted(workers=2, servers=1, seeds=1, slow_worker=None, equal=plan.Equal.UPDATE)
+_JOBS = plan.Design(workers=2, servers=1, seeds=1, slow_worker=None, equal=plan.Equal.UPDATE)
 
 
 def page() -> str:

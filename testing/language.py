@@ -45,13 +45,12 @@ PAGES = (
     *sorted(paths.EXAMPLES.glob("**/README.md")),
 )
 MESSAGES = paths.ROOT / "client/tfparallel"
-NAMED = tuple(
-    folder
-    for folder in (paths.ROOT / "images", *sorted(MESSAGES.iterdir()))
-    if folder.name not in ("cluster", "compare", "machine", "planning", "terminal")
+NAMED = (
+    paths.ROOT / "images",
+    MESSAGES,
+    *sorted({*paths.TRAINER.iterdir()} - {paths.TRAINER / "split"}),
 )
-"""Files and folders whose identifiers are checked; the others have names to mend."""
-NAMED += tuple(sorted({*paths.TRAINER.iterdir()} - {paths.TRAINER / "split"}))
+"""Files and folders whose identifiers are checked; trainer/split has names to mend."""
 NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
 """What hides the type of a value, and cannot be searched."""
 _MIN_WORDS = 5

@@ -188,7 +188,7 @@ def _read_file(path: pathlib.Path) -> Mapping[str, Any]:
     Raises:
         SpecError: it cannot be read, or holds other objects besides.
     """
-    documents = load.parse_documents(sources.read_text(path), str(path))
+    documents = load.parse_objects(sources.read_text(path), str(path))
     job = load.find_job(documents, str(path))
     others = [str(document.get("kind")) for document in documents if document is not job]
     if others:

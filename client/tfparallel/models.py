@@ -31,6 +31,11 @@ class Job:
         return self.state in (names.State.SUCCEEDED, names.State.FAILED)
 
     @property
+    def is_script(self) -> bool:
+        """Whether its containers run a script of the user's, not the shipped trainer."""
+        return not self.manifest.get("spec", {}).get("trainer")
+
+    @property
     def roles(self) -> Mapping[str, Any]:
         """The replica specs by role, as the manifest has them."""
         specs: Mapping[str, Any] = self.manifest.get("spec", {}).get("tfReplicaSpecs", {})

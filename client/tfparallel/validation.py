@@ -1,10 +1,11 @@
 """Checks the jobs of YAML files, and names the line of each problem."""
 
+import contextlib
 import dataclasses
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -12,7 +13,9 @@ import yaml
 from tfparallel_operator.api import load, names, problems
 from tfparallel_operator.local import cluster_checks, source
 
-_STDIN = "stdin"
+STDIN = "stdin"
+"""What the standard input is called in messages."""
+
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MERGE = "tag:yaml.org,2002:merge"
 _FIELD = re.compile(r"[A-Za-z][\w.]*\w")
@@ -53,6 +56,40 @@ class Job:
         return [f"{self.file}:{line}: {sentence}" for line, sentence in dict.fromkeys(lines)]
 
 
+@contextlib.contextmanager
+def located(path: pathlib.Path, assignments: Sequence[str] = ()) -> Iterator[None]:
+    """Name file and line of each wrong field of the one job of a file.
+
+    Args:
+        path: the file.
+        assignments: changes to the job, as `--set` takes them: their fields have no line.
+
+    Raises:
+        SpecError: with a sentence for each problem.
+    """
+    try:
+        yield
+    except load.SpecError as error:
+        of_file = [fault for fault in error.located if _is_of_file(fault, assignments)]
+        if not of_file:
+            raise
+        others = [fault for fault in error.located if fault not in of_file]
+        [job] = read_jobs(File(str(path), source.read_text(path)))
+        raise load.SpecError(*job.locate(of_file), *others) from error
+
+
+def _is_of_file(fault: problems.Problem, assignments: Sequence[str]) -> bool:
+    """Whether it is about a field, and no assignment sets the field, its parent or a field of it.
+
+    A rule of the whole job has no place: its sentence begins with the field.
+    """
+    place = tuple(map(str, fault.place)) or tuple(fault.message.partition(" ")[0].split("."))
+    changed = (tuple(assignment.partition("=")[0].split(".")) for assignment in assignments)
+    return (bool(fault.place) or place[0] in ("metadata", "spec")) and all(
+        place[: len(other)] != other[: len(place)] for other in changed
+    )
+
+
 def find_files(path: pathlib.Path) -> list[File]:
     """Return the file at a path, those of a folder (not of its folders), or for - the input.
 
@@ -60,7 +97,7 @@ def find_files(path: pathlib.Path) -> list[File]:
         SpecError: one cannot be read, or the folder has none.
     """
     if str(path) == "-":
-        return [File(_STDIN, _input())]
+        return [File(STDIN, read_input())]
     if not path.is_dir():
         return [File(str(path), source.read_text(path))]
     paths = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
@@ -73,30 +110,50 @@ def find_files(path: pathlib.Path) -> list[File]:
     return files
 
 
-def _input() -> str:
+def read_input() -> str:
+    """Read the standard input.
+
+    Raises:
+        SpecError: it is not text.
+    """
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        raise load.SpecError(f"{_STDIN}: not UTF-8 text; give a job's YAML file") from error
+        raise load.SpecError(f"{STDIN}: not UTF-8 text; give a job's YAML file") from error
 
 
 def read_jobs(file: File) -> list[Job]:
-    """Return the jobs of a file; objects of other kinds are left out.
+    """Return the jobs of a file and of its lists; objects of other kinds are left out.
 
     Raises:
         SpecError: it is not YAML, or it needs a job and holds none.
     """
-    load.parse_documents(file.text, file.name)
-    nodes = list(yaml.compose_all(file.text, yaml.SafeLoader))
-    documents = list(yaml.safe_load_all(file.text))
+    listed = load.parse_objects(file.text, file.name)
+    documents = yaml.safe_load_all(file.text)
+    nodes = yaml.compose_all(file.text, yaml.SafeLoader)
     pairs = [
-        (document, node)
-        for document, node in zip(documents, nodes, strict=True)
-        if isinstance(node, yaml.MappingNode) and document.get("kind") == names.KIND
+        (item, node)
+        for document, root in zip(documents, nodes, strict=True)
+        for item, node in _objects(document, root)
+        if item.get("kind") == names.KIND
     ]
     if not pairs and file.needs_job:
-        load.find_job([document for document in documents if document is not None], file.name)
+        load.find_job(listed, file.name)
     return [Job(file.name, len(pairs) == 1, document, node) for document, node in pairs]
+
+
+def _objects(
+    document: Any, node: yaml.Node
+) -> Iterator[tuple[Mapping[str, Any], yaml.MappingNode]]:
+    """Yield a document and its node, or those of the items of a list."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    entry = _entry(node, "items")
+    if entry is None or not load.is_list(document):
+        yield document, node
+        return
+    for item, inner in zip(document["items"], entry[1].value, strict=True):
+        yield from _objects(item, inner)
 
 
 def check(job: Job) -> list[str]:

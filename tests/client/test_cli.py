@@ -229,9 +229,10 @@ def test_a_job_that_is_wrong_is_refused(
     tmp_path: pathlib.Path, document: Any, sentence: str
 ) -> None:
     jobs.write(tmp_path, document)
-    assert refused(tmp_path, "run", "job.yaml").stderr == f"error: {sentence}\n"
     located = refused(tmp_path, "validate", "job.yaml").stderr
     assert re.fullmatch(rf"error: job\.yaml:\d+: {re.escape(sentence)}\n", located)
+    for command in ("run", "submit"):
+        assert refused(tmp_path, command, "job.yaml").stderr == located
 
 
 def test_an_output_that_is_no_folder_is_refused(tmp_path: pathlib.Path) -> None:

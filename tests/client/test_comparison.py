@@ -35,7 +35,7 @@ from tfparallel_trainer.contract import environment
 RECORDED = pathlib.Path(__file__).parent / "recorded"
 """Digits, 2 seeds, 4 epochs of 6 steps with 256 examples: `tfparallel compare` on 2 cores."""
 
-EVEN = plan.Wanted(workers=2, servers=1, seeds=2, slow_worker=None, equal=plan.Equal.UPDATE)
+EVEN = plan.Design(workers=2, servers=1, seeds=2, slow_worker=None, equal=plan.Equal.UPDATE)
 SLOW = dataclasses.replace(EVEN, slow_worker=5.0)
 
 
@@ -155,11 +155,11 @@ def test_records_of_no_whole_run_are_refused() -> None:
         by_hand([line(0, "epoch")])
 
 
-def given(wanted: plan.Wanted, runs: report.Runs) -> report.Given:
-    return report.Given(
+def compared(design: plan.Design, runs: report.Runs) -> report.Comparison:
+    return report.Comparison(
         job="digits",
         batch=256,
-        wanted=wanted,
+        design=design,
         runs=runs,
         target=None,
         user_lines=30,
@@ -169,7 +169,7 @@ def given(wanted: plan.Wanted, runs: report.Runs) -> report.Given:
 
 def the_report() -> report.Report:
     runs = {variant: [recorded(variant.mode, seed) for seed in (0, 1)] for variant in EVEN.variants}
-    return report.make(given(EVEN, runs))
+    return report.make(compared(EVEN, runs))
 
 
 def row(made: report.Report, name: str) -> report.Row:
@@ -201,7 +201,7 @@ def test_the_report_of_real_runs() -> None:
 def test_the_speed_that_is_kept_is_told_of_the_slow_runs() -> None:
     quick, slow = by_hand(TWO_EPOCHS), by_hand([*epoch(0, [1], 1), *epoch(9, [1, 1], 1.0)])
     runs = {variant: [slow if variant.slow else quick, quick] for variant in SLOW.variants}
-    made = report.make(given(SLOW, runs))
+    made = report.make(compared(SLOW, runs))
     kept = row(made, "speed kept with a slow worker")
     assert made.variants[2:] == ["sync, worker 5x slower", "async, worker 5x slower"]
     assert [sentence.split(",")[0] for sentence in made.verdicts] == [
@@ -265,7 +265,7 @@ def test_a_mode_that_misses_the_target_in_a_seed_does_not_reach_it() -> None:
     good, bad = by_hand(TWO_EPOCHS), by_hand(epoch(0, [9, 9], 1.0, loss=9))
     runs = {variant: [good, bad if variant.mode == "sync" else good] for variant in EVEN.variants}
     made = report.make(
-        dataclasses.replace(given(EVEN, runs), target=measure.Target("val_loss", 1.0))
+        dataclasses.replace(compared(EVEN, runs), target=measure.Target("val_loss", 1.0))
     )
     assert made.verdicts == ["With equal workers, only async reaches val_loss ≤ 1 in every run."]
 

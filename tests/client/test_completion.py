@@ -5,14 +5,17 @@ import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from aiohttp import web
 from click import shell_completion
 
 from testing import pages
+from testing.cluster import binaries
 from testing.operator import harness, routes, scripted_server
-from tfparallel.cli import app, complete
+from tfparallel.cli import app, complete, completion
+from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 
 CONTEXTS = ["kind-dev", "production"]
@@ -25,11 +28,29 @@ complete._SECONDS = 60.0
 sys.argv = ["tfparallel"]
 cli.main()
 """
+
+
+def pod(replica: str) -> dict[str, Any]:
+    """A pod of the job digits."""
+    owner = {"uid": "uid-of-digits", "controller": True}
+    role, _, index = replica.rpartition("-")
+    labels = {names.LABEL_ROLE: role, names.LABEL_INDEX: index}
+    metadata = {
+        "name": f"digits-{replica}",
+        "labels": labels,
+        "ownerReferences": [owner],
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    return {"metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
+
+
 DOCUMENTS = {
     resources.JOBS.path("team"): scripted_server.listing(
         5, routes.job("digits"), routes.job("digits-2"), routes.job("flowers")
     ),
     resources.JOBS.path("vision"): scripted_server.listing(5, routes.job("photos")),
+    resources.JOBS.path("team", "digits"): routes.job("digits"),
+    resources.PODS.path("team"): scripted_server.listing(5, pod("worker-1"), pod("worker-0")),
     resources.NAMESPACES.path(): scripted_server.listing(5, *NAMESPACES),
 }
 
@@ -70,6 +91,9 @@ async def complete_on(server: scripted_server.Server, *words: str, config: str) 
         ("logs -n t", ["team", "tfparallel-system"]),
         ("logs --context p", ["production"]),
         ("logs nothing-like-it", []),
+        ("logs digits ", ["worker-0", "worker-1"]),
+        ("logs digits worker-1", ["worker-1"]),
+        ("logs nothing ", []),
     ],
 )
 async def test_names_are_completed(line: str, expected: list[str], tmp_path: pathlib.Path) -> None:
@@ -85,7 +109,12 @@ async def test_names_are_completed(line: str, expected: list[str], tmp_path: pat
         (words, expected)
         for (words, _), expected in zip(
             pages.rows("install-command.md", "Tab then completes verbs, options, and names:"),
-            (["digits", "digits-2", "flowers"], ["team", "tfparallel-system", "vision"], CONTEXTS),
+            (
+                ["digits", "digits-2", "flowers"],
+                ["worker-0", "worker-1"],
+                ["team", "tfparallel-system", "vision"],
+                CONTEXTS,
+            ),
             strict=True,
         )
     ],
@@ -183,6 +212,52 @@ async def test_a_shell_gets_the_names_from_the_program(tmp_path: pathlib.Path) -
             )
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["logs", "f"], "flowers\n:4\n"),
+        (["logs", "nothing-like-it"], ":4\n"),
+        (["logs", "digits", ""], "worker-0\nworker-1\n:4\n"),
+        (["scal"], "scale\tChange the number of workers of a job.\n:4\n"),
+        (["validate", "jo"], ":0\n"),
+        (["tensorboard", "runs/d"], ":16\n"),
+    ],
+)
+async def test_kubectl_gets_the_names(
+    words: list[str],
+    expected: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [routes.answers(DOCUMENTS)]
+        monkeypatch.setenv("KUBECONFIG", str(routes.kubeconfig(tmp_path, server.url)))
+        monkeypatch.setattr(sys, "argv", ["kubectl_complete-tfparallel", *words])
+        await asyncio.to_thread(completion.answer_kubectl)
+    assert capfd.readouterr() == (expected, "")
+
+
+@pytest.mark.usefixtures("cluster_programs")
+def test_the_real_kubectl_completes_its_plugin(
+    tmp_path: pathlib.Path,
+) -> None:
+    program = tmp_path / "kubectl_complete-tfparallel"
+    code = "from tfparallel.cli import completion; completion.answer_kubectl()"
+    program.write_text(f"#!{sys.executable}\n{code}\n")
+    program.chmod(0o755)
+    (tmp_path / "kubectl-tfparallel").symlink_to(program)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        (binaries.path("kubectl"), "__complete", "tfparallel", "scal"),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "scale\tChange the number of workers of a job.\n:4\n"
 
 
 async def test_jobs_of_a_real_api_server(place: harness.Place) -> None:

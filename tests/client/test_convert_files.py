@@ -59,7 +59,7 @@ def test_what_means_nothing_here_is_refused(change: jobs.Change, sentence: str) 
     assert result.exit_code == 2
     assert result.stdout == ""
     assert sentence in result.stderr
-    assert result.stderr.casefold().startswith("error: standard input: tfjob plain: ")
+    assert result.stderr.casefold().startswith("error: stdin: tfjob plain: ")
 
 
 def test_everything_wrong_in_all_files_is_told_at_once(tmp_path: pathlib.Path) -> None:

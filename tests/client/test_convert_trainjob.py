@@ -242,8 +242,8 @@ def test_a_runtime_passes_and_a_service_of_old_labels_is_reported() -> None:
     result = jobs.run("-", text=f"{TEXT}---\n{runtime}---\n{service}")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.endswith(f"---\n{runtime}---\n{service}")
-    assert "standard input: Service without a name\n" in result.stderr
-    assert "standard input: TrainingRuntime" not in result.stderr
+    assert "stdin: Service without a name\n" in result.stderr
+    assert "stdin: TrainingRuntime" not in result.stderr
 
 
 def test_an_exported_list_is_converted() -> None:
@@ -307,7 +307,7 @@ def test_one_process_of_a_node_is_no_difference(processes: str | int) -> None:
 def test_what_means_nothing_is_refused(change: jobs.Change, sentence: str) -> None:
     result = jobs.run("-", text=yaml.safe_dump(plain(change)))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: standard input: TrainJob plain: {sentence}")
+    assert result.stderr.startswith(f"error: stdin: TrainJob plain: {sentence}")
 
 
 def test_comments_below_spec_are_missed() -> None:
@@ -315,5 +315,5 @@ def test_comments_below_spec_are_missed() -> None:
     result = jobs.run("-", text=text)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("# stays\n")
-    assert "note: standard input: the comments in replaced parts are not kept\n" in result.stderr
+    assert "note: stdin: the comments in replaced parts are not kept\n" in result.stderr
     assert load.parse_job(yaml.safe_load(result.stdout)).metadata.name == "plain"

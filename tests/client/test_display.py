@@ -40,6 +40,22 @@ def test_a_line_shows_every_metric_with_four_digits() -> None:
     )
 
 
+def test_the_lines_that_tensorflow_always_begins_with_are_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The words of TensorFlow 2.21; a warning of the same moment is shown."""
+    warning = "W0000 00:00:1795489412.005219   15253 port.cc:99] oneDNN is not used"
+    screen = display.Display(())
+    for text in (
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795489412.005219   15253 port.cc:153] oneDNN custom operations are on. You"
+        " may see slightly different numerical results.",
+        warning,
+    ):
+        screen.line("worker-0", text)
+    assert capsys.readouterr().out == f"[worker-0] {warning}\n"
+
+
 @pytest.mark.parametrize(
     ("step", "total", "speed", "loss", "eta"),
     [

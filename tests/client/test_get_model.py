@@ -17,11 +17,12 @@ from aiohttp import web
 
 from testing import buckets, waiting
 from testing.operator import harness, objects, scripted_server
+from testing.operator import local_jobs as jobs
 from tfparallel import errors, models
 from tfparallel.cluster import access, backend
 from tfparallel.cluster import objects as cluster_objects
-from tfparallel.results import bucket, claim, download, files, folder, places
-from tfparallel_operator.api import names
+from tfparallel.results import bucket, claim, download, files, folder, places, script
+from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_trainer.storage import address
@@ -78,6 +79,74 @@ def _listed(*paths: str) -> list[files.File]:
 def test_parts_of_the_results(part: files.Part, expected: set[str]) -> None:
     chosen = files.select(_listed(*_RESULTS), part)
     assert {file.path for file in chosen} == expected
+
+
+def test_a_script_chooses_the_names_of_its_files() -> None:
+    events = "tb/train/events.out.tfevents.1.host"
+    listed = _listed("run/best.keras", "run/logs/train.jsonl", events)
+    expected = {
+        files.Part.MODEL: ["run/best.keras"],
+        files.Part.ALL: ["run/best.keras", "run/logs/train.jsonl", events],
+        files.Part.TENSORBOARD: [events],
+    }
+    for part, paths in expected.items():
+        assert [file.path for file in files.select(listed, part, is_script=True)] == paths
+
+
+def _script_job(*mounts: dict[str, Any]) -> types.TFParallelJob:
+    """A job of a script with volumes `output`, of a template, and `data`, a claim."""
+    volumes = [
+        {"name": "output", "persistentVolumeClaim": {"claimName": "output"}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": "images"}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    template = jobs.template(["true"], volumeMounts=list(mounts), pod_spec={"volumes": volumes})
+    claim_template = {
+        "metadata": {"name": "output"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    roles = {"Worker": {"template": template}}
+    return load.read_job(jobs.job(roles, name="fit", volumeClaimTemplates=[claim_template]))
+
+
+_OUTPUT = {"name": "output", "mountPath": "/output"}
+_DATA = {"name": "data", "mountPath": "/data"}
+
+
+@pytest.mark.parametrize(
+    ("mounts", "path", "expected"),
+    [
+        ([_OUTPUT], None, ("fit-output", ".")),
+        ([_OUTPUT], "/output/runs/1/", ("fit-output", "runs/1")),
+        ([_OUTPUT, {**_DATA, "readOnly": True}], None, ("fit-output", ".")),
+        ([_OUTPUT, {**_DATA, "subPath": "mine"}], "/data/run", ("images", "mine/run")),
+        ([_OUTPUT, {**_DATA, "mountPath": "/output/data"}], "/output/data/x", ("images", "x")),
+    ],
+)
+def test_the_claim_of_a_script(
+    mounts: list[dict[str, Any]], path: str | None, expected: tuple[str, str]
+) -> None:
+    results = script.find(_script_job(*mounts), path)
+    assert (results.claim, str(results.path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("mounts", "path", "sentence"),
+    [
+        ([{"name": "scratch", "mountPath": "/tmp/x"}], None, "mount no claim that they may write"),
+        ([{**_OUTPUT, "readOnly": True}], None, "mount no claim that they may write"),
+        ([_OUTPUT], "/outputs", "nothing in /outputs: its containers mount claim 'fit-output' at"),
+        ([_OUTPUT, _DATA], None, "'images' at /data. Choose the folder of the results with --path"),
+    ],
+)
+def test_a_script_that_keeps_nothing_or_in_several_claims(
+    mounts: list[dict[str, Any]], path: str | None, sentence: str
+) -> None:
+    with pytest.raises(errors.Failure, match=sentence):
+        script.find(_script_job(*mounts), path)
 
 
 async def test_a_download_goes_on_where_the_connection_broke(tmp_path: pathlib.Path) -> None:
@@ -285,15 +354,18 @@ async def _claim(place: harness.Place, mode: str = "ReadWriteOnce") -> None:
     await place.api.create(resources.CLAIMS, place.namespace, manifest)
 
 
+_CHOICE = places.Choice()
+
+
 async def _opened(place: harness.Place, job: models.Job) -> None:
-    async with _cluster(place) as cluster, places.opened(cluster, job, None, lambda _: None):
+    async with _cluster(place) as cluster, places.opened(cluster, job, _CHOICE, lambda _: None):
         pass
 
 
 @pytest.mark.parametrize(
     ("trainer", "sentence"),
     [
-        ({}, "no spec.trainer"),
+        ({}, "mount no claim that they may write to"),
         ({"module": "model.py"}, "no spec.trainer.checkpoint"),
         ({"checkpoint": {"claim": "results"}}, "claim 'results' of job 'digits' does not exist"),
     ],
@@ -325,7 +397,7 @@ async def test_the_pod_fits_restricted_namespaces_and_is_of_the_job(place: harne
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     await place.api.patch(f"/api/v1/namespaces/{place.namespace}", {"metadata": {"labels": level}})
     job = await _job(place, checkpoint={"claim": "results"})
-    pod = claim.build_pod(job, claim.Reader("results", {}, "trainer:1"), None)
+    pod = claim.build_pod(job, claim.Reader("results", "digits", {}, "trainer:1"), None)
     created = await place.api.create(resources.PODS, place.namespace, pod)
     assert created["metadata"]["ownerReferences"][0]["uid"] == job.uid
     assert created["spec"]["activeDeadlineSeconds"]
@@ -339,10 +411,10 @@ async def test_the_pod_goes_to_the_node_that_uses_the_claim(
     place = place_with_nodes
     await _claim(place)
     job = await _job(place, checkpoint={"claim": "results"})
-    user = claim.build_pod(job, claim.Reader("results", {}, "user:1"), None)
+    user = claim.build_pod(job, claim.Reader("results", "digits", {}, "user:1"), None)
     user["spec"]["nodeName"] = "elsewhere"
     await place.api.create(resources.PODS, place.namespace, user)
-    reader = claim.Reader("results", {}, "trainer:1", unschedulable_seconds=0)
+    reader = claim.Reader("results", "digits", {}, "trainer:1", unschedulable_seconds=0)
     async with _cluster(place) as cluster:
         with pytest.raises(errors.Failure, match="no node takes the pod that reads claim"):
             async with claim.opened(cluster, job, reader, lambda _: None):
@@ -356,7 +428,7 @@ async def test_the_pod_goes_to_the_node_that_uses_the_claim(
 async def test_a_claim_of_one_pod_that_is_in_use(place: harness.Place) -> None:
     await _claim(place, "ReadWriteOncePod")
     job = await _job(place, checkpoint={"claim": "results"})
-    user = claim.build_pod(job, claim.Reader("results", {}, "user:1"), None)
+    user = claim.build_pod(job, claim.Reader("results", "digits", {}, "user:1"), None)
     await place.api.create(resources.PODS, place.namespace, user)
     with pytest.raises(errors.Failure, match="is ReadWriteOncePod, and pod digits-reader"):
         await _opened(place, job)

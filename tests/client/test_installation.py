@@ -58,6 +58,7 @@ def test_the_wheels_bring_what_they_import(tmp_path: pathlib.Path) -> None:
     assert not installed & {"kopf", "keras", "tensorflow", "tensorflow-cpu", "prometheus-client"}
     client = ("tfparallel", "tfparallel_trainer.contract")
     assert json.loads(run(python, "-c", IMPORT_ALL, *client, folder=tmp_path)) == {}
+    assert run(str(programs / "kubectl_complete-tfparallel"), "scal", folder=tmp_path)
     for command in ("tfparallel", "kubectl-tfparallel"):
         assert run(str(programs / command), "version", folder=tmp_path).startswith("tfparallel ")
     job = str(paths.ROOT / "examples/digits/job.yaml")

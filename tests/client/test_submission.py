@@ -59,6 +59,11 @@ def test_a_config_map_of_the_file_is_the_source(folder: pathlib.Path) -> None:
     assert prepared.job["spec"] == job["spec"]
 
 
+def test_a_name_that_is_no_name_of_the_file_has_no_line(folder: pathlib.Path) -> None:
+    with pytest.raises(load.SpecError, match=r"^metadata\.name must begin"):
+        submission.read(folder / "job.yaml", name="Mine")
+
+
 def test_a_job_whose_image_has_the_code_brings_nothing(folder: pathlib.Path) -> None:
     (folder / "model.py").unlink()
     prepared = submission.read(folder / "job.yaml", ["spec.trainer.source=null"])

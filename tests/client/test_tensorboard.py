@@ -26,7 +26,7 @@ from tfparallel import errors, models
 from tfparallel.cli import app
 from tfparallel.cluster import access, backend
 from tfparallel.cluster import objects as cluster_objects
-from tfparallel.results import events, files
+from tfparallel.results import events, files, places
 from tfparallel.terminal import tensorboard
 from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
@@ -316,7 +316,8 @@ async def test_the_files_of_a_job_are_copied_until_it_has_ended(
         async with backend.ClusterBackend(context) as cluster:
             documents[path] = written_job(s3, 1, "Running")
             sizes = []
-            async for job in events.copies(cluster, "digits", tmp_path / "to", None, print):
+            copies = events.copies(cluster, "digits", tmp_path / "to", places.Choice(), print)
+            async for job in copies:
                 copy = tmp_path / "to" / TRAIN
                 sizes.append((job.state, copy.stat().st_size if copy.exists() else 0))
                 s3.put(f"runs/digits/{TRAIN}", EVENTS * len(sizes))
@@ -331,7 +332,7 @@ async def test_the_files_of_a_job_are_copied_until_it_has_ended(
     [
         ("Succeeded", {"checkpoint": {"uri": "BUCKET"}}, "'digits' has left no event files"),
         ("Running", {}, "kept nothing: it has no spec.trainer.checkpoint. Set checkpoint.claim"),
-        ("Running", None, "runs a script of its own"),
+        ("Running", None, "keeps nothing: its containers mount no claim"),
         ("Pending", {}, "has written nothing yet: it is Pending"),
     ],
     ids=["none-written", "nothing-kept", "script", "pending"],

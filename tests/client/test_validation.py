@@ -7,6 +7,7 @@ import pytest
 from click import testing
 
 from testing import paths
+from tfparallel import submission
 from tfparallel.cli import app
 from tfparallel.cluster import answers
 from tfparallel_operator.api_server import errors as api_errors
@@ -225,6 +226,41 @@ def test_each_job_of_a_file_is_checked(tmp_path: pathlib.Path) -> None:
     )
 
 
+LIST = """\
+apiVersion: v1
+kind: List
+items:
+  - kind: ConfigMap
+    metadata: {name: code}
+  - apiVersion: tfparallel.dev/v1alpha1
+    kind: TFParallelJob
+    metadata: {name: hello}
+    spec:
+      trainer: {epochs: 0}
+      tfReplicaSpecs: {Worker: {}}
+"""
+
+
+@pytest.mark.parametrize("verb", ["validate", "run", "submit"])
+def test_a_job_of_a_list_is_checked(tmp_path: pathlib.Path, verb: str) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(LIST)
+    result = testing.CliRunner().invoke(app.tfparallel, [verb, str(file)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {file}:10: spec.trainer.epochs: received 0; ")
+
+
+def test_a_list_may_hold_several_jobs_and_brings_its_objects(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    valid = LIST.replace("epochs: 0", "epochs: 1")
+    file.write_text(valid)
+    prepared = submission.read(file)
+    assert prepared.name == "hello"
+    assert [item["kind"] for item in prepared.companions] == ["ConfigMap"]
+    file.write_text(valid + valid.partition("items:\n")[2].replace("hello", "last"))
+    assert validate(file).stdout == f"{file}:6: hello: valid\n{file}:14: last: valid\n"
+
+
 def test_a_folder_is_checked_for_the_jobs_that_it_holds(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "claim.yml").write_text("kind: PersistentVolumeClaim\n")
@@ -298,3 +334,29 @@ def test_fields_that_the_api_server_does_not_know_are_told_one_by_one() -> None:
     words = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
     found = answers.problems_of(api_errors.Invalid(words))
     assert [problem.place for problem in found] == [("spec", "colour"), ("spec", "trainer", "x")]
+
+
+@pytest.mark.parametrize("verb", ["run", "submit", "plan", "compare"])
+def test_verbs_that_need_one_job_name_the_line_of_each_field(
+    tmp_path: pathlib.Path, verb: str
+) -> None:
+    """A field of --set has no line: its value is not in the file."""
+    file = tmp_path / "job.yaml"
+    file.write_text(f"kind: ConfigMap\n---\n{GOOD}  colour: red\n")
+    arguments = [verb, str(file), "--set", "spec.trainer.epochs=0"]
+    result = testing.CliRunner().invoke(app.tfparallel, arguments)
+    assert result.exit_code == 2
+    unknown, epochs = result.stderr.splitlines()
+    assert unknown.startswith(f"error: {file}:11: spec.colour: unknown field; ")
+    assert epochs.startswith("error: spec.trainer.epochs: received 0; ")
+
+
+def test_what_no_process_can_be_started_for_has_its_line(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "job.yaml"
+    container = "{name: tensorflow, command: [python], env: [{name: A, valueFrom: {fieldRef: {}}}]}"
+    file.write_text(
+        f"{HEAD}spec:\n  tfReplicaSpecs:\n    Worker:\n"
+        f"      template: {{spec: {{containers: [{container}]}}}}\n"
+    )
+    result = testing.CliRunner().invoke(app.tfparallel, ["run", str(file)])
+    assert result.stderr.startswith(f"error: {file}:8: spec.tfReplicaSpecs.Worker.template: env A")

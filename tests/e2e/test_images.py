@@ -67,6 +67,11 @@ def _run(cluster: handle.Cluster, image: build.Image, program: str) -> str:
     return said.strip()
 
 
+def test_tensorflow_shows_its_warnings_and_no_information(cluster: handle.Cluster) -> None:
+    [trainer] = build.ensure([targets.TRAINER])
+    assert "TF_CPP_MIN_LOG_LEVEL=1" in _configuration(trainer)["config"]["Env"]
+
+
 def test_nothing_of_the_place_of_the_build_stays(image: build.Image) -> None:
     history = json.dumps(_configuration(image)["history"])
     assert "COPY" in history

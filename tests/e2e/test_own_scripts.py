@@ -1,6 +1,8 @@
 """Jobs of people who train with a script of their own: TF_CONFIG is all that they need."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -147,7 +149,7 @@ def test_example_of_an_own_script_trains(free: namespaces.Namespace) -> None:
 
 
 def test_example_of_a_script_that_calls_fit_trains(
-    free: namespaces.Namespace, fit: volumes.Volume
+    free: namespaces.Namespace, fit: volumes.Volume, tmp_path: Path
 ) -> None:
     status = free.wait_ended("fit")["status"]
     assert status["state"] == "Succeeded", free.describe("fit")
@@ -157,6 +159,10 @@ def test_example_of_a_script_that_calls_fit_trains(
     assert any(name.startswith("checkpoints/step-") for name in found)
     # fit reports to the operator as the shipped trainer does.
     assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.9
+    where = ("-n", free.name, "--kubeconfig", str(free.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "get", "model", "fit", *where)
+    subprocess.run((*command, "--path", "/workspace/output", "--to", tmp_path), check=True)
+    assert (tmp_path / "best.keras").stat().st_size
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import json
+import os
 import pathlib
 import re
 import threading
@@ -17,7 +18,7 @@ from testing import waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
-from tfparallel_trainer import __main__, errors, preflight, progress, settings, user
+from tfparallel_trainer import __main__, ending, errors, preflight, progress, settings, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
 
@@ -405,3 +406,12 @@ def test_the_example_of_the_documentation_runs(tmp_path: pathlib.Path) -> None:
 def test_the_reference_is_independent() -> None:
     text = pathlib.Path(reference.__file__).read_text()
     assert "tfparallel_trainer" not in text
+
+
+def test_warnings_of_tensorflow_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variables, level in (({}, "1"), ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "3")):
+        monkeypatch.setattr(os, "environ", variables)
+        monkeypatch.setattr(__main__, "attempt", lambda *_: exits.Exit.DONE)
+        monkeypatch.setattr(ending, "end", lambda _: None)
+        __main__.main()
+        assert variables["TF_CPP_MIN_LOG_LEVEL"] == level

@@ -14,8 +14,8 @@ from tfparallel_trainer.logs import console
 def main() -> None:
     """Run and end the process with an exit code of `contract.exits`."""
     started = time.monotonic()
-    # Before TensorFlow is imported: it reads this only then.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Before TensorFlow is imported: it reads this only then. Warnings are shown.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     ending.end(attempt(os.environ, started))
 

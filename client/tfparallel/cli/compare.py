@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import click
 
+from tfparallel import validation
 from tfparallel.cli import options
 from tfparallel.compare import command as comparison
 from tfparallel.compare import existing, measure, plan
@@ -90,7 +91,7 @@ def command(
         return
     if len(paths) > 1:
         raise load.SpecError(f"{paths[1]}: one job is compared; give --runs to compare folders")
-    comparison_plan = plan.Wanted(
+    design = plan.Design(
         workers=workers,
         servers=servers,
         seeds=seeds,
@@ -99,9 +100,10 @@ def command(
     )
     if epochs is not None:
         overrides = (*overrides, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
-    source = sources.read(paths[0], overrides)
+    with validation.located(paths[0], overrides):
+        source = sources.read(paths[0], overrides)
     folder = output or folders.new_folder(source.job.metadata.name)
-    comparison.compare(source, comparison_plan, aim, folder)
+    comparison.compare(source, design, aim, folder)
 
 
 def _compare_runs(

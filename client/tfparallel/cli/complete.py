@@ -1,4 +1,4 @@
-"""Names of a cluster that the shell completes: jobs, namespaces and contexts.
+"""Names of a cluster that the shell completes: jobs, replicas, namespaces and contexts.
 
 The shell waits for them, so the cluster has a second to answer. What fails completes nothing: an
 error would be written into the line that the user types.
@@ -6,6 +6,7 @@ error would be written into the line that the user types.
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import io
 import threading
@@ -36,6 +37,12 @@ def jobs_or_folders(
     """Return the jobs of the namespace, or have the shell complete folders where none fits."""
     items = [shell_completion.CompletionItem(name) for name in jobs(ctx, parameter, incomplete)]
     return items or [shell_completion.CompletionItem(incomplete, type="dir")]
+
+
+def replicas(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the replicas of the job that the line names."""
+    question = functools.partial(_list_replicas, ctx.params["name"])
+    return _ask(question, ctx, incomplete)
 
 
 def namespaces(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -80,6 +87,11 @@ async def _within_time(question: Question, choice: access.Choice) -> Sequence[st
 async def _list_jobs(choice: access.Choice) -> Sequence[str]:
     async with backend.ClusterBackend(access.find(choice)) as cluster:
         return [job.name for job in await cluster.list_jobs()]
+
+
+async def _list_replicas(job: str, choice: access.Choice) -> Sequence[str]:
+    async with backend.ClusterBackend(access.find(choice)) as cluster:
+        return [replica.name for replica in await cluster.list_replicas(await cluster.get_job(job))]
 
 
 async def _list_namespaces(choice: access.Choice) -> Sequence[str]:

@@ -1,9 +1,16 @@
 """`tfparallel completion`."""
 
+import sys
+
 import click
 from click import shell_completion
 
+from tfparallel.cli import app
+
 _VARIABLE = "_TFPARALLEL_COMPLETE"
+
+_DIRECTIVES = {"file": 0, "dir": 16}
+"""Of Cobra, which reads what kubectl's shell completes: files, folders. 4: neither."""
 
 
 @click.command("completion")
@@ -20,3 +27,17 @@ def command(ctx: click.Context, shell: str) -> None:
     if kind is not None:
         root = ctx.find_root()
         click.echo(kind(root.command, {}, "tfparallel", _VARIABLE).source())
+
+
+def answer_kubectl() -> None:
+    """Complete the last argument for kubectl, which calls `kubectl_complete-tfparallel`.
+
+    Source: kubernetes/kubernetes#105867; the lines are those of Cobra's `__complete`.
+    """
+    *words, incomplete = sys.argv[1:]
+    completion = shell_completion.ShellComplete(app.tfparallel, {}, "kubectl tfparallel", _VARIABLE)
+    items = completion.get_completions(words, incomplete)
+    for item in items:
+        if item.type not in _DIRECTIVES:
+            click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
+    click.echo(f":{max((_DIRECTIVES.get(item.type, 4) for item in items), default=4)}")

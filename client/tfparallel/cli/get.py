@@ -74,9 +74,13 @@ def job(
 @click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs_or_folders)
 @click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB]")
 @click.option(
-    "--all", "everything", is_flag=True, help="SavedModel, summary, logs and last checkpoint too."
+    "--all",
+    "everything",
+    is_flag=True,
+    help="SavedModel, summary, logs and last checkpoint too; of a script, all files.",
 )
 @click.option("--image", metavar="IMAGE", help="Of the pod that reads.  [default: that of the job]")
+@options.results
 @options.cluster
 def model(
     name: str,
@@ -84,12 +88,14 @@ def model(
     target: pathlib.Path | None,
     everything: bool,
     image: str | None,
+    path: str | None,
     choice: access.Choice,
 ) -> None:
     """Copy model.keras of a job that has succeeded to this machine.
 
     It comes from the claim or the bucket that keeps the job's checkpoints, or from the FOLDER of a
-    local run, such as runs/JOB. A claim is read through a short-lived pod that mounts it read-only.
+    local run, such as runs/JOB. Of a script, each file *.keras comes from the claim that it mounts.
+    A claim is read through a short-lived pod that mounts it read-only.
 
     Exit status: 0 copied, 1 the job has no model, or it cannot be read, 2 no such job.
     """
@@ -103,8 +109,9 @@ def model(
     async def act(cluster: backend.ClusterBackend) -> None:
         job = await cluster.get_job(name)
         _check_finished(job, part)
-        async with places.opened(cluster, job, image, _say) as place:
-            await _bring(place, part, target or pathlib.Path(name), name)
+        async with places.opened(cluster, job, places.Choice(image, path), options.say) as place:
+            to = target or pathlib.Path(name)
+            await _bring(place, part, to, name, is_script=job.is_script)
 
     options.on_cluster(choice, act)
 
@@ -123,21 +130,20 @@ def _check_finished(job: models.Job, part: files.Part) -> None:
     )
 
 
-async def _bring(place: files.Place, part: files.Part, to: pathlib.Path, name: str) -> None:
-    chosen = files.select(await place.list_files(), part)
+async def _bring(
+    place: files.Place, part: files.Part, to: pathlib.Path, name: str, *, is_script: bool = False
+) -> None:
+    chosen = files.select(await place.list_files(), part, is_script=is_script)
     if not chosen:
+        model_file = "file *.keras" if is_script else outputs.MODEL
         raise errors.Failure(
-            f"{name} has no {outputs.MODEL} where it keeps its results: training has not come to"
+            f"{name} has no {model_file} where it keeps its results: training has not come to"
             " its end, or somebody deleted it"
         )
     with transfer.bar(sum(file.size for file in chosen)) as progress:
         await download.fetch(place, chosen, to, progress)
-    for file in chosen[:1] if part is files.Part.MODEL else ():
+    for file in chosen if part is files.Part.MODEL else ():
         click.echo(str(to / file.path))
     if part is files.Part.ALL:
         size = sum(file.size for file in chosen) / 2**20
         click.echo(f"{to}: {len(chosen)} files, {size:.1f} MiB")
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)

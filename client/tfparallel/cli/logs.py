@@ -3,13 +3,13 @@
 import click
 
 from tfparallel import logs
-from tfparallel.cli import options
+from tfparallel.cli import complete, options
 from tfparallel.cluster import access, backend
 
 
 @click.command("logs")
 @options.job_name
-@click.argument("replica", metavar="[REPLICA]", required=False)
+@click.argument("replica", metavar="[REPLICA]", required=False, shell_complete=complete.replicas)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, over restarts.")
 @click.option("--all", "everyone", is_flag=True, help="Of all replicas, each line with its name.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="LINES", help="Only the last ones.")

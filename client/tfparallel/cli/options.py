@@ -28,6 +28,10 @@ overrides = click.option(
 )
 
 
+say = functools.partial(click.echo, err=True)
+"""Tells the user something that is no result."""
+
+
 def output_folder(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the option that names the folder of what a verb writes."""
     return click.option("--output", type=FILE, metavar="DIR", help=meaning)
@@ -42,6 +46,12 @@ class Format(enum.StrEnum):
     YAML = "yaml"
     NAME = "name"
 
+
+results = click.option(
+    "--path",
+    metavar="PATH",
+    help="Of a script's results in its container.  [default: where it mounts its claim]",
+)
 
 output_format = click.option(
     "-o",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from tfparallel import errors
+from tfparallel import errors, validation
 from tfparallel.cli import exits, options
 from tfparallel.machine import folders, summary
 from tfparallel.terminal import display
@@ -73,10 +73,11 @@ def command(
     if timeout is not None:
         overrides = (*overrides, f"spec.runPolicy.activeDeadlineSeconds={timeout}")
     environment = variables.parse_overrides(assignments, env_files, os.environ)
-    source = sources.read(job, overrides, source_folder, environment)
-    folder = output or folders.new_folder(source.job.metadata.name)
-    with display.Display(source.notes) as screen:
-        outcome = asyncio.run(local_run.run(source, folder, screen))
+    with validation.located(job, overrides):
+        source = sources.read(job, overrides, source_folder, environment)
+        folder = output or folders.new_folder(source.job.metadata.name)
+        with display.Display(source.notes) as screen:
+            outcome = asyncio.run(local_run.run(source, folder, screen))
     summary.show(outcome, screen.has_shown)
     if outcome.stopped_by is not None:
         raise errors.Stopped(outcome.stopped_by)

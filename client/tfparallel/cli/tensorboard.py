@@ -13,7 +13,7 @@ import click
 from tfparallel import errors
 from tfparallel.cli import complete, options
 from tfparallel.cluster import access, answers, backend
-from tfparallel.results import events, folder
+from tfparallel.results import events, files, folder, places
 from tfparallel.terminal import tensorboard
 from tfparallel_trainer.contract import outputs
 
@@ -34,6 +34,7 @@ from tfparallel_trainer.contract import outputs
     help="Keep the event files of a JOB there.  [default: a temporary folder]",
 )
 @click.option("--image", metavar="IMAGE", help="Of the pod that reads.  [default: that of the job]")
+@options.results
 @options.cluster
 def command(
     name: str,
@@ -41,13 +42,14 @@ def command(
     port: int | None,
     target: pathlib.Path | None,
     image: str | None,
+    path: str | None,
     choice: access.Choice,
 ) -> None:
     """Show the curves of a job in TensorBoard, until Ctrl-C.
 
     The event files of a JOB come from the claim or the bucket that keeps its checkpoints, again
-    every few seconds while it runs. Those of a local run are read in its FOLDER, such as runs/JOB.
-    TensorBoard listens on this machine alone.
+    every few seconds while it runs. Those of a script come from the claim that it mounts, those of
+    a local run from its FOLDER, such as runs/JOB. TensorBoard listens on this machine alone.
 
     Exit status: 0 ended by Ctrl-C, 1 no event files, or TensorBoard does not start, 2 no such job.
     """
@@ -56,17 +58,21 @@ def command(
         asyncio.run(_show(events.find(pathlib.Path(name)), port, asyncio.Event().wait()))
         return
 
+    place = places.Choice(image, path)
+
     async def act(cluster: backend.ClusterBackend) -> None:
         with _kept(target) as to:
-            begin = functools.partial(events.copies, cluster, name, to, image, _say)
+            begin = functools.partial(events.copies, cluster, name, to, place, options.say)
             first = begin()
             async with contextlib.aclosing(first):
                 with answers.explained(cluster.context):
-                    await anext(first)
-                if not any(to.rglob(events.PATTERN)):
-                    _say(f"{name} has written no event files yet: TensorBoard shows them later")
-                copying = events.keep_copying(begin, first, _say)
-                await _show(to / outputs.TENSORBOARD, port, copying)
+                    job = await anext(first)
+                if not any(to.rglob(files.EVENTS)):
+                    options.say(
+                        f"{name} has written no event files yet: TensorBoard shows them later"
+                    )
+                copying = events.keep_copying(begin, first, options.say)
+                await _show(to if job.is_script else to / outputs.TENSORBOARD, port, copying)
 
     options.on_cluster(choice, act)
 
@@ -110,7 +116,3 @@ async def _wait(board: tensorboard.Board) -> bool:
     for task in tasks:
         task.cancel()
     return not stop.is_set() and board.process.returncode != 0
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)

@@ -24,8 +24,8 @@ from tfparallel_operator.api import load
 def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.Choice) -> None:
     """Check jobs as the API server would, without one.
 
-    A file may hold several jobs. Of a folder, the files .yaml, .yml and .json are read. The file -
-    is the standard input. Each problem of each job has its file and line.
+    A file may hold several jobs, and lists of them. Of a folder, the files .yaml, .yml and .json
+    are read. The file - is the standard input. Each problem of each job has its file and line.
 
     Exit status: 0 all jobs are valid, 1 the cluster refuses or does not answer, 2 one is not valid.
     """

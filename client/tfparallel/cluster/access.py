@@ -57,8 +57,8 @@ def find(choice: Choice) -> Context:
             )
         name, namespace = _find_context(files, choice.context)
         with _login_explained(name):
-            found = credentials.from_kubeconfig(files, name)
-        return Context(name=name, namespace=choice.namespace or namespace, access=found)
+            cluster_access = credentials.from_kubeconfig(files, name)
+        return Context(name=name, namespace=choice.namespace or namespace, access=cluster_access)
     except credentials.CredentialsError as error:
         raise errors.Failure(str(error)) from error
 

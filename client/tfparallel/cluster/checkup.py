@@ -164,9 +164,9 @@ async def _rights(cluster: backend.ClusterBackend) -> tuple[Result, str]:
 
 
 async def _storage_class(cluster: backend.ClusterBackend) -> tuple[Result, str]:
-    for found in (await cluster.api.list(_STORAGE_CLASSES, None)).items:
-        if found["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true":
-            return Result.OK, found["metadata"]["name"]
+    for storage_class in (await cluster.api.list(_STORAGE_CLASSES, None)).items:
+        if storage_class["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true":
+            return Result.OK, storage_class["metadata"]["name"]
     return Result.WARNING, "no default. Name a storageClassName in each claim, or set a default"
 
 

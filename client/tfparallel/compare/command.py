@@ -18,15 +18,15 @@ from tfparallel.compare import (
 )
 from tfparallel.terminal import display
 from tfparallel_operator.api import load, types
-from tfparallel_operator.local import source
+from tfparallel_operator.local import folders, source
 
 PAGE = "report.md"
 MACHINE = "report.json"
 
 
 def compare(
-    given: source.Source,
-    wanted: plan.Wanted,
+    job_source: source.Source,
+    design: plan.Design,
     target: measure.Target | None,
     folder: pathlib.Path,
 ) -> None:
@@ -37,17 +37,17 @@ def compare(
         Failure: a run failed.
         Stopped: a signal ended a run.
     """
-    trials = plan.trials(given, wanted)
+    trials = plan.trials(job_source, design)
     _make(folder)
     with progress.Screen(len(trials)) as screen:
-        runs = execute.run_all(trials, wanted, folder, screen, target)
-    made = report.make(_gathered(given, wanted, target, trials, runs))
-    pictures = draw.pictures(made, folder)
-    (folder / PAGE).write_text(text.page(made, pictures), encoding="utf-8")
-    (folder / MACHINE).write_text(text.machine(made), encoding="utf-8")
+        runs = execute.run_all(trials, design, folder, screen, target)
+    figures = report.make(_gathered(job_source, design, target, trials, runs))
+    pictures = draw.pictures(figures, folder)
+    (folder / PAGE).write_text(text.page(figures, pictures), encoding="utf-8")
+    (folder / MACHINE).write_text(text.machine(figures), encoding="utf-8")
     out, _ = display.consoles()
-    out.print(text.table(made))
-    for line in (*(str(folder / file) for file in (PAGE, MACHINE, *pictures)), *made.verdicts):
+    out.print(text.table(figures))
+    for line in (*(str(folder / file) for file in (PAGE, MACHINE, *pictures)), *figures.verdicts):
         out.print(line, soft_wrap=True)
 
 
@@ -69,35 +69,30 @@ def target(written: str) -> measure.Target:
 
 
 def _make(folder: pathlib.Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with folders.output(folder):
         used = any(folder.iterdir())
-    except OSError as error:
-        raise load.SpecError(
-            f"--output {folder}: {error.strerror}; give a folder that can be written to"
-        ) from error
     if used:
         raise load.SpecError(f"--output {folder}: holds files already; give a new folder")
 
 
 def _gathered(
-    given: source.Source,
-    wanted: plan.Wanted,
+    job_source: source.Source,
+    design: plan.Design,
     target: measure.Target | None,
     trials: Sequence[plan.Trial],
     runs: Mapping[plan.Variant, Sequence[records.Run]],
-) -> report.Given:
-    trainer = given.job.spec.trainer
+) -> report.Comparison:
+    trainer = job_source.job.spec.trainer
     if trainer is None:
         raise AssertionError("plan.trials refuses such a job")
     jobs = {trial.variant.mode: trial.source.job for trial in reversed(trials)}
-    return report.Given(
-        job=given.job.metadata.name,
+    return report.Comparison(
+        job=job_source.job.metadata.name,
         batch=trainer.global_batch_size,
-        wanted=wanted,
+        design=design,
         runs=runs,
         target=target,
-        user_lines=complexity.lines(source.module_text(given, trainer)),
+        user_lines=complexity.lines(source.module_text(job_source, trainer)),
         job_fields=count_fields(jobs),
     )
 
@@ -106,7 +101,7 @@ def count_fields(jobs: Mapping[plan.Mode, types.TFParallelJob]) -> Mapping[plan.
     """Count the fields of each mode's spec that the other's lacks, or has with another value."""
     fields = {mode: set(_fields(job.spec.model_dump(mode="json"))) for mode, job in jobs.items()}
     everywhere = set.intersection(*fields.values())
-    return {mode: len(own - everywhere) for mode, own in fields.items()}
+    return {mode: len(fields_of_mode - everywhere) for mode, fields_of_mode in fields.items()}
 
 
 def _fields(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -54,15 +54,15 @@ def weight_bytes(mode: plan.Mode, model: records.Model, workers: int) -> int:
 
 def lines(text: str) -> int:
     """Lines of Python with code on them: neither empty nor comments nor docstrings."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     before = tokenize.NEWLINE
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         alone = token.type == tokenize.STRING and before in (tokenize.NEWLINE, tokenize.INDENT)
         if token.type not in _SILENT and not alone:
-            found.update(range(token.start[0], token.end[0] + 1))
+            numbers.update(range(token.start[0], token.end[0] + 1))
         if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.DEDENT):
             before = token.type
-    return len(found)
+    return len(numbers)
 
 
 def trainer_lines(mode: plan.Mode) -> int:

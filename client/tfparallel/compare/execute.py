@@ -21,7 +21,7 @@ _TRAFFIC_SECONDS = 0.2
 
 def run_all(
     trials: Sequence[plan.Trial],
-    wanted: plan.Wanted,
+    design: plan.Design,
     folder: pathlib.Path,
     screen: progress.Screen,
     target: measure.Target | None,
@@ -34,20 +34,20 @@ def run_all(
         SpecError: the job asks for what only a cluster can give, or the target for a metric that
             the runs do not have.
     """
-    found: dict[plan.Variant, list[records.Run]] = {variant: [] for variant in wanted.variants}
+    runs: dict[plan.Variant, list[records.Run]] = {variant: [] for variant in design.variants}
     for number, trial in enumerate(trials, 1):
         screen.begin(number, f"{trial.variant.name}, seed {trial.seed}")
-        slowed = wanted.slowed if trial.variant.slow else {}
-        made = asyncio.run(_run(trial, slowed, folder / trial.folder, screen))
-        found[trial.variant].append(made)
-        screen.end(made)
+        slowed = design.slowed if trial.variant.slow else {}
+        run = asyncio.run(_run(trial, slowed, folder / trial.folder, screen))
+        runs[trial.variant].append(run)
+        screen.end(run)
         if target is not None:
-            _check(target, made)
-    return found
+            _check(target, run)
+    return runs
 
 
-def _check(target: measure.Target, made: records.Run) -> None:
-    known = {name for point in measure.points(made) for name in point.values}
+def _check(target: measure.Target, run: records.Run) -> None:
+    known = {name for point in measure.points(run) for name in point.values}
     if target.metric not in known:
         raise load.SpecError(
             f"--target {target.metric}: the runs have {', '.join(sorted(known))}; give one of them"

@@ -60,8 +60,8 @@ def points(run: records.Run) -> Iterator[Point]:
         values, at = {"loss": epoch.loss}, epoch.steps[-1].at
         if epoch.evaluation is not None:
             at = epoch.evaluation.at
-            found = epoch.evaluation.metrics
-            values |= {f"{EVALUATED}{name}": value for name, value in found.items()}
+            metrics = epoch.evaluation.metrics
+            values |= {f"{EVALUATED}{name}": value for name, value in metrics.items()}
         yield Point(steps, examples, at - run.trained_from, values)
 
 
@@ -136,8 +136,8 @@ def last_variance(run: records.Run) -> float:
 
 def staleness(run: records.Run) -> Mapping[int, int]:
     """How many updates had which staleness; empty where workers step together."""
-    found = collections.Counter(step.staleness for step in run.steps if step.staleness is not None)
-    return dict(sorted(found.items()))
+    counts = collections.Counter(step.staleness for step in run.steps if step.staleness is not None)
+    return dict(sorted(counts.items()))
 
 
 def mean_staleness(run: records.Run) -> float | None:

@@ -53,8 +53,8 @@ class Variant:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a person asks for."""
+class Design:
+    """How many runs a comparison has, and of what."""
 
     workers: int
     servers: int
@@ -91,7 +91,7 @@ class Trial:
         return f"{self.variant.label}-seed{self.seed}"
 
 
-def trials(given: source.Source, wanted: Wanted) -> Sequence[Trial]:
+def trials(job_source: source.Source, design: Design) -> Sequence[Trial]:
     """List the runs in their order: all variants of a seed, then those of the next.
 
     So what changes on the machine meanwhile meets all variants alike.
@@ -99,7 +99,7 @@ def trials(given: source.Source, wanted: Wanted) -> Sequence[Trial]:
     Raises:
         SpecError: the job cannot be compared, or not with these numbers.
     """
-    trainer = given.job.spec.trainer
+    trainer = job_source.job.spec.trainer
     if trainer is None:
         raise load.SpecError(
             "spec.trainer: missing; tfparallel compare derives both runs from it: write it"
@@ -108,23 +108,23 @@ def trials(given: source.Source, wanted: Wanted) -> Sequence[Trial]:
         Trial(
             variant,
             seed,
-            dataclasses.replace(given, job=_derived(given.job, variant, wanted, seed)),
+            dataclasses.replace(job_source, job=_derived(job_source.job, variant, design, seed)),
         )
-        for seed in range(trainer.seed, trainer.seed + wanted.seeds)
-        for variant in wanted.variants
+        for seed in range(trainer.seed, trainer.seed + design.seeds)
+        for variant in design.variants
     ]
 
 
 def _derived(
-    given: types.TFParallelJob, variant: Variant, wanted: Wanted, seed: int
+    job: types.TFParallelJob, variant: Variant, design: Design, seed: int
 ) -> types.TFParallelJob:
-    document = given.model_dump(mode="json", by_alias=True, exclude_none=True)
+    document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     document = {key: value for key, value in document.items() if key != "status"}
     spec = document["spec"]
     document["spec"] = {
         "strategy": _STRATEGY[variant.mode].value,
-        "tfReplicaSpecs": _replicas(spec["tfReplicaSpecs"], variant.mode, wanted),
-        "trainer": _trainer(spec["trainer"], variant.mode, wanted, seed),
+        "tfReplicaSpecs": _replicas(spec["tfReplicaSpecs"], variant.mode, design),
+        "trainer": _trainer(spec["trainer"], variant.mode, design, seed),
         # A restart would spoil the figures: what fails, fails the comparison.
         "runPolicy": {**spec.get("runPolicy", {}), "backoffLimit": 0},
     }
@@ -137,14 +137,14 @@ _STRATEGY = {
 }
 
 
-def _replicas(given: Mapping[str, Any], mode: Mode, wanted: Wanted) -> dict[str, Any]:
-    leading = given.get(types.Role.CHIEF) or given.get(types.Role.MASTER) or {}
-    worker = given.get(types.Role.WORKER, leading)
-    roles = {types.Role.WORKER.value: {**worker, "replicas": wanted.workers}}
+def _replicas(specs: Mapping[str, Any], mode: Mode, design: Design) -> dict[str, Any]:
+    leading = specs.get(types.Role.CHIEF) or specs.get(types.Role.MASTER) or {}
+    worker = specs.get(types.Role.WORKER, leading)
+    roles = {types.Role.WORKER.value: {**worker, "replicas": design.workers}}
     if mode is Mode.ASYNC:
         like = {key: value for key, value in worker.items() if key != "devices"}
-        server = given.get(types.Role.PS, like)
-        roles[types.Role.PS.value] = {**server, "replicas": wanted.servers}
+        server = specs.get(types.Role.PS, like)
+        roles[types.Role.PS.value] = {**server, "replicas": design.servers}
     for role in roles.values():
         role["template"] = _logging_steps(role.get("template") or {})
     return roles
@@ -163,18 +163,18 @@ def _logging_steps(template: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def _trainer(given: Mapping[str, Any], mode: Mode, wanted: Wanted, seed: int) -> dict[str, Any]:
-    trainer = {**given, "seed": seed}
+def _trainer(fields: Mapping[str, Any], mode: Mode, design: Design, seed: int) -> dict[str, Any]:
+    trainer = {**fields, "seed": seed}
     if mode is Mode.SYNC:
         trainer.pop("maxStaleness", None)
-    elif wanted.equal is Equal.WORKER:
+    elif design.equal is Equal.WORKER:
         size = trainer["globalBatchSize"]
-        if size % wanted.workers:
+        if size % design.workers:
             raise load.SpecError(
-                f"spec.trainer.globalBatchSize: received {size}, which {wanted.workers} workers "
+                f"spec.trainer.globalBatchSize: received {size}, which {design.workers} workers "
                 "cannot share equally: give a multiple, or --equal-batch update"
             )
-        trainer["globalBatchSize"] = size // wanted.workers
+        trainer["globalBatchSize"] = size // design.workers
         if "steps" in trainer:
-            trainer["steps"] *= wanted.workers
+            trainer["steps"] *= design.workers
     return trainer

@@ -52,12 +52,12 @@ class Screen:
         if not self._err.is_terminal:
             self._print(f"{self._title}: begins")
 
-    def end(self, made: records.Run) -> None:
+    def end(self, run: records.Run) -> None:
         """It has ended well."""
-        speed = measure.speed(made)
+        speed = measure.speed(run)
         shown = "" if speed is None else f"  {speed:,.0f} examples/s"
-        loss = f"  loss {made.epochs[-1].loss:.4g}"
-        self._print(f"{self._title}  {made.seconds:.1f} s{shown}{loss}")
+        loss = f"  loss {run.epochs[-1].loss:.4g}"
+        self._print(f"{self._title}  {run.seconds:.1f} s{shown}{loss}")
         self._bar.update(self._task, completed=float(self._number))
 
     def placed(self, placements: Sequence[watcher.Placement]) -> None:

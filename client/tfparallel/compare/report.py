@@ -82,12 +82,12 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What a report is made of."""
+class Comparison:
+    """A job's runs in both modes, of which a report is made."""
 
     job: str
     batch: int
-    wanted: plan.Wanted
+    design: plan.Design
     runs: Runs
     target: measure.Target | None
     """None: the loss that all reach."""
@@ -97,45 +97,45 @@ class Given:
     """Fields of the job's spec that the other mode's has not."""
 
 
-def make(given: Given) -> Report:
+def make(comparison: Comparison) -> Report:
     """Work out all figures."""
     groups = (
-        Group("performance", tuple(_performance(given))),
-        Group("stability", tuple(_stability(given))),
-        Group("complexity", tuple(_complexity(given))),
+        Group("performance", tuple(_performance(comparison))),
+        Group("stability", tuple(_stability(comparison))),
+        Group("complexity", tuple(_complexity(comparison))),
     )
-    everything = [run for runs in given.runs.values() for run in runs]
+    everything = [run for runs in comparison.runs.values() for run in runs]
     whole = measure.reached_by_all(everything)
     loss = "loss" if whole is None else whole.metric
     return Report(
-        job=given.job,
-        setting=_setting(given),
-        variants=[variant.name for variant in given.runs],
+        job=comparison.job,
+        setting=_setting(comparison),
+        variants=[variant.name for variant in comparison.runs],
         groups=groups,
         loss=loss,
-        curves=[_curve(runs, loss) for runs in given.runs.values()],
-        speeds=[_cell(runs, measure.speed) for runs in given.runs.values()],
+        curves=[_curve(runs, loss) for runs in comparison.runs.values()],
+        speeds=[_cell(runs, measure.speed) for runs in comparison.runs.values()],
         staleness={
             variant.name: counts
-            for variant, runs in given.runs.items()
+            for variant, runs in comparison.runs.items()
             if (counts := _added(measure.staleness(run) for run in runs))
         },
-        verdicts=list(_verdicts(given)),
+        verdicts=list(_verdicts(comparison)),
     )
 
 
-def _target(given: Given) -> measure.Target | None:
-    everything = [run for runs in given.runs.values() for run in runs]
-    return given.target or measure.reached_by_all(everything)
+def _target(comparison: Comparison) -> measure.Target | None:
+    everything = [run for runs in comparison.runs.values() for run in runs]
+    return comparison.target or measure.reached_by_all(everything)
 
 
-def _verdicts(given: Given) -> Iterator[str]:
-    target = _target(given)
+def _verdicts(comparison: Comparison) -> Iterator[str]:
+    target = _target(comparison)
     if target is None:
         return
-    for factor in dict.fromkeys(variant.slow_worker for variant in given.runs):
+    for factor in dict.fromkeys(variant.slow_worker for variant in comparison.runs):
         contenders = []
-        for variant, runs in given.runs.items():
+        for variant, runs in comparison.runs.items():
             reached = [point for run in runs if (point := measure.first(run, target)) is not None]
             if variant.slow_worker == factor and len(reached) == len(runs):
                 seconds = verdict.Figure.of([point.seconds for point in reached])
@@ -145,20 +145,20 @@ def _verdicts(given: Given) -> Iterator[str]:
         yield f"With {where}, {verdict.sentence(target.name, contenders)}"
 
 
-def _setting(given: Given) -> str:
-    wanted = given.wanted
+def _setting(comparison: Comparison) -> str:
+    design = comparison.design
     slow = ""
-    if wanted.slow_worker is not None:
-        slow = f", and the same with the last worker {wanted.slow_worker:g} times slower"
+    if design.slow_worker is not None:
+        slow = f", and the same with the last worker {design.slow_worker:g} times slower"
     share = {
-        plan.Equal.UPDATE: f"an update has {given.batch} examples in both modes",
+        plan.Equal.UPDATE: f"an update has {comparison.batch} examples in both modes",
         plan.Equal.WORKER: (
-            f"a worker's step has {given.batch // wanted.workers} examples in both modes"
+            f"a worker's step has {comparison.batch // design.workers} examples in both modes"
         ),
-    }[wanted.equal]
+    }[design.equal]
     return (
-        f"{_count(wanted.workers, 'worker')}, {_count(wanted.servers, 'server')} for async, "
-        f"{_count(wanted.seeds, 'seed')}; {share}{slow}"
+        f"{_count(design.workers, 'worker')}, {_count(design.servers, 'server')} for async, "
+        f"{_count(design.seeds, 'seed')}; {share}{slow}"
     )
 
 
@@ -166,25 +166,25 @@ def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def _performance(given: Given) -> Iterator[Row]:
-    yield _row(given, "speed", "examples/s", measure.speed)
-    if given.wanted.slow_worker is not None:
-        yield _kept(given)
-    yield _row(given, "an update", "ms", lambda run: _scaled(measure.step_seconds(run), 1000))
-    yield _row(given, "an epoch", "s", measure.epoch_seconds)
-    yield _row(given, "whole run with start and end", "s", lambda run: run.seconds)
-    target = _target(given)
+def _performance(comparison: Comparison) -> Iterator[Row]:
+    yield _row(comparison, "speed", "examples/s", measure.speed)
+    if comparison.design.slow_worker is not None:
+        yield _kept(comparison)
+    yield _row(comparison, "an update", "ms", lambda run: _scaled(measure.step_seconds(run), 1000))
+    yield _row(comparison, "an epoch", "s", measure.epoch_seconds)
+    yield _row(comparison, "whole run with start and end", "s", lambda run: run.seconds)
+    target = _target(comparison)
     if target is not None:
         name = f"until {target.name}"
-        yield _row(given, name, "s", _of_first(target, lambda point: point.seconds))
-        yield _row(given, name, "examples", _of_first(target, lambda point: point.examples))
+        yield _row(comparison, name, "s", _of_first(target, lambda point: point.seconds))
+        yield _row(comparison, name, "examples", _of_first(target, lambda point: point.examples))
 
 
-def _kept(given: Given) -> Row:
+def _kept(comparison: Comparison) -> Row:
     """The share of its speed that a mode keeps when a worker is slow."""
     cells = []
-    for variant, runs in given.runs.items():
-        even = given.runs[dataclasses.replace(variant, slow_worker=None)]
+    for variant, runs in comparison.runs.items():
+        even = comparison.runs[dataclasses.replace(variant, slow_worker=None)]
         pairs = [
             (measure.speed(one), measure.speed(other))
             for one, other in zip(runs, even, strict=True)
@@ -194,68 +194,72 @@ def _kept(given: Given) -> Row:
     return Row("speed kept with a slow worker", "share", cells)
 
 
-def _stability(given: Given) -> Iterator[Row]:
-    yield _row(given, "training loss of the last epoch", "", lambda run: run.epochs[-1].loss)
-    yield _row(given, "its variance over steps", "", measure.last_variance)
-    everything = [run for runs in given.runs.values() for run in runs]
+def _stability(comparison: Comparison) -> Iterator[Row]:
+    yield _row(comparison, "training loss of the last epoch", "", lambda run: run.epochs[-1].loss)
+    yield _row(comparison, "its variance over steps", "", measure.last_variance)
+    everything = [run for runs in comparison.runs.values() for run in runs]
     for name in sorted(set.intersection(*(set(run.metrics) for run in everything))):
         if name.startswith(measure.EVALUATED):
-            yield _row(given, f"final {name}", "", _metric(name))
-    yield _row(given, "staleness, mean", "updates", measure.mean_staleness)
+            yield _row(comparison, f"final {name}", "", _metric(name))
+    yield _row(comparison, "staleness, mean", "updates", measure.mean_staleness)
     yield _row(
-        given,
+        comparison,
         "staleness, largest",
         "updates",
         lambda run: max(measure.staleness(run), default=None),
     )
 
 
-def _complexity(given: Given) -> Iterator[Row]:
-    wanted = given.wanted
-    yield _row(given, "processes", "", lambda run: run.processes)
-    yield _row(given, "updates", "", lambda run: len(run.steps))
+def _complexity(comparison: Comparison) -> Iterator[Row]:
+    design = comparison.design
+    yield _row(comparison, "processes", "", lambda run: run.processes)
+    yield _row(comparison, "updates", "", lambda run: len(run.steps))
     yield _by_mode(
-        given,
+        comparison,
         "messages of an update, at least",
-        lambda mode, run: complexity.messages(mode, run.model, wanted.workers, wanted.servers),
+        lambda mode, run: complexity.messages(mode, run.model, design.workers, design.servers),
     )
     yield _row(
-        given,
+        comparison,
         "TCP segments of an update, measured",
         "",
         lambda run: measure.per_update(run, lambda sent: sent.segments),
     )
     yield _by_mode(
-        given,
+        comparison,
         "weights and gradients of an update",
-        lambda mode, run: complexity.weight_bytes(mode, run.model, wanted.workers) / 1000,
+        lambda mode, run: complexity.weight_bytes(mode, run.model, design.workers) / 1000,
         "kB",
     )
     yield _row(
-        given,
+        comparison,
         "bytes of an update, measured",
         "kB",
         lambda run: _scaled(measure.per_update(run, lambda sent: sent.bytes), 0.001),
     )
-    yield _by_mode(given, USER_LINES, lambda mode, run: given.user_lines)
-    yield _by_mode(given, JOB_FIELDS, lambda mode, run: given.job_fields[mode])
+    yield _by_mode(comparison, USER_LINES, lambda mode, run: comparison.user_lines)
+    yield _by_mode(comparison, JOB_FIELDS, lambda mode, run: comparison.job_fields[mode])
     yield _by_mode(
-        given,
+        comparison,
         TRAINER_LINES,
         lambda mode, run: complexity.trainer_lines(mode),
     )
 
 
-def _row(given: Given, name: str, unit: str, of: Callable[[records.Run], float | None]) -> Row:
-    return Row(name, unit, [_cell(runs, of) for runs in given.runs.values()])
+def _row(
+    comparison: Comparison, name: str, unit: str, of: Callable[[records.Run], float | None]
+) -> Row:
+    return Row(name, unit, [_cell(runs, of) for runs in comparison.runs.values()])
 
 
 def _by_mode(
-    given: Given, name: str, of: Callable[[plan.Mode, records.Run], float], unit: str = ""
+    comparison: Comparison, name: str, of: Callable[[plan.Mode, records.Run], float], unit: str = ""
 ) -> Row:
     """A figure that is the same for each seed."""
     return Row(
-        name, unit, [Cell([of(variant.mode, runs[0])], 1) for variant, runs in given.runs.items()]
+        name,
+        unit,
+        [Cell([of(variant.mode, runs[0])], 1) for variant, runs in comparison.runs.items()],
     )
 
 
@@ -267,11 +271,11 @@ def _cell(runs: Sequence[records.Run], of: Callable[[records.Run], float | None]
 def _of_first(
     target: measure.Target, of: Callable[[measure.Point], float]
 ) -> Callable[[records.Run], float | None]:
-    def found(run: records.Run) -> float | None:
+    def value_of(run: records.Run) -> float | None:
         point = measure.first(run, target)
         return None if point is None else of(point)
 
-    return found
+    return value_of
 
 
 def _metric(name: str) -> Callable[[records.Run], float]:

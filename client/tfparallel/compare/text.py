@@ -12,15 +12,15 @@ from tfparallel.compare import report
 NOTHING = "-"
 
 
-def cell(found: report.Cell) -> str:
+def cell(figure: report.Cell) -> str:
     """Write a figure: the mean over seeds, and ± its standard deviation where it differs."""
-    if found.mean is None:
+    if figure.mean is None:
         return NOTHING
-    written = number(found.mean)
-    if found.deviation:
-        written += f" ± {number(found.deviation)}"
-    if len(found.values) < found.asked:
-        written += f" ({len(found.values)} of {found.asked} seeds)"
+    written = number(figure.mean)
+    if figure.deviation:
+        written += f" ± {number(figure.deviation)}"
+    if len(figure.values) < figure.asked:
+        written += f" ({len(figure.values)} of {figure.asked} seeds)"
     return written
 
 
@@ -36,49 +36,49 @@ def name(row: report.Row) -> str:
     return f"{row.name}, {row.unit}" if row.unit else row.name
 
 
-def table(made: report.Report) -> rich_table.Table:
+def table(figures: report.Report) -> rich_table.Table:
     """The figures for a terminal."""
-    found = rich_table.Table("", *made.variants, title=f"{made.job}: {made.setting}")
-    for group in made.groups:
-        found.add_row(rich_text.Text(group.name, "bold"))
+    grid = rich_table.Table("", *figures.variants, title=f"{figures.job}: {figures.setting}")
+    for group in figures.groups:
+        grid.add_row(rich_text.Text(group.name, "bold"))
         for row in group.rows:
-            found.add_row(name(row), *map(cell, row.cells))
-        found.add_section()
-    return found
+            grid.add_row(name(row), *map(cell, row.cells))
+        grid.add_section()
+    return grid
 
 
-def page(made: report.Report, pictures: dict[str, str]) -> str:
+def page(figures: report.Report, pictures: dict[str, str]) -> str:
     """The report in Markdown.
 
     Args:
-        made: the report.
+        figures: the report.
         pictures: what pictures show, by their files beside the page.
     """
     return "\n".join(
         [
-            f"# Sync and async: {made.job}",
+            f"# Sync and async: {figures.job}",
             "",
-            f"{made.setting}. Each figure is the mean over the seeds ± the standard deviation.",
+            f"{figures.setting}. Each figure is the mean over the seeds ± the standard deviation.",
             "",
-            *rows(made),
+            *rows(figures),
             "",
-            *(line for sentence in made.verdicts for line in (sentence, "")),
+            *(line for sentence in figures.verdicts for line in (sentence, "")),
             *(f"![{shown}]({file})" for file, shown in pictures.items()),
             "",
         ]
     )
 
 
-def rows(made: report.Report) -> Iterator[str]:
+def rows(figures: report.Report) -> Iterator[str]:
     """The lines of the table in Markdown."""
-    yield f"| | {' | '.join(made.variants)} |"
-    yield f"|---|{'---|' * len(made.variants)}"
-    for group in made.groups:
-        yield f"| **{group.name}** |{' |' * len(made.variants)}"
+    yield f"| | {' | '.join(figures.variants)} |"
+    yield f"|---|{'---|' * len(figures.variants)}"
+    for group in figures.groups:
+        yield f"| **{group.name}** |{' |' * len(figures.variants)}"
         for row in group.rows:
             yield f"| {name(row)} | {' | '.join(map(cell, row.cells))} |"
 
 
-def machine(made: report.Report) -> str:
+def machine(figures: report.Report) -> str:
     """The report as JSON."""
-    return json.dumps(dataclasses.asdict(made), indent=1) + "\n"
+    return json.dumps(dataclasses.asdict(figures), indent=1) + "\n"

@@ -3,12 +3,12 @@
 import dataclasses
 import difflib
 import pathlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from tfparallel import validation
 from tfparallel.convert import (
     conversion,
     report,
@@ -33,7 +33,6 @@ TRAINJOB = report.Kind(
 )
 _CONVERTERS = {TFJOB: tfjob.convert, TRAINJOB: trainjob.convert}
 _KINDS = {kind.name.casefold(): kind for kind in _CONVERTERS}
-_LISTS = ("list", *(f"{name}list" for name in _KINDS))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,9 +83,9 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
     notes: list[str] = []
     problems: list[str] = []
     for path in files:
-        name = "standard input" if path == STDIN else str(path)
+        name = validation.STDIN if path == STDIN else str(path)
         try:
-            text = _read(path)
+            text = validation.read_input() if path == STDIN else source.read_text(path)
             parsed = load.parse_documents(text, name)
             documents += parsed
             jobs = _convert_jobs(parsed, name, write_defaults)
@@ -105,15 +104,6 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
     if problems:
         raise load.SpecError(*problems)
     return Result(tuple(converted), tuple(reports), tuple(notes))
-
-
-def _read(file: pathlib.Path) -> str:
-    if file != STDIN:
-        return source.read_text(file)
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise load.SpecError("standard input: not UTF-8 text; write jobs as YAML") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,17 +180,11 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _is_list(document: Mapping[str, Any]) -> bool:
-    return str(document.get("kind")).casefold() in _LISTS and isinstance(
-        document.get("items"), list
-    )
-
-
 def _jobs(
     documents: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[Mapping[str, Any], report.Kind]]:
     """Yield the jobs of a file and of its lists, each with its kind."""
-    for document in _flat(documents):
+    for document in load.flatten(documents):
         kind = _KINDS.get(str(document.get("kind")).casefold())
         if kind is not None:
             yield document, kind
@@ -208,16 +192,8 @@ def _jobs(
 
 def _objects(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield what is no job."""
-    for document in _flat(documents):
+    for document in load.flatten(documents):
         if str(document.get("kind")).casefold() not in _KINDS:
-            yield document
-
-
-def _flat(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for document in documents:
-        if _is_list(document):
-            yield from _flat([item for item in document["items"] if isinstance(item, Mapping)])
-        else:
             yield document
 
 
@@ -225,11 +201,12 @@ def _replaced(document: Any, jobs: Mapping[int, Any]) -> Any:
     """Return a document with the converted jobs in their places."""
     if id(document) in jobs:
         return jobs[id(document)]
-    if not isinstance(document, Mapping) or not _is_list(document):
+    if not isinstance(document, Mapping) or not load.is_list(document):
         return document
     items = [_replaced(item, jobs) for item in document["items"]]
-    kind = {"apiVersion": "v1", "kind": "List"}
-    return {**document, **kind, "items": items}
+    if items == document["items"]:
+        return document
+    return {**document, "apiVersion": "v1", "kind": "List", "items": items}
 
 
 def _name(document: Mapping[str, Any]) -> str:

@@ -89,11 +89,11 @@ def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
 def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
     """Draw how the stages of a split model worked, where the run has left that."""
     try:
-        found = pipeline.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
+        stages = pipeline.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
     except (OSError, pydantic.ValidationError):
         return
-    yield "stages", planning.waiting(found)
-    draw.picture_of_run(found, folder / _PICTURE)
+    yield "stages", planning.waiting(stages)
+    draw.picture_of_run(stages, folder / _PICTURE)
     yield "pipeline", _path(folder / _PICTURE)
 
 

@@ -6,7 +6,7 @@ import click
 
 from tfparallel.planning import ask, draw, questions, show
 from tfparallel.terminal import display
-from tfparallel_operator.api import load
+from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import plan
 
 PICTURE = "plan.svg"
@@ -48,11 +48,6 @@ def _answer(subject: questions.Subject) -> plan.Plan:
 
 
 def _write(answer: plan.Plan, folder: pathlib.Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with folders.output(folder):
         (folder / MACHINE).write_text(answer.model_dump_json(by_alias=True), encoding="utf-8")
         draw.picture(answer, folder / PICTURE)
-    except OSError as error:
-        raise load.SpecError(
-            f"--output {folder}: {error.strerror}; give a folder that can be written to"
-        ) from error

@@ -18,12 +18,12 @@ _PARTS = ("parameters", "gradients", "slots", "activations", "working")
 _SHOWN_RANKS = 64
 
 
-def picture(made: plan.Plan, file: pathlib.Path) -> None:
+def picture(answer: plan.Plan, file: pathlib.Path) -> None:
     """Draw placement, memory and schedule into a file."""
-    with _axes(file, 3, show.headline(made)) as axes:
-        _placement(axes[0], made)
-        _memory(axes[1], made)
-        _schedule(axes[2], made.spans, len(made.stages), "schedule of a step, update left out")
+    with _axes(file, 3, show.headline(answer)) as axes:
+        _placement(axes[0], answer)
+        _memory(axes[1], answer)
+        _schedule(axes[2], answer.spans, len(answer.stages), "schedule of a step, update left out")
 
 
 def picture_of_run(run: pipeline.Pipeline, file: pathlib.Path) -> None:
@@ -55,32 +55,32 @@ def _axes(file: pathlib.Path, rows: int, title: str) -> Iterator[Sequence[Any]]:
         pyplot.close(figure)
 
 
-def _placement(axis: Any, made: plan.Plan) -> None:
+def _placement(axis: Any, answer: plan.Plan) -> None:
     """A box for each device, in the colour of its stage; a row for each pod."""
-    for rank in made.ranks[:_SHOWN_RANKS]:
+    for rank in answer.ranks[:_SHOWN_RANKS]:
         colour = _COLOURS[rank.stage % len(_COLOURS)]
         axis.barh(rank.process, 0.94, left=rank.device, height=0.9, color=colour, alpha=0.75)
-        label = f"rank {rank.rank}: stage {rank.stage}\n{show.layers(made.stages[rank.stage])}"
+        label = f"rank {rank.rank}: stage {rank.stage}\n{show.layers(answer.stages[rank.stage])}"
         axis.text(rank.device + 0.47, rank.process, label, ha="center", va="center", fontsize=6)
-    axis.set_yticks(sorted({rank.process for rank in made.ranks[:_SHOWN_RANKS]}))
+    axis.set_yticks(sorted({rank.process for rank in answer.ranks[:_SHOWN_RANKS]}))
     axis.set_xticks([])
     axis.invert_yaxis()
     axis.set_ylabel("pod")
     axis.set_title("placement", fontsize=9)
 
 
-def _memory(axis: Any, made: plan.Plan) -> None:
+def _memory(axis: Any, answer: plan.Plan) -> None:
     """A bar for each stage; its peak is marked, since not all is there at one time."""
-    names = [f"stage {index}" for index in range(len(made.stages))]
+    names = [f"stage {index}" for index in range(len(answer.stages))]
     bottom = [0.0] * len(names)
     for part, colour in zip(_PARTS, _COLOURS, strict=False):
-        heights = [getattr(stage.holds, part) / 2**20 for stage in made.stages]
+        heights = [getattr(stage.holds, part) / 2**20 for stage in answer.stages]
         axis.bar(names, heights, 0.6, bottom=bottom, color=colour, label=part)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    peaks = [stage.holds.peak / 2**20 for stage in made.stages]
+    peaks = [stage.holds.peak / 2**20 for stage in answer.stages]
     axis.scatter(names, peaks, marker="_", s=900, color="black", label="peak")
-    if made.memory is not None:
-        axis.axhline(made.memory / 2**20, color="black", linestyle="--", label="limit")
+    if answer.memory is not None:
+        axis.axhline(answer.memory / 2**20, color="black", linestyle="--", label="limit")
     axis.set_ylabel("MiB of a device")
     axis.legend(fontsize=6, ncols=4)
     axis.set_title("memory", fontsize=9)
@@ -116,8 +116,8 @@ def _shares(axis: Any, run: pipeline.Pipeline) -> None:
     stages = run.placement.stages
     measured = [one.busy_seconds for one in stages]
     planned = [one.planned_seconds for one in stages]
-    for number, (label, given) in enumerate((("measured", measured), ("planned", planned))):
-        known = [float(one) for one in given if one is not None]
+    for number, (label, seconds) in enumerate((("measured", measured), ("planned", planned))):
+        known = [float(one) for one in seconds if one is not None]
         if len(known) == len(stages) and sum(known) > 0:
             places = [one.stage + 0.4 * number - 0.2 for one in stages]
             heights = [100 * one / sum(known) for one in known]

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 
+from tfparallel import validation
 from tfparallel.planning import written
 from tfparallel_operator.api import load, types
 from tfparallel_operator.local import source as sources
@@ -51,7 +52,9 @@ def read(file: pathlib.Path, options: Options) -> Subject:
         SpecError: the job or an option is wrong.
     """
     if file.suffix in _MANIFESTS:
-        basis = _of_job(sources.read(file, (*options.overrides, *_AS_IF_RUN)))
+        overrides = (*options.overrides, *_AS_IF_RUN)
+        with validation.located(file, overrides):
+            basis = _of_job(sources.read(file, overrides))
     else:
         basis = Subject(file.stem, _of_module(file, options))
     return dataclasses.replace(basis, question=_with_options(basis.question, options))

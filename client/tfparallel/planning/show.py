@@ -34,12 +34,13 @@ def seconds(count: float) -> str:
     return f"{count * 1e3:.3g} ms" if count < 1 else f"{count:.3g} s"
 
 
-def headline(made: plan.Plan) -> str:
+def headline(answer: plan.Plan) -> str:
     """What was chosen and how long a step takes."""
-    how = "measured on this machine" if made.measured else "estimated"
+    how = "measured on this machine" if answer.measured else "estimated"
     return (
-        f"{made.mesh} · microbatches {made.microbatches} · {made.schedule} · a step of "
-        f"{made.batch} examples {seconds(made.step_seconds)} ({how}) · waiting {made.bubble:.0%}"
+        f"{answer.mesh} · microbatches {answer.microbatches} · {answer.schedule} · a step of "
+        f"{answer.batch} examples {seconds(answer.step_seconds)} ({how}) · waiting"
+        f" {answer.bubble:.0%}"
     )
 
 
@@ -51,38 +52,38 @@ def waiting(run: pipeline.Pipeline) -> str:
     return f"wait {plan.bubble(run.spans, stages):.0%} of the schedule{of_plan}{lasts}"
 
 
-def show(made: plan.Plan, out: rich_console.Console) -> None:
+def show(answer: plan.Plan, out: rich_console.Console) -> None:
     """Print a plan so that it fits the console; sentences for a file are not wrapped."""
 
     def say(*lines: str) -> None:
         for line in lines:
             out.print(line, soft_wrap=not out.is_terminal)
 
-    say(headline(made), "")
-    out.print(placement(made), "", memory(made), "")
-    say(*split(made), *schedule(made, min(_WIDTH, out.width)), "", *made.reasons)
-    if made.alternatives:
-        out.print("", alternatives(made), "")
+    say(headline(answer), "")
+    out.print(placement(answer), "", memory(answer), "")
+    say(*split(answer), *schedule(answer, min(_WIDTH, out.width)), "", *answer.reasons)
+    if answer.alternatives:
+        out.print("", alternatives(answer), "")
 
 
-def placement(made: plan.Plan) -> rich_table.Table:
+def placement(answer: plan.Plan) -> rich_table.Table:
     """A row for each device, which is told by its pod and its number there."""
     table = _table("rank", "pod", "place", "layers")
-    for rank in made.ranks:
+    for rank in answer.ranks:
         table.add_row(
             str(rank.rank),
             f"{rank.process}.{rank.device}",
-            _place(made.mesh, rank),
-            layers(made.stages[rank.stage]),
+            _place(answer.mesh, rank),
+            layers(answer.stages[rank.stage]),
         )
     return table
 
 
-def memory(made: plan.Plan) -> rich_table.Table:
+def memory(answer: plan.Plan) -> rich_table.Table:
     """A row for each stage: what each of its devices holds, and how long it works in a step."""
     sizes = ("parameters", "gradients", "slots", "activations", "peak")
     table = _table("stage", right=(*sizes, "busy"))
-    for index, stage in enumerate(made.stages):
+    for index, stage in enumerate(answer.stages):
         amounts = (size(getattr(stage.holds, name)) for name in sizes)
         table.add_row(str(index), *amounts, seconds(stage.busy_seconds))
     return table
@@ -96,10 +97,10 @@ def layers(stage: plan.Stage) -> str:
     return f"{nodes[0]} … {nodes[-1]} ({len(nodes)})"
 
 
-def split(made: plan.Plan) -> Iterator[str]:
+def split(answer: plan.Plan) -> Iterator[str]:
     """How layers are divided among devices, a line for each way."""
     ways: dict[str, list[str]] = {}
-    for stage in made.stages:
+    for stage in answer.stages:
         for node, way in stage.split.items():
             ways.setdefault(way, []).append(node)
     for way, nodes in ways.items():
@@ -107,22 +108,22 @@ def split(made: plan.Plan) -> Iterator[str]:
         yield f"{way}: {shown}"
 
 
-def schedule(made: plan.Plan, width: int = _WIDTH) -> Iterator[str]:
+def schedule(answer: plan.Plan, width: int = _WIDTH) -> Iterator[str]:
     """A line for each stage: what it does over a step, as long as the line is wide."""
-    end = max((span.end for span in made.spans), default=0.0)
-    steps = max(1, width - len(f"stage {len(made.stages) - 1} ||"))
-    for index in range(len(made.stages)):
-        own = [span for span in made.spans if span.stage == index]
-        row = "".join(_character(own, (place + 0.5) / steps * end) for place in range(steps))
+    end = max((span.end for span in answer.spans), default=0.0)
+    steps = max(1, width - len(f"stage {len(answer.stages) - 1} ||"))
+    for index in range(len(answer.stages)):
+        spans = [span for span in answer.spans if span.stage == index]
+        row = "".join(_character(spans, (place + 0.5) / steps * end) for place in range(steps))
         yield f"{f'stage {index}':<{width - steps - 2}}|{row}|"
     yield "digits: forward, letters: backward of a microbatch; -: messages; · waiting"
 
 
-def alternatives(made: plan.Plan) -> rich_table.Table:
+def alternatives(answer: plan.Plan) -> rich_table.Table:
     """What else could be done, and what it costs."""
     table = _table("mesh", "micro-\nbatches", "difference", right=("step", "peak"))
     table.columns[0].max_width = _MESH_WIDTH
-    for one in made.alternatives:
+    for one in answer.alternatives:
         table.add_row(
             str(one.mesh),
             str(one.microbatches),
@@ -147,8 +148,8 @@ def _table(*left: str, right: Sequence[str] = ()) -> rich_table.Table:
 
 
 def _place(mesh: plan.Axes, rank: plan.Rank) -> str:
-    own = {name: getattr(rank, name) for name, degree in mesh.model_dump().items() if degree > 1}
-    return ", ".join(f"{name} {place}" for name, place in own.items()) or "-"
+    places = {name: getattr(rank, name) for name, degree in mesh.model_dump().items() if degree > 1}
+    return ", ".join(f"{name} {place}" for name, place in places.items()) or "-"
 
 
 def _character(spans: Sequence[plan.Span], moment: float) -> str:

@@ -1,18 +1,12 @@
 """Reads what people write on the command line of a plan: bytes and meshes."""
 
-import re
 from collections.abc import Sequence
 
-from tfparallel_operator.api import load
+from tfparallel_operator.api import load, quantities
 from tfparallel_trainer.contract import plan
 
 AUTO = "auto"
 """As a mesh: the planner chooses all axes."""
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
-    f"{unit}i": 1024 ** (power + 1) for power, unit in enumerate("KMGT")
-}
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([kKMGT]i?)?B?")
 
 
 def size(written: str) -> int:
@@ -21,13 +15,10 @@ def size(written: str) -> int:
     Raises:
         SpecError: it has another form.
     """
-    found = _BYTES.fullmatch(written.strip())
-    count = (
-        0 if found is None else int(float(found[1]) * _UNITS[(found[2] or "").replace("k", "K")])
-    )
-    if count < 1:
+    count = quantities.parse(written.replace(" ", "").removesuffix("B"))
+    if count is None or count < 1:
         raise load.SpecError(f"--memory {written}: write bytes, such as 8GiB or 500MB")
-    return count
+    return int(count)
 
 
 def mesh(written: str) -> dict[str, int]:
@@ -36,30 +27,30 @@ def mesh(written: str) -> dict[str, int]:
     Raises:
         SpecError: it has another form.
     """
-    found: dict[str, int] = {}
+    axes: dict[str, int] = {}
     for part in written.split(","):
         name, _, degree = part.partition("=")
         name = name.strip()
-        if name in found or name not in plan.Axes.model_fields:
+        if name in axes or name not in plan.Axes.model_fields:
             known = ", ".join(plan.Axes.model_fields)
             raise load.SpecError(f"--mesh {written}: {name!r}; give each of {known} once")
         try:
-            found[name] = int(degree)
+            axes[name] = int(degree)
         except ValueError as error:
             raise load.SpecError(
                 f"--mesh {written}: write axes with numbers, such as data=2,stage=2, or -1 for "
                 "what is left"
             ) from error
-    return found
+    return axes
 
 
-def pods(devices: int, given: int | None) -> tuple[int, int]:
+def pods(devices: int, pod_count: int | None) -> tuple[int, int]:
     """Divide devices among pods; gives the pods and the devices of each.
 
     Raises:
         SpecError: they cannot be divided evenly.
     """
-    count = devices if given is None else given
+    count = devices if pod_count is None else pod_count
     if devices % count:
         raise load.SpecError(
             f"--pods {count}: {devices} devices cannot be divided evenly among {count} pods; give "

@@ -64,6 +64,8 @@ class Reader:
     """How a claim is read."""
 
     claim: str
+    folder: str
+    """Below the root of the claim."""
     template: Mapping[str, Any]
     """The spec of a pod of the job, or of its template: image, user, Secrets, tolerations."""
     image: str
@@ -121,7 +123,7 @@ async def opened(
         with answers.explained(cluster.context):
             await cluster.api.create(resources.PODS, job.namespace, manifest)
         await _wait(cluster, name, reader)
-        yield ClaimPlace(cluster, name, f"{MOUNT}/{job.name}")
+        yield ClaimPlace(cluster, name, f"{MOUNT}/{reader.folder}")
     finally:
         await _delete(cluster, job.namespace, name)
 

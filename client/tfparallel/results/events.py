@@ -19,9 +19,6 @@ from tfparallel_trainer.contract import outputs
 PAUSE_SECONDS = 5.0
 """Between two copies while the job runs; TensorBoard looks for news as often."""
 
-PATTERN = "events.out.tfevents.*"
-"""The names of event files."""
-
 _HOW = (
     "A job with spec.trainer writes them with its first log lines; a script writes them with"
     " output_dir of tfparallel_trainer.fit, or with keras.callbacks.TensorBoard"
@@ -38,7 +35,7 @@ def find(run: pathlib.Path) -> pathlib.Path:
         Failure: the run has written none.
     """
     root = folder.newest(run)
-    written = [*root.rglob(PATTERN)]
+    written = [*root.rglob(files.EVENTS)]
     if not written:
         raise errors.Failure(f"{root}: no event files of TensorBoard are below it. {_HOW}")
     parents = {parent for file in written for parent in file.parents}
@@ -50,7 +47,7 @@ async def copies(
     cluster: backend.ClusterBackend,
     name: str,
     target: pathlib.Path,
-    image: str | None,
+    choice: places.Choice,
     say: Callable[[str], None],
 ) -> AsyncGenerator[models.Job, None]:
     """Copy the event files of a job until it has ended, and yield the job after each copy.
@@ -59,7 +56,7 @@ async def copies(
         cluster: where the job is.
         name: of the job.
         target: the folder that they are copied to.
-        image: of the pod that reads a claim; None: that of the job's pods.
+        choice: what the user says of the place of the results.
         say: called with sentences for the user.
 
     Raises:
@@ -72,10 +69,10 @@ async def copies(
         raise errors.Failure(
             f"job {name!r} has written nothing yet: it is Pending. See why: tfparallel why {name}"
         )
-    async with places.opened(cluster, job, image, say) as place:
+    async with places.opened(cluster, job, choice, say) as place:
         while True:
-            await update(place, target)
-            if job.is_finished and not any(target.rglob(PATTERN)):
+            await update(place, target, is_script=job.is_script)
+            if job.is_finished and not any(target.rglob(files.EVENTS)):
                 raise errors.Failure(f"job {name!r} has left no event files. {_HOW}")
             yield job
             if job.is_finished:
@@ -114,14 +111,15 @@ async def keep_copying(
         current = begin()
 
 
-async def update(place: files.Place, target: pathlib.Path) -> None:
+async def update(place: files.Place, target: pathlib.Path, *, is_script: bool = False) -> None:
     """Copy what the event files have gained since the last copy.
 
     Raises:
         Failure: a file cannot be written.
         Unavailable: the connection broke; what has come stays.
     """
-    for file in files.select(await place.list_files(), files.Part.TENSORBOARD):
+    listed = await place.list_files()
+    for file in files.select(listed, files.Part.TENSORBOARD, is_script=is_script):
         download.check_path(file)
         copy = target / file.path
         size = copy.stat().st_size if copy.exists() else 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import pathlib
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
@@ -20,12 +21,18 @@ _ALL = (
 )
 
 
+EVENTS = "events.out.tfevents.*"
+"""The names of TensorBoard's event files."""
+
+_SUFFIX = pathlib.PurePosixPath(outputs.MODEL).suffix
+
+
 class Part(enum.Enum):
     """How much of the results."""
 
     MODEL = "model"
     ALL = "all"
-    """The model, the SavedModel, the summary, the logs and the last checkpoint."""
+    """The model, the SavedModel, the summary, the logs and the last checkpoint; all of a script."""
     TENSORBOARD = "tensorboard"
 
 
@@ -51,9 +58,21 @@ class Place(Protocol):
         """Return the SHA-256 of a file; None: the place checks what it sends."""
 
 
-def select(files: Sequence[File], part: Part) -> list[File]:
-    """Return the files of a part of the results, by path."""
-    return sorted(_select(files, part), key=lambda file: file.path)
+def select(files: Sequence[File], part: Part, *, is_script: bool = False) -> list[File]:
+    """Return the files of a part of the results, by path.
+
+    Args:
+        files: all files.
+        part: of them.
+        is_script: whether a script chose their names, and not the shipped trainer.
+    """
+    chosen = _select_of_script(files, part) if is_script else _select(files, part)
+    return sorted(chosen, key=lambda file: file.path)
+
+
+def _select_of_script(files: Sequence[File], part: Part) -> Iterator[File]:
+    pattern = {Part.MODEL: f"*{_SUFFIX}", Part.ALL: "*", Part.TENSORBOARD: EVENTS}[part]
+    return (file for file in files if pathlib.PurePosixPath(file.path).match(pattern))
 
 
 def _select(files: Sequence[File], part: Part) -> Iterator[File]:

@@ -1,24 +1,37 @@
 """From a job to the place that keeps its results."""
 
 import contextlib
+import dataclasses
 import importlib.metadata
+import pathlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from tfparallel import errors, models
 from tfparallel.cluster import answers, backend
-from tfparallel.results import bucket, claim, files
-from tfparallel_operator.api import load, names
+from tfparallel.results import bucket, claim, files, script
+from tfparallel_operator.api import load, names, trainer_spec
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import claims
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.storage import address
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user says of the place."""
+
+    image: str | None = None
+    """Of the pod that reads a claim; None: that of the job's pods."""
+    path: str | None = None
+    """Of the results, as the container of a script sees it; None: all of its claim."""
 
 
 @contextlib.asynccontextmanager
 async def opened(
     cluster: backend.ClusterBackend,
     job: models.Job,
-    image: str | None,
+    choice: Choice,
     say: Callable[[str], None],
 ) -> AsyncIterator[files.Place]:
     """Open the place that keeps the results of a job.
@@ -26,32 +39,44 @@ async def opened(
     Args:
         cluster: where the job is.
         job: the job.
-        image: of the pod that reads a claim; None: that of the job's pods.
+        choice: what the user says of the place.
         say: called with sentences for the user.
 
     Raises:
+        SpecError: a path is chosen for a job that has one.
         Failure: the job keeps nothing, or the place cannot be read.
     """
     parsed = load.read_accepted_job(job.manifest)
-    checkpoint = None if parsed.spec.trainer is None else parsed.spec.trainer.checkpoint
     if parsed.spec.trainer is None:
-        raise errors.Failure(
-            f"job {job.name!r} runs a script of its own (it has no spec.trainer): its results are"
-            " where the script writes them"
+        results = script.find(parsed, choice.path)
+    else:
+        checkpoint = _checkpoint(job, parsed.spec.trainer, choice)
+        if checkpoint.uri is not None:
+            yield bucket.BucketPlace(address.Address.parse(checkpoint.uri).child(job.name))
+            return
+        name = claims.name(parsed, str(checkpoint.claim))
+        results = script.Folder(name, pathlib.PurePosixPath(job.name))
+    template = await _pod_spec(cluster, job)
+    image = choice.image or _image(template) or await _operator_image(cluster)
+    reader = claim.Reader(results.claim, str(results.path), template, image)
+    async with claim.opened(cluster, job, reader, say) as place:
+        yield place
+
+
+def _checkpoint(
+    job: models.Job, trainer: trainer_spec.Trainer, choice: Choice
+) -> job_file.Checkpoint:
+    if choice.path is not None:
+        raise load.SpecError(
+            f"--path {choice.path}: job {job.name!r} keeps its results where"
+            " spec.trainer.checkpoint says. Leave out --path, which is for scripts"
         )
-    if checkpoint is None:
+    if trainer.checkpoint is None:
         raise errors.Failure(
             f"job {job.name!r} kept nothing: it has no spec.trainer.checkpoint. Set"
             " checkpoint.claim or checkpoint.uri, and train again"
         )
-    if checkpoint.uri is not None:
-        yield bucket.BucketPlace(address.Address.parse(checkpoint.uri).child(job.name))
-        return
-    template = await _pod_spec(cluster, job)
-    image = image or _image(template) or await _operator_image(cluster)
-    reader = claim.Reader(claims.name(parsed, str(checkpoint.claim)), template, image)
-    async with claim.opened(cluster, job, reader, say) as place:
-        yield place
+    return trainer.checkpoint
 
 
 async def _pod_spec(cluster: backend.ClusterBackend, job: models.Job) -> Mapping[str, Any]:

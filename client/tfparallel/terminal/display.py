@@ -29,6 +29,13 @@ _PLAIN_SECONDS = 1.0
 _ERROR = "error: "
 """Begins the line in which a replica says why it ends."""
 
+_TENSORFLOW_START = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    r"|I\d{4} .* port\.cc:\d+\] oneDNN custom operations are on\..*"
+)
+"""What each process prints at its start whatever TF_CPP_MIN_LOG_LEVEL says: TensorFlow reads that
+later (tensorflow/tensorflow#100442)."""
+
 _REMEMBERED_ERRORS = 32
 """How many of the last errors of replicas an event is compared with."""
 
@@ -47,13 +54,13 @@ class _Console(rich_console.Console):
 
 def consoles() -> tuple[rich_console.Console, rich_console.Console]:
     """Return the consoles of standard output and standard error."""
-    found = []
+    streams = []
     for is_error in (False, True):
         console = _Console(stderr=is_error, highlight=False, markup=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        found.append(console)
-    return found[0], found[1]
+        streams.append(console)
+    return streams[0], streams[1]
 
 
 class Display:
@@ -108,9 +115,14 @@ class Display:
             self._err.print(f"note: {note}", soft_wrap=True)
 
     def line(self, replica: str, text: str) -> None:
-        """Show a line that a replica wrote; the shipped trainer has named itself already."""
+        """Show a line that a replica wrote, but not the two that TensorFlow always begins with.
+
+        The shipped trainer has named itself already.
+        """
         prefix = f"[{replica}] "
         words = rich_text.Text.from_ansi(text.removeprefix(prefix))
+        if _TENSORFLOW_START.fullmatch(words.plain):
+            return
         if words.plain.startswith(_ERROR):
             self._errors.append(words.plain.removeprefix(_ERROR).rstrip("."))
         colour = self._colour(replica)

@@ -1,7 +1,7 @@
 """From what a person wrote to a checked job, or to sentences that say what to change."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pydantic
@@ -37,6 +37,30 @@ class SpecError(ValueError):
 
 class StatusError(SpecError):
     """The status of a job cannot be read; nothing is decided on a part of it."""
+
+
+def parse_objects(text: str, source: str) -> list[Mapping[str, Any]]:
+    """Read the objects of a YAML file: its documents, and the items of its lists.
+
+    Raises:
+        SpecError: the text is not YAML, or a document is not a mapping.
+    """
+    return list(flatten(parse_documents(text, source)))
+
+
+def flatten(documents: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield objects, those of lists in place of the lists."""
+    for document in documents:
+        if is_list(document):
+            yield from flatten(item for item in document["items"] if isinstance(item, Mapping))
+        else:
+            yield document
+
+
+def is_list(document: Mapping[str, Any]) -> bool:
+    """Whether a document holds objects, as `kubectl get -o yaml` prints them."""
+    kind = str(document.get("kind")).casefold()
+    return kind.endswith("list") and isinstance(document.get("items"), list)
 
 
 def parse_documents(text: str, source: str) -> list[Mapping[str, Any]]:

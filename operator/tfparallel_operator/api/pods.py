@@ -29,6 +29,7 @@ class Mount(_Part):
 
     name: str
     mount_path: str
+    read_only: bool = False
     sub_path: str = ""
     sub_path_expr: str = ""
 

@@ -1,14 +1,33 @@
 """Where a run keeps what: the layout of the output folder."""
 
+import contextlib
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from tfparallel_operator.api import load
 
 STATUS_FILE = "status.json"
 LOCK_FILE = "run.lock"
 EVENTS_FILE = "events.jsonl"
 PODS_FILE = "pods.json"
+
+
+@contextlib.contextmanager
+def output(root: pathlib.Path) -> Iterator[None]:
+    """Have the folder that --output names, and write below it in the body.
+
+    Raises:
+        SpecError: it cannot be written to.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise load.SpecError(
+            f"--output {root}: {error.strerror}; give a folder that can be written to"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator import wall_clock
-from tfparallel_operator.api import job_status, load, names, types
+from tfparallel_operator.api import job_status, load, names, problems, types
 from tfparallel_operator.core import (
     build,
     cleanup,
@@ -189,13 +189,8 @@ class _Interruption:
 @contextlib.contextmanager
 def _held(layout: folders.Folders) -> Iterator[None]:
     """Keep a second run out of the output folder, which names this process meanwhile."""
-    try:
-        layout.root.mkdir(parents=True, exist_ok=True)
+    with folders.output(layout.root):
         lock = layout.lock.open("a", encoding="utf-8")
-    except OSError as error:
-        raise load.SpecError(
-            f"--output {layout.root}: {error.strerror}; give a folder that can be written to"
-        ) from error
     with lock:
         if not locks.acquire(lock):
             raise load.SpecError(
@@ -253,17 +248,17 @@ def _translations(
     """
     settings = build.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
     known = {**config_maps, build.config_name(job): build.config(job, settings)["data"]}
-    found, problems = {}, {}
+    found, faults = {}, {}
     for replica in replicas.expand(job):
         manifest = build.pod(job, replica, settings, attempt=1, replica_attempt=0)
         try:
             found[replica] = launcher.translate(manifest, known)
         except load.SpecError as error:
             template = replicas.by_role(job)[replica.role].template
-            field = f"spec.tfReplicaSpecs.{replica.role}.template" if template else "spec.trainer"
-            problems[replica.role] = f"{field}: {error}"
-    if problems:
-        raise load.SpecError(*problems.values())
+            field = ("tfReplicaSpecs", replica.role.value, "template") if template else ("trainer",)
+            faults[replica.role] = problems.Problem(("spec", *field), str(error))
+    if faults:
+        raise load.SpecError(*faults.values())
     return found
 
 

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel_operator.api import load, names, pods, trainer_spec, types
+from tfparallel_operator.api import load, names, pods, problems, trainer_spec, types
 from tfparallel_operator.core import replicas
 from tfparallel_operator.local import archive, cluster_checks, key_maps, overrides, user_module
 from tfparallel_trainer.contract import source_code
@@ -55,7 +55,7 @@ def read(
     Raises:
         SpecError: with a sentence for each problem.
     """
-    documents = load.parse_documents(read_text(path), str(path))
+    documents = load.parse_objects(read_text(path), str(path))
     document = overrides.apply(load.find_job(documents, str(path)), assignments)
     return build(document, folder or path.resolve().parent, documents, assignments, environment)
 
@@ -95,9 +95,8 @@ def build(
         ),
         environment=environment or {},
     )
-    problems = list(_problems(source))
-    if problems:
-        raise load.SpecError(*problems)
+    if faults := _problems(source):
+        raise load.SpecError(*faults)
     return source
 
 
@@ -120,11 +119,11 @@ def check_packed_module(job: types.TFParallelJob, folder: pathlib.Path) -> None:
     if job.spec.trainer is None or not containers or any(one.image for one in containers):
         return
     files = user_module.files_of_folder(folder)
-    problems = user_module.find_problems(
+    faults = user_module.find_problems(
         job.spec.trainer.module, files, _required_functions(job), has_packages=False
     )
-    if problems:
-        raise load.SpecError(*problems)
+    if faults:
+        raise load.SpecError(*faults)
 
 
 def code(source: Source, trainer: trainer_spec.Trainer) -> key_maps.KeyMap | None:
@@ -216,27 +215,26 @@ def _notes(job: types.TFParallelJob, documents: Sequence[Mapping[str, Any]]) -> 
     return notes
 
 
-def _problems(source: Source) -> list[str]:
-    problems = []
+def _problems(source: Source) -> list[str | problems.Problem]:
+    faults: list[str | problems.Problem] = []
     spec = source.job.spec
     if spec.run_policy.suspend:
-        problems.append(
-            "spec.runPolicy.suspend: received true; a suspended job does not run: set it to false"
-        )
+        place: problems.Place = ("spec", "runPolicy", "suspend")
+        sentence = "received true; a suspended job does not run: set it to false"
+        faults.append(problems.Problem(place, sentence))
     if spec.trainer is not None:
         name = _config_map(spec.trainer.source)
         if (files := code(source, spec.trainer)) is not None:
-            there, place = spec.trainer.module in files, f"ConfigMap {name!r}"
+            there, origin = spec.trainer.module in files, f"ConfigMap {name!r}"
         else:
             there = (source.folder / spec.trainer.module).is_file()
-            place = f"the job's folder, {source.folder}"
-        if not there:
-            problems.append(
-                f"spec.trainer.module: received {spec.trainer.module!r}; no such file in {place}"
-            )
+            origin = f"the job's folder, {source.folder}"
+        if there:
+            faults += _module_problems(source, spec.trainer)
         else:
-            problems += _module_problems(source, spec.trainer)
-    return problems
+            sentence = f"received {spec.trainer.module!r}; no such file in {origin}"
+            faults.append(problems.Problem(("spec", "trainer", "module"), sentence))
+    return faults
 
 
 def _required_functions(job: types.TFParallelJob) -> Sequence[str]:

@@ -415,8 +415,11 @@ def test_devices_are_those_of_the_container_that_trains(
 
 
 def test_the_one_job_of_a_file_is_found_among_other_objects() -> None:
-    text = "kind: ConfigMap\n---\nkind: TFParallelJob\nspec: {}"
-    assert load.find_job(load.parse_documents(text, "job.yaml"), "job.yaml")["spec"] == {}
+    text = "kind: ConfigMap\n---\n{kind: List, items: [{kind: Secret},"
+    text += "{kind: TFParallelJob, spec: {}}]}"
+    objects = load.parse_objects(text, "job.yaml")
+    assert [item["kind"] for item in objects] == ["ConfigMap", "Secret", "TFParallelJob"]
+    assert load.find_job(objects, "job.yaml")["spec"] == {}
 
 
 def test_a_template_knows_the_container_that_trains_and_the_others() -> None:
