@@ -97,9 +97,7 @@ def pause(
     return min(LONGEST_PAUSE, first * (1 << min(earlier, 20)))
 
 
-def pauses_until(
-    status: job_status.JobStatus, now: datetime.datetime
-) -> datetime.datetime | None:
+def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> datetime.datetime | None:
     """Return when the attempt begins, if it waits; no time that a wrong clock has set counts."""
     begins_at = status.attempt_time
     return begins_at if begins_at and now < begins_at <= now + LONGEST_PAUSE else None
