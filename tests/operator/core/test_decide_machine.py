@@ -264,8 +264,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self._settle()
-        self.world.advance(GRACE_SECONDS)
-        self._settle()
+        for _ in range(2):  # A loss may settle first, and then its restart may pause.
+            self.world.advance(GRACE_SECONDS)
+            self._settle()
         if not self.world.deleted:
             self._check_pods()
             self._end_well()
@@ -295,7 +296,6 @@ class JobMachine(stateful.RuleBasedStateMachine):
                 world.status, names.Condition.ADMITTED
             ):
                 self.kueue_admits()
-                continue
             world.run()
             self._settle()
             for name, pod in list(world.pods.items()):
