@@ -1,6 +1,6 @@
 """Writes what follows from the types and the chart's values: the CRD, the chart's copy of it, the
-reference of the fields, the reference of the command, the counts of docs/compare.md, the chart's
-README and the descriptions of its schema.
+reference of the fields, the reference of the command, the counts of docs/compare.md, the table of
+edits, the chart's README and the descriptions of its schema.
 
 Usage: python manifests/generate.py [--check]
 
@@ -16,6 +16,7 @@ from typing import Any
 import chart_values
 import command_reference
 import comparison_counts
+import edit_table
 import yaml
 
 from tfparallel_operator.api import names, rules, schema
@@ -65,6 +66,7 @@ def generated() -> dict[Path, str]:
         REFERENCE_FILE: reference(),
         command_reference.FILE: command_reference.page(COMMAND_HEADER),
         comparison_counts.FILE: comparison_counts.page(),
+        edit_table.FILE: edit_table.page(),
         chart_values.SCHEMA_FILE: chart_values.schema(),
         chart_values.README_FILE: chart_values.readme(CHART_HEADER),
     }

@@ -50,13 +50,29 @@ def a_job(
     **roles: int,
 ) -> types.TFParallelJob:
     """Return a checked job."""
+    shape = {"trainer": trainer, "elastic": elastic, "run_policy": run_policy, "spec": spec}
+    return load.parse_job(a_manifest(**shape, **roles))
+
+
+def a_manifest(
+    *,
+    trainer: bool = False,
+    elastic: bool = False,
+    run_policy: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+    queue: str = "",
+    **roles: int,
+) -> dict[str, Any]:
+    """Return the manifest of a job."""
     document = manifest(trainer=trainer, **roles)
     document["spec"].update(spec or {})
     if run_policy:
         document["spec"]["runPolicy"] = run_policy
     if elastic:
         document["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=3)
-    return load.parse_job(document)
+    if queue:
+        document["metadata"]["labels"] = {names.LABEL_QUEUE: queue}
+    return document
 
 
 def a_split_job(mesh: dict[str, Any], **roles: Any) -> types.TFParallelJob:
@@ -82,6 +98,8 @@ class World:
     has_policy: bool = False
     host_port: int | None = None
     settings: build.Settings = SETTINGS
+    problem: observation.Problem | None = None
+    """Why the newest spec cannot be used; the job has the last one that could."""
     groups: dict[tuple[str, str], observation.Group] = dataclasses.field(default_factory=dict)
     workload: observation.Workload | None = None
     flavors: dict[str, observation.Flavor] = dataclasses.field(default_factory=dict)
@@ -111,13 +129,23 @@ class World:
         )
 
     def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:
-        return decide.decide(self.job, self.children(), self.now, self.settings, refusal)
+        if self.problem is not None and not self.status.attempt:
+            metadata = {"generation": self.problem.generation}
+            body = {"metadata": metadata, "status": self.status.model_dump(by_alias=True)}
+            error = load.SpecError(self.problem.message)
+            return decide.reject(body, error, self.now, self.children())
+        return decide.decide(
+            self.job, self.children(), self.now, self.settings, refusal, self.problem
+        )
 
     def step(
         self, *, writes: int | None = None, refusal: observation.Refusal | None = None
     ) -> bool:
         """Decide once and carry it out, or only its first writes; say whether anything changed."""
-        outcome = self.decide(refusal)
+        return self.carry_out(self.decide(refusal), writes)
+
+    def carry_out(self, outcome: decision.Decision, writes: int | None = None) -> bool:
+        """Carry a decision out, or only its first writes; say whether anything changed."""
         actions: list[Any] = []
         if outcome.status != self.job.status:
             actions.append(outcome.status)

@@ -36,6 +36,14 @@ def queued_world(
 def set_conditions(
     world: builders.World, *changed: tuple[str, str, str, str], **changes: Any
 ) -> None:
+    """Have Kueue set conditions and fields of the Workload, and the operator answer."""
+    write_conditions(world, *changed, **changes)
+    world.settle()
+
+
+def write_conditions(
+    world: builders.World, *changed: tuple[str, str, str, str], **changes: Any
+) -> None:
     """Have Kueue set conditions and fields of the Workload."""
     workload = workload_of(world)
     conditions = {condition["type"]: condition for condition in workload.conditions}
@@ -52,13 +60,18 @@ def set_conditions(
     world.workload = dataclasses.replace(
         workload, version=version, conditions=tuple(conditions.values()), **changes
     )
-    world.settle()
 
 
 def admit(world: builders.World, **admission: Any) -> None:
+    """Have Kueue admit the job, all roles on spot nodes, and the operator answer."""
+    write_admission(world, **admission)
+    world.settle()
+
+
+def write_admission(world: builders.World, **admission: Any) -> None:
     """Have Kueue admit the job, all roles on spot nodes."""
     podset_admission = observation.PodSetAdmission(**{"flavors": ("spot",), **admission})
-    set_conditions(
+    write_conditions(
         world,
         ("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue gpus"),
         ("Admitted", "True", "Admitted", "The workload is admitted"),

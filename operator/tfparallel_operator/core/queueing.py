@@ -177,7 +177,7 @@ def _deletions(
 def _changes(
     case: situation.Case, found: observation.Workload | None
 ) -> tuple[decision.Change, ...]:
-    if found is None or found.deleting or case.children.pods:
+    if found is None or found.deleting or case.children.pods or _resized(case, found):
         return ()
     if not workload.holds(found, "Evicted") or not workload.holds(found, "QuotaReserved"):
         return ()

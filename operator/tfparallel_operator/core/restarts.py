@@ -97,6 +97,12 @@ def pause(
     return min(LONGEST_PAUSE, first * (1 << min(earlier, 20)))
 
 
+def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> datetime.datetime | None:
+    """Return when the attempt begins, if it waits; no time that a wrong clock has set counts."""
+    begins_at = status.attempt_time
+    return begins_at if begins_at and now < begins_at <= now + LONGEST_PAUSE else None
+
+
 def ignore(status: job_status.JobStatus, replica: replicas.Replica) -> job_status.JobStatus:
     """Return the status of a job that goes on without a replica."""
     before = status.replicas.get(replica.role.value) or job_status.ReplicaStatus()

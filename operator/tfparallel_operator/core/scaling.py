@@ -24,9 +24,11 @@ def selector(job: types.TFParallelJob) -> str:
 def in_force(job: types.TFParallelJob, pods: tuple[observation.Pod, ...]) -> types.TFParallelJob:
     """Return the job with the workers that its attempt was begun with.
 
-    Until it has a pod an attempt may still begin with those that the spec asks for.
+    Until it has a pod an attempt may still begin with those that the spec asks for. So does one
+    that follows a suspension, or an admission.
     """
-    if conditions.denied(job.status, names.Condition.ADMITTED):
+    waits = conditions.denied(job.status, names.Condition.ADMITTED)
+    if waits or conditions.holds(job.status, names.Condition.SUSPENDED):
         return job
     begun = any(counts.seen for counts in job.status.replicas.values()) or any(
         pod.attempt == job.status.attempt for pod in pods

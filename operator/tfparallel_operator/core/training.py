@@ -155,9 +155,7 @@ def _go_on(
     wake_at: datetime.datetime | None,
 ) -> decision.Decision:
     status = counts.count(status, sight)
-    begins_at = status.attempt_time
-    if begins_at is not None and begins_at > case.now:
-        wake_at = deadlines.earliest(wake_at, begins_at)
+    wake_at = deadlines.earliest(wake_at, restarts.pauses_until(status, case.now))
     was_running = conditions.holds(status, names.Condition.RUNNING)
     runs = completion.running(case.job, sight)
     reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
@@ -200,7 +198,7 @@ def _creations(
         manifests.append(isolation.policy(case.job))
     if group.manifest is not None:
         manifests.append(build.pod_group(case.job, group.manifest))
-    paused = status.attempt_time is not None and status.attempt_time > case.now
+    paused = restarts.pauses_until(status, case.now) is not None
     if paused or any(pod.attempt != status.attempt for pod in sight.stale):
         return tuple(manifests)
     # What has vanished waits for the answer to its loss, while that of another one settles.

@@ -1,31 +1,15 @@
-"""What an edit of a running job does: the table in docs/life.md, row by row."""
+"""What an edit of each field does to a job in each state: the table in docs/life.md."""
 
 import copy
 from typing import Any
 
 import pytest
 
-from testing import pages
-from testing.operator import builders
-from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import build, replicas, scaling
+from testing import paths
+from testing.operator import builders, edit_effects, edits
+from tfparallel_operator.api import load, names
 
 IMAGE = {"template": {"spec": {"containers": [{"name": "tensorflow", "image": "newer"}]}}}
-
-EDITS: dict[str, tuple[str, dict[str, Any]]] = {
-    "runPolicy": ("at once", {"runPolicy": {"backoffLimit": 0}}),
-    "successPolicy": ("at once", {"successPolicy": "AllWorkers"}),
-    "restartPolicy": ("at once", {"tfReplicaSpecs": {"Worker": {"restartPolicy": "Never"}}}),
-    "template": ("later pods", {"tfReplicaSpecs": {"Worker": IMAGE}}),
-    "devices": ("later pods", {"tfReplicaSpecs": {"Worker": {"devices": 2}}}),
-    "scheduling.topologyKeys": ("later pods", {"scheduling": {"topologyKeys": ["zone"]}}),
-    "enableDynamicWorker": ("later pods", {"enableDynamicWorker": True}),
-    "Worker.replicas with minReplicas or maxReplicas": (
-        "a new attempt",
-        {"tfReplicaSpecs": {"Worker": {"replicas": 3}}},
-    ),
-}
-"""What may be edited, when it takes effect, and an example."""
 
 
 def merged(document: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -53,57 +37,36 @@ def running() -> tuple[builders.World, dict[str, Any]]:
     return world, document
 
 
-@pytest.mark.parametrize("what", EDITS)
-def test_an_edit_takes_effect_when_the_table_says(what: str) -> None:
-    when, change = EDITS[what]
-    world, document = running()
-    before = {name: pod.uid for name, pod in world.pods.items()}
-    edit(world, document, change)
-    outcome = world.decide()
-    world.settle()
-    after = {name: pod.uid for name, pod in world.pods.items()}
-    assert (world.status.attempt == 2) == (when == "a new attempt")
-    if when != "a new attempt":
-        assert not outcome.deletions and not outcome.creations
-        assert after == before
-        assert world.status.observed_generation == 2
+def test_the_page_says_what_an_edit_of_each_field_does() -> None:
+    page = (paths.PAGES / "life.md").read_text(encoding="utf-8")
+    assert edit_effects.table() in page, "run make manifests"
 
 
-@pytest.mark.parametrize("what", [what for what in EDITS if EDITS[what][0] == "later pods"])
-def test_pods_that_are_made_later_follow_the_edit(what: str) -> None:
-    world, document = running()
-
-    def pod() -> Any:
-        worker = replicas.Replica(types.Role.WORKER, 0)
-        job = scaling.in_force(world.job, tuple(world.pods.values()))
-        return build.pod(job, worker, builders.SETTINGS, attempt=1, replica_attempt=0)
-
-    before = pod()
-    edit(world, document, EDITS[what][1])
-    assert pod() != before
+@pytest.mark.parametrize("path", edits.EXAMPLES)
+def test_each_example_is_of_a_field(path: edits.Path) -> None:
+    assert path in edits.fields()
 
 
-def test_a_budget_and_a_policy_hold_at_once() -> None:
-    world, document = running()
-    edit(world, document, {"runPolicy": {"backoffLimit": 0}})
-    world.exit("job-worker-1", 1)
-    world.settle()
-    world.advance(10)
-    world.settle()
-    assert world.status.state is names.State.FAILED
-
-
-def test_the_page_has_the_table() -> None:
-    listed = {row[0].replace("`", ""): row[1] for row in pages.rows("life.md", "## Edits")}
-    refused = {what for what, when in listed.items() if when == "refused"}
-    assert refused == {
-        *("strategy", "mesh", "trainer", "network", "hostNetwork"),
-        *("scheduling.gang", "runPolicy.schedulingPolicy"),
-        *("runPolicy.managedBy", "roles and replicas"),
+def test_each_edit_has_an_effect_in_some_state() -> None:
+    """A new field needs an example, and a probe that shows what it is for."""
+    nothing = {edit_effects.Effect.NOTHING}
+    no_effect = {
+        (path, title)
+        for (path, title), row in edit_effects.effects().items()
+        if set(row) <= nothing
     }
-    assert {what: when for what, when in listed.items() if when != "refused"} == {
-        what: when for what, (when, _) in EDITS.items()
-    }
+    assert not no_effect
+
+
+def test_a_job_that_is_scaled_while_it_is_suspended_begins_one_attempt() -> None:
+    trial = edit_effects.begin("gang", edit_effects.State.SUSPENDED)
+    trial.edit(("tfReplicaSpecs", "<role>", "replicas"), 3)
+    trial.settle()
+    assert trial.world.status.workers == 3
+    trial.edit(("runPolicy", "suspend"), False)
+    trial.settle()
+    assert (trial.world.status.attempt, trial.world.status.workers) == (2, 3)
+    assert [event.reason for event in trial.world.events] == [names.Reason.JOB_RESUMED]
 
 
 def test_a_template_may_be_changed_while_the_job_is_suspended() -> None:

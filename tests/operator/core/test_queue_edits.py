@@ -45,13 +45,18 @@ def test_a_workload_that_somebody_deletes_takes_the_pods_with_it() -> None:
 
 
 def scaled(world: builders.World, workers: int) -> None:
+    """Have a person scale the workers, and the operator answer."""
+    scale(world, workers)
+    world.advance(120)
+    world.settle()
+
+
+def scale(world: builders.World, workers: int) -> None:
     """Have a person scale the workers."""
     specs = dict(world.job.spec.tf_replica_specs)
     specs[types.Role.WORKER] = specs[types.Role.WORKER].model_copy(update={"replicas": workers})
     spec = world.job.spec.model_copy(update={"tf_replica_specs": specs})
     world.job = world.job.model_copy(update={"spec": spec})
-    world.advance(120)
-    world.settle()
 
 
 def test_scaled_it_queues_again_with_its_new_size_and_no_disruption() -> None:
@@ -78,6 +83,18 @@ def test_scaled_while_it_waits_it_asks_for_its_new_size() -> None:
     assert queues.workload_of(world).counts == {"chief": 1, "worker": 1}
     queues.admit(world)
     assert len(world.pods) == 2
+
+
+def test_evicted_and_scaled_at_once_its_workload_is_deleted_and_not_changed() -> None:
+    world = queues.queued_world(elastic=True, chief=1, worker=2)
+    queues.admit(world)
+    queues.write_conditions(world, ("Evicted", "True", "Preempted", "to make place"))
+    world.step()
+    world.reap()
+    scale(world, 3)
+    outcome = world.decide()
+    assert [each.name for each in outcome.deletions] == [queues.workload_of(world).name]
+    assert outcome.changes == ()
 
 
 def relabelled(world: builders.World, **labels: str) -> None:

@@ -276,3 +276,14 @@ def test_while_pods_are_refused_the_running_condition_says_why() -> None:
     condition = conditions.find(world.status, names.Condition.RUNNING)
     assert condition is not None
     assert condition.message.endswith("the API server refuses to create pods, trying again: no")
+
+
+def test_an_attempt_that_a_wrong_clock_has_set_for_later_begins_at_once() -> None:
+    world = running(worker=1, run_policy={"backoffLimit": 5})
+    world.now += datetime.timedelta(hours=1)  # The operator of now has another clock.
+    world.exit("job-worker-0", 75)
+    world.step()
+    world.reap()
+    world.now -= datetime.timedelta(hours=1)
+    world.step()
+    assert [(pod.attempt, pod.deleting) for pod in world.pods.values()] == [(2, False)]

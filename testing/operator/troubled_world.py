@@ -1,0 +1,122 @@
+"""A job in memory among troubles: refused pods, dead nodes, other versions of the operator."""
+
+import dataclasses
+from typing import Any
+
+from testing.operator import builders, edits
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import conditions, decision, observation
+
+NEWER = {"mood": "sunny"}
+"""A field that only a newer operator knows."""
+
+_NEWER_CONDITION = "Checkpointed"
+_UNKNOWN_BEFORE = (names.Condition.SPEC_INVALID, names.Condition.TRAINING_STALLED)
+"""Conditions that an older operator does not know."""
+
+
+@dataclasses.dataclass
+class TroubledWorld(builders.World):
+    """One job and its children; what troubles them is set by the test."""
+
+    manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The job with its newest spec that can be used."""
+    refusal: observation.Refusal | None = None
+    """What the API server answers to the creation of a pod."""
+    unreachable: set[str] = dataclasses.field(default_factory=set)
+    """Uids of pods whose node is dead."""
+
+    def step(
+        self, *, writes: int | None = None, refusal: observation.Refusal | None = None
+    ) -> bool:
+        """Decide and carry it out as the engine does: what is refused is decided on again."""
+        outcome = self.decide(refusal)
+        others = tuple(each for each in outcome.creations if each["kind"] != "Pod")
+        if self.refusal is None or len(others) == len(outcome.creations):
+            return self.carry_out(outcome, writes)
+        changed = self.carry_out(dataclasses.replace(outcome, creations=others), writes)
+        return self.carry_out(self.decide(self.refusal), writes) or changed
+
+    def step_of_older_operator(self) -> None:
+        """Decide without the parts of the status that an older operator does not know."""
+        status = self.status
+        unknown = [one for one in status.conditions if one.type in _UNKNOWN_BEFORE]
+        known = [one for one in status.conditions if one not in unknown]
+        reduced = conditions.with_conditions(status, known)
+        reduced = reduced.model_copy(update={"last_cause": ""})
+        self.job = self.job.model_copy(update={"status": reduced})
+        outcome = self.decide()
+        kept = conditions.with_conditions(outcome.status, (*outcome.status.conditions, *unknown))
+        kept = kept.model_copy(update={"last_cause": status.last_cause})
+        self.job = self.job.model_copy(update={"status": status})
+        self.carry_out(dataclasses.replace(outcome, status=kept))
+
+    def write_of_newer_operator(self) -> None:
+        """Write a field and a condition that this version does not know."""
+        condition = job_status.Condition(
+            type=_NEWER_CONDITION,
+            status=job_status.Truth.TRUE,
+            reason="Saved",
+            last_transition_time=self.now,
+        )
+        others = (one for one in self.status.conditions if one.type != _NEWER_CONDITION)
+        status = conditions.with_conditions(self.status, (*others, condition))
+        self.job = self.job.model_copy(update={"status": status.model_copy(update=NEWER)})
+
+    @property
+    def keeps_what_is_newer(self) -> bool:
+        """Whether the status has what the newer operator has written."""
+        types = [one.type for one in self.status.conditions]
+        return self.status.model_extra == NEWER and _NEWER_CONDITION in types
+
+    def lose_node(self, name: str) -> None:
+        """Have the node of a pod die: its pods are deleted, and nobody ends them."""
+        self.unreachable.add(self.pods[name].uid)
+        self.update(name, deleting=True, disrupted=True, delete_by=self.now, node="dead")
+
+    def reap(self) -> None:
+        """Let the pods go that are being deleted, where their node lives."""
+        self.pods = {
+            name: pod
+            for name, pod in self.pods.items()
+            if not pod.deleting or pod.uid in self.unreachable
+        }
+
+    def edit_field(self, path: edits.Path, value: Any) -> None:
+        """Edit a field as a person does; what the API server refuses changes nothing."""
+        self._apply(edits.edited(self.manifest, path, value))
+
+    def correct(self) -> None:
+        """Apply the newest spec that could be used, as a new generation."""
+        self._apply(self.manifest)
+
+    def _apply(self, manifest: dict[str, Any]) -> None:
+        after = {**manifest, "metadata": {**manifest["metadata"], "generation": 1}}
+        generation = 1 + max(self.job.metadata.generation, self._generation_of_problem)
+        if edits.refusal(self.manifest, after):
+            return
+        try:
+            job = edits.parse(after)
+        except load.SpecError as error:
+            self.problem = observation.Problem(str(error), generation)
+            return
+        self.problem = None
+        self.manifest = after
+        metadata = job.metadata.model_copy(update={"generation": generation})
+        self.job = job.model_copy(update={"status": self.status, "metadata": metadata})
+
+    @property
+    def _generation_of_problem(self) -> int:
+        return 0 if self.problem is None else self.problem.generation
+
+    def _wait_for_the_attempt(self) -> bool:
+        """Leave the clock alone: the test sees how long an attempt waits."""
+        return False
+
+    def _carry_out(self, action: Any) -> None:
+        forced = isinstance(action, decision.Deletion) and action.force_from is not None
+        if forced and action.name in self.pods:
+            assert self.pods.pop(action.name).uid in self.unreachable
+            self.writes += 1
+        elif not forced:
+            super()._carry_out(action)
