@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tfparallel import script_sources, sources
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import load, names, yaml_documents
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import overrides, source
 
@@ -52,9 +52,9 @@ def read(
     Raises:
         SpecError: with a sentence for each problem.
     """
-    documents = load.parse_documents(source.read_text(file), str(file))
+    documents = yaml_documents.parse(source.read_text(file), str(file))
     named = [] if name is None else [f"metadata.name={name}"]
-    job = overrides.apply(load.find_job(documents, str(file)), [*assignments, *named])
+    job = overrides.apply(yaml_documents.find_job(documents, str(file)), [*assignments, *named])
     load.parse_manifest(job)
     others = [document for document in documents if document.get("kind") != names.KIND]
     if foreign := [str(d.get("kind")) for d in others if d.get("kind") not in COMPANIONS]:

@@ -19,7 +19,7 @@ from tfparallel.convert import (
     trainjob,
     trainjob_differences,
 )
-from tfparallel_operator.api import load
+from tfparallel_operator.api import load, yaml_documents
 from tfparallel_operator.local import source
 from tfparallel_trainer.contract import documentation
 
@@ -87,7 +87,7 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
         name = "standard input" if path == STDIN else str(path)
         try:
             text = _read(path)
-            parsed = load.parse_documents(text, name)
+            parsed = yaml_documents.parse(text, name)
             documents += parsed
             jobs = _convert_jobs(parsed, name, write_defaults)
             reports += jobs.reports
