@@ -5,10 +5,10 @@ import difflib
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict, Unpack
 
-from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api import load, metadata, names, schema, structure, types, yaml_documents
 from tfparallel_operator.local import source as sources
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | types.TFParallelJob
@@ -130,7 +130,9 @@ def change(document: Mapping[str, Any], **options: Unpack[Options]) -> dict[str,
         hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}."
         raise TypeError(f"{option!r} is no option of a job: {hint}")
     values: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-    changed = copy.deepcopy(dict(document))
+    changed = structure.without_nulls(schema.job_schema(), copy.deepcopy(document))
+    if not all(isinstance(value, Mapping) for value in _objects(changed)):
+        load.parse_manifest(changed)
     spec = changed.setdefault("spec", {})
     if "name" in values:
         changed["metadata"] = {**changed.get("metadata", {}), "name": values["name"]}
@@ -138,8 +140,20 @@ def change(document: Mapping[str, Any], **options: Unpack[Options]) -> dict[str,
     _set_roles(spec.setdefault("tfReplicaSpecs", {}), values)
     for field in values.keys() & {"strategy", "mesh"}:
         spec[field] = values[field] if field == "strategy" else dict(values[field])
+    changed = dict(metadata.generate_name(changed))
     load.parse_manifest(changed)
     return changed
+
+
+def _objects(document: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what has to be objects before options can change their fields."""
+    spec = document.get("spec", {})
+    yield from (document.get("metadata", {}), spec)
+    if isinstance(spec, Mapping):
+        roles = spec.get("tfReplicaSpecs", {})
+        yield from (spec.get("trainer", {}), roles)
+        if isinstance(roles, Mapping):
+            yield from roles.values()
 
 
 def _set_trainer(spec: dict[str, Any], values: Mapping[str, Any]) -> None:
@@ -188,8 +202,8 @@ def _read_file(path: pathlib.Path) -> Mapping[str, Any]:
     Raises:
         SpecError: it cannot be read, or holds other objects besides.
     """
-    documents = load.parse_objects(sources.read_text(path), str(path))
-    job = load.find_job(documents, str(path))
+    documents = yaml_documents.parse_objects(sources.read_text(path), str(path))
+    job = yaml_documents.find_job(documents, str(path))
     others = [str(document.get("kind")) for document in documents if document is not job]
     if others:
         raise load.SpecError(

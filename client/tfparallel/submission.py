@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tfparallel import script_sources, sources, validation
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import load, names, yaml_documents
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import overrides, source
 
@@ -52,10 +52,10 @@ def read(
     Raises:
         SpecError: with a sentence for each problem.
     """
-    documents = load.parse_objects(source.read_text(file), str(file))
+    documents = yaml_documents.parse_objects(source.read_text(file), str(file))
     named = [] if name is None else [f"metadata.name={name}"]
     changes = [*assignments, *named]
-    job = overrides.apply(load.find_job(documents, str(file)), changes)
+    job = overrides.apply(yaml_documents.find_job(documents, str(file)), changes)
     with validation.located(file, changes):
         load.parse_manifest(job)
     others = [document for document in documents if document.get("kind") != names.KIND]

@@ -10,14 +10,13 @@ from typing import Any
 
 import yaml
 
-from tfparallel_operator.api import load, names, problems
+from tfparallel_operator.api import load, names, problems, yaml_documents
 from tfparallel_operator.local import cluster_checks, source
 
 STDIN = "stdin"
 """What the standard input is called in messages."""
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-_MERGE = "tag:yaml.org,2002:merge"
 _FIELD = re.compile(r"[A-Za-z][\w.]*\w")
 
 
@@ -128,42 +127,20 @@ def read_jobs(file: File) -> list[Job]:
     Raises:
         SpecError: it is not YAML, or it needs a job and holds none.
     """
-    listed = load.parse_objects(file.text, file.name)
-    documents = yaml.safe_load_all(file.text)
-    nodes = yaml.compose_all(file.text, yaml.SafeLoader)
-    pairs = [
-        (item, node)
-        for document, root in zip(documents, nodes, strict=True)
-        for item, node in _objects(document, root)
-        if item.get("kind") == names.KIND
-    ]
-    if not pairs and file.needs_job:
-        load.find_job(listed, file.name)
-    return [Job(file.name, len(pairs) == 1, document, node) for document, node in pairs]
-
-
-def _objects(
-    document: Any, node: yaml.Node
-) -> Iterator[tuple[Mapping[str, Any], yaml.MappingNode]]:
-    """Yield a document and its node, or those of the items of a list."""
-    if not isinstance(node, yaml.MappingNode):
-        return
-    entry = _entry(node, "items")
-    if entry is None or not load.is_list(document):
-        yield document, node
-        return
-    for item, inner in zip(document["items"], entry[1].value, strict=True):
-        yield from _objects(item, inner)
+    pairs = yaml_documents.parse_object_nodes(file.text, file.name)
+    jobs = [(document, node) for document, node in pairs if document.get("kind") == names.KIND]
+    if not jobs and file.needs_job:
+        yaml_documents.find_job([document for document, _ in pairs], file.name)
+    return [Job(file.name, len(jobs) == 1, document, node) for document, node in jobs]
 
 
 def check(job: Job) -> list[str]:
     """Return a sentence with file and line for each problem of a job."""
-    faults = list(_repeated_fields(job.root))
     try:
         load.parse_manifest(job.document)
     except load.SpecError as error:
-        faults += error.located
-    return job.locate(faults)
+        return job.locate(error.located)
+    return []
 
 
 def find_warnings(job: Job) -> list[str]:
@@ -212,34 +189,4 @@ def _entry(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | No
     for key, value in reversed(node.value):
         if key.value == str(part):
             return key, value
-    merged = (value for key, value in node.value if key.tag == _MERGE)
-    for value in merged:
-        for mapping in value.value if isinstance(value, yaml.SequenceNode) else (value,):
-            if (entry := _entry(mapping, part)) is not None:
-                return entry
     return None
-
-
-def _repeated_fields(root: yaml.Node) -> Iterator[problems.Problem]:
-    """Yield fields that a mapping has twice: YAML takes the last, the API server refuses both."""
-    seen: set[int] = set()
-    pending: list[tuple[problems.Place, yaml.Node]] = [((), root)]
-    while pending:
-        place, node = pending.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            pending += [((*place, number), item) for number, item in enumerate(node.value)]
-        if not isinstance(node, yaml.MappingNode):
-            continue
-        lines: dict[str, int] = {}
-        for key, value in node.value:
-            name = str(key.value)
-            inner = (*place, name)
-            if name in lines and key.tag != _MERGE:
-                yield problems.Problem(
-                    inner, f"appears twice, first in line {lines[name]}; remove one of them"
-                )
-            lines[name] = key.start_mark.line + 1
-            pending.append((inner, value))

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.pages import captures, comparisons
 from testing import pages, screens
-from tfparallel_operator.api import load
+from tfparallel_operator.api import load, yaml_documents
 
 
 def test_the_variants_of_the_example_are_what_the_page_says(tmp_path: pathlib.Path) -> None:
@@ -16,7 +16,7 @@ def test_the_variants_of_the_example_are_what_the_page_says(tmp_path: pathlib.Pa
 
     def parse(variant: str) -> str:
         text = (tmp_path / variant / "job.yaml").read_text()
-        return load.parse_job(load.parse_documents(text, variant)[0]).metadata.name
+        return load.parse_job(yaml_documents.parse(text, variant)[0]).metadata.name
 
     assert (parse("large"), parse("broken")) == ("large", "broken")
     with pytest.raises(load.SpecError, match=r"spec\.trainer\.epochs"):

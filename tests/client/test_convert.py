@@ -9,7 +9,7 @@ import pytest
 from testing.operator import tfjobs as jobs
 from tfparallel.convert import conversion, tfjob
 from tfparallel.convert.tfjob_differences import TFJobDifference
-from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api import load, names, types, yaml_documents
 
 SHAPES = sorted((pathlib.Path(__file__).parent / "tfjobs").glob("*.yaml"))
 
@@ -39,7 +39,7 @@ def test_every_shape_is_converted_with_its_comments_and_order(file: pathlib.Path
     before, after = file.read_text().splitlines(), result.stdout.splitlines()
     comments = [line for line in before if line.lstrip().startswith("#")]
     assert [line for line in after if line.lstrip().startswith("#")] == comments
-    documents = load.parse_documents(result.stdout, "converted")
+    documents = yaml_documents.parse(result.stdout, "converted")
     objects = [item for document in documents for item in document.get("items", [document])]
     assert any(load.parse_job(job).spec for job in objects if job["kind"] == names.KIND)
     assert "kubeflow.org" not in result.stdout

@@ -10,7 +10,7 @@ from click import testing as click_testing
 from testing import pages, paths
 from testing.operator import harness
 from tfparallel.cli import app
-from tfparallel_operator.api import load, names
+from tfparallel_operator.api import names, yaml_documents
 from tfparallel_operator.api_server import resources
 
 SHAPES = pathlib.Path(__file__).parent / "tfjobs"
@@ -56,7 +56,7 @@ def expected(shape: str, role: str, index: int) -> dict[str, Any]:
 def converted(text: str) -> list[Any]:
     result = click_testing.CliRunner().invoke(app.tfparallel, ["convert", "-"], input=text)
     assert result.exit_code == 0, result.stderr
-    return load.parse_documents(result.stdout, "converted")
+    return yaml_documents.parse(result.stdout, "converted")
 
 
 def tf_config(pod: harness.Body) -> Any:
@@ -116,7 +116,7 @@ async def test_a_failed_replica_fails_the_job_as_with_tfjobs_default(place: harn
 async def test_two_changed_lines_give_the_same_cluster(place: harness.Place) -> None:
     text = (SHAPES / "estimator.yaml").read_text()
     text = text.replace("kubeflow.org/v1", names.API_VERSION).replace("TFJob", names.KIND)
-    [document] = load.parse_documents(text, "estimator")
+    [document] = yaml_documents.parse(text, "estimator")
     place.kubectl("apply", "-f", "-", given=dict(document))
     name, replicas = CLUSTERS["estimator"]
     pods = [f"{name}-{role}-{index}" for role, n in replicas.items() for index in range(n)]

@@ -132,6 +132,30 @@ def test_what_is_wrong_is_told(source: Any, options: Any, words: str) -> None:
     assert words in str(refusal.value)
 
 
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"epochs": 2}, {"devices": 1}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"spec": None},
+        {"spec": []},
+        {"spec": {"tfReplicaSpecs": "Worker"}},
+        {"spec": {"tfReplicaSpecs": {"Worker": []}, "trainer": {}}},
+        {"spec": {"trainer": []}},
+        {"metadata": []},
+    ],
+)
+def test_options_for_what_is_no_job_are_refused(
+    fields: dict[str, Any], options: manifest.Options
+) -> None:
+    with pytest.raises(load.SpecError):
+        manifest.read({**JOB, **fields}, **options)
+
+
+def test_a_prefix_of_a_name_gives_one() -> None:
+    document, _ = manifest.read({**JOB, "metadata": {"generateName": "digits-"}})
+    assert document["metadata"]["name"].startswith("digits-")
+
+
 def test_a_file_with_other_objects_is_refused(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(f"{JOB}\n---\nkind: ConfigMap\n")

@@ -46,14 +46,14 @@ async def test_the_api_server_is_asked_and_stores_nothing(
 async def test_what_it_refuses_has_file_and_line(
     place: harness.Place, tmp_path: pathlib.Path
 ) -> None:
-    """A label is nothing that this command checks by itself."""
+    """An owner is nothing that this command checks by itself."""
     file = tmp_path / "job.yaml"
-    wrong = GOOD.replace("spec:\n", "  labels:\n    team: not a label\nspec:\n")
+    wrong = GOOD.replace("spec:\n", "  ownerReferences:\n  - {kind: Job}\nspec:\n")
     file.write_text(f"{GOOD}---\n{wrong}")
     done = _validate(place, file)
     assert done.returncode == 2
     assert done.stdout == f"{file}:1: digits: valid\n"
-    assert done.stderr.startswith(f"error: {file}:14: metadata.labels: Invalid value: ")
+    assert done.stderr.startswith(f"error: {file}:14: metadata.ownerReferences")
 
 
 async def test_a_missing_right_is_told(place: harness.Place, tmp_path: pathlib.Path) -> None:

@@ -19,7 +19,7 @@ from tfparallel.convert import (
     trainjob,
     trainjob_differences,
 )
-from tfparallel_operator.api import load
+from tfparallel_operator.api import load, yaml_documents
 from tfparallel_operator.local import source
 from tfparallel_trainer.contract import documentation
 
@@ -86,7 +86,7 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
         name = validation.STDIN if path == STDIN else str(path)
         try:
             text = validation.read_input() if path == STDIN else source.read_text(path)
-            parsed = load.parse_documents(text, name)
+            parsed = yaml_documents.parse(text, name)
             documents += parsed
             jobs = _convert_jobs(parsed, name, write_defaults)
             reports += jobs.reports
@@ -184,7 +184,7 @@ def _jobs(
     documents: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[Mapping[str, Any], report.Kind]]:
     """Yield the jobs of a file and of its lists, each with its kind."""
-    for document in load.flatten(documents):
+    for document in yaml_documents.flatten(documents):
         kind = _KINDS.get(str(document.get("kind")).casefold())
         if kind is not None:
             yield document, kind
@@ -192,7 +192,7 @@ def _jobs(
 
 def _objects(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield what is no job."""
-    for document in load.flatten(documents):
+    for document in yaml_documents.flatten(documents):
         if str(document.get("kind")).casefold() not in _KINDS:
             yield document
 
@@ -201,7 +201,7 @@ def _replaced(document: Any, jobs: Mapping[int, Any]) -> Any:
     """Return a document with the converted jobs in their places."""
     if id(document) in jobs:
         return jobs[id(document)]
-    if not isinstance(document, Mapping) or not load.is_list(document):
+    if not isinstance(document, Mapping) or not yaml_documents.is_list(document):
         return document
     items = [_replaced(item, jobs) for item in document["items"]]
     if items == document["items"]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-_MERGE = "tag:yaml.org,2002:merge"
+from tfparallel_operator.api import yaml_documents
+
 _NULL = "tag:yaml.org,2002:null"
 _BLOCK_STYLES = ("|", ">")
 
@@ -39,17 +40,22 @@ def rewrite(text: str, documents: Sequence[Any]) -> str | None:
     Returns:
         The text, or None where only writing all of it again would do.
     """
-    nodes = [node for node in yaml.compose_all(text, yaml.SafeLoader) if node.tag != _NULL]
-    old = [document for document in yaml.safe_load_all(text) if document is not None]
+    nodes = [node for node in yaml.compose_all(text, yaml_documents.Loader) if node.tag != _NULL]
+    old = _load(text)
     editor = _Editor(text)
     try:
         for node, before, after in zip(nodes, old, documents, strict=True):
             editor.change(node, before, after)
         changed = editor.apply()
-        outcome = [document for document in yaml.safe_load_all(changed) if document is not None]
+        outcome = _load(changed)
     except (_Unforeseen, yaml.YAMLError):
         return None
     return changed if outcome == list(documents) else None
+
+
+def _load(text: str) -> list[Any]:
+    loaded = yaml.load_all(text, yaml_documents.Loader)
+    return [document for document in loaded if document is not None]
 
 
 class _Editor:
@@ -87,7 +93,9 @@ class _Editor:
     def _change_mapping(
         self, node: yaml.MappingNode, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> None:
-        entries = {key.value: (key, value) for key, value in node.value if key.tag != _MERGE}
+        entries = {
+            key.value: (key, value) for key, value in node.value if key.tag != yaml_documents.MERGE
+        }
         if not entries.keys() <= before.keys():  # a key that is no string
             raise _Unforeseen
         renamed = _renamed(before, after)

@@ -19,7 +19,7 @@ from typing import Any, Self
 import yaml
 
 from tfparallel import models
-from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.api import job_status, names, yaml_documents
 from tfparallel_operator.core import conditions
 from tfparallel_operator.local import folders, locks
 
@@ -101,7 +101,9 @@ class DetachedRun:
 
     def _read_manifest(self) -> dict[str, Any]:
         text = self._manifest.read_text(encoding="utf-8")
-        return dict(load.find_job(load.parse_documents(text, str(self._manifest)), _MANIFEST))
+        return dict(
+            yaml_documents.find_job(yaml_documents.parse(text, str(self._manifest)), _MANIFEST)
+        )
 
     def write(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, which the next start reads."""

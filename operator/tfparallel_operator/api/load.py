@@ -1,14 +1,14 @@
 """From what a person wrote to a checked job, or to sentences that say what to change."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pydantic
-import yaml
 
 from tfparallel_operator.api import (
     job_status,
+    metadata,
     names,
     pods,
     problems,
@@ -39,76 +39,6 @@ class StatusError(SpecError):
     """The status of a job cannot be read; nothing is decided on a part of it."""
 
 
-def parse_objects(text: str, source: str) -> list[Mapping[str, Any]]:
-    """Read the objects of a YAML file: its documents, and the items of its lists.
-
-    Raises:
-        SpecError: the text is not YAML, or a document is not a mapping.
-    """
-    return list(flatten(parse_documents(text, source)))
-
-
-def flatten(documents: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield objects, those of lists in place of the lists."""
-    for document in documents:
-        if is_list(document):
-            yield from flatten(item for item in document["items"] if isinstance(item, Mapping))
-        else:
-            yield document
-
-
-def is_list(document: Mapping[str, Any]) -> bool:
-    """Whether a document holds objects, as `kubectl get -o yaml` prints them."""
-    kind = str(document.get("kind")).casefold()
-    return kind.endswith("list") and isinstance(document.get("items"), list)
-
-
-def parse_documents(text: str, source: str) -> list[Mapping[str, Any]]:
-    """Read the YAML documents of a file, empty ones left out.
-
-    Raises:
-        SpecError: the text is not YAML, or a document is not a mapping.
-    """
-    try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.MarkedYAMLError as error:
-        raise SpecError(_syntax_sentence(error, source)) from error
-    except yaml.YAMLError as error:
-        raise SpecError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
-    for document in documents:
-        if not isinstance(document, Mapping):
-            raise SpecError(
-                f"{source}: expected fields such as apiVersion and kind, received "
-                f"{str(document)[:60]!r}"
-            )
-    return documents
-
-
-def _syntax_sentence(error: yaml.MarkedYAMLError, source: str) -> str:
-    """Say in which line of a file the text is not YAML, and why."""
-    mark = error.problem_mark or error.context_mark
-    place = source if mark is None else f"{source}:{mark.line + 1}"
-    reason = ", ".join(filter(None, (error.context, error.problem)))
-    return f"{place}: not YAML: {reason}; correct its indentation, quotes or brackets"
-
-
-def find_job(documents: list[Mapping[str, Any]], source: str) -> Mapping[str, Any]:
-    """Return the one TFParallelJob among the documents of a file.
-
-    Raises:
-        SpecError: there is none, or more than one.
-    """
-    jobs = [document for document in documents if document.get("kind") == names.KIND]
-    if len(jobs) == 1:
-        return jobs[0]
-    if jobs:
-        raise SpecError(f"{source}: holds {len(jobs)} jobs of kind {names.KIND}; give one a file")
-    kinds = ", ".join(repr(document.get("kind")) for document in documents) or "nothing"
-    is_kubeflow = "'TFJob'" in kinds or "'TrainJob'" in kinds
-    remedy = f"; tfparallel convert {source} makes one of it" if is_kubeflow else ""
-    raise SpecError(f"{source}: expected kind {names.KIND!r}, received {kinds}{remedy}")
-
-
 def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     """Return a job with its defaults filled in; the rules between its fields are not looked at.
 
@@ -123,7 +53,7 @@ def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
             )
         )
     try:
-        return types.TFParallelJob.model_validate(document)
+        return types.TFParallelJob.model_validate(document, by_name=False)
     except pydantic.ValidationError as error:
         faults = error.errors()
         of_status = [fault for fault in faults if fault["loc"][:1] == ("status",)]
@@ -147,7 +77,7 @@ def _without_unknown(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a manifest without the fields that this version does not know."""
     known = copy.deepcopy(dict(document))
     try:
-        types.TFParallelJob.model_validate(known)
+        types.TFParallelJob.model_validate(known, by_name=False)
     except pydantic.ValidationError as error:
         for fault in error.errors():
             if fault["type"] == problems.UNKNOWN:
@@ -236,23 +166,35 @@ def _unique(*faults: problems.Problem) -> list[problems.Problem]:
 def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
     """Check a job that a person wrote, its metadata included, which the API server has for itself.
 
+    As there, a field that is null is absent, and the status counts for nothing.
+
     Raises:
         SpecError: with one sentence for each field that is wrong.
     """
-    metadata = document.get("metadata")
-    keys = metadata if isinstance(metadata, Mapping) else ()
-    unknown = [
-        problems.unknown(("metadata", key), schema.job_schema(), _METADATA)
-        for key in keys
-        if key not in _METADATA
-    ]
+    written = {key: value for key, value in document.items() if key != "status"}
+    known = structure.without_nulls(schema.job_schema(), metadata.generate_name(written))
+    of_metadata: list[problems.Problem] = []
     try:
-        job = parse_job(document)
+        read_metadata = metadata.Metadata.model_validate(known.get("metadata", {}))
+        known["metadata"] = read_metadata.model_dump(by_alias=True, exclude_none=True)
+    except pydantic.ValidationError as error:
+        of_metadata += map(_metadata_problem, error.errors())
+    places = {problem.place for problem in of_metadata}
+    try:
+        job = parse_job(known)
     except SpecError as error:
-        raise SpecError(*unknown, *error.located) from error
-    if faults := (*unknown, *_wrong_quantities(job)):
+        others = (problem for problem in error.located if problem.place not in places)
+        raise SpecError(*of_metadata, *others) from error
+    if faults := (*of_metadata, *_wrong_quantities(job)):
         raise SpecError(*faults)
     return job
+
+
+def _metadata_problem(fault: Any) -> problems.Problem:
+    """Return what is wrong with the metadata, of which a job's schema says nothing."""
+    properties = schema.job_schema()["properties"]
+    fields = {"properties": {**properties, "metadata": metadata.Metadata.model_json_schema()}}
+    return problems.from_pydantic(fault, fields, ("metadata",))
 
 
 def _wrong_quantities(job: types.TFParallelJob) -> Iterator[problems.Problem]:
@@ -265,16 +207,6 @@ def _wrong_quantities(job: types.TFParallelJob) -> Iterator[problems.Problem]:
             for number, container in enumerate(containers):
                 inner = (*place, kind, number, "resources")
                 yield from quantities.find_problems(inner, container.resources)
-
-
-_METADATA = frozenset(
-    {
-        *("name", "generateName", "namespace", "labels", "annotations", "finalizers"),
-        *("ownerReferences", "managedFields", "uid", "resourceVersion", "generation", "selfLink"),
-        *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
-    }
-)
-"""Fields of the metadata of any object."""
 
 
 def parse_template(

@@ -6,6 +6,22 @@ from typing import Any
 from tfparallel_operator.api import problems, rules
 
 
+def without_nulls(schema: Mapping[str, Any], value: Any) -> Any:
+    """Return a value without the fields of a schema that are null, as the API server stores it."""
+    if isinstance(value, Mapping):
+        known: dict[str, Any] = {}
+        for key, item in value.items():
+            inner = _field(schema, key)
+            if inner is None:
+                known[key] = item
+            elif item is not None:
+                known[key] = without_nulls(inner, item)
+        return known
+    if isinstance(value, list) and "items" in schema:
+        return [without_nulls(schema["items"], item) for item in value]
+    return value
+
+
 def mismatches(
     schema: Mapping[str, Any], value: Any, place: problems.Place = ()
 ) -> Iterator[problems.Problem]:
@@ -15,11 +31,11 @@ def mismatches(
     """
     if value is None or place == ("status",):
         return
-    wanted = schema.get("type", "")
-    if schema.get(rules.INT_OR_STRING) or wanted not in _CHECKS:
+    kind = rules.INT_OR_STRING if schema.get(rules.INT_OR_STRING) else schema.get("type", "")
+    if kind not in _CHECKS:
         yield from _inner(schema, value, place)
         return
-    fits, remedy = _CHECKS[wanted]
+    fits, remedy = _CHECKS[kind]
     if not fits(value) and not isinstance(value, Mapping | list):
         yield problems.Problem(place, f"received {value!r}; {remedy}")
 
@@ -29,12 +45,17 @@ def _inner(
 ) -> Iterator[problems.Problem]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
-            if isinstance(inner, Mapping):
+            if (inner := _field(schema, key)) is not None:
                 yield from mismatches(inner, item, (*place, str(key)))
     elif isinstance(value, Sequence) and isinstance(schema.get("items"), Mapping):
         for number, item in enumerate(value):
             yield from mismatches(schema["items"], item, (*place, number))
+
+
+def _field(schema: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """Return the schema of a field; None: there is none."""
+    inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+    return inner if isinstance(inner, Mapping) else None
 
 
 def _is_number(value: Any) -> bool:
@@ -42,13 +63,20 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_integer(value: Any) -> bool:
-    return _is_number(value) and (isinstance(value, int) or value.is_integer())
+    """A number with a point is one as far as a float counts by one."""
+    if isinstance(value, float):
+        return value.is_integer() and abs(value) < 2**53
+    return _is_number(value) and -(2**63) <= value < 2**63
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "integer": (_is_integer, "write a whole number, without quotes"),
     "number": (_is_number, "write a number, without quotes"),
     "boolean": (lambda value: isinstance(value, bool), "write true or false, without quotes"),
+    rules.INT_OR_STRING: (
+        lambda value: _is_integer(value) or isinstance(value, str),
+        "write a quantity, such as 4Gi or 2",
+    ),
     "string": (lambda value: isinstance(value, str), "put it in quotes"),
 }
 """By type: whether a value is of it, and what to write."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from tfparallel_operator.api import load
+from tfparallel_operator.api import load, yaml_documents
 
 
 def apply(document: Mapping[str, Any], assignments: Sequence[str]) -> Mapping[str, Any]:
@@ -21,7 +21,7 @@ def apply(document: Mapping[str, Any], assignments: Sequence[str]) -> Mapping[st
                 f"--set {assignment}: write FIELD=VALUE, such as spec.trainer.epochs=3"
             )
         try:
-            value = yaml.safe_load(written)
+            value = next(yaml.load_all(written, yaml_documents.Loader), None)
         except yaml.YAMLError as error:
             raise load.SpecError(f"--set {assignment}: the value is not YAML") from error
         document = _assigned(document, path.split("."), value, assignment)

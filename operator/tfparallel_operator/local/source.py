@@ -5,7 +5,15 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel_operator.api import load, names, pods, problems, trainer_spec, types
+from tfparallel_operator.api import (
+    load,
+    names,
+    pods,
+    problems,
+    trainer_spec,
+    types,
+    yaml_documents,
+)
 from tfparallel_operator.core import replicas
 from tfparallel_operator.local import archive, cluster_checks, key_maps, overrides, user_module
 from tfparallel_trainer.contract import source_code
@@ -55,8 +63,8 @@ def read(
     Raises:
         SpecError: with a sentence for each problem.
     """
-    documents = load.parse_objects(read_text(path), str(path))
-    document = overrides.apply(load.find_job(documents, str(path)), assignments)
+    documents = yaml_documents.parse_objects(read_text(path), str(path))
+    document = overrides.apply(yaml_documents.find_job(documents, str(path)), assignments)
     return build(document, folder or path.resolve().parent, documents, assignments, environment)
 
 

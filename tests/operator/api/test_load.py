@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import job_status, load, names, types
+from tfparallel_operator.api import job_status, load, names, types, yaml_documents
 from tfparallel_trainer.contract import progress
 
 Change = Callable[[dict[str, Any]], object]
@@ -171,7 +171,7 @@ def test_a_template_needs_the_container_that_trains() -> None:
 )
 def test_a_file_that_holds_no_job_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(load.SpecError, match=sentence):
-        load.find_job(load.parse_documents(text, "job.yaml"), "job.yaml")
+        yaml_documents.find_job(yaml_documents.parse(text, "job.yaml"), "job.yaml")
 
 
 def test_defaults_are_filled_in_and_the_document_is_left_alone() -> None:
@@ -417,9 +417,9 @@ def test_devices_are_those_of_the_container_that_trains(
 def test_the_one_job_of_a_file_is_found_among_other_objects() -> None:
     text = "kind: ConfigMap\n---\n{kind: List, items: [{kind: Secret},"
     text += "{kind: TFParallelJob, spec: {}}]}"
-    objects = load.parse_objects(text, "job.yaml")
+    objects = yaml_documents.parse_objects(text, "job.yaml")
     assert [item["kind"] for item in objects] == ["ConfigMap", "Secret", "TFParallelJob"]
-    assert load.find_job(objects, "job.yaml")["spec"] == {}
+    assert yaml_documents.find_job(objects, "job.yaml")["spec"] == {}
 
 
 def test_a_template_knows_the_container_that_trains_and_the_others() -> None:

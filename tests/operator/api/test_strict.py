@@ -22,11 +22,29 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "a number as text": ("spec.trainer.checkpoint.claim", 7, "received 7; put it in quotes"),
     "text as a number": ("spec.trainer.epochs", "3", "received '3'; write a whole number"),
     "unknown metadata": ("metadata.owner", "me", "unknown field"),
+    "a field as Python writes it": ("spec.run_policy", {}, "unknown field; did you mean"),
+    "a number as a label": ("metadata.labels.team", 1, "received 1; put it in quotes"),
+    "a label with spaces": ("metadata.labels.team", "a b", "received 'a b'; write at most"),
+    "a label with two prefixes": ("metadata.labels.a/b/c", "", "received 'a/b/c'; write NAME"),
+    "a number as an annotation": ("metadata.annotations.a", 1, "received 1; put it in"),
+    "a word as a quantity": (
+        "spec.runPolicy.schedulingPolicy.minResources.cpu",
+        True,
+        "received True; write a quantity",
+    ),
+    "a number above 64 bits": ("spec.trainer.epochs", 2**63, "write a whole number"),
+    "a prefix of a name": ("metadata.generateName", "Job-", "received 'Job-'; write lower-case"),
 }
 RIGHT: dict[str, tuple[str, Any]] = {
     "a whole number with a point": ("spec.tfReplicaSpecs.Worker.replicas", 2.0),
     "a quantity as a number": ("spec.runPolicy.backoffLimit", 2),
     "metadata of any object": ("metadata.annotations", {"team": "a"}),
+    "metadata that is null": ("metadata.creationTimestamp", None),
+    "a label that is null": ("metadata.labels.team", None),
+    "a field that is null": ("spec.runPolicy", None),
+    "a role that is null": ("spec.tfReplicaSpecs.Evaluator", None),
+    "a default in place of null": ("spec.tfReplicaSpecs.Worker.replicas", None),
+    "a status, which counts for nothing": ("status.state", 5),
 }
 
 
@@ -62,8 +80,10 @@ def test_the_operator_takes_metadata_of_a_newer_kubernetes() -> None:
     load.parse_job(manifest("metadata.ofTomorrow", "x"))
 
 
-def test_a_number_too_large_for_a_float_is_a_number() -> None:
-    assert list(structure.mismatches({"type": "integer"}, 10**400, ("field",))) == []
+@pytest.mark.parametrize("number", [10**400, 2**63, -(2**63) - 1, 1e17])
+def test_a_number_that_is_too_large_for_the_api_server_is_refused(number: float) -> None:
+    assert list(structure.mismatches({"type": "integer"}, number, ("field",)))
+    assert not list(structure.mismatches({"type": "integer"}, 2**63 - 1, ("field",)))
 
 
 async def test_the_api_server_judges_alike(place: harness.Place, tmp_path: pathlib.Path) -> None:
