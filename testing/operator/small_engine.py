@@ -10,8 +10,8 @@ from testing.operator import memory_api
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import build, gang
 from tfparallel_operator.engine import (
-    apply,
     children,
+    context,
     jobs,
     metrics,
     observe,
@@ -30,7 +30,7 @@ class SmallEngine:
         api: client.Client,
         store: memory_api.MemoryApi,
         time: clock.Clock,
-        may_write: Callable[[], None] = apply.always,
+        may_write: Callable[[], None] = lambda: None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._api = api
@@ -48,20 +48,19 @@ class SmallEngine:
             queues=True,
             **(settings or {}),
         )
-        reconciler = reconcile.Reconciler(
+        engine = context.Context(
             api,
             self.jobs,
             self.children,
+            self.queue,
+            self.timers,
+            self.metrics,
             installation,
             "test",
-            self.timers,
-            time.utc,
             may_write,
-            wrote=lambda key: self.metrics.status_written(self.queue.age(key)),
+            time.utc,
         )
-        self.workers = reconcile.Workers(
-            self.queue, reconciler, self.timers, self.metrics.reconciled
-        )
+        self.workers = reconcile.Workers(engine)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["SmallEngine"]:

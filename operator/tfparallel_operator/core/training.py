@@ -49,10 +49,11 @@ def train(
     for loss in losses or overdue:
         verdict = policy.judge(case.job, status, loss)
         final = verdict.outcome is policy.Outcome.FAIL
-        settling = case.settings.settling
-        settles_at = failure.settles_at(case.job, loss, sight, settling, final=final)
+        settles_at = failure.settles_at(case.job, loss, sight, case.settings.settling, final=final)
         if settles_at is not None and settles_at > case.now:
-            return _go_on(case, status, sight, events, deadlines.earliest(settles_at, deadline))
+            wake_at = deadlines.earliest(settles_at, deadline)
+            settling = failure.describe_settling(case.job, loss, settles_at)
+            return _go_on(case, status, sight, events, wake_at, settling)
         match verdict.outcome:
             case policy.Outcome.FAIL:
                 status = _stalled(case, status, loss, verdict)
@@ -153,13 +154,14 @@ def _go_on(
     sight: view.View,
     events: tuple[decision.Event, ...],
     wake_at: datetime.datetime | None,
+    settling: str = "",
 ) -> decision.Decision:
     status = counts.count(status, sight)
     wake_at = deadlines.earliest(wake_at, restarts.pauses_until(status, case.now))
     was_running = conditions.holds(status, names.Condition.RUNNING)
     runs = completion.running(case.job, sight)
     reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
-    message = _ready_sentence(status)
+    message = "; ".join(filter(None, (_ready_sentence(status), settling)))
     status = case.condition(status, names.Condition.RUNNING, runs, reason, message)
     for kind in (names.Condition.RESTARTING, names.Condition.TRAINING_STALLED):
         if runs and conditions.holds(status, kind):

@@ -1,6 +1,7 @@
 """Carries a decision out, in the order that `core.decision` documents."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -9,12 +10,11 @@ from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.engine import (
-    children,
+    context,
     jobs,
     kueue,
     merge,
     observe,
-    queue,
     recorder,
     refusals,
 )
@@ -32,64 +32,35 @@ NOT_OURS = ("progress", "placement")
 """The fields of a status that another field manager owns."""
 
 
-class Blocked(errors.ApiError):
-    """A name is still held by an object that is on its way out."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How far a decision was carried out."""
+
+    refusal: observation.Refusal | None = None
+    """Why the API server refused a create; those after it were not tried."""
+    retry_after: float | None = None
+    """Seconds after which the API server wants to be asked again."""
+    blocked: str = ""
+    """Which name still belongs to an object that is being deleted; empty: none."""
 
 
-class NotWanted(Exception):  # noqa: N818
-    """A create was refused for good; `refusal` says it to `decide`."""
-
-    def __init__(self, refusal: observation.Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-
-
-class Postponed(Exception):  # noqa: N818
-    """A create was refused for now; `refusal` says it to `decide`."""
-
-    def __init__(self, refusal: observation.Refusal, retry_after: float | None) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-        self.retry_after = retry_after
-
-
-def always() -> None:
-    """Allow every write."""
-
-
-def untold(_: queue.Key) -> None:
-    """Tell nobody of a status that was written."""
+DONE = Outcome()
 
 
 class Applier:
-    """Writes what was decided; errors end the writing and go to the caller.
+    """Writes decisions, and asks before every write whether this operator may."""
 
-    Before every write it asks whether it still may: `may_write` raises an error otherwise. It tells
-    `wrote` of every status whose write was answered.
-    """
-
-    def __init__(
-        self,
-        api: client.Client,
-        known: jobs.Jobs,
-        found: children.Children,
-        events: recorder.Recorder,
-        may_write: Callable[[], None] = always,
-        wrote: Callable[[queue.Key], None] = untold,
-    ) -> None:
-        self._api = api
-        self._jobs = known
-        self._children = found
+    def __init__(self, engine: context.Context, events: recorder.Recorder) -> None:
+        self._engine = engine
+        self._api = engine.api
+        self._children = engine.children
+        self._may_write = engine.may_write
         self._events = events
-        self._may_write = may_write
-        self._wrote = wrote
 
-    async def apply(self, body: jobs.Body, decided: decision.Decision) -> None:
-        """Carry a decision out.
+    async def apply(self, body: jobs.Body, decided: decision.Decision) -> Outcome:
+        """Carry a decision out, as far as the API server takes it.
 
         Raises:
-            NotWanted: a create was refused for good.
-            Postponed: a create was refused for now; those after it were not tried.
             errors.Conflict: the job has changed since it was read.
             errors.ApiError: anything else; a later decision leads to the rest of the same steps.
         """
@@ -99,9 +70,10 @@ class Applier:
                 await self._events.record(written, event)
         await self._delete(body, decided.deletions)
         await self._change(body, decided.changes)
-        await self._create(decided.creations)
-        if decided.delete_job:
+        outcome = await self._create(decided.creations)
+        if decided.delete_job and outcome == DONE:
             await self._delete_job(written or body)
+        return outcome
 
     async def _write_status(self, body: jobs.Body, decided: decision.Decision) -> jobs.Body | None:
         old = {k: v for k, v in (body.get("status") or {}).items() if k not in NOT_OURS}
@@ -115,15 +87,15 @@ class Applier:
         condition = {"resourceVersion": metadata["resourceVersion"]}
         self._may_write()
         answer = await self._api.patch(path, {"metadata": condition, "status": change})
-        self._jobs.answered(answer)
-        self._wrote(jobs.key_of(body))
+        self._engine.jobs.answered(answer)
+        self._engine.metrics.status_written(self._engine.queue.age(jobs.key_of(body)))
         _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
         return answer
 
     async def _delete(self, body: jobs.Body, deletions: Sequence[decision.Deletion]) -> None:
         namespace = body["metadata"]["namespace"]
 
-        async def delete(deletion: decision.Deletion) -> None:
+        async def delete(deletion: decision.Deletion) -> Outcome:
             force = deletion.force_from is not None
             if deletion.force_from and await self._lives(deletion.force_from):
                 _LOG.warning(
@@ -131,21 +103,22 @@ class Applier:
                     deletion.name,
                     deletion.force_from,
                 )
-                return
+                return DONE
             name, uid = deletion.name, deletion.uid
             resource = resources.BY_TYPE[deletion.type]
             self._may_write()
             try:
                 await self._api.delete(resource, namespace, name, uid, force=force)
             except (errors.NotFound, errors.Conflict):
-                return  # It is gone, or another pod has the name by now.
+                return DONE  # It is gone, or another pod has the name by now.
             if force:
                 message = f"{name} was deleted by force: its node did not end it"
                 reason = names.Reason.POD_FORCED
                 event = decision.Event(decision.EventType.WARNING, reason, message)
                 await self._events.record(body, event)
+            return DONE
 
-        _raise_worst(await _at_once(delete, deletions))
+        _worst(await _at_once(delete, deletions))
 
     async def _change(self, body: jobs.Body, changes: Sequence[decision.Change]) -> None:
         for change in changes:
@@ -165,11 +138,14 @@ class Applier:
             return False
         return observe.ready(found)
 
-    async def _create(self, manifests: Sequence[decision.Manifest]) -> None:
+    async def _create(self, manifests: Sequence[decision.Manifest]) -> Outcome:
         for wave in _waves(manifests):
-            _raise_worst(await _at_once(self._create_one, wave))
+            outcome = _worst(await _at_once(self._create_one, wave))
+            if outcome != DONE:
+                return outcome
+        return DONE
 
-    async def _create_one(self, manifest: decision.Manifest) -> None:
+    async def _create_one(self, manifest: decision.Manifest) -> Outcome:
         resource = resources.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
         namespace = manifest["metadata"]["namespace"]
         self._may_write()
@@ -178,52 +154,54 @@ class Applier:
                 manifest = await kueue.prioritised(self._api, manifest)
             created = await self._api.create(resource, namespace, manifest)
         except errors.AlreadyExists:
-            created = await self._compare(resource, manifest)
+            return await self._adopt(resource, manifest)
         except errors.Invalid as error:
             if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
-                raise Postponed(refusals.refused(str(error)), error.retry_after) from error
-            raise NotWanted(refusals.invalid(manifest, str(error))) from error
+                return Outcome(refusals.refused(str(error)), error.retry_after)
+            return Outcome(refusals.invalid(manifest, str(error)))
         except errors.NotFound as error:
             if resource not in (*resources.POD_GROUPS, resources.WORKLOADS):
                 raise
-            raise Postponed(refusals.not_installed(manifest), error.retry_after) from error
+            return Outcome(refusals.not_installed(manifest), error.retry_after)
         except errors.Refused as error:
-            raise Postponed(refusals.refused(str(error)), error.retry_after) from error
+            return Outcome(refusals.refused(str(error)), error.retry_after)
         except errors.Unavailable as error:
             if error.status != _TOO_MANY:
                 raise
             refusal = observation.Refusal(names.Reason.TOO_MANY_REQUESTS, str(error), final=False)
-            raise Postponed(refusal, error.retry_after) from error
-        if resource != resources.CLAIMS:  # Nobody follows claims: see `core.claims`.
-            self._children.learn(resource, created)
+            return Outcome(refusal, error.retry_after)
+        return self._learn(resource, created)
 
-    async def _compare(
-        self, resource: resources.Resource, manifest: decision.Manifest
-    ) -> client.Object:
-        """Return the object that has the name already, if it is the one that we want."""
+    def _learn(self, resource: resources.Resource, answer: client.Object) -> Outcome:
+        if resource != resources.CLAIMS:  # Nobody follows claims: see `core.claims`.
+            self._children.learn(resource, answer)
+        return DONE
+
+    async def _adopt(self, resource: resources.Resource, manifest: decision.Manifest) -> Outcome:
+        """Take the object that has the name already, if it is the one that the job needs."""
         metadata = manifest["metadata"]
         name, kind = metadata["name"], manifest["kind"]
-        found = await self._api.get(resource.path(metadata["namespace"], name))
-        if observe.deleting(found):
-            raise Blocked(f"{kind} {name} is being deleted")
+        existing = await self._api.get(resource.path(metadata["namespace"], name))
+        if observe.deleting(existing):
+            return Outcome(blocked=f"{kind} {name} is being deleted")
         if resource == resources.CLAIMS:
-            return _shared(found, manifest)
-        job, owner = metadata["ownerReferences"][0], observe.owner(found)
-        if observe.tfjob(found) == job["name"]:
+            return _check_claim(existing, manifest)
+        job, owner = metadata["ownerReferences"][0], observe.owner(existing)
+        if observe.tfjob(existing) == job["name"]:
             message = f"{kind} {name} belongs to the TFJob of this name: delete the TFJob"
-            refusal = observation.Refusal(names.Reason.NAME_CONFLICT, message, final=False)
-            raise Postponed(refusal, None)
+            reason = names.Reason.NAME_CONFLICT
+            return Outcome(observation.Refusal(reason, message, final=False))
         if owner is None or owner.name != job["name"]:
             message = (
                 f"{kind} {name} exists and does not belong to this job: delete it, or give the "
                 "job another name"
             )
-            raise NotWanted(observation.Refusal(names.Reason.NAME_CONFLICT, message))
+            return Outcome(observation.Refusal(names.Reason.NAME_CONFLICT, message))
         if owner.uid != job["uid"]:
-            raise Blocked(f"{kind} {name} of an earlier job of this name is not gone yet")
-        if not _same_attempt(found, manifest):
-            raise Blocked(f"{kind} {name} of an earlier attempt is not gone yet")
-        return found
+            return Outcome(blocked=f"{kind} {name} of an earlier job of this name is not gone yet")
+        if not _same_attempt(existing, manifest):
+            return Outcome(blocked=f"{kind} {name} of an earlier attempt is not gone yet")
+        return self._learn(resource, existing)
 
     async def _delete_job(self, body: jobs.Body) -> None:
         metadata = body["metadata"]
@@ -256,49 +234,58 @@ def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifes
     return [others, list(first.values()), rest]
 
 
-async def _at_once(do: Callable[[T], Awaitable[None]], items: Sequence[T]) -> list[BaseException]:
-    """Do something for every item, a bounded number at a time; return what went wrong.
+async def _at_once(
+    do: Callable[[T], Awaitable[Outcome]], items: Sequence[T]
+) -> list[Outcome | BaseException]:
+    """Do something for every item, a bounded number at a time; return what became of each.
 
-    Nothing more is begun when one of them fails.
+    Nothing more is begun when one of them is not done.
     """
     slots = asyncio.Semaphore(MAX_WRITES)
-    failed = asyncio.Event()
+    stopped = False
 
-    async def one(item: T) -> None:
+    async def attempt(item: T) -> Outcome:
+        nonlocal stopped
         async with slots:
-            if not failed.is_set():
-                try:
-                    await do(item)
-                except BaseException:
-                    failed.set()
-                    raise
+            if stopped:
+                return DONE
+            outcome = None
+            try:
+                outcome = await do(item)
+            finally:
+                stopped = stopped or outcome != DONE
+            return outcome
 
-    outcomes = await asyncio.gather(*map(one, items), return_exceptions=True)
-    return [outcome for outcome in outcomes if outcome is not None]
-
-
-def _raise_worst(problems: Sequence[BaseException]) -> None:
-    """Raise what matters most: a bug, a refusal for good or for now, an error, a blocked name."""
-    if problems:
-        raise min(problems, key=_rank)
+    return await asyncio.gather(*map(attempt, items), return_exceptions=True)
 
 
-def _rank(problem: BaseException) -> int:
-    order = (NotWanted, Postponed, Blocked, errors.ApiError)
-    ranks = {NotWanted: 1, Postponed: 2, errors.ApiError: 3, Blocked: 4}
-    return next((ranks[kind] for kind in order if isinstance(problem, kind)), 0)
+def _worst(outcomes: Sequence[Outcome | BaseException]) -> Outcome:
+    """Return or raise what matters most: a bug, a refusal for good or for now, an error, a name."""
+    worst = min(outcomes, key=_rank, default=DONE)
+    if isinstance(worst, BaseException):
+        raise worst
+    return worst
 
 
-def _shared(found: client.Object, manifest: decision.Manifest) -> client.Object:
-    """Return the claim of a name, if this job or an earlier one of its name has made it."""
-    name, labels = manifest["metadata"]["name"], found["metadata"].get("labels") or {}
+def _rank(outcome: Outcome | BaseException) -> int:
+    if isinstance(outcome, BaseException):
+        return 3 if isinstance(outcome, errors.ApiError) else 0
+    if outcome.refusal is not None:
+        return 1 if outcome.refusal.final else 2
+    return 4 if outcome.blocked else 5
+
+
+def _check_claim(existing: client.Object, manifest: decision.Manifest) -> Outcome:
+    """Take the claim of a name, if this job or an earlier one of its name has made it."""
+    name, labels = manifest["metadata"]["name"], existing["metadata"].get("labels") or {}
     if labels.get(names.LABEL_JOB) != manifest["metadata"]["labels"][names.LABEL_JOB]:
-        raise Postponed(refusals.foreign_claim(manifest), None)
-    owner = observe.owner(found)
+        return Outcome(refusals.foreign_claim(manifest))
+    owner = observe.owner(existing)
     expected = manifest["metadata"].get("ownerReferences") or ()
     if owner is not None and owner.uid not in [reference["uid"] for reference in expected]:
-        raise Blocked(f"PersistentVolumeClaim {name} goes with an earlier job of this name")
-    return found
+        message = f"PersistentVolumeClaim {name} goes with an earlier job of this name"
+        return Outcome(blocked=message)
+    return DONE
 
 
 def _same_attempt(found: client.Object, manifest: decision.Manifest) -> bool:

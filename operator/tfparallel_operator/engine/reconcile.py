@@ -6,16 +6,15 @@ import datetime
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tfparallel_operator import wall_clock
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.core import build, decide, decision, host_network, observation
+from tfparallel_operator.api_server import errors, resources
+from tfparallel_operator.core import decide, decision, host_network, observation
 from tfparallel_operator.engine import (
     apply,
-    children,
+    context,
     host_ports,
     jobs,
     kueue,
@@ -39,47 +38,35 @@ BLOCKED_SECONDS = 2.0
 class Reconciler:
     """Looks at jobs."""
 
-    def __init__(
-        self,
-        api: client.Client,
-        known: jobs.Jobs,
-        found: children.Children,
-        settings: build.Settings,
-        instance: str,
-        alarm: timers.Timers[queue.Key],
-        clock: wall_clock.Clock = wall_clock.utc_now,
-        may_write: Callable[[], None] = apply.always,
-        wrote: Callable[[queue.Key], None] = apply.untold,
-    ) -> None:
-        self._api = api
-        self._jobs = known
-        self._children = found
-        self._settings = settings
-        self._timers = alarm
-        self._clock = clock
-        self._events = recorder.Recorder(api, instance, clock)
-        self._applier = apply.Applier(api, known, found, self._events, may_write, wrote)
-        self._flavors = kueue.Flavors(api)
-        self._host_ports = host_ports.HostPorts(known)
+    def __init__(self, engine: context.Context) -> None:
+        self._engine = engine
+        self._api = engine.api
+        self._jobs = engine.jobs
+        self._children = engine.children
+        self._timers = engine.timers
+        self._clock = engine.clock
+        self._events = recorder.Recorder(engine)
+        self._applier = apply.Applier(engine, self._events)
+        self._flavors = kueue.Flavors(engine.api)
+        self._host_ports = host_ports.HostPorts(engine.jobs)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
-        self._specs = specs.Specs(api)
+        self._specs = specs.Specs(engine.api)
 
-    async def reconcile(self, key: queue.Key) -> None:
-        """Bring one job a step on.
+    async def reconcile(self, key: queue.Key) -> apply.Outcome:
+        """Bring one job a step on. When pods that are refused are tried again is arranged.
 
         Raises:
             errors.ApiError: a write was not done; what it was for is decided again.
-            apply.Postponed: pods are refused for now; when they are tried again is arranged.
             load.StatusError: the job's status cannot be read, so nothing is decided on it.
         """
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
             self._specs.forget(key)
-            return  # Its children belong to it: the garbage collector needs no help.
+            return apply.DONE  # The garbage collector deletes its children.
         try:
-            await self._carry_out(body)
+            return await self._carry_out(body)
         except errors.Conflict:
             await self._read(key, body["metadata"]["uid"])
             raise
@@ -87,34 +74,32 @@ class Reconciler:
             await self._read(key, body["metadata"]["uid"])
             if self._jobs.get(key) is not None:
                 raise
+            return apply.DONE
         except errors.Refused as error:
             await self._tell(self._jobs.get(key) or body, error)
             raise
 
-    async def _carry_out(self, body: jobs.Body) -> None:
+    async def _carry_out(self, body: jobs.Body) -> apply.Outcome:
         key = jobs.key_of(body)
         # What is seen of the Workload stays the same for this look: its flavors are known for it.
         workloads = self._children.of(body["metadata"]["uid"]).workloads
         admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
         decided = await self._decide(body, None, admission)
-        try:
-            await self._apply(body, decided)
-        except apply.NotWanted as error:
-            newest = self._jobs.get(key) or body
-            decided = await self._decide(newest, error.refusal, admission)
-            await self._apply(newest, decided)
-        except apply.Postponed as error:
-            self._postpone(key, error)
-            newest = self._jobs.get(key) or body
-            await self._apply(newest, await self._decide(newest, error.refusal, admission))
-            raise
-        else:
-            if decided.creations:
-                self._forget(key)
+        outcome = await self._apply(body, decided)
+        if outcome == apply.DONE and decided.creations:
+            self._forget(key)
+        if outcome.refusal is None:
+            return outcome
+        if not outcome.refusal.final:
+            self._postpone(key, outcome)
+        newest = self._jobs.get(key) or body
+        decided = await self._decide(newest, outcome.refusal, admission)
+        answer = await self._apply(newest, decided)
+        return answer if outcome.refusal.final else outcome
 
-    def _postpone(self, key: queue.Key, error: apply.Postponed) -> None:
+    def _postpone(self, key: queue.Key, outcome: apply.Outcome) -> None:
         """Leave the job's creations alone for a while; the rest of its life goes on."""
-        pause = max(self._refusals.failed(key), error.retry_after or 0.0)
+        pause = max(self._refusals.failed(key), outcome.retry_after or 0.0)
         until = self._clock() + datetime.timedelta(seconds=pause)
         self._create_from[key] = until
         self._timers.set(key, until)
@@ -123,9 +108,9 @@ class Reconciler:
         self._refusals.succeeded(key)
         self._create_from.pop(key, None)
 
-    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> None:
+    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> apply.Outcome:
         with logs.about(attempt=decided.status.attempt):
-            await self._applier.apply(body, decided)
+            return await self._applier.apply(body, decided)
 
     async def _decide(
         self,
@@ -140,7 +125,7 @@ class Reconciler:
             job = self._specs.newest(body)
             if host_network.lacks_ports(job):
                 port = self._ports(job)
-            too_long = decide.too_long(job, self._settings) if job.status.attempt else None
+            too_long = decide.too_long(job, self._engine.settings) if job.status.attempt else None
             if too_long is not None:
                 raise load.SpecError(too_long)
         except load.StatusError:
@@ -154,7 +139,7 @@ class Reconciler:
                 return decide.hold(load.read_status(body), problem, now)
             job, problem = accepted.job, accepted.problem
         found = dataclasses.replace(found, host_port=port)
-        decided = decide.decide(job, found, now, self._settings, refusal, problem)
+        decided = decide.decide(job, found, now, self._engine.settings, refusal, problem)
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
@@ -195,28 +180,14 @@ class Reconciler:
         await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
 
 
-Looked = Callable[[metrics.Outcome, float], None]
-"""Told how one look at a job ended, and how many seconds it took."""
-
-
-def _untold(*_: object) -> None:
-    """Tell nobody."""
-
-
 class Workers:
     """Takes keys from the queue and looks at their jobs, each with pauses of its own."""
 
-    def __init__(
-        self,
-        work: queue.Queue[queue.Key],
-        reconciler: Reconciler,
-        alarm: timers.Timers[queue.Key],
-        looked: Looked = _untold,
-    ) -> None:
-        self._queue = work
-        self._reconciler = reconciler
-        self._timers = alarm
-        self._looked = looked
+    def __init__(self, engine: context.Context) -> None:
+        self._queue = engine.queue
+        self._timers = engine.timers
+        self._metrics = engine.metrics
+        self._reconciler = Reconciler(engine)
         self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
 
     async def run(self) -> None:
@@ -229,7 +200,7 @@ class Workers:
             try:
                 with logs.about(**about, reconcile=logs.new_reconcile()):
                     outcome = await self._look_at(key)
-                self._looked(outcome, time.perf_counter() - begun)
+                self._metrics.reconciled(outcome, time.perf_counter() - begun)
                 served = outcome not in metrics.UNSERVED
             finally:
                 self._queue.done(key, served=served)
@@ -237,7 +208,7 @@ class Workers:
 
     async def _look_at(self, key: queue.Key) -> metrics.Outcome:
         try:
-            await self._reconciler.reconcile(key)
+            outcome = await self._reconciler.reconcile(key)
         except errors.Conflict:
             self._timers.after(key, CONFLICT_SECONDS)
             return metrics.Outcome.CONFLICT
@@ -246,13 +217,6 @@ class Workers:
             _LOG.error("the job is left alone: %s; again in %.0f s", error, pause)
             self._timers.after(key, pause)
             return metrics.Outcome.ERROR
-        except apply.Postponed as postponed:
-            _LOG.info("refused for now: %s", postponed)
-            return metrics.Outcome.REFUSED
-        except apply.Blocked as blocked:
-            _LOG.info("waiting: %s", blocked)
-            self._timers.after(key, BLOCKED_SECONDS)
-            return metrics.Outcome.BLOCKED
         except errors.ApiError as error:
             pause = max(self._backoff.failed(key), error.retry_after or 0.0)
             _LOG.warning("%s; again in %.0f s", error, pause)
@@ -265,5 +229,12 @@ class Workers:
             _LOG.exception("unexpected error; again in %.0f s", pause)
             self._timers.after(key, pause)
             return metrics.Outcome.BUG
+        if outcome.refusal is not None:
+            _LOG.info("refused for now: %s", outcome.refusal.message)
+            return metrics.Outcome.REFUSED
+        if outcome.blocked:
+            _LOG.info("waiting: %s", outcome.blocked)
+            self._timers.after(key, BLOCKED_SECONDS)
+            return metrics.Outcome.BLOCKED
         self._backoff.succeeded(key)
         return metrics.Outcome.DONE

@@ -4,11 +4,10 @@ import datetime
 import hashlib
 import logging
 
-from tfparallel_operator import wall_clock
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision
-from tfparallel_operator.engine import jobs
+from tfparallel_operator.engine import context, jobs
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,10 +22,8 @@ class Recorder:
     an operator that was started anew.
     """
 
-    def __init__(self, api: client.Client, instance: str, clock: wall_clock.Clock) -> None:
-        self._api = api
-        self._instance = instance
-        self._clock = clock
+    def __init__(self, engine: context.Context) -> None:
+        self._engine = engine
 
     async def record(self, body: jobs.Body, event: decision.Event, same: str = "") -> None:
         """Write one Event about a job.
@@ -37,10 +34,11 @@ class Recorder:
             same: what another Event has to have in common with this one to be a repeat of it;
                 empty: its message.
         """
-        namespace = body["metadata"]["namespace"]
-        manifest = _manifest(body, event, same, self._instance, self._clock())
+        namespace, engine = body["metadata"]["namespace"], self._engine
+        manifest = _manifest(body, event, same, engine.instance, engine.clock())
+        engine.may_write()
         try:
-            await self._api.create(resources.EVENTS, namespace, manifest)
+            await engine.api.create(resources.EVENTS, namespace, manifest)
         except errors.AlreadyExists:
             return
         except errors.ApiError as error:

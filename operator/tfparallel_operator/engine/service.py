@@ -19,8 +19,8 @@ from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client, credentials, errors
 from tfparallel_operator.core import build
 from tfparallel_operator.engine import (
-    apply,
     children,
+    context,
     jobs,
     lease,
     metrics,
@@ -170,19 +170,20 @@ class Operator:
         await _patiently(self._children.refresh)
         await _patiently(self._sweeper.sweep)
 
-    async def _act(self, may_write: Callable[[], None] = apply.always) -> None:
+    async def _act(self, may_write: Callable[[], None] = lambda: None) -> None:
         """Bring all jobs on, for ever."""
-        reconciler = reconcile.Reconciler(
+        engine = context.Context(
             self._api,
             self._jobs,
             self._children,
+            self._queue,
+            self._timers,
+            self._metrics,
             self._build_settings(),
             self._wanted.instance,
-            self._timers,
-            may_write=may_write,
-            wrote=lambda key: self._metrics.status_written(self._queue.age(key)),
+            may_write,
         )
-        workers = reconcile.Workers(self._queue, reconciler, self._timers, self._metrics.reconciled)
+        workers = reconcile.Workers(engine)
         self._queue.open(self._jobs.keys())
         async with asyncio.TaskGroup() as group:
             spawn(group, "timers", self._timers.run())

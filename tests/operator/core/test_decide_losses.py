@@ -256,6 +256,10 @@ def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
     world.settle()
     assert world.status.attempt == 1
     assert world.decide().wake_at == world.now + failure.SETTLING
+    running = conditions.find(world.status, names.Condition.RUNNING)
+    assert running is not None
+    assert "job-chief-0 exited with code 75" in running.message
+    assert "until 00:00:10Z the operator looks for a loss that caused it" in running.message
     world.exit("job-worker-0", 65)
     world.settle()
     assert builders.truth(world, names.Condition.FAILED) == ("True", "ReplicaFailed")
