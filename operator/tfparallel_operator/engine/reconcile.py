@@ -146,7 +146,7 @@ class Reconciler:
         except load.StatusError:
             raise
         except load.SpecError as error:
-            if not load.read_status(body).attempt:
+            if not load.read_status(body).attempt and not load.is_of_newer_version(body):
                 return decide.reject(body, error, now, found)
             accepted = await self._specs.last_accepted(body, error)
             if accepted.job is None:

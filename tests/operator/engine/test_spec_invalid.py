@@ -216,6 +216,22 @@ async def test_a_status_of_a_newer_operator_stays_whole(world: small_world.World
         assert set(pods(world)) == set(before)
 
 
+async def test_a_job_of_a_newer_version_waits_for_the_newer_operator(
+    world: small_world.World,
+) -> None:
+    job = objects.job()
+    job["spec"]["newer"] = True
+    async with world.running(job):
+        assert "state" not in world.status or world.status["state"] == "Pending"
+        assert "newer" in condition(world, "SpecInvalid")["message"]
+        assert pods(world) == {}
+    [body] = world.api.items(resources.JOBS)
+    del body["spec"]["newer"]  # As an operator reads it that knows the field.
+    async with world.running():
+        assert condition(world, "SpecInvalid")["status"] == "False"
+        assert (world.status["attempt"], len(pods(world))) == (1, 3)
+
+
 async def test_a_status_that_cannot_be_read_is_never_written_over(
     world: small_world.World,
 ) -> None:
