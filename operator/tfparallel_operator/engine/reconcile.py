@@ -140,9 +140,9 @@ class Reconciler:
             job = self._specs.newest(body)
             if host_network.lacks_ports(job):
                 port = self._ports(job)
-            too_long = decide.too_long(job, self._settings) if job.status.attempt else None
-            if too_long is not None:
-                raise load.SpecError(too_long)
+            message = decide.problem_of_edit(job, self._settings)
+            if message is not None:
+                raise load.SpecError(message)
         except load.StatusError:
             raise
         except load.SpecError as error:

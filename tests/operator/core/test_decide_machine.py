@@ -323,8 +323,8 @@ class JobMachine(stateful.RuleBasedStateMachine):
         status = self.world.status
         if not any((self.world.pods, self.world.refusal, self.world.workload)):
             resting = conditions.finished(status) or status.state is names.State.SUSPENDED
-            assert resting or outcome.wake_at is not None
-            assert resting or outcome.wake_at <= self.world.now + restarts.LONGEST_PAUSE
+            latest = self.world.now + restarts.LONGEST_PAUSE
+            assert resting or (outcome.wake_at is not None and outcome.wake_at <= latest)
         waits = (
             conditions.finished(status)
             or conditions.holds(status, names.Condition.SUSPENDED)

@@ -122,6 +122,19 @@ async def test_a_suspended_job_stays_so_under_an_invalid_spec(world: small_world
         assert (world.status["attempt"], len(pods(world))) == (2, 3)
 
 
+async def test_a_gang_that_nobody_can_start_ends_no_suspended_job(
+    world: small_world.World,
+) -> None:
+    async with world.running(objects.job(runPolicy={"ttlSecondsAfterFinished": 0})):
+        await world.start_pods()
+        await world.change(suspend=True)
+        await world.change(schedulingPolicy={"minAvailable": 2})
+        assert "schedulingPolicy" in condition(world, "SpecInvalid")["message"]
+        assert world.status["state"] == "Suspended"
+        await world.change(schedulingPolicy=None, suspend=False)
+        assert (world.status["attempt"], len(pods(world))) == (2, 3)
+
+
 async def test_a_stricter_release_ends_no_job_that_runs(
     world: small_world.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
