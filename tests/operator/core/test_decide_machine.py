@@ -127,6 +127,15 @@ class JobMachine(stateful.RuleBasedStateMachine):
             self._take(pod)
 
     @stateful.precondition(lambda self: self.world.pods)
+    @stateful.rule(data=st.data(), code=st.sampled_from([1, 75, 137]))
+    def restart_meets_an_eviction(self, data: st.DataObject, code: int) -> None:
+        self.world.run()
+        self.pod_exits(data, code)
+        self.world.step()
+        if self.world.pods:
+            self.pod_is_evicted(data)
+
+    @stateful.precondition(lambda self: self.world.pods)
     @stateful.rule(data=st.data())
     def pod_vanishes(self, data: st.DataObject) -> None:
         pod = self._pick(data)
@@ -191,6 +200,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         eviction = ("Evicted", "True", "Preempted", "to make place for another")
         queues.write_conditions(self.world, eviction, active=active)
 
+    @stateful.precondition(lambda self: self.world.workload)
     @stateful.rule()
     def workload_vanishes(self) -> None:
         self.world.workload = None
