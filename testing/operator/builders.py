@@ -50,8 +50,10 @@ def a_job(
     **roles: int,
 ) -> types.TFParallelJob:
     """Return a checked job."""
-    shape = {"trainer": trainer, "elastic": elastic, "run_policy": run_policy, "spec": spec}
-    return load.parse_job(a_manifest(**shape, **roles))
+    document = a_manifest(
+        trainer=trainer, elastic=elastic, run_policy=run_policy, spec=spec, queue="", **roles
+    )
+    return load.parse_job(document)
 
 
 def a_manifest(

@@ -48,15 +48,15 @@ class Trial:
     manifest: dict[str, Any]
 
     def copy(self) -> "Trial":
-        world = self.world
-        mutable = {
-            "pods": dict(world.pods),
-            "groups": dict(world.groups),
-            "manifests": [],
-            "created": [],
-            "events": [],
-        }
-        return Trial(dataclasses.replace(world, **mutable), self.manifest)
+        world = dataclasses.replace(
+            self.world,
+            pods=dict(self.world.pods),
+            groups=dict(self.world.groups),
+            manifests=[],
+            created=[],
+            events=[],
+        )
+        return Trial(world, self.manifest)
 
     def edit(self, path: edits.Path, value: Any) -> bool:
         """Edit a field as a person does; say whether the API server admits it."""

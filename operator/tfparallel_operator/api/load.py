@@ -73,6 +73,18 @@ def read_accepted_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     return read_job(_without_unknown(document))
 
 
+def is_of_newer_version(document: Mapping[str, Any]) -> bool:
+    """Whether nothing is wrong with an object but fields that this version does not know.
+
+    The API server drops what its schema lacks, so these are of a newer operator's schema.
+    """
+    try:
+        parse_job(_without_unknown(document))
+    except SpecError:
+        return False
+    return True
+
+
 def _without_unknown(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a manifest without the fields that this version does not know."""
     known = copy.deepcopy(dict(document))

@@ -206,6 +206,15 @@ def _decide(case: situation.Case, refusal: observation.Refusal | None) -> decisi
     return training.train(case, status, events)
 
 
+def problem_of_edit(job: types.TFParallelJob, settings: build.Settings) -> str | None:
+    """Say why the newest spec of a job that has begun cannot be in force; None: it can."""
+    if not job.status.attempt:
+        return None
+    edited = job.metadata.generation > job.status.observed_generation
+    problem = gang.problem(job, settings.gangs) if edited else None
+    return problem or too_long(job, settings)
+
+
 def too_long(job: types.TFParallelJob, settings: build.Settings) -> str | None:
     """Say why no pod of a job could start: its TF_CONFIG is too long; None: it fits."""
     if cluster_spec.is_shared(job, settings.share_above):

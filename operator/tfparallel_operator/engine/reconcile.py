@@ -125,13 +125,13 @@ class Reconciler:
             job = self._specs.newest(body)
             if host_network.lacks_ports(job):
                 port = self._ports(job)
-            too_long = decide.too_long(job, self._engine.settings) if job.status.attempt else None
-            if too_long is not None:
-                raise load.SpecError(too_long)
+            message = decide.problem_of_edit(job, self._engine.settings)
+            if message is not None:
+                raise load.SpecError(message)
         except load.StatusError:
             raise
         except load.SpecError as error:
-            if not load.read_status(body).attempt:
+            if not load.read_status(body).attempt and not load.is_of_newer_version(body):
                 return decide.reject(body, error, now, found)
             accepted = await self._specs.last_accepted(body, error)
             if accepted.job is None:

@@ -127,6 +127,15 @@ class JobMachine(stateful.RuleBasedStateMachine):
             self._take(pod)
 
     @stateful.precondition(lambda self: self.world.pods)
+    @stateful.rule(data=st.data(), code=st.sampled_from([1, 75, 137]))
+    def restart_meets_an_eviction(self, data: st.DataObject, code: int) -> None:
+        self.world.run()
+        self.pod_exits(data, code)
+        self.world.step()
+        if self.world.pods:
+            self.pod_is_evicted(data)
+
+    @stateful.precondition(lambda self: self.world.pods)
     @stateful.rule(data=st.data())
     def pod_vanishes(self, data: st.DataObject) -> None:
         pod = self._pick(data)
@@ -191,6 +200,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         eviction = ("Evicted", "True", "Preempted", "to make place for another")
         queues.write_conditions(self.world, eviction, active=active)
 
+    @stateful.precondition(lambda self: self.world.workload)
     @stateful.rule()
     def workload_vanishes(self) -> None:
         self.world.workload = None
@@ -323,8 +333,8 @@ class JobMachine(stateful.RuleBasedStateMachine):
         status = self.world.status
         if not any((self.world.pods, self.world.refusal, self.world.workload)):
             resting = conditions.finished(status) or status.state is names.State.SUSPENDED
-            assert resting or outcome.wake_at is not None
-            assert resting or outcome.wake_at <= self.world.now + restarts.LONGEST_PAUSE
+            latest = self.world.now + restarts.LONGEST_PAUSE
+            assert resting or (outcome.wake_at is not None and outcome.wake_at <= latest)
         waits = (
             conditions.finished(status)
             or conditions.holds(status, names.Condition.SUSPENDED)

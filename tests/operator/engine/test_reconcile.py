@@ -278,10 +278,10 @@ async def test_a_pod_of_an_earlier_job_of_the_name_is_waited_for(world: World) -
 
 
 async def test_an_object_that_is_no_valid_job_fails_once_and_is_left_alone(world: World) -> None:
-    async with world.running(unknownField=1):
+    async with world.running(successPolicy="Sometimes"):
         reason, message = world.failed()
         assert reason == names.Reason.INVALID_SPEC
-        assert "unknownField" in message
+        assert "successPolicy" in message
         assert world.status["observedGeneration"] == 1
         before = len(world.api.log)
         await world.engine.sweeper.sweep()

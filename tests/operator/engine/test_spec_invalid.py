@@ -122,6 +122,19 @@ async def test_a_suspended_job_stays_so_under_an_invalid_spec(world: small_world
         assert (world.status["attempt"], len(pods(world))) == (2, 3)
 
 
+async def test_a_gang_that_nobody_can_start_ends_no_suspended_job(
+    world: small_world.World,
+) -> None:
+    async with world.running(objects.job(runPolicy={"ttlSecondsAfterFinished": 0})):
+        await world.start_pods()
+        await world.change(suspend=True)
+        await world.change(schedulingPolicy={"minAvailable": 2})
+        assert "schedulingPolicy" in condition(world, "SpecInvalid")["message"]
+        assert world.status["state"] == "Suspended"
+        await world.change(schedulingPolicy=None, suspend=False)
+        assert (world.status["attempt"], len(pods(world))) == (2, 3)
+
+
 async def test_a_stricter_release_ends_no_job_that_runs(
     world: small_world.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +227,22 @@ async def test_a_status_of_a_newer_operator_stays_whole(world: small_world.World
         assert world.status["mood"] == {"of": "the day"}
         assert world.status["replicas"]["Worker"]["mood"] == "sunny"
         assert set(pods(world)) == set(before)
+
+
+async def test_a_job_of_a_newer_version_waits_for_the_newer_operator(
+    world: small_world.World,
+) -> None:
+    job = objects.job()
+    job["spec"]["newer"] = True
+    async with world.running(job):
+        assert "state" not in world.status or world.status["state"] == "Pending"
+        assert "newer" in condition(world, "SpecInvalid")["message"]
+        assert pods(world) == {}
+    [body] = world.api.items(resources.JOBS)
+    del body["spec"]["newer"]  # As an operator reads it that knows the field.
+    async with world.running():
+        assert condition(world, "SpecInvalid")["status"] == "False"
+        assert (world.status["attempt"], len(pods(world))) == (1, 3)
 
 
 async def test_a_status_that_cannot_be_read_is_never_written_over(
