@@ -110,7 +110,7 @@ SPEC_RULES = (
         "the mesh does not fit the devices: the product of its axes is replicas x devices, or"
         " divides it when one axis is -1",
         told="'mesh is data %d x stage %d x spatial %d x tensor %d, which does not fit the %d"
-        " devices of all replicas: change an axis, replicas or devices'"
+        " devices of all replicas. Change an axis, replicas or devices'"
         f".format([{_NUMBERS}, {_ALL_DEVICES}])",
     ),
     rules.Rule(

@@ -146,9 +146,8 @@ SPEC_RULES = rules.Rules(
         f"!{_ELASTIC} || 'PS' in self.tfReplicaSpecs || !has(self.strategy)"
         " || self.strategy == 'MultiWorkerMirrored'"
         f" || (has(self.mesh) && {mesh_rules.HAS_REST})",
-        "workers can come and go with MultiWorkerMirrored, with ParameterServer, and with"
-        " ModelSplit when one axis of the mesh is -1: remove minReplicas and maxReplicas, or change"
-        " strategy or mesh",
+        "workers can come and go with MultiWorkerMirrored, ParameterServer, and ModelSplit if one"
+        " axis is -1: remove minReplicas and maxReplicas, or change strategy or mesh",
     ),
     rules.Rule(
         f"{_manager('self')} == {_manager('oldSelf')}",
