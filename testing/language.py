@@ -49,7 +49,11 @@ MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator")
 """The packages whose messages are checked."""
 NAMED = tuple(
     folder
-    for folder in (paths.ROOT / "images", *sorted(CLIENT.iterdir()))
+    for folder in (
+        paths.ROOT / "images",
+        paths.ROOT / "operator/tfparallel_operator/api",
+        *sorted(CLIENT.iterdir()),
+    )
     if folder.name not in ("cluster", "compare", "machine", "planning", "terminal")
 )
 """Files and folders whose identifiers are checked; the others have names to mend."""

@@ -66,8 +66,8 @@ def _equal(path: str) -> str:
     """Say that an optional field below optional fields is as it was before."""
     steps = path.split(".")
     before = [".".join(["{0}", *steps[: place + 1]]) for place in range(len(steps))]
-    given = " && ".join(f"has({step})" for step in before)
-    value = f"({given} ? [{before[-1]}] : [])"
+    exists = " && ".join(f"has({step})" for step in before)
+    value = f"({exists} ? [{before[-1]}] : [])"
     return f"{value.format('self')} == {value.format('oldSelf')}"
 
 
