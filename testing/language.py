@@ -44,10 +44,13 @@ PAGES = (
     ),
     *sorted(paths.EXAMPLES.glob("**/README.md")),
 )
-MESSAGES = paths.ROOT / "client/tfparallel"
+CLIENT = paths.ROOT / "client/tfparallel"
+MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator")
+"""The packages whose messages are checked."""
 NAMED = (
     paths.ROOT / "images",
-    MESSAGES,
+    paths.ROOT / "operator/tfparallel_operator/api",
+    CLIENT,
     *sorted({*paths.TRAINER.iterdir()} - {paths.TRAINER / "split"}),
 )
 """Files and folders whose identifiers are checked; trainer/split has names to mend."""
@@ -77,7 +80,10 @@ def main() -> int:
         reason = " ".join(str(error).split())
         print(f"The language is not checked, because Vale cannot be built: {reason}")
         return 1 if problems or os.environ.get("CI") else 0
-    prose = [*check_pages(PAGES), *check_messages(list(messages(MESSAGES)))]
+    prose = [
+        *check_pages(PAGES),
+        *check_messages([each for package in MESSAGES for each in messages(package)]),
+    ]
     for problem in prose:
         print(problem)
     return 1 if problems or prose else 0

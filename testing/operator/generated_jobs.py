@@ -115,7 +115,7 @@ def _seeds() -> list[Body]:
 SEEDS = _seeds()
 
 ODD: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 3, 64, 5001, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30),
+    *(None, True, False, 0, 1, -1, 2, 3, 64, 5001, 2**31 - 1, 2**31, 2**63 - 1, 2**63),
     *(1.0, 1.5, -0.0, 1e17, "", "1", "true", "yes", "a", "A b", "é", "1Gi", "x" * 64, "x" * 254),
     *("line\n", [], [None], ["a"], ["a", "a"], [1], {}, {"a": 1}, {"a": "b"}, {"name": "a"}),
 )
@@ -150,11 +150,12 @@ def _set_field(draw: strategies.DrawFn, document: Body) -> None:
             return
         is_there = isinstance(node, list) or key in node
         if not is_there or not isinstance(node[key], dict | list) or draw(_SELDOM):
-            node[key] = draw(strategies.sampled_from(ODD) if draw(_SELDOM) else _values(inner))
+            node[key] = draw(_ODD if draw(_SELDOM) else _values(inner))
             return
         node, place = node[key], inner
 
 
+_ODD = strategies.sampled_from(ODD).map(copy.deepcopy)
 _SELDOM = strategies.integers(0, 5).map(lambda number: number == 0)
 
 
@@ -193,7 +194,7 @@ def _replace(draw: strategies.DrawFn, document: Body) -> None:
     *outer, last = draw(strategies.sampled_from(list(_places(document))))
     node = _at(document, tuple(outer))
     if draw(strategies.booleans()):
-        node[last] = draw(strategies.sampled_from(ODD))
+        node[last] = draw(_ODD)
     else:
         del node[last]
 

@@ -1,10 +1,12 @@
 """A plain installation of the wheels: what they declare is enough to import all of them."""
 
+import contextlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -36,35 +38,71 @@ def run(*command: str, folder: pathlib.Path) -> str:
     return done.stdout
 
 
-@pytest.mark.long
-def test_the_wheels_bring_what_they_import(tmp_path: pathlib.Path) -> None:
-    programs = tmp_path / "venv" / "bin"
-    python = str(programs / "python")
-    run(sys.executable, "-m", "venv", str(tmp_path / "venv"), folder=tmp_path)
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder with a wheel of each distribution."""
+    folder = tmp_path_factory.mktemp("wheels")
     projects = [str(paths.ROOT / name) for name in ("trainer", "operator", "client")]
-    wheels = tmp_path / "wheels"
-    try:
+    wheel = (sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(folder))
+    with skipped_without_registry():
+        run(*wheel, *projects, folder=folder)
+    return folder
+
+
+def install(distribution: str, wheels: pathlib.Path, folder: pathlib.Path) -> str:
+    """Install one distribution in an environment of its own, and return its Python."""
+    run(sys.executable, "-m", "venv", str(folder / "venv"), folder=folder)
+    python = str(folder / "venv" / "bin" / "python")
+    with skipped_without_registry():
         run(
-            *(python, "-m", "pip", "wheel", "--no-deps", "-w", str(wheels), *projects),
-            folder=tmp_path,
+            *(python, "-m", "pip", "install", "--find-links", str(wheels), distribution),
+            folder=folder,
         )
-        install = (python, "-m", "pip", "install", "--find-links", str(wheels))
-        run(*install, "tfparallel", folder=tmp_path)
+    return python
+
+
+@contextlib.contextmanager
+def skipped_without_registry() -> Iterator[None]:
+    try:
+        yield
     except RuntimeError as error:
         if "No matching distribution" in str(error) or "Temporary failure" in str(error):
             pytest.skip(f"no package registry is in reach: {error}")
         raise
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("distribution", "packages"),
+    [
+        ("tfparallel-trainer", ("tfparallel_trainer.contract", "tfparallel_trainer.storage")),
+        (
+            "tfparallel-operator",
+            tuple(f"tfparallel_operator.{part}" for part in ("api", "api_server", "core", "local")),
+        ),
+        ("tfparallel-operator[engine]", ("tfparallel_operator",)),
+        ("tfparallel", ("tfparallel", "tfparallel_trainer.contract")),
+    ],
+)
+def test_a_wheel_alone_brings_what_it_imports(
+    distribution: str, packages: tuple[str, ...], wheels: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    python = install(distribution, wheels, tmp_path)
+    assert json.loads(run(python, "-c", IMPORT_ALL, *packages, folder=tmp_path)) == {}
+
+
+@pytest.mark.long
+def test_the_commands_of_the_wheels_start(wheels: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    python = install("tfparallel", wheels, tmp_path)
+    programs = pathlib.Path(python).parent
     installed = {package["name"] for package in json.loads(run(python, *LIST, folder=tmp_path))}
     assert not installed & {"kopf", "keras", "tensorflow", "tensorflow-cpu", "prometheus-client"}
-    client = ("tfparallel", "tfparallel_trainer.contract")
-    assert json.loads(run(python, "-c", IMPORT_ALL, *client, folder=tmp_path)) == {}
     assert run(str(programs / "kubectl_complete-tfparallel"), "scal", folder=tmp_path)
     for command in ("tfparallel", "kubectl-tfparallel"):
         assert run(str(programs / command), "version", folder=tmp_path).startswith("tfparallel ")
     job = str(paths.ROOT / "examples/digits/job.yaml")
     assert "valid" in run(str(programs / "tfparallel"), "validate", job, folder=tmp_path)
 
-    run(*install, "tfparallel-operator[engine]", folder=tmp_path)
-    assert json.loads(run(python, "-c", IMPORT_ALL, "tfparallel_operator", folder=tmp_path)) == {}
+    install("tfparallel-operator[engine]", wheels, tmp_path)
     operator = str(programs / "tfparallel-operator")
     assert "--trainer-image" in run(operator, "--help", folder=tmp_path)

@@ -16,7 +16,7 @@ from tfparallel_operator.api import load, problems
 from tfparallel_operator.api_server import client, credentials, errors, resources
 from tfparallel_operator.local import source
 
-EXAMPLES = 400
+EXAMPLES = 300
 QUANTITIES = 80
 
 
@@ -101,9 +101,9 @@ def is_of_a_template(fault: problems.Problem) -> bool:
 
 NUMBERS = strategies.from_regex(r"\A[-+]?[0-9]{0,4}\.?[0-9]{0,3}\Z")
 UNITS = strategies.sampled_from(
-    ("", *"numkKMGTPE", *(f"{unit}i" for unit in "kKMGTPEm"), "e3", "E-3", "e", "Gb", " Gi")
+    ("", *"numkKMGTPE", *(f"{unit}i" for unit in "kKMGTPEm"), "e3", "E-3", "e", "Gb", " Gi", "Gi ")
 )
-ODD_AMOUNTS = (0, 1, -1, 1.5, "", True, None, [], {}, "1e400", "9" * 30)
+ODD_AMOUNTS: tuple[Any, ...] = (0, 1, -1, 1.5, "", True, None, [], {}, "1e400", "9" * 30)
 AMOUNTS: strategies.SearchStrategy[Any] = strategies.one_of(
     strategies.builds("{}{}".format, NUMBERS, UNITS), strategies.sampled_from(ODD_AMOUNTS)
 )

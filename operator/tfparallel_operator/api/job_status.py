@@ -189,9 +189,9 @@ def of_report(
         report: what the coordinator sent.
         arrived_at: when it arrived.
     """
-    given = report.model_dump()
-    placement = given.pop("placement")
+    fields = report.model_dump()
+    placement = fields.pop("placement")
     return (
-        ProgressStatus(**given, last_update_time=arrived_at),
+        ProgressStatus(**fields, last_update_time=arrived_at),
         None if placement is None else PlacementStatus.model_validate(placement),
     )

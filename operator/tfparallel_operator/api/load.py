@@ -268,12 +268,12 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
     roles = spec.tf_replica_specs
     devices = {role: devices_of(one) for role, one in roles.items()}
     if len(set(devices.values())) > 1:
-        told = " and ".join(f"{role} has {count}" for role, count in devices.items())
+        counts = " and ".join(f"{role} has {count}" for role, count in devices.items())
         raise SpecError(
             problems.Problem(
                 ("spec", "tfReplicaSpecs"),
-                f"a mesh needs equally many devices in each replica, and {told}: give them the same"
-                " devices",
+                f"a mesh needs equally many devices in each replica, and {counts}: give them the"
+                " same devices",
             )
         )
     if not mesh.auto:
@@ -296,8 +296,8 @@ def devices_of(spec: types.ReplicaSpec) -> int:
     for container in parse_template(spec.template or {}).spec.containers:
         if container.name == names.CONTAINER:
             parts = {variable.name: variable.value for variable in container.env}
-            given = container.resources.limits.get(names.GPU_RESOURCE)
-            count = str(given or parts.get(environment.CPU_DEVICES, ""))
+            gpus = container.resources.limits.get(names.GPU_RESOURCE)
+            count = str(gpus or parts.get(environment.CPU_DEVICES, ""))
             return int(count) if count.isdecimal() else 1
     return 1
 

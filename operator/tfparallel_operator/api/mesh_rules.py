@@ -109,8 +109,8 @@ SPEC_RULES = (
         f" ? {_ALL_DEVICES} % -{_MESH_DEVICES} == 0 : {_MESH_DEVICES} == {_ALL_DEVICES})",
         "the mesh does not fit the devices: the product of its axes is replicas x devices, or"
         " divides it when one axis is -1",
-        told="'mesh is data %d x stage %d x spatial %d x tensor %d, which does not fit the %d"
-        " devices of all replicas: change an axis, replicas or devices'"
+        message_expression="'mesh is data %d x stage %d x spatial %d x tensor %d, which does not"
+        " fit the %d devices of all replicas. Change an axis, replicas or devices'"
         f".format([{_NUMBERS}, {_ALL_DEVICES}])",
     ),
     rules.Rule(
@@ -126,7 +126,7 @@ SPEC_RULES = (
         f" || self.trainer.globalBatchSize % ({_DATA} * self.mesh.microbatches) == 0))",
         "trainer.globalBatchSize does not divide by mesh.data x mesh.microbatches: change one of"
         " them",
-        told="'trainer.globalBatchSize is %d, which does not divide by mesh.data %d x"
+        message_expression="'trainer.globalBatchSize is %d, which does not divide by mesh.data %d x"
         " mesh.microbatches %d: change one of them'.format([self.trainer.globalBatchSize,"
         f" {_DATA}, self.mesh.microbatches])",
     ),

@@ -74,14 +74,18 @@ class PodSpec(_Part):
     @property
     def trains(self) -> Container:
         """The container named tensorflow."""
-        [found] = (container for container in self.containers if container.name == names.CONTAINER)
-        return found
+        [trainer] = (
+            container for container in self.containers if container.name == names.CONTAINER
+        )
+        return trainer
 
     @property
     def others(self) -> list[str]:
         """Names of the containers beside it."""
-        found = [container.name for container in (*self.init_containers, *self.containers)]
-        return [name for name in found if name != names.CONTAINER]
+        container_names = [
+            container.name for container in (*self.init_containers, *self.containers)
+        ]
+        return [name for name in container_names if name != names.CONTAINER]
 
 
 class TemplateMetadata(_Part):

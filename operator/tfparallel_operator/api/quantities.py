@@ -1,8 +1,10 @@
 """Quantities of resources, as Kubernetes writes them: 500m, 1.5Gi, 1e3."""
 
 import fractions
+import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from tfparallel_operator.api import pods, problems
 
@@ -11,18 +13,27 @@ _UNITS: dict[str, fractions.Fraction] = {
     **{f"{unit}i": fractions.Fraction(1024 ** (1 + n)) for n, unit in enumerate("KMGTPE")},
     **{unit: fractions.Fraction(1, 1000 ** (1 + n)) for n, unit in enumerate("mun")},
 }
-_QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+))([eE][+-]?[0-9]{1,3}|[kKMGTPEmun]?i?)")
-"""A decimal number and a unit or an exponent."""
+_QUANTITY = re.compile(r"([-+]?)([0-9]*\.?[0-9]*)([eE][+-]?[0-9]{1,3}|[kKMGTPEmun]?i?)")
+"""A decimal number and a unit or an exponent; without digits, Kubernetes reads most units as 0."""
+
+_NEEDS_DIGITS = ("Pi", "Ei")
+_MOST = fractions.Fraction(2**63 - 1)
+"""Kubernetes takes what is larger, with a binary unit, for this."""
 
 
 def parse(quantity: str) -> fractions.Fraction | None:
     """Return the number that a quantity stands for; None when it is none."""
     parts = _QUANTITY.fullmatch(quantity)
-    if parts is None:
+    if not quantity or parts is None:
         return None
-    number, unit = parts.groups()
+    sign, digits, unit = parts.groups()
+    has_digits = digits not in ("", ".")
+    if not has_digits and unit in _NEEDS_DIGITS:
+        return None
+    number = f"{sign}{digits if has_digits else 0}"
     if unit in _UNITS:
-        return fractions.Fraction(number) * _UNITS[unit]
+        exact = fractions.Fraction(number) * _UNITS[unit]
+        return min(exact, _MOST) if unit.endswith("i") else exact
     return fractions.Fraction(number + unit) if unit[-1:].isdecimal() else None
 
 
@@ -36,17 +47,25 @@ def find_problems(place: problems.Place, resources: pods.Resources) -> Iterator[
     requests, limits = resources.requests or {}, resources.limits
     for kind, quantities in (("requests", requests), ("limits", limits)):
         for name, quantity in quantities.items():
-            if quantity is not None and parse(str(quantity)) is None:
+            number = _number(quantity)
+            if number is None or number < 0:
                 yield problems.Problem(
                     (*place, kind, name),
                     f"received {quantity!r}; write a quantity, such as 4Gi, 2 or 500m",
                 )
     for name in requests.keys() & limits.keys():
         request, limit = requests[name], limits[name]
-        asked, most = parse(str(request)), parse(str(limit))
-        if asked is not None and most is not None and asked > most:
+        asked, most = _number(request), _number(limit)
+        if asked is None or most is None:
+            continue
+        if math.ceil(1000 * asked) > math.ceil(1000 * most):  # what the API server compares
             yield problems.Problem(
                 (*place, "requests", name),
                 f"received {request!r}, which is above the limit {limit!r}; lower the request, or"
                 " raise the limit",
             )
+
+
+def _number(value: Any) -> fractions.Fraction | None:
+    """Return the number of a value of YAML, of which null is 0."""
+    return parse("0" if value is None else str(value).strip())

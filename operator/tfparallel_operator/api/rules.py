@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # its package imports a terminal interface, a third of what t
 VALIDATIONS = "x-kubernetes-validations"
 PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
-_TOLD = "messageExpression"
+_MESSAGE_EXPRESSION = "messageExpression"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Rule:
 
     expression: str
     message: str
-    told: str = ""
+    message_expression: str = ""
     """A CEL expression for a message that names what was received, by `format`, whose cost the API
     server can bound, unlike that of +. `message` stands where it cannot be evaluated."""
 
@@ -62,7 +62,11 @@ class Rules:
         if self._rules:
             extended[VALIDATIONS] = [
                 {"rule": rule.expression, "message": rule.message}
-                | ({_TOLD: rule.told} if rule.told else {})
+                | (
+                    {_MESSAGE_EXPRESSION: rule.message_expression}
+                    if rule.message_expression
+                    else {}
+                )
                 for rule in self._rules
             ]
         if self._preserve_unknown_fields:
@@ -88,7 +92,7 @@ def violations(
     Rules that compare two versions of an object are left to the API server, which has both.
     """
     for entry in schema.get(VALIDATIONS, ()):
-        rule = Rule(entry["rule"], entry["message"], entry.get(_TOLD, ""))
+        rule = Rule(entry["rule"], entry["message"], entry.get(_MESSAGE_EXPRESSION, ""))
         if (
             not rule.compares_versions
             and _program(rule.expression).execute({"self": value}) is not True
@@ -105,14 +109,14 @@ def violations(
 
 
 def _message(rule: Rule, value: Any) -> str:
-    if not rule.told:
+    if not rule.message_expression:
         return rule.message
     import cel
 
     context = cel.Context({"self": value})
     # Kubernetes has it, this evaluator does not; %d and %s mean the same in Python.
     context.add_function("format", lambda text, values: text % tuple(values))
-    return str(_program(rule.told).execute(context))
+    return str(_program(rule.message_expression).execute(context))
 
 
 @functools.cache

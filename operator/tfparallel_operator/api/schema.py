@@ -91,8 +91,8 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
         target = definitions[node.pop("$ref").rpartition("/")[2]]
         return _structural({**target, **node}, definitions)
     if "anyOf" in node:
-        [given] = [option for option in node.pop("anyOf") if option.get("type") != "null"]
-        return _structural({**given, **node}, definitions)
+        [not_null] = [option for option in node.pop("anyOf") if option.get("type") != "null"]
+        return _structural({**not_null, **node}, definitions)
     default = node.get("default")
     for keyword in _DROPPED:
         node.pop(keyword, None)

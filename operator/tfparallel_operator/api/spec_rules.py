@@ -66,8 +66,8 @@ def _equal(path: str) -> str:
     """Say that an optional field below optional fields is as it was before."""
     steps = path.split(".")
     before = [".".join(["{0}", *steps[: place + 1]]) for place in range(len(steps))]
-    given = " && ".join(f"has({step})" for step in before)
-    value = f"({given} ? [{before[-1]}] : [])"
+    exists = " && ".join(f"has({step})" for step in before)
+    value = f"({exists} ? [{before[-1]}] : [])"
     return f"{value.format('self')} == {value.format('oldSelf')}"
 
 
@@ -146,9 +146,8 @@ SPEC_RULES = rules.Rules(
         f"!{_ELASTIC} || 'PS' in self.tfReplicaSpecs || !has(self.strategy)"
         " || self.strategy == 'MultiWorkerMirrored'"
         f" || (has(self.mesh) && {mesh_rules.HAS_REST})",
-        "workers can come and go with MultiWorkerMirrored, with ParameterServer, and with"
-        " ModelSplit when one axis of the mesh is -1: remove minReplicas and maxReplicas, or change"
-        " strategy or mesh",
+        "workers can come and go with MultiWorkerMirrored, ParameterServer, and ModelSplit if one"
+        " axis is -1: remove minReplicas and maxReplicas, or change strategy or mesh",
     ),
     rules.Rule(
         f"{_manager('self')} == {_manager('oldSelf')}",

@@ -30,7 +30,7 @@ def _texts(values: Sequence[str]) -> str:
     return f"[{', '.join(repr(value) for value in values)}]"
 
 
-def _given(fields: Sequence[str]) -> str:
+def _count(fields: Sequence[str]) -> str:
     """Count the fields that are there."""
     return " + ".join(f"(has(self.{field}) ? 1 : 0)" for field in fields)
 
@@ -71,7 +71,7 @@ VARIABLE = rules.Rules(
 
 VARIABLE_SOURCE = rules.Rules(
     rules.Rule(
-        f"{_given(('secretKeyRef', 'configMapKeyRef', 'fieldRef', 'resourceFieldRef'))} == 1",
+        f"{_count(('secretKeyRef', 'configMapKeyRef', 'fieldRef', 'resourceFieldRef'))} == 1",
         "a value has one source: give secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef",
     ),
 )
@@ -85,7 +85,7 @@ VARIABLES = rules.Rules(
 
 VOLUME = rules.Rules(
     rules.Rule(
-        f"{_given(('claim', 'configMap', 'secret'))} == 1",
+        f"{_count(('claim', 'configMap', 'secret'))} == 1",
         "a volume has one source: give claim, configMap or secret",
     ),
     rules.Rule(

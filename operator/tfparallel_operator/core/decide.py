@@ -40,9 +40,9 @@ _LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
 """How often a job that waits for ports looks whether some are free."""
 
 _TOO_LONG = (
-    "spec.tfReplicaSpecs: TF_CONFIG would be {} bytes longer than what a pod can be started with:"
-    " give fewer replicas or a shorter metadata.name, or train with spec.trainer, whose replicas"
-    " share a file"
+    "spec.tfReplicaSpecs: TF_CONFIG would be {} bytes longer than a pod can have. Give"
+    " fewer replicas or a shorter metadata.name, or train with spec.trainer, whose replicas share a"
+    " file"
 )
 
 

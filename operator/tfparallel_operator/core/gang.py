@@ -84,7 +84,7 @@ def problem(job: types.TFParallelJob, installed: Installation | None) -> str | N
     if (policy.min_available or 0) > count and not replicas.elastic(job):
         return (
             f"runPolicy.schedulingPolicy.minAvailable is {policy.min_available}, and the job has"
-            f" {count} replicas: it would wait for ever; set it to {count} or less"
+            f" {count} replicas: it would wait forever; set it to {count} or less"
         )
     return None
 

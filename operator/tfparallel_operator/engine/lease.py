@@ -122,7 +122,9 @@ class Lease:
     def check(self) -> None:
         """Raise `Lost` unless the lease is held at this moment."""
         if self._clock() >= self._good_until:
-            raise Lost(f"Lease {self._terms.name} is not held any more: nothing is written")
+            raise Lost(
+                f"Lease {self._terms.name} has another holder or has expired: nothing is written"
+            )
 
     async def attempt(self) -> bool:
         """Take the lease if it is free, renew it if it is held; return whether it is held now.

@@ -160,7 +160,7 @@ class Reconciler:
         if port is None and job.status.host_ports is not None:
             raise load.SpecError(
                 f"spec.tfReplicaSpecs.Worker.maxReplicas: the job needs {needed} ports in a row,"
-                f" and only the {job.status.host_ports.count} that it has are free: give a smaller"
+                f" and only the {job.status.host_ports.count} that it has are free. Give a smaller"
                 " number, or delete the job and apply it again"
             )
         return port

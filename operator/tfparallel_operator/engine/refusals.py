@@ -48,7 +48,7 @@ def foreign_claim(manifest: decision.Manifest) -> observation.Refusal:
     """Say that the claim of a template exists, and is not the job's."""
     name, job = manifest["metadata"]["name"], manifest["metadata"]["labels"][names.LABEL_JOB]
     message = (
-        f"PersistentVolumeClaim {name} exists, and no job of this name has made it: name it in"
+        f"PersistentVolumeClaim {name} exists, and no job of this name has made it. Name it in"
         " trainer.checkpoint.claim or trainer.volumes instead of a template, or let the job use it"
         f" by kubectl label pvc {name} {names.LABEL_JOB}={job}"
     )

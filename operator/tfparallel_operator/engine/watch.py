@@ -42,7 +42,7 @@ class Sweeper:
             except errors.NotFound as error:
                 raise NotInstalled(
                     f"the API server does not know {names.PLURAL}.{names.GROUP}: install the "
-                    "custom resource definition (it is part of the chart and of manifests/) "
+                    "custom resource definition, a part of the chart and of manifests/, "
                     "and start the operator again"
                 ) from error
             self._jobs.swept(listing, scope)

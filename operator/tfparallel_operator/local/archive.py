@@ -26,7 +26,7 @@ def _chunk(name: str, config_maps: key_maps.KeyMaps) -> bytes:
     if chunk is None:
         raise load.SpecError(
             f"{_FIELD}.configMaps: received {name!r}; no ConfigMap of the job's file has this name"
-            f" and the key {source_code.CHUNK_KEY}: add it there after a line with ---, or remove"
+            f" and the key {source_code.CHUNK_KEY}. Add it there after a line with ---, or remove"
             " source to take the code from the folder of the job's file"
         )
     return chunk.encode() if isinstance(chunk, str) else chunk

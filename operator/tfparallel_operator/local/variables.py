@@ -106,7 +106,7 @@ def _all_keys(entry: Mapping[str, Any], sources: Sources) -> dict[str, str]:
         if found is None and not reference.get("optional"):
             raise load.SpecError(
                 f"envFrom: {kind} {name!r} is not in the job's file; add it there after a line with"
-                " ---, or set optional to true and pass its variables by --env or --env-file"
+                " ---, or set optional to true and use --env-file"
             )
         prefix = entry.get("prefix") or ""
         keys = {f"{prefix}{key}": value for key, value in (found or {}).items()}

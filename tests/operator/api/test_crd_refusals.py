@@ -113,7 +113,7 @@ BAD: dict[str, tuple[spec_changes.Change, str]] = {
     "a mesh of other devices": (
         spec_changes.split(data=2, stage=-1, tensor=3),
         "mesh is data 2 x stage -1 x spatial 1 x tensor 3, which does not fit the 4 devices of all"
-        " replicas: change an axis, replicas or devices",
+        " replicas. Change an axis, replicas or devices",
     ),
     "a mesh with two rests": (
         spec_changes.split(data=-1, stage=-1),

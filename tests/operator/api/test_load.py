@@ -274,7 +274,7 @@ BAD_MESHES: list[tuple[str, dict[str, Any], str]] = [
         "product",
         with_mesh({"data": 3}),
         "spec: mesh is data 3 x stage 1 x spatial 1 x tensor 1, which does not fit the 4 devices"
-        " of all replicas: change an axis, replicas or devices",
+        " of all replicas. Change an axis, replicas or devices",
     ),
     ("rest", with_mesh({"data": -1, "tensor": 3}), "which does not fit the 4 devices"),
     (

@@ -184,7 +184,7 @@ def test_a_mesh_without_a_rest_fits_one_number_of_workers(mesh: dict[str, Any]) 
     document = builders.manifest(trainer=True, worker=2)
     document["spec"].update(strategy="ModelSplit", mesh=mesh)
     document["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
-    with pytest.raises(load.SpecError, match="ModelSplit when one axis of the mesh is -1"):
+    with pytest.raises(load.SpecError, match="ModelSplit if one axis is -1"):
         load.parse_job(document)
 
 

@@ -59,7 +59,7 @@ async def test_the_first_makes_the_lease_and_the_second_waits() -> None:
     assert await one.attempt()
     assert not await two.attempt()
     one.check()
-    with pytest.raises(lease.Lost, match="Lease operator is not held any more"):
+    with pytest.raises(lease.Lost, match="Lease operator has another holder"):
         two.check()
     assert world.spec["holderIdentity"] == "one"
     assert world.spec["leaseDurationSeconds"] == SECONDS
