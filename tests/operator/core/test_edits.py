@@ -99,7 +99,7 @@ def test_the_page_has_the_table() -> None:
     assert refused == {
         *("strategy", "mesh", "trainer", "network", "hostNetwork"),
         *("scheduling.gang", "runPolicy.schedulingPolicy"),
-        *("runPolicy.managedBy", "roles and replicas"),
+        *("managedBy", "roles and replicas"),
     }
     assert {what: when for what, when in listed.items() if when != "refused"} == {
         what: when for what, (when, _) in EDITS.items()
@@ -135,8 +135,14 @@ def test_a_template_may_be_changed_while_the_job_is_suspended() -> None:
         ("kueue.x-k8s.io/multikueue", False),
     ],
 )
-def test_the_job_of_another_manager_is_left_alone(manager: str | None, ours: bool) -> None:
-    world = builders.World(builders.a_job(worker=1, run_policy={"managedBy": manager}))
+@pytest.mark.parametrize("older", [False, True])
+def test_the_job_of_another_manager_is_left_alone(
+    manager: str | None, ours: bool, older: bool
+) -> None:
+    document = builders.manifest(worker=1)
+    field = {"managedBy": manager}
+    document["spec"] |= {"runPolicy": field} if older else field
+    world = builders.World(load.parse_job(document))
     world.settle()
     assert bool(world.pods) is ours
     assert (world.writes > 0) is ours
