@@ -59,7 +59,7 @@ class Reconciler:
         self._clock = clock
         self._events = recorder.Recorder(api, instance, clock)
         self._applier = apply.Applier(api, known, found, self._events, may_write, wrote)
-        self._flavors = kueue.Flavors(api)
+        self._flavors = kueue.Flavors(api, found)
         self._host_ports = host_ports.HostPorts(known)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}

@@ -100,8 +100,8 @@ def queued(name: str = "digits", priority: str | None = None) -> harness.Body:
 
 async def workload(place: harness.Place, name: str = "digits") -> dict[str, Any]:
     """Return a job's Workload."""
-    path = resources.WORKLOADS.path(place.namespace, f"tfparalleljob-{name}")
-    return await place.api.get(path)
+    served = await place.api.served(resources.WORKLOADS)
+    return await place.api.get(served.path(place.namespace, f"tfparalleljob-{name}"))
 
 
 async def conditions(place: harness.Place, name: str = "digits") -> dict[str, tuple[str, str]]:
@@ -238,6 +238,26 @@ async def test_a_workload_that_is_stopped_and_let_again_runs_in_a_new_attempt(
         place.kubectl("patch", name, "--type=merge", "-p", '{"spec": {"active": true}}')
         await place.until_state("Running")
         assert (await place.status())["attempt"] == 2
+
+
+async def test_a_completed_worker_of_servers_gives_its_quota_to_the_next_job(
+    place: harness.Place,
+) -> None:
+    job = queued("first")
+    roles = job["spec"]["tfReplicaSpecs"]
+    roles["PS"] = {"replicas": 1, "template": objects.template()}
+    async with place.operator():
+        await place.create_job(job)
+        await place.until_state("Running", "first")
+        second = queued("second")
+        second["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 1
+        await place.create_job(second)
+        await until_admission(place, "False", "insufficient unused quota", "second")
+        await place.end("first-worker-1", 0)
+        await place.until_state("Running", "second")
+        assert (await place.status("first"))["state"] == "Running"
+        status = (await workload(place, "first"))["status"]
+        assert status["reclaimablePods"] == [{"name": "worker", "count": 1}]
 
 
 async def test_scaled_beyond_its_quota_it_waits_with_its_new_size(place: harness.Place) -> None:
