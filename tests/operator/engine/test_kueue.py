@@ -24,7 +24,7 @@ SECONDS = 60
 """How long Kueue and the operator may take for one step: seconds, on a busy machine."""
 
 FLAVOR: dict[str, Any] = {
-    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
     "kind": "ResourceFlavor",
     "metadata": {"name": "fast"},
     "spec": {
@@ -33,7 +33,7 @@ FLAVOR: dict[str, Any] = {
     },
 }
 CLUSTER_QUEUE = {
-    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
     "kind": "ClusterQueue",
     "metadata": {"name": "gpus"},
     "spec": {
@@ -53,7 +53,7 @@ CLUSTER_QUEUE = {
     },
 }
 URGENT = {
-    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
     "kind": "WorkloadPriorityClass",
     "metadata": {"name": "urgent"},
     "value": 1000,
@@ -75,7 +75,7 @@ async def place(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own with a queue, empty of pods before and after."""
     async with places.on(cluster) as place:
         queue = {
-            "apiVersion": "kueue.x-k8s.io/v1beta1",
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "LocalQueue",
             "metadata": {"name": QUEUE, "namespace": place.namespace},
             "spec": {"clusterQueue": "gpus"},
@@ -289,4 +289,4 @@ async def test_the_priority_class_of_the_pods_counts_and_one_that_is_not_there_i
         await place.until_state("Running", "low")
         spec = (await workload(place, "low"))["spec"]
         assert spec["priority"] == 2_000_000_000
-        assert spec["priorityClassSource"] == "scheduling.k8s.io/priorityclass"
+        assert spec["priorityClassRef"]["group"] == "scheduling.k8s.io"
