@@ -67,7 +67,7 @@ def install_resources(cluster: handle.Cluster) -> None:
 def _configuration(webhook: int, health: int, certificates: str) -> dict[str, object]:
     host = controlplane.LOOPBACK
     return {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta1",
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
         "health": {"healthProbeBindAddress": f"{host}:{health}"},
         "webhook": {"host": host, "port": webhook, "certDir": certificates},

@@ -250,6 +250,9 @@ class World:
         if "admission" in status:
             assert status.pop("admission") is None
             changes |= {"admission": {}, "cluster_queue": ""}
+        if "reclaimablePods" in status:
+            pods = status.pop("reclaimablePods") or ()
+            changes["reclaimable"] = {one["name"]: one["count"] for one in pods}
         assert not status
         version = str(int(workload.version) + 1)
         self.workload = dataclasses.replace(workload, version=version, **changes)

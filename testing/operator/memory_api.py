@@ -44,6 +44,8 @@ class MemoryApi(client.Client):
         self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
         self.page_size = client.PAGE
+        self.versions: dict[resources.Resource, str] = {}
+        """The versions that are served of resources whose newest is not."""
         self.forgotten = 0
         """Watches from this version or an older one are told that it is too old."""
         self.log: list[str] = []
@@ -56,7 +58,17 @@ class MemoryApi(client.Client):
         return self._history[-1][0] if self._history else 0
 
     async def get(self, path: str) -> client.Object:
+        if path.count("/") == 3:
+            return self._discovery(path.removeprefix("/apis/"))
         return _copied(self._find(path))
+
+    def _discovery(self, version: str) -> client.Object:
+        """Return what a version of a group serves."""
+        served = ((self.versions.get(known, known.api_version), known) for known in RESOURCES)
+        kinds = [{"name": known.plural} for name, known in served if name == version]
+        if not kinds:
+            raise errors.NotFound(f"{version} is not served", status=404)
+        return {"kind": "APIResourceList", "resources": kinds}
 
     async def page(
         self,

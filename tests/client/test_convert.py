@@ -217,10 +217,7 @@ def test_a_scheduling_policy_is_kept_with_what_it_says() -> None:
 
 def test_another_manager_is_kept() -> None:
     document = jobs.plain(lambda d: jobs.policy(d).update(managedBy="kueue.x-k8s.io/multikueue"))
-    assert (
-        jobs.convert(document).document["spec"]["runPolicy"]["managedBy"]
-        == "kueue.x-k8s.io/multikueue"
-    )
+    assert jobs.convert(document).document["spec"]["managedBy"] == "kueue.x-k8s.io/multikueue"
 
 
 def test_the_defaults_of_tfjob_are_written() -> None:
@@ -253,7 +250,6 @@ def test_fields_that_a_job_has_are_kept_as_they_are() -> None:
         jobs.policy(document).update(
             cleanPodPolicy="All", ttlSecondsAfterFinished=0, backoffLimit=0, suspend=True
         )
-        jobs.policy(document)["managedBy"] = "kueue.x-k8s.io/multikueue"
         document["spec"].update(successPolicy="AllWorkers", enableDynamicWorker=True)
         jobs.worker(document).update(restartPolicy="ExitCode")
         jobs.pod(document)["containers"][0]["ports"] = [

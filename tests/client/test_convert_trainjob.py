@@ -258,12 +258,11 @@ def test_an_exported_list_is_converted() -> None:
 
 
 def test_suspension_deadline_and_another_manager_are_kept() -> None:
-    fields = {
-        "suspend": True,
-        "activeDeadlineSeconds": 60,
-        "managedBy": "kueue.x-k8s.io/multikueue",
-    }
-    assert jobs.policy(convert(lambda d: d["spec"].update(fields)).document) == fields
+    fields = {"suspend": True, "activeDeadlineSeconds": 60}
+    manager = {"managedBy": "kueue.x-k8s.io/multikueue"}
+    document = convert(lambda d: d["spec"].update(fields | manager)).document
+    assert jobs.policy(document) == fields
+    assert document["spec"]["managedBy"] == manager["managedBy"]
 
 
 def test_labels_of_the_job_win_over_those_of_the_spec() -> None:

@@ -105,7 +105,7 @@ def test_a_new_job_has_ten_seconds() -> None:
 
 def test_a_job_of_another_manager_waits_for_that() -> None:
     facts = symptoms.unseen([])
-    manifest = {"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}}
+    manifest = {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}
     job = dataclasses.replace(facts.job, manifest=manifest)
     diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
     assert "left to kueue.x-k8s.io/multikueue" in diagnosis.sentence

@@ -105,6 +105,8 @@ class _Conversion:
         spec["tfReplicaSpecs"] = roles = self._roles(spec.get("tfReplicaSpecs"))
         policy = {**misplaced, **conversion.fields(spec.get("runPolicy"), "spec.runPolicy")}
         policy = self._run_policy(policy, roles)
+        if "managedBy" in policy:
+            spec = {"managedBy": policy.pop("managedBy"), **spec}
         if "runPolicy" not in spec:
             spec = {"runPolicy": {}, **spec}
         spec["runPolicy"] = policy

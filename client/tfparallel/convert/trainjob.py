@@ -89,6 +89,10 @@ def _spec(
     }
     _note_pods(role["template"], job_name, recorder)
     converted: conversion.Fields = {}
+    if spec.get("managedBy") == _CONTROLLER:
+        recorder.note("spec.managedBy", TrainJobDifference.MANAGED_BY)
+    elif "managedBy" in spec:
+        converted["managedBy"] = spec["managedBy"]
     if policy := _run_policy(spec, recorder):
         converted["runPolicy"] = policy
     if role["replicas"] != 1:
@@ -103,11 +107,8 @@ def _spec(
 
 def _run_policy(spec: conversion.Fields, recorder: conversion.Recorder) -> conversion.Fields:
     policy: conversion.Fields = {
-        key: spec[key] for key in ("activeDeadlineSeconds", "suspend", "managedBy") if key in spec
+        key: spec[key] for key in ("activeDeadlineSeconds", "suspend") if key in spec
     }
-    if policy.get("managedBy") == _CONTROLLER:
-        del policy["managedBy"]
-        recorder.note("spec.managedBy", TrainJobDifference.MANAGED_BY)
     recorder.note("spec.runtimeRef", TrainJobDifference.RESTARTS)
     return policy
 

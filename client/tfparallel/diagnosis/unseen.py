@@ -15,9 +15,10 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     job = facts.job
     if job.status.state is not None:
         return None
-    manager = job.manifest.get("spec", {}).get("runPolicy", {}).get("managedBy")
+    spec = job.manifest.get("spec", {})
+    manager = spec.get("managedBy") or spec.get("runPolicy", {}).get("managedBy")
     if manager not in (None, names.CONTROLLER):
-        sentence = f"{job.name} is left to {manager}, by runPolicy.managedBy"
+        sentence = f"{job.name} is left to {manager}, by spec.managedBy"
         remedy = f"See why {manager} does not run it, or create it again without managedBy."
         return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy)
     age = facts.age(job.created)

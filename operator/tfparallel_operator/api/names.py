@@ -71,11 +71,11 @@ ANNOTATION_WORKLOAD = "kueue.x-k8s.io/workload"
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
 """Our annotation of a Workload: a hash of the resources that its pods ask for."""
 
-OF_WORKLOADS = "kueue.x-k8s.io/workloadpriorityclass"
-"""Kueue's word for where a Workload's priority comes from: a WorkloadPriorityClass."""
+OF_WORKLOADS = "kueue.x-k8s.io"
+"""The group of the class of a Workload's priority: a WorkloadPriorityClass."""
 
-OF_PODS = "scheduling.k8s.io/priorityclass"
-"""Kueue's word for where a Workload's priority comes from: the PriorityClass of its pods."""
+OF_PODS = "scheduling.k8s.io"
+"""The group of the class of a Workload's priority: the PriorityClass of its pods."""
 
 TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 """Kueue's scheduling gate: taken off once Kueue has written the pod's place into it."""
@@ -84,7 +84,7 @@ ANNOTATION_CONTENT = f"{GROUP}/content"
 """Fingerprint of what a job's ConfigMap was made from: one that differs is written again."""
 
 CONTROLLER = f"{GROUP}/operator"
-"""This operator, as runPolicy.managedBy and Events name it."""
+"""This operator, as spec.managedBy and Events name it."""
 
 FIELD_MANAGER = "tfparallel-operator"
 PROGRESS_FIELD_MANAGER = "tfparallel-progress"

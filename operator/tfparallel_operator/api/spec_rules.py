@@ -55,7 +55,8 @@ _ELASTIC = (
 
 def _manager(spec: str) -> str:
     policy = f"{spec}.runPolicy"
-    return f"(has({policy}) && has({policy}.managedBy) ? {policy}.managedBy : '')"
+    older = f"has({policy}) && has({policy}.managedBy) ? {policy}.managedBy : ''"
+    return f"(has({spec}.managedBy) ? {spec}.managedBy : {older})"
 
 
 def _suspended(spec: str) -> str:
@@ -150,8 +151,13 @@ SPEC_RULES = rules.Rules(
         " axis is -1: remove minReplicas and maxReplicas, or change strategy or mesh",
     ),
     rules.Rule(
+        "!has(self.managedBy) || !has(self.runPolicy) || !has(self.runPolicy.managedBy)"
+        " || self.managedBy == self.runPolicy.managedBy",
+        "managedBy and runPolicy.managedBy differ: remove runPolicy.managedBy",
+    ),
+    rules.Rule(
         f"{_manager('self')} == {_manager('oldSelf')}",
-        "runPolicy.managedBy cannot change once the job exists: delete the job and apply it again",
+        "managedBy cannot change once the job exists: delete the job and apply it again",
     ),
     rules.Rule(
         "!self.hostNetwork || self.network == 'Open'",

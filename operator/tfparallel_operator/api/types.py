@@ -65,7 +65,7 @@ class GangScheduler(enum.StrEnum):
     """The plugin of the scheduler-plugins."""
     VOLCANO = "Volcano"
     KUBERNETES = "Kubernetes"
-    """The scheduler's own: alpha in Kubernetes 1.36, behind feature gates."""
+    """The scheduler's own, behind feature gates: alpha in Kubernetes 1.36, beta from 1.37."""
 
 
 class SuccessPolicy(enum.StrEnum):
@@ -142,6 +142,9 @@ class SchedulingPolicy(base.Model):
     Coscheduling."""
 
 
+Manager = Annotated[str, pydantic.Field(max_length=253, pattern="^[-a-z0-9.]+/[-a-z0-9.]+$")]
+
+
 class RunPolicy(base.Model):
     """How long the job may run, how often it is retried, and what is left of it."""
 
@@ -191,11 +194,8 @@ class RunPolicy(base.Model):
     scale_cooldown_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 60
     """How long training runs at least before its workers are scaled."""
 
-    managed_by: (
-        Annotated[str, pydantic.Field(max_length=253, pattern="^[-a-z0-9.]+/[-a-z0-9.]+$")] | None
-    ) = None
-    """Who runs the job. Absent, or tfparallel.dev/operator: this operator, which leaves the jobs of
-    any other manager alone, such as kueue.x-k8s.io/multikueue. Cannot change."""
+    managed_by: Manager | None = None
+    """As spec.managedBy, for TFJob's place. With both, they must be equal. Cannot change."""
 
 
 TopologyKey = Annotated[str, pydantic.Field(min_length=1, max_length=317)]
@@ -205,7 +205,7 @@ class Scheduling(base.Model):
     """When and where the scheduler puts the replicas."""
 
     gang: GangScheduler | None = None
-    """Who starts all pods together or not at all: Coscheduling, Volcano or Kubernetes (alpha).
+    """Who starts all pods together or not at all: Coscheduling, Volcano or Kubernetes.
     Absent: pods start as places become free, unless runPolicy.schedulingPolicy is given; then
     the operator's --gang-scheduler."""
 
@@ -265,6 +265,10 @@ class Spec(base.Model):
     """True runs the pods on the network of their nodes, as some fast networks need it. Each replica
     then listens on a port of its own, which no other job uses; needs network Open. Cannot
     change."""
+
+    managed_by: Manager | None = None
+    """Who runs the job. Absent, or tfparallel.dev/operator: this operator, which leaves the jobs of
+    any other manager alone, such as kueue.x-k8s.io/multikueue. Cannot change."""
 
     run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
     """How long the job may run, how often it is retried, and what is left of it."""

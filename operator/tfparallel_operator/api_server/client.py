@@ -6,6 +6,7 @@ knows what has become of the question in the meantime.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import io
 import random
@@ -117,6 +118,22 @@ class Client:
     async def get(self, path: str) -> Object:
         """Read one object, or any other document."""
         return await self._request("get", path)
+
+    async def served(self, resource: resources.Resource) -> resources.Resource:
+        """Return a resource as the newest version that the API server serves addresses it.
+
+        Raises:
+            errors.NotFound: it serves none of them.
+            errors.ApiError: there was no answer.
+        """
+        if not resource.older:
+            return resource
+        for version in (resource.api_version, *resource.older):
+            with contextlib.suppress(errors.NotFound):
+                kinds = (await self.get(f"/apis/{version}")).get("resources") or ()
+                if any(kind["name"] == resource.plural for kind in kinds):
+                    return resource.at(version)
+        raise errors.NotFound(f"the API server serves no {resource.plural} of {resource.group}")
 
     async def list(
         self,

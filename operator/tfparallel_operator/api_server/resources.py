@@ -10,7 +10,19 @@ class Resource:
     """A kind of object, as the API server addresses it."""
 
     api_version: str
+    """The newest version that the operator speaks."""
     plural: str
+    older: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    """Versions that say the same, newest first, of API servers that do not serve the newest."""
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core's."""
+        return self.api_version.rpartition("/")[0]
+
+    def at(self, api_version: str) -> "Resource":
+        """Return the resource as one of its versions addresses it."""
+        return Resource(api_version, self.plural)
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
         """Return the path of one object, or of all of a namespace, or of all there are."""
@@ -49,15 +61,17 @@ TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 POD_GROUPS = (
     Resource("scheduling.x-k8s.io/v1alpha1", "podgroups"),
     Resource("scheduling.volcano.sh/v1beta1", "podgroups"),
-    Resource("scheduling.k8s.io/v1alpha2", "podgroups"),
+    Resource("scheduling.k8s.io/v1beta1", "podgroups", ("scheduling.k8s.io/v1alpha2",)),
 )
 """Groups of pods that start together, of each gang scheduler; none of them need be installed."""
 
-WORKLOADS = Resource("kueue.x-k8s.io/v1beta1", "workloads")
+_KUEUE = "kueue.x-k8s.io/v1beta2"
+WORKLOADS = Resource(_KUEUE, "workloads", ("kueue.x-k8s.io/v1beta1",))
 """Kueue's: what asks for quota; need not be installed."""
 
-RESOURCE_FLAVORS = Resource("kueue.x-k8s.io/v1beta1", "resourceflavors")
-WORKLOAD_PRIORITY_CLASSES = Resource("kueue.x-k8s.io/v1beta1", "workloadpriorityclasses")
+RESOURCE_FLAVORS = Resource(_KUEUE, "resourceflavors")
+WORKLOAD_PRIORITY_CLASSES = Resource(_KUEUE, "workloadpriorityclasses")
+"""Kueue serves all its kinds in the same versions."""
 PRIORITY_CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
 
 BY_TYPE = {

@@ -64,7 +64,8 @@ def decide(
         refusal: a create that the API server has refused since the last decision.
         problem: why the newest spec cannot be used; then the job has the last one that could.
     """
-    if job.spec.run_policy.managed_by not in (None, names.CONTROLLER):
+    manager = job.spec.managed_by or job.spec.run_policy.managed_by
+    if manager not in (None, names.CONTROLLER):
         return decision.Decision(job.status)
     if host_network.lacks_ports(job) and children.host_port is not None:
         job = host_network.with_ports(job, children.host_port)

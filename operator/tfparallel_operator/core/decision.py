@@ -34,7 +34,8 @@ ObjectType = tuple[str, str]
 POD: ObjectType = ("v1", "Pod")
 CONFIG_MAP: ObjectType = ("v1", "ConfigMap")
 CLAIM: ObjectType = ("v1", "PersistentVolumeClaim")
-WORKLOAD: ObjectType = ("kueue.x-k8s.io/v1beta1", "Workload")
+WORKLOAD: ObjectType = ("kueue.x-k8s.io/v1beta2", "Workload")
+"""The newest version; the engine writes the one that the API server serves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

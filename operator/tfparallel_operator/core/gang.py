@@ -17,7 +17,7 @@ from tfparallel_operator.core import decision, observation, replicas, view
 _TYPES: Mapping[types.GangScheduler, decision.ObjectType] = {
     types.GangScheduler.COSCHEDULING: ("scheduling.x-k8s.io/v1alpha1", "PodGroup"),
     types.GangScheduler.VOLCANO: ("scheduling.volcano.sh/v1beta1", "PodGroup"),
-    types.GangScheduler.KUBERNETES: ("scheduling.k8s.io/v1alpha2", "PodGroup"),
+    types.GangScheduler.KUBERNETES: ("scheduling.k8s.io/v1beta1", "PodGroup"),
 }
 
 _CHANGEABLE = (types.GangScheduler.COSCHEDULING, types.GangScheduler.VOLCANO)

@@ -110,7 +110,8 @@ class Workload:
     counts: Mapping[str, int]
     """Pods by pod set."""
     resources: str = ""
-    """Hash of the resources that its pods ask for; empty: an older release has not written it."""
+    """Hashes of the resources and of the place that its pods ask for, as the job wrote them; what
+    an older release did not write is missing."""
     active: bool = True
     """False: somebody has stopped it."""
     deleting: bool = False
@@ -120,6 +121,8 @@ class Workload:
     """Who has reserved quota for it."""
     admission: Mapping[str, PodSetAdmission] = dataclasses.field(default_factory=dict)
     """What was reserved, by pod set."""
+    reclaimable: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Pods whose quota the job has given back, by pod set."""
     pending_checks: tuple[str, ...] = ()
     """What the admission checks say that it waits for."""
 

@@ -5,6 +5,8 @@ given back when the last pod is gone, and the next admission begins a new attemp
 job's own keep the admission. An eviction counts as a disruption: the cluster took the pods.
 """
 
+import collections
+
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import (
     build,
@@ -12,6 +14,7 @@ from tfparallel_operator.core import (
     counts,
     decision,
     observation,
+    replicas,
     restarts,
     situation,
     view,
@@ -118,15 +121,29 @@ def end(case: situation.Case, status: job_status.JobStatus) -> tuple[decision.Ch
 
 
 def progress(case: situation.Case, sight: view.View) -> tuple[decision.Change, ...]:
-    """Tell Kueue whether all replicas of a job that runs are up."""
+    """Tell Kueue whether all replicas of a job that runs are up, and which use no quota."""
     found = workload.find(case.job, case.children.workloads)
     if found is None or not workload.holds(found, "Admitted"):
         return ()
     up = (observation.Phase.RUNNING, observation.Phase.SUCCEEDED)
     needed = (replica for replica in sight.wanted if replica not in sight.ignored)
     ready = all(sight.phase(replica) in up for replica in needed)
-    change = workload.pods_ready(found, ready, case.now)
+    ended = _ended(sight) if not replicas.is_gang(case.job) else {}
+    change = workload.progress(found, ready, ended, case.now)
     return () if change is None else (change,)
+
+
+def _ended(sight: view.View) -> dict[str, int]:
+    """Count the replicas that run no more in this attempt and use nothing, by role.
+
+    A gang runs all its replicas again after a loss, so none of them gives quota back.
+    """
+    pods = {replica: sight.current.get(replica) for replica in sight.completed | sight.ignored}
+    return collections.Counter(
+        replica.role.label
+        for replica, pod in pods.items()
+        if pod is None or (pod.phase.ended and not pod.lingers)
+    )
 
 
 def place(case: situation.Case, pods: list[decision.Manifest]) -> None:

@@ -13,8 +13,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tfparallel_operator.api import names, types
-from tfparallel_operator.core import build, decision, memory, observation, ownership, replicas
+from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.core import (
+    build,
+    decision,
+    indices,
+    memory,
+    observation,
+    ownership,
+    replicas,
+)
 
 Condition = Mapping[str, Any]
 """One condition of a Workload as JSON."""
@@ -23,6 +31,9 @@ _PREEMPTED = "Preempted"
 """The one eviction that puts a Workload in its queue again at once; else Kueue says when."""
 
 _POD_FIELDS = ("hostname", "subdomain", "schedulingGroup")
+_POD_RESOURCES = ("resources", "overhead", "runtimeClassName", "resourceClaims")
+"""What a pod asks for beside its containers."""
+_PLACE = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
@@ -47,15 +58,17 @@ def holds(found: observation.Workload, kind: str) -> bool:
 def fits(job: types.TFParallelJob, found: observation.Workload) -> bool:
     """Whether a Workload asks for what the job asks for.
 
-    While it holds quota its queue and its priority stay what they were.
+    While it holds quota its queue, its priority and its place stay what they were.
     """
     if found.deleting or holds(found, "Finished") or found.counts != _counts(job):
         return False
-    if found.resources not in ("", _resources(job)):
+    resources, _, place = found.resources.partition("-")
+    if resources not in ("", _resources(job)) or _runs_again(job, found):
         return False
     labels = job.metadata.labels
     return holds(found, "QuotaReserved") or (
-        found.queue == labels.get(names.LABEL_QUEUE)
+        place in ("", _place(job))
+        and found.queue == labels.get(names.LABEL_QUEUE)
         and found.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
     )
 
@@ -89,16 +102,18 @@ def manifest(job: types.TFParallelJob, settings: build.Settings) -> decision.Man
     """Build the Workload of a job; the number of its priority is filled in when it is created."""
     metadata = ownership.metadata(job, name(job))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
-    metadata["annotations"] = {names.ANNOTATION_RESOURCES: _resources(job)}
+    metadata["annotations"] = {names.ANNOTATION_RESOURCES: f"{_resources(job)}-{_place(job)}"}
     pod_sets = [_pod_set(job, role, settings) for role in replicas.by_role(job)]
-    spec = {"queueName": job.metadata.labels[names.LABEL_QUEUE], "podSets": pod_sets}
-    given = job.metadata.labels.get(names.LABEL_WORKLOAD_PRIORITY)
-    of_pods = (one["template"]["spec"].get("priorityClassName") for one in pod_sets)
-    if given:
-        spec |= {"priorityClassName": given, "priorityClassSource": names.OF_WORKLOADS}
-    else:
-        first = next((found for found in of_pods if found), "")
-        spec |= {"priorityClassName": first, "priorityClassSource": names.OF_PODS}
+    queue = job.metadata.labels[names.LABEL_QUEUE]
+    spec: dict[str, Any] = {"queueName": queue, "podSets": pod_sets}
+    group, kind = names.OF_WORKLOADS, "WorkloadPriorityClass"
+    priority_class = job.metadata.labels.get(names.LABEL_WORKLOAD_PRIORITY)
+    if not priority_class:
+        group, kind = names.OF_PODS, "PriorityClass"
+        of_pods = (pod_set["template"]["spec"].get("priorityClassName") for pod_set in pod_sets)
+        priority_class = next(filter(None, of_pods), None)
+    if priority_class:
+        spec["priorityClassRef"] = {"group": group, "kind": kind, "name": priority_class}
     api_version, kind = decision.WORKLOAD
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
@@ -146,7 +161,9 @@ def given_back(found: observation.Workload, now: datetime.datetime) -> decision.
     ]
     if evicted:
         told.append(("Requeued", reason == _PREEMPTED, reason, message))
-    return _change(found, told, now, admission=None)
+    # The next attempt runs every replica again.
+    again = {"reclaimablePods": None} if found.reclaimable else {}
+    return _change(found, told, now, admission=None, **again)
 
 
 def finished(
@@ -157,22 +174,47 @@ def finished(
     return _change(found, [("Finished", True, reason, message)], now)
 
 
-def pods_ready(
-    found: observation.Workload, ready: bool, now: datetime.datetime
+def progress(
+    found: observation.Workload, ready: bool, ended: Mapping[str, int], now: datetime.datetime
 ) -> decision.Change | None:
-    """Say whether all pods run or have ended well; None when that is said already.
+    """Say whether all pods run or have ended well, and which need their quota no longer.
+
+    None when that is said already. Quota that was given back cannot be taken again. Kueue's
+    field manager writes other fields of the status, so it leaves this one alone.
+
+    Args:
+        found: the Workload.
+        ready: whether all pods run or have ended well.
+        ended: the pods that use nothing, by pod set.
+        now: the time.
+    """
+    counts = {
+        name: max(count, found.reclaimable.get(name, 0))
+        for name, count in ended.items()
+        if count or name in found.reclaimable
+    }
+    status: dict[str, Any] = {}
+    if counts != found.reclaimable:
+        pods = [{"name": name, "count": count} for name, count in counts.items()]
+        status["reclaimablePods"] = pods
+    told = _pods_ready(found, ready)
+    return _change(found, told, now, **status) if told or status else None
+
+
+def _pods_ready(found: observation.Workload, ready: bool) -> list[tuple[str, bool, str, str]]:
+    """Return the condition that changes.
 
     Kueue tells a start from a recovery, and waits for each as long as its configuration says.
     """
     before = _condition(found, "PodsReady") or {}
     recovers = before.get("reason") in ("Started", "Recovered", "WaitForRecovery")
     if ready == (before.get("status") == "True") and before:
-        return None
+        return []
     reason = ("Recovered" if recovers else "Started") if ready else "WaitForStart"
     message = "All pods run or have succeeded" if ready else "Not all pods are ready or succeeded"
     if recovers and not ready:
         reason, message = "WaitForRecovery", "At least one pod was lost, waiting for recovery"
-    return _change(found, [("PodsReady", ready, reason, message)], now)
+    return [("PodsReady", ready, reason, message)]
 
 
 def deletion(found: observation.Workload) -> decision.Deletion:
@@ -184,6 +226,16 @@ def _counts(job: types.TFParallelJob) -> dict[str, int]:
     return {role.label: spec.replicas for role, spec in replicas.by_role(job).items()}
 
 
+def _runs_again(job: types.TFParallelJob, found: observation.Workload) -> bool:
+    """Whether a replica whose quota was given back has to run again."""
+    for role in replicas.by_role(job):
+        counts = job.status.replicas.get(role.value) or job_status.ReplicaStatus()
+        ended = {*indices.parse(counts.completed), *indices.parse(counts.ignored)}
+        if len(ended) < found.reclaimable.get(role.label, 0):
+            return True
+    return False
+
+
 def _resources(job: types.TFParallelJob) -> str:
     """Return a hash of the resources that each pod of each role asks for.
 
@@ -193,11 +245,28 @@ def _resources(job: types.TFParallelJob) -> str:
     for role, spec in replicas.by_role(job).items():
         pod_spec = (spec.template or {}).get("spec") or {}
         asked[role.label] = [
-            [one.get("name"), _asked(job, role, one)]
+            [one.get("name"), _asked(job, role, one), *_fields(one, "restartPolicy")]
             for kind in ("initContainers", "containers")
             for one in (*(pod_spec.get(kind) or ()), *_unwritten(kind, pod_spec))
-        ]
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        ] + _fields(pod_spec, *_POD_RESOURCES)
+    return _hash(asked)
+
+
+def _place(job: types.TFParallelJob) -> str:
+    """Return a hash of what decides which flavor the pods of each role get, and how soon."""
+    specs = {
+        role.label: (spec.template or {}).get("spec") or {}
+        for role, spec in replicas.by_role(job).items()
+    }
+    return _hash({label: _fields(spec, *_PLACE) for label, spec in specs.items()})
+
+
+def _fields(document: Mapping[str, Any], *keys: str) -> list[Any]:
+    return [[key, document[key]] for key in keys if document.get(key)]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _unwritten(kind: str, pod_spec: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -105,7 +105,7 @@ class Applier:
                 )
                 return DONE
             name, uid = deletion.name, deletion.uid
-            resource = resources.BY_TYPE[deletion.type]
+            resource = self._children.served(resources.BY_TYPE[deletion.type])
             self._may_write()
             try:
                 await self._api.delete(resource, namespace, name, uid, force=force)
@@ -123,7 +123,9 @@ class Applier:
     async def _change(self, body: jobs.Body, changes: Sequence[decision.Change]) -> None:
         for change in changes:
             resource = resources.BY_TYPE[change.type]
-            path = resource.path(body["metadata"]["namespace"], change.name, change.subresource)
+            namespace = body["metadata"]["namespace"]
+            served = self._children.served(resource)
+            path = served.path(namespace, change.name, change.subresource)
             condition = {"uid": change.uid, "resourceVersion": change.version}
             known = {key: value for key, value in condition.items() if value is not None}
             fields = {**change.fields, "metadata": {**change.fields.get("metadata", {}), **known}}
@@ -148,13 +150,15 @@ class Applier:
     async def _create_one(self, manifest: decision.Manifest) -> Outcome:
         resource = resources.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
         namespace = manifest["metadata"]["namespace"]
+        served = self._children.served(resource)
+        manifest = {**manifest, "apiVersion": served.api_version}
         self._may_write()
         try:
             if resource == resources.WORKLOADS:
                 manifest = await kueue.prioritised(self._api, manifest)
-            created = await self._api.create(resource, namespace, manifest)
+            created = await self._api.create(served, namespace, manifest)
         except errors.AlreadyExists:
-            return await self._adopt(resource, manifest)
+            return await self._adopt(served, manifest)
         except errors.Invalid as error:
             if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
                 return Outcome(refusals.refused(str(error)), error.retry_after)

@@ -57,6 +57,11 @@ class Children:
             workloads=self._workloads.of(uid),
         )
 
+    def served(self, resource: resources.Resource) -> resources.Resource:
+        """Return a resource in the version that the API server serves."""
+        followed = self._by_resource.get(resource)
+        return resource if followed is None else followed.served
+
     def learn(self, resource: resources.Resource, item: Mapping[str, Any]) -> None:
         """Take in the answer to a write."""
         self._by_resource[resource].learn(item)

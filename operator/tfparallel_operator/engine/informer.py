@@ -68,6 +68,8 @@ class Informer(Generic[T]):
         optional: bool = False,
     ) -> None:
         self.resource = resource
+        self.served = resource
+        """The resource in the version that the API server serves."""
         self.optional = optional
         self._slim = slim
         self._changed = changed
@@ -213,7 +215,8 @@ class Stream:
         found: list[Found[Any]] = []
         version = 0
         try:
-            async for page in self._api.pages(self._resource, self._scope, SELECTOR):
+            served = self._informer.served = await self._api.served(self._resource)
+            async for page in self._api.pages(served, self._scope, SELECTOR):
                 found += map(self._informer.read, page.items)
                 version = int(page.version)
         except (errors.NotFound, errors.Refused) as error:
@@ -243,7 +246,8 @@ class Stream:
     async def _follow(self) -> None:
         if not self.version:
             await self.list()
-        watch = self._api.watch(self._resource, self._scope, str(self.version), SELECTOR)
+        served = self._informer.served
+        watch = self._api.watch(served, self._scope, str(self.version), SELECTOR)
         async for event in watch:
             self.active_at = time.monotonic()
             self._failures = 0

@@ -1,20 +1,26 @@
 """What the operator looks up where Kueue is installed: priorities by name, and flavors."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, observation
+from tfparallel_operator.engine import children
 
 FLAVOR_SECONDS = 60.0
 """How long what is known of a flavor is good enough."""
 
-_SOURCES = {
+_CLASSES = {
     names.OF_WORKLOADS: resources.WORKLOAD_PRIORITY_CLASSES,
     names.OF_PODS: resources.PRIORITY_CLASSES,
 }
+_OLDER_SOURCES = {
+    names.OF_WORKLOADS: "kueue.x-k8s.io/workloadpriorityclass",
+    names.OF_PODS: "scheduling.k8s.io/priorityclass",
+}
+"""What v1beta1 calls the groups of the classes."""
 
 
 class ClassNotFound(errors.Refused):
@@ -22,29 +28,39 @@ class ClassNotFound(errors.Refused):
 
 
 async def prioritised(api: client.Client, manifest: decision.Manifest) -> decision.Manifest:
-    """Return a Workload's manifest with the number of its priority, which Kueue orders by.
+    """Return a Workload's manifest with the number of its priority, in its version of the API.
 
     Raises:
         ClassNotFound: its class does not exist.
         errors.ApiError: the class cannot be read.
     """
     spec = dict(manifest["spec"])
-    name, source = spec.pop("priorityClassName"), spec.pop("priorityClassSource")
-    found = await (_named_class(api, source, name) if name else _default_class(api))
-    if found is None:
-        spec["priority"] = 0
-    else:
-        spec["priorityClassName"] = found["metadata"]["name"]
-        spec["priorityClassSource"] = source
+    version, reference = manifest["apiVersion"], spec.pop("priorityClassRef", None)
+    found = await (_named_class(api, version, reference) if reference else _default_class(api))
+    spec["priority"] = 0
+    if found is not None:
+        reference = reference or {"group": names.OF_PODS, "kind": "PriorityClass"}
+        name = found["metadata"]["name"]
         spec["priority"] = found["value"]
+        if version == resources.WORKLOADS.api_version:
+            spec["priorityClassRef"] = {**reference, "name": name}
+        else:
+            spec["priorityClassName"] = name
+            spec["priorityClassSource"] = _OLDER_SOURCES[reference["group"]]
     return {**manifest, "spec": spec}
 
 
 class Flavors:
     """ResourceFlavors by name, read when they are asked for."""
 
-    def __init__(self, api: client.Client, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        api: client.Client,
+        followed: children.Children,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._api = api
+        self._children = followed
         self._clock = clock
         self._known: dict[str, tuple[float, observation.Flavor]] = {}
 
@@ -66,9 +82,9 @@ class Flavors:
         known = self._known.get(name)
         if known is not None and self._clock() - known[0] < FLAVOR_SECONDS:
             return known[1]
-        spec: dict[str, Any] = (
-            await self._api.get(resources.RESOURCE_FLAVORS.path(name=name))
-        ).get("spec") or {}
+        version = self._children.served(resources.WORKLOADS).api_version
+        path = resources.RESOURCE_FLAVORS.at(version).path(name=name)
+        spec: dict[str, Any] = (await self._api.get(path)).get("spec") or {}
         flavor = observation.Flavor(
             spec.get("nodeLabels") or {}, tuple(spec.get("tolerations") or ())
         )
@@ -76,22 +92,18 @@ class Flavors:
         return flavor
 
 
-async def _named_class(api: client.Client, source: str, name: str) -> client.Object | None:
+async def _named_class(
+    api: client.Client, version: str, reference: Mapping[str, str]
+) -> client.Object:
+    group, name = reference["group"], reference["name"]
+    resource = _CLASSES[group]
+    if group == names.OF_WORKLOADS:
+        resource = resource.at(version)
     try:
-        return await api.get(_SOURCES[source].path(name=name))
+        return await api.get(resource.path(name=name))
     except errors.NotFound as error:
-        if not await _serves_workloads(api):
-            raise
+        await api.served(resources.WORKLOADS)
         raise ClassNotFound(f"no PriorityClass with name {name} was found") from error
-
-
-async def _serves_workloads(api: client.Client) -> bool:
-    """Whether Kueue is installed at all."""
-    try:
-        await api.get(f"/apis/{resources.WORKLOADS.api_version}")
-    except errors.NotFound:
-        return False
-    return True
 
 
 async def _default_class(api: client.Client) -> client.Object | None:

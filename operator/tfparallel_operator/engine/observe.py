@@ -199,7 +199,6 @@ def _disrupted(status: Raw) -> bool:
 def workload(item: Raw) -> observation.Workload:
     """Return what decisions need of a Workload of Kueue."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    of_classes = spec.get("priorityClassSource") == names.OF_WORKLOADS
     admission = status.get("admission") or {}
     checks = status.get("admissionChecks") or ()
     return observation.Workload(
@@ -207,7 +206,7 @@ def workload(item: Raw) -> observation.Workload:
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
         queue=spec.get("queueName", ""),
-        priority_class=spec.get("priorityClassName", "") if of_classes else "",
+        priority_class=_workload_priority_class(spec),
         counts={one.get("name", ""): one.get("count", 1) for one in spec.get("podSets") or ()},
         resources=(metadata.get("annotations") or {}).get(names.ANNOTATION_RESOURCES, ""),
         active=spec.get("active", True),
@@ -227,12 +226,22 @@ def workload(item: Raw) -> observation.Workload:
             )
             for one in admission.get("podSetAssignments") or ()
         },
+        reclaimable={one["name"]: one["count"] for one in status.get("reclaimablePods") or ()},
         pending_checks=tuple(
             f"{check['name']}: {check.get('message') or 'pending'}"
             for check in checks
             if check.get("state") == "Pending"
         ),
     )
+
+
+def _workload_priority_class(spec: Raw) -> str:
+    """Return the name of a Workload's own class, which v1beta2 and v1beta1 write differently."""
+    reference: Raw = spec.get("priorityClassRef") or {
+        "group": spec.get("priorityClassSource", "").partition("/")[0],
+        "name": spec.get("priorityClassName", ""),
+    }
+    return str(reference["name"]) if reference["group"] == names.OF_WORKLOADS else ""
 
 
 def _waiting(status: Raw) -> str:

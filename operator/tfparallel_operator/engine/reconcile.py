@@ -47,7 +47,7 @@ class Reconciler:
         self._clock = engine.clock
         self._events = recorder.Recorder(engine)
         self._applier = apply.Applier(engine, self._events)
-        self._flavors = kueue.Flavors(engine.api)
+        self._flavors = kueue.Flavors(engine.api, engine.children)
         self._host_ports = host_ports.HostPorts(engine.jobs)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}

@@ -16,18 +16,19 @@ def invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
 
 def not_installed(manifest: decision.Manifest) -> observation.Refusal:
     """Say that the API server lacks a resource that the job needs."""
+    group = manifest["apiVersion"].partition("/")[0]
     if manifest["kind"] == "Workload":
         section = documentation.reference(documentation.Section.QUEUES)
         queue = manifest["spec"]["queueName"]
         message = (
-            f"the API server does not know Workloads of {manifest['apiVersion']}: install Kueue"
+            f"the API server does not know Workloads of {group}: install Kueue"
             f" (see {section}), or remove the label {names.LABEL_QUEUE}={queue}"
         )
         reason = names.Reason.KUEUE_NOT_INSTALLED
         return observation.Refusal(reason, message, final=False)
     section = documentation.reference(documentation.Section.GANG_SCHEDULER)
     message = (
-        f"the API server does not know PodGroups of {manifest['apiVersion']}: install their gang"
+        f"the API server does not know PodGroups of {group}: install their gang"
         f" scheduler (see {section}), or change scheduling.gang"
     )
     reason = names.Reason.GANG_SCHEDULER_NOT_INSTALLED

@@ -13,17 +13,22 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
-	configapi "sigs.k8s.io/kueue/apis/config/v1beta1"
+	configapi "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueuealpha "sigs.k8s.io/kueue/apis/kueue/v1alpha1"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta1"
+	older "sigs.k8s.io/kueue/apis/kueue/v1beta1"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	qcache "sigs.k8s.io/kueue/pkg/cache/queue"
 	schdcache "sigs.k8s.io/kueue/pkg/cache/scheduler"
 	"sigs.k8s.io/kueue/pkg/config"
 	"sigs.k8s.io/kueue/pkg/constants"
 	"sigs.k8s.io/kueue/pkg/controller/core"
 	"sigs.k8s.io/kueue/pkg/controller/core/indexer"
+	"sigs.k8s.io/kueue/pkg/metrics"
+	"sigs.k8s.io/kueue/pkg/resources"
 	"sigs.k8s.io/kueue/pkg/scheduler"
+	"sigs.k8s.io/kueue/pkg/scheduler/preemption/expectations"
 	"sigs.k8s.io/kueue/pkg/webhooks"
 )
 
@@ -40,7 +45,8 @@ func main() {
 func run(file string) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, kueue.AddToScheme, kueuealpha.AddToScheme, configapi.AddToScheme,
+		clientgoscheme.AddToScheme, kueue.AddToScheme, older.AddToScheme, kueuealpha.AddToScheme,
+		configapi.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return err
@@ -48,6 +54,9 @@ func run(file string) error {
 	}
 	options, settings, err := config.Load(scheme, file)
 	if err != nil {
+		return err
+	}
+	if err := config.AddWebhookSettingsTo(&options, &settings); err != nil {
 		return err
 	}
 	options.Metrics.BindAddress = "0"
@@ -59,17 +68,31 @@ func run(file string) error {
 	if err := indexer.Setup(ctx, manager.GetFieldIndexer()); err != nil {
 		return err
 	}
+	metrics.Register()
 	cache := schdcache.New(manager.GetClient())
-	queues := qcache.NewManager(manager.GetClient(), cache)
-	if failed, err := core.SetupControllers(manager, queues, cache, &settings); err != nil {
+	requeuer := qcache.NewRequeuer()
+	preemptions := expectations.New()
+	queues := qcache.NewManager(
+		manager.GetClient(), cache, requeuer, qcache.WithPreemptionExpectations(preemptions),
+	)
+	controllers := core.SetupControllersOpts{
+		PreemptionExpectations: preemptions, ResourceFormatter: resources.NewResourceFormatter(),
+	}
+	if failed, err := core.SetupControllers(manager, queues, cache, &settings, controllers); err != nil {
 		return fmt.Errorf("controller %s: %w", failed, err)
 	}
-	if failed, err := webhooks.Setup(manager, configapi.MultiKueueDispatcherModeAllAtOnce); err != nil {
+	if failed, err := webhooks.Setup(manager, nil); err != nil {
 		return fmt.Errorf("webhook %s: %w", failed, err)
 	}
-	recorder := manager.GetEventRecorderFor(constants.AdmissionName)
-	if err := manager.Add(scheduler.New(queues, cache, manager.GetClient(), recorder)); err != nil {
-		return err
+	recorder := manager.GetEventRecorder(constants.AdmissionName)
+	admission := scheduler.New(
+		queues, cache, manager.GetClient(), recorder,
+		scheduler.WithPreemptionExpectations(preemptions),
+	)
+	for _, part := range []ctrlmanager.Runnable{requeuer, admission} {
+		if err := manager.Add(part); err != nil {
+			return err
+		}
 	}
 	if err := manager.AddReadyzCheck("readyz", manager.GetWebhookServer().StartedChecker()); err != nil {
 		return err

@@ -106,6 +106,12 @@ BAD: dict[str, tuple[spec_changes.Change, str]] = {
         lambda job: job["spec"].update(strategy="ParameterServer"),
         "strategy ParameterServer needs servers: add PS, or remove strategy",
     ),
+    "two managers": (
+        lambda job: job["spec"].update(
+            managedBy="kueue.x-k8s.io/multikueue", runPolicy={"managedBy": "example.com/other"}
+        ),
+        "managedBy and runPolicy.managedBy differ: remove runPolicy.managedBy",
+    ),
     "several replicas for Mirrored": (
         lambda job: job["spec"].update(strategy="Mirrored"),
         "strategy Mirrored trains on the devices of one replica",

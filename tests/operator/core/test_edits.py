@@ -98,8 +98,14 @@ def test_a_template_may_be_changed_while_the_job_is_suspended() -> None:
         ("kueue.x-k8s.io/multikueue", False),
     ],
 )
-def test_the_job_of_another_manager_is_left_alone(manager: str | None, ours: bool) -> None:
-    world = builders.World(builders.a_job(worker=1, run_policy={"managedBy": manager}))
+@pytest.mark.parametrize("older", [False, True])
+def test_the_job_of_another_manager_is_left_alone(
+    manager: str | None, ours: bool, older: bool
+) -> None:
+    document = builders.manifest(worker=1)
+    field = {"managedBy": manager}
+    document["spec"] |= {"runPolicy": field} if older else field
+    world = builders.World(load.parse_job(document))
     world.settle()
     assert bool(world.pods) is ours
     assert (world.writes > 0) is ours

@@ -240,7 +240,7 @@ def test_a_group_that_somebody_deletes_is_made_again() -> None:
 def test_each_attempt_has_its_own_group_of_kubernetes_for_they_cannot_change() -> None:
     world = a_gang(KUBERNETES, worker=3)
     group = only_group(world)
-    assert (group.api_version, group.name) == ("scheduling.k8s.io/v1alpha2", "job-1")
+    assert (group.api_version, group.name) == ("scheduling.k8s.io/v1beta1", "job-1")
     assert group.spec == {"schedulingPolicy": {"gang": {"minCount": 3}}}
     pod = a_pod(world)
     assert pod["spec"]["schedulingGroup"] == {"podGroupName": "job-1"}

@@ -8,7 +8,7 @@ from tfparallel_operator.core import observation, workload
 def test_a_job_in_a_queue_has_a_workload_and_no_pod_before_it_is_admitted() -> None:
     world = queues.queued_world(chief=1, worker=3, ps=2)
     [manifest] = world.manifests
-    assert (manifest["apiVersion"], manifest["kind"]) == ("kueue.x-k8s.io/v1beta1", "Workload")
+    assert (manifest["apiVersion"], manifest["kind"]) == ("kueue.x-k8s.io/v1beta2", "Workload")
     assert manifest["metadata"]["name"] == "tfparalleljob-job"
     assert manifest["metadata"]["labels"][names.LABEL_JOB_UID] == "job-uid"
     assert manifest["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
@@ -40,16 +40,15 @@ def test_its_templates_say_what_decides_about_quota_and_nothing_of_an_attempt() 
     assert set(container) == {"name", "image", "resources"}
     assert pod_set["template"]["metadata"]["labels"]["team"] == "vision"
     assert names.LABEL_ATTEMPT not in pod_set["template"]["metadata"]["labels"]
-    assert world.manifests[0]["spec"]["priorityClassName"] == "high"
-    source = world.manifests[0]["spec"]["priorityClassSource"]
-    assert source == "scheduling.k8s.io/priorityclass"
+    reference = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}
+    assert world.manifests[0]["spec"]["priorityClassRef"] == reference
 
 
 def test_kueues_own_priority_class_wins_over_that_of_pods() -> None:
     world = queues.queued_world({names.LABEL_WORKLOAD_PRIORITY: "urgent"})
     spec = world.manifests[0]["spec"]
-    assert spec["priorityClassName"] == "urgent"
-    assert spec["priorityClassSource"] == "kueue.x-k8s.io/workloadpriorityclass"
+    reference = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "urgent"}
+    assert spec["priorityClassRef"] == reference
 
 
 def test_why_it_waits_is_said_in_kueues_words() -> None:

@@ -23,7 +23,7 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
         await place.create_job(job)
         refused = await place.until_refused(names.Reason.GANG_SCHEDULER_NOT_INSTALLED)
         message = refused["message"]
-        assert f"does not know PodGroups of {volcano.POD_GROUPS.api_version}: install" in message
+        assert f"does not know PodGroups of {volcano.POD_GROUPS.group}: install" in message
         assert await place.pods() == {}
         place.kubectl("apply", "-f", "-", given=volcano.definition())
         try:
@@ -62,7 +62,8 @@ async def _too_many_and_few_enough(place: harness.Place) -> None:
     assert not any(pod["spec"].get("nodeName") for pod in (await place.pods()).values())
     await place.create_job(_of_workers("few", 2))
     await place.until_state("Running", "few")
-    group = await place.api.get(KUBERNETES.path(place.namespace, "few-1"))
+    served = await place.api.served(KUBERNETES)
+    group = await place.api.get(served.path(place.namespace, "few-1"))
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 

@@ -24,7 +24,7 @@ SECONDS = 60
 """How long Kueue and the operator may take for one step: seconds, on a busy machine."""
 
 FLAVOR: dict[str, Any] = {
-    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
     "kind": "ResourceFlavor",
     "metadata": {"name": "fast"},
     "spec": {
@@ -33,7 +33,7 @@ FLAVOR: dict[str, Any] = {
     },
 }
 CLUSTER_QUEUE = {
-    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
     "kind": "ClusterQueue",
     "metadata": {"name": "gpus"},
     "spec": {
@@ -53,7 +53,7 @@ CLUSTER_QUEUE = {
     },
 }
 URGENT = {
-    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
     "kind": "WorkloadPriorityClass",
     "metadata": {"name": "urgent"},
     "value": 1000,
@@ -75,7 +75,7 @@ async def place(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
     """A namespace of the test's own with a queue, empty of pods before and after."""
     async with places.on(cluster) as place:
         queue = {
-            "apiVersion": "kueue.x-k8s.io/v1beta1",
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "LocalQueue",
             "metadata": {"name": QUEUE, "namespace": place.namespace},
             "spec": {"clusterQueue": "gpus"},
@@ -100,8 +100,8 @@ def queued(name: str = "digits", priority: str | None = None) -> harness.Body:
 
 async def workload(place: harness.Place, name: str = "digits") -> dict[str, Any]:
     """Return a job's Workload."""
-    path = resources.WORKLOADS.path(place.namespace, f"tfparalleljob-{name}")
-    return await place.api.get(path)
+    served = await place.api.served(resources.WORKLOADS)
+    return await place.api.get(served.path(place.namespace, f"tfparalleljob-{name}"))
 
 
 async def conditions(place: harness.Place, name: str = "digits") -> dict[str, tuple[str, str]]:
@@ -240,6 +240,26 @@ async def test_a_workload_that_is_stopped_and_let_again_runs_in_a_new_attempt(
         assert (await place.status())["attempt"] == 2
 
 
+async def test_a_completed_worker_of_servers_gives_its_quota_to_the_next_job(
+    place: harness.Place,
+) -> None:
+    job = queued("first")
+    roles = job["spec"]["tfReplicaSpecs"]
+    roles["PS"] = {"replicas": 1, "template": objects.template()}
+    async with place.operator():
+        await place.create_job(job)
+        await place.until_state("Running", "first")
+        second = queued("second")
+        second["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 1
+        await place.create_job(second)
+        await until_admission(place, "False", "insufficient unused quota", "second")
+        await place.end("first-worker-1", 0)
+        await place.until_state("Running", "second")
+        assert (await place.status("first"))["state"] == "Running"
+        status = (await workload(place, "first"))["status"]
+        assert status["reclaimablePods"] == [{"name": "worker", "count": 1}]
+
+
 async def test_scaled_beyond_its_quota_it_waits_with_its_new_size(place: harness.Place) -> None:
     job = queued()
     job["spec"]["tfReplicaSpecs"]["Worker"] |= {"minReplicas": 1, "maxReplicas": 4}
@@ -269,4 +289,4 @@ async def test_the_priority_class_of_the_pods_counts_and_one_that_is_not_there_i
         await place.until_state("Running", "low")
         spec = (await workload(place, "low"))["spec"]
         assert spec["priority"] == 2_000_000_000
-        assert spec["priorityClassSource"] == "scheduling.k8s.io/priorityclass"
+        assert spec["priorityClassRef"]["group"] == "scheduling.k8s.io"

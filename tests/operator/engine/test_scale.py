@@ -46,4 +46,4 @@ async def test_a_job_without_bounds_is_not_scaled(place: harness.Place) -> None:
 async def test_the_manager_cannot_change(place: harness.Place) -> None:
     await place.create_job(objects.job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}))
     with pytest.raises(console.ClusterError, match="managedBy cannot change"):
-        place.change({"runPolicy": {"managedBy": "tfparallel.dev/operator"}})
+        place.change({"managedBy": "tfparallel.dev/operator"})
