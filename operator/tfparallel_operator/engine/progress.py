@@ -1,7 +1,7 @@
 """The progress endpoint: takes the reports of coordinators, and refuses everyone else's."""
 
+import asyncio
 import dataclasses
-from collections.abc import Callable
 
 import pydantic
 from aiohttp import web
@@ -9,8 +9,11 @@ from aiohttp import web
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import errors
 from tfparallel_operator.core import build, observation
-from tfparallel_operator.engine import children, jobs, publisher, queue, tokens
+from tfparallel_operator.engine import children, jobs, metrics, publisher, queue, tokens
 from tfparallel_trainer.contract import progress
+
+BODY_SECONDS = 10.0
+"""How long a report may take to arrive."""
 
 _SCHEME = "Bearer "
 
@@ -18,10 +21,6 @@ _INVALID = (
     f"the token is not valid for audience {build.progress_audience('UID')}, where UID is the job's,"
     " or belongs to no pod"
 )
-
-
-def _untold(*_: object) -> None:
-    """Tell nobody."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,8 +31,7 @@ class Endpoint:
     found: children.Children
     holders: tokens.Tokens
     writer: publisher.Publisher
-    answered: Callable[[int], None] = _untold
-    """Told of the HTTP status of every answer."""
+    counters: metrics.Metrics = dataclasses.field(default_factory=metrics.Metrics)
     clock: wall_clock.Clock = wall_clock.utc_now
 
     def application(self) -> web.Application:
@@ -44,7 +42,7 @@ class Endpoint:
 
     async def _handle(self, request: web.Request) -> web.Response:
         answer = await self._answer(request)
-        self.answered(answer.status)
+        self.counters.reported(answer.status)
         return answer
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -55,6 +53,8 @@ class Endpoint:
             return _refuse(413, f"the report is larger than {limit} bytes: send fewer metrics")
         except _Refusal as refusal:
             return _refuse(refusal.status, str(refusal))
+        except TimeoutError:
+            return _refuse(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")
         except errors.ApiError as error:
             return _refuse(503, f"the token cannot be checked now: {error}")
         return web.json_response({"accepted": True}, status=202)
@@ -65,27 +65,30 @@ class Endpoint:
         if not given.startswith(_SCHEME):
             raise _Refusal(401, "send the pod's projected token as Authorization: Bearer")
         token = given.removeprefix(_SCHEME)
+        source = request.remote or ""
         body = self.known.get(key)
         if body is None:
             # Only who holds the token of some job learns which there are.
-            if not await self._holds_any(token):
+            if not await self._holds_any(token, source):
                 raise _Refusal(401, _INVALID)
             raise _Refusal(404, f"there is no job {key.name!r} in namespace {key.namespace!r}")
         uid = body["metadata"]["uid"]
-        await self._check(token, body)
-        report = _parse(await request.read())
+        await self._check(token, body, source)
+        async with asyncio.timeout(BODY_SECONDS):
+            content = await request.read()
+        report = _parse(content)
         now = self.clock().replace(microsecond=0)
         self.writer.submit(publisher.Report(key, uid, report, now))
 
-    async def _holds_any(self, token: str) -> bool:
+    async def _holds_any(self, token: str, source: str) -> bool:
         for audience in tokens.audiences(token)[:1]:
-            return await self.holders.pod_uid(token, audience) is not None
+            return await self.holders.pod_uid(token, audience, source) is not None
         return False
 
-    async def _check(self, token: str, body: jobs.Body) -> None:
+    async def _check(self, token: str, body: jobs.Body, source: str) -> None:
         uid, name = body["metadata"]["uid"], body["metadata"]["name"]
         audience = build.progress_audience(uid)
-        pod_uid = await self.holders.pod_uid(token, audience)
+        pod_uid = await self.holders.pod_uid(token, audience, source)
         if pod_uid is None:
             raise _Refusal(401, _INVALID)
         pod = _find(self.found.of(uid), pod_uid)

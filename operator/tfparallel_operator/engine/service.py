@@ -197,7 +197,7 @@ class Operator:
     def _spawn_progress(self, group: asyncio.TaskGroup, bundle: tls.Bundle) -> None:
         writer = publisher.Publisher(self._api, self._jobs)
         endpoint = progress.Endpoint(
-            self._jobs, self._children, tokens.Tokens(self._api), writer, self._metrics.reported
+            self._jobs, self._children, tokens.Tokens(self._api), writer, self._metrics
         )
         context = bundle.context()
         served = serving.serve(endpoint.application(), self._wanted.progress_port, context)

@@ -1,13 +1,14 @@
 """Who holds a token: the API server is asked, and its answer kept for a minute.
 
-Anybody may send anything. What cannot be a token of a job costs the API server nothing, and of the
-rest only a few are asked about at the same time.
+Anybody may send anything. What cannot be a token of a job costs the API server nothing. Of the
+rest, each source has one asked about at a time, so a source that sends many delays only itself.
 """
 
 import asyncio
 import base64
 import binascii
 import collections
+import dataclasses
 import hashlib
 import json
 import time
@@ -26,14 +27,25 @@ MAX_REVIEWS = 4
 """Tokens that the API server is asked about at the same time: most of the client's slots stay free
 for the jobs."""
 
-MAX_WAITING = 64
-"""Tokens that wait for that. Whoever sends one more is told to come again."""
+MAX_WAITING = 256
+"""Tokens of all sources that wait for that. Whoever sends one more is told to come again."""
+
+MAX_WAITING_OF_SOURCE = 16
+"""The same for each source."""
 
 MOST = 10_000
 """Answers that are kept; the oldest go first."""
 
 POD_UID = "authentication.kubernetes.io/pod-uid"
 """Where the API server says which pod a token is bound to."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Source:
+    """Where tokens come from: an address."""
+
+    turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    waiting: int = 0
 
 
 class Tokens:
@@ -46,10 +58,15 @@ class Tokens:
             collections.OrderedDict()
         )
         self._slots = asyncio.Semaphore(MAX_REVIEWS)
-        self._waiting = 0
+        self._sources: dict[str, _Source] = {}
 
-    async def pod_uid(self, token: str, audience: str) -> str | None:
+    async def pod_uid(self, token: str, audience: str, source: str) -> str | None:
         """Return the uid of the token's pod; None when it is not good for the audience.
+
+        Args:
+            token: what was sent.
+            audience: what the token has to be for.
+            source: the address that it came from.
 
         Raises:
             errors.ApiError: the API server cannot be asked, or is asked about too many already.
@@ -58,23 +75,36 @@ class Tokens:
             return None
         # The token itself is not kept.
         key = hashlib.sha256(f"{audience}\n{token}".encode()).hexdigest()
-        known = self._known.get(key)
-        if known is not None and known[0] > self._clock():
-            return known[1]
-        if self._waiting >= MAX_WAITING:
-            raise errors.Unavailable(f"{self._waiting} other tokens are being checked")
-        self._waiting += 1
+        if not self._knows(key):
+            await self._ask(key, token, audience, source)
+        return self._known[key][1]
+
+    def _knows(self, key: str) -> bool:
+        return key in self._known and self._known[key][0] > self._clock()
+
+    async def _ask(self, key: str, token: str, audience: str, source: str) -> None:
+        waiting = sum(one.waiting for one in self._sources.values())
+        state = self._sources.get(source, _Source())
+        if waiting >= MAX_WAITING or state.waiting >= MAX_WAITING_OF_SOURCE:
+            raise errors.Unavailable(f"{waiting} other tokens are being checked")
+        self._sources[source] = state
+        state.waiting += 1
         try:
-            async with self._slots:
-                found = await self._review(token, audience)
+            async with state.turn:
+                if not self._knows(key):
+                    async with self._slots:
+                        self._keep(key, await self._review(token, audience))
         finally:
-            self._waiting -= 1
-        lifetime = INVALID_SECONDS if found is None else VALID_SECONDS
-        self._known[key] = (self._clock() + lifetime, found)
+            state.waiting -= 1
+            if not state.waiting:
+                del self._sources[source]
+
+    def _keep(self, key: str, pod_uid: str | None) -> None:
+        lifetime = INVALID_SECONDS if pod_uid is None else VALID_SECONDS
+        self._known[key] = (self._clock() + lifetime, pod_uid)
         self._known.move_to_end(key)
         while len(self._known) > MOST:
             self._known.popitem(last=False)
-        return found
 
     async def _review(self, token: str, audience: str) -> str | None:
         review = {

@@ -7,7 +7,7 @@ import sys
 from asyncio import base_events
 
 import pytest
-from aiohttp import web
+from aiohttp import test_utils, web
 
 from testing import clock
 from testing.operator import memory_api
@@ -56,6 +56,28 @@ async def test_a_server_that_is_cancelled_while_it_starts_closes_its_sockets(
     with pytest.raises(asyncio.CancelledError):
         await serving_task
     assert [server.sockets for server in servers] == [()]
+
+
+def test_the_oldest_of_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 2)
+    opened_at = {"a": 0.0, "b": 1.0, "c": 2.0}
+    assert serving.excess(opened_at, 2.0) == ["a"]
+    assert serving.excess(opened_at, serving.CONNECTION_SECONDS + 1.5) == ["a", "b"]
+
+
+async def test_a_client_that_sends_no_request_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "CONNECTION_SECONDS", 0.0)
+    monkeypatch.setattr(serving, "CHECK_SECONDS", 0.05)
+    async with test_utils.TestServer(web.Application()) as server:
+        assert server.runner is not None
+        task = asyncio.create_task(serving.close_old(server.runner))
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        assert await reader.read() == b""
+        writer.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_part_that_returns_is_named() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import test_utils
 
+from testing import waiting
 from testing.operator import objects, small_world
 from tfparallel_operator.api_server import client, credentials, errors, resources
 from tfparallel_operator.engine import progress, publisher, service, tokens
@@ -56,7 +57,7 @@ async def test_what_is_no_token_of_the_job_is_never_asked_about() -> None:
         foreign,
         token(f"{AUDIENCE}x"),
     ):
-        assert await known.pod_uid(garbage, AUDIENCE) is None
+        assert await known.pod_uid(garbage, AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 0
 
 
@@ -64,7 +65,7 @@ async def test_few_reviews_wait_for_the_api_server_at_the_same_time() -> None:
     reviewer = Reviewer()
     known = tokens.Tokens(reviewer)
     many = [
-        asyncio.create_task(known.pod_uid(token(salt=salt), AUDIENCE))
+        asyncio.create_task(known.pod_uid(token(salt=salt), AUDIENCE, f"10.0.0.{salt}"))
         for salt in range(tokens.MAX_WAITING + 1)
     ]
     done, _ = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
@@ -75,16 +76,43 @@ async def test_few_reviews_wait_for_the_api_server_at_the_same_time() -> None:
     assert reviewer.reviews == tokens.MAX_WAITING
 
 
+async def test_a_source_that_sends_many_tokens_delays_only_itself() -> None:
+    reviewer = Reviewer()
+    known = tokens.Tokens(reviewer)
+    flood = [
+        asyncio.create_task(known.pod_uid(token(salt=salt), AUDIENCE, "10.0.0.1"))
+        for salt in range(tokens.MAX_WAITING_OF_SOURCE + 1)
+    ]
+    done, _ = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+    assert [type(one.exception()) for one in done] == [errors.Unavailable]
+    other = asyncio.create_task(known.pod_uid(token(), AUDIENCE, "10.0.0.2"))
+    await waiting.idle()
+    assert reviewer.reviews == 2, "one of each source"
+    reviewer.answering.set()
+    await asyncio.gather(*flood, other, return_exceptions=True)
+    assert not known._sources
+
+
+async def test_a_token_that_is_sent_many_times_at_once_is_asked_about_once() -> None:
+    reviewer = Reviewer()
+    known = tokens.Tokens(reviewer)
+    many = [asyncio.create_task(known.pod_uid(token(), AUDIENCE, "10.0.0.1")) for _ in range(9)]
+    await waiting.idle()
+    reviewer.answering.set()
+    assert await asyncio.gather(*many) == [None] * 9
+    assert reviewer.reviews == 1
+
+
 async def test_a_bad_token_is_asked_about_once_in_a_while() -> None:
     reviewer = Reviewer()
     reviewer.answering.set()
     now = 0.0
     known = tokens.Tokens(reviewer, lambda: now)
     for _ in range(3):
-        assert await known.pod_uid(token(), AUDIENCE) is None
+        assert await known.pod_uid(token(), AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 1
     now = tokens.INVALID_SECONDS + 1
-    assert await known.pod_uid(token(), AUDIENCE) is None
+    assert await known.pod_uid(token(), AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 2
 
 
