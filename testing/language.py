@@ -52,6 +52,7 @@ NAMED = tuple(
     for folder in (
         paths.ROOT / "images",
         paths.ROOT / "operator/tfparallel_operator/api",
+        paths.ROOT / "operator/tfparallel_operator/local",
         *sorted(CLIENT.iterdir()),
     )
     if folder.name not in ("cluster", "compare", "machine", "planning", "terminal")
