@@ -53,6 +53,7 @@ NAMED = tuple(
         paths.ROOT / "images",
         paths.ROOT / "operator/tfparallel_operator/api",
         paths.ROOT / "operator/tfparallel_operator/local",
+        paths.ROOT / "operator/tfparallel_operator/main.py",
         *sorted(CLIENT.iterdir()),
     )
     if folder.name not in ("cluster", "compare", "machine", "planning", "terminal")
