@@ -49,7 +49,7 @@ MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator")
 """The packages whose messages are checked."""
 NAMED = (
     paths.ROOT / "images",
-    paths.ROOT / "operator/tfparallel_operator/api",
+    *(paths.ROOT / "operator/tfparallel_operator" / name for name in ("api", "local", "main.py")),
     CLIENT,
     *sorted({*paths.TRAINER.iterdir()} - {paths.TRAINER / "split"}),
 )

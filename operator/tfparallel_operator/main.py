@@ -59,20 +59,19 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]
     envvar="TFPARALLEL_WATCH_NAMESPACES",
     default="",
     callback=_names,
-    help="Comma-separated namespaces whose jobs are run; empty: all.",
+    help="Comma-separated namespaces whose jobs the operator runs; empty: all.",
 )
 @click.option("--namespace", envvar="POD_NAMESPACE", help="The operator's own namespace.")
 @click.option(
     "--instance",
     envvar="POD_NAME",
-    help="Name of this operator, which no other has that runs at the same time: its pod's. "
-    "Without it one is made up.",
+    help="Name of this operator, unique among those that run: its pod's. Absent: a random name.",
 )
 @click.option(
     "--lease",
     envvar="TFPARALLEL_LEASE",
     default="",
-    help="Lease by which several operators agree on the one that acts; empty: there is no other.",
+    help="Lease by which several operators elect a leader; empty: this operator is the only one.",
 )
 @click.option(
     "--lease-seconds",
@@ -80,7 +79,7 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]
     type=click.IntRange(min=3),
     default=15,
     show_default=True,
-    help="After so long without a sign of life of the one that acts another takes over.",
+    help="Seconds without a renewal after which another operator becomes the leader.",
 )
 @click.option(
     "--progress-host",
@@ -103,7 +102,7 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="Jobs that are looked at at the same time.",
+    help="Jobs that the operator reconciles at the same time.",
 )
 @click.option(
     "--log-format",
@@ -150,7 +149,7 @@ def main(
     kubeconfig: str | None,
 ) -> None:
     """Run TFParallelJobs on a Kubernetes cluster."""
-    wanted = settings.Settings(
+    options = settings.Settings(
         trainer_image=trainer_image,
         trainer_pull_secrets=trainer_pull_secrets,
         watch_namespaces=watch_namespaces,
@@ -169,15 +168,15 @@ def main(
         ),
         kubeconfig=kubeconfig,
     )
-    logs.configure(wanted.log_format)
+    logs.configure(options.log_format)
     sslproto.SSLProtocol.max_size = TLS_READ_BYTES
     # Neither this nor a search for garbage in what stays for ever may hold up the event loop.
     schema.job_schema()
     gc.freeze()
-    sys.exit(asyncio.run(_run(wanted)))
+    sys.exit(asyncio.run(_run(options)))
 
 
-async def _run(wanted: settings.Settings) -> int:
+async def _run(options: settings.Settings) -> int:
     status = 0
     thresholds = gc.get_threshold()
     gc.set_threshold(*thresholds[:2], YOUNG_ONLY)
@@ -187,7 +186,7 @@ async def _run(wanted: settings.Settings) -> int:
         gc.set_threshold(*thresholds)
 
     try:
-        await service.run(wanted, asyncio.Event(), listed=settle)
+        await service.run(options, asyncio.Event(), listed=settle)
     except* _EXPECTED as group:
         status = 1
         for error in _leaves(group):
@@ -199,10 +198,10 @@ async def _run(wanted: settings.Settings) -> int:
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
+    leaves: list[BaseException] = []
     for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return leaves
 
 
 if __name__ == "__main__":

@@ -44,14 +44,14 @@ class LocalCluster:
         launcher: launch.Launcher,
         config_maps: key_maps.KeyMaps,
         layout: folders.Folders,
-        told: watcher.Watcher,
+        observer: watcher.Watcher,
         clock: wall_clock.Clock,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._launcher = launcher
         self._config_maps = dict(config_maps)
         self._layout = layout
-        self._told = told
+        self._observer = observer
         self._clock = clock
         self._tasks = tasks
         self._changed = asyncio.Event()
@@ -84,7 +84,7 @@ class LocalCluster:
             self._write(verdict.status)
             for event in verdict.events:
                 record.add_event(self._layout, event, self._clock())
-                self._told.event(event)
+                self._observer.event(event)
         for deletion in verdict.deletions:
             self._delete(deletion)
         for manifest in verdict.creations:
@@ -100,9 +100,9 @@ class LocalCluster:
         before = self.job.status.placement
         shown = {"progress": latest, "placement": placement}
         self._write(self.job.status.model_copy(update=shown))
-        self._told.progress(latest)
+        self._observer.progress(latest)
         if placement is not None and placement.mesh != (before and before.mesh):
-            self._told.split(placement)
+            self._observer.split(placement)
 
     async def wait(self, until: datetime.datetime | None) -> None:
         """Wait until something has happened, or until a time."""
@@ -167,7 +167,7 @@ class LocalCluster:
 
         def take(line: str) -> None:
             pod.log.write(f"{line}\n")
-            self._told.line(pod.replica.name, line)
+            self._observer.line(pod.replica.name, line)
 
         try:
             folders.empty(self._layout.failure(name))

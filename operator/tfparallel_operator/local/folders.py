@@ -73,7 +73,7 @@ class Folders:
         """An emptyDir of a pod."""
         return self.root / "pods" / pod / name
 
-    def made(self, pod: str, name: str) -> pathlib.Path:
+    def projected(self, pod: str, name: str) -> pathlib.Path:
         """A volume of a pod whose files are made for it alone."""
         return self.root / "made" / pod / name
 

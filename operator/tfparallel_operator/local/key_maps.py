@@ -48,8 +48,8 @@ def of_kind(kind: Kind, documents: Iterable[Mapping[str, Any]]) -> KeyMaps:
     Raises:
         SpecError: no files can be made from one.
     """
-    found = (document for document in documents if document.get("kind") == kind)
-    return dict(_parse(kind, document) for document in found)
+    matches = (document for document in documents if document.get("kind") == kind)
+    return dict(_parse(kind, document) for document in matches)
 
 
 def _parse(kind: Kind, document: Mapping[str, Any]) -> tuple[str, KeyMap]:

@@ -80,23 +80,25 @@ class Launcher:
         places = {path: str(folder.target) for path, folder in mounts}
         if _runs_trainer(container):
             places.setdefault(paths.WORKSPACE_DIR, str(self.disk.job_folder))
-        given = variables.resolve(container, self._sources(config_maps))
-        if environment.FAILURE_FILE in given:
+        declared = variables.resolve(container, self._sources(config_maps))
+        if environment.FAILURE_FILE in declared:
             failure = self.disk.layout.failure(manifest["metadata"]["name"])
-            places[given[environment.FAILURE_FILE]] = str(failure)
+            places[declared[environment.FAILURE_FILE]] = str(failure)
         local = text.Substitution(places)
-        own = {name: self.addresses.apply(local.apply(value)) for name, value in given.items()}
+        resolved = {
+            name: self.addresses.apply(local.apply(value)) for name, value in declared.items()
+        }
         command = [
-            self.addresses.apply(local.apply(text.expand(word, given)))
+            self.addresses.apply(local.apply(text.expand(word, declared)))
             for word in _command(container)
         ]
         factor = self.slowed.get(manifest["metadata"]["name"])
         grace = spec.termination_grace_period_seconds
-        output = own.get(environment.OUTPUT_DIR)
+        output = resolved.get(environment.OUTPUT_DIR)
         return Translation(
             launch=process.Launch(
                 command=_slowed(_with_this_python(command), factor),
-                environment={**self._environment(own, container), **own},
+                environment={**self._environment(resolved, container), **resolved},
                 folder=self._folder(container, local),
                 grace_seconds=float(GRACE_SECONDS if grace is None else grace),
             ),
@@ -134,7 +136,7 @@ class Launcher:
             return self.disk.job_folder
         return pathlib.Path(mapped)
 
-    def _environment(self, own: Mapping[str, str], container: pods.Container) -> dict[str, str]:
+    def _environment(self, values: Mapping[str, str], container: pods.Container) -> dict[str, str]:
         """Return what the process gets besides the variables of its container."""
         result = {
             name: value
@@ -151,7 +153,7 @@ class Launcher:
         result[environment.PROGRESS_SECONDS] = _REPORT_SECONDS
         result[environment.GRACE_SECONDS] = str(GRACE_SECONDS)
         devices = container.resources.limits.get(names.GPU_RESOURCE)
-        if devices is not None and environment.CPU_DEVICES not in own:
+        if devices is not None and environment.CPU_DEVICES not in values:
             result[environment.CPU_DEVICES] = str(devices)
         return result
 

@@ -17,7 +17,7 @@ _RANGE = range(15_000, 30_000)
 """Below the ports that systems hand out to outgoing connections (32768 up on Linux, 49152 up
 elsewhere): a replica that is run again finds its port as it left it."""
 
-_given: set[int] = set()
+_allocated: set[int] = set()
 """What this process has drawn: locks do not keep it from what it has locked itself."""
 
 
@@ -30,21 +30,21 @@ def allocate(count: int) -> Sequence[int]:
         OSError: too few ports of the range are free.
     """
     drawn = random.SystemRandom().sample(_RANGE, len(_RANGE))
-    found = list(itertools.islice((port for port in drawn if _claim(port) and _free(port)), count))
-    if len(found) < count:
+    chosen = list(itertools.islice((port for port in drawn if _claim(port) and _free(port)), count))
+    if len(chosen) < count:
         raise OSError(f"fewer than {count} ports of {_RANGE.start} to {_RANGE.stop} are free")
-    return found
+    return chosen
 
 
 def _claim(port: int) -> bool:
     """Take a port that nobody else has taken, though nobody may listen at it yet."""
-    if port in _given:
+    if port in _allocated:
         return False
     try:
         fcntl.lockf(_book(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except (BlockingIOError, PermissionError):
         return False
-    _given.add(port)
+    _allocated.add(port)
     return True
 
 

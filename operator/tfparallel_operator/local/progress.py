@@ -20,8 +20,8 @@ async def endpoint(
     """Serve the job's progress for as long as the context lasts; give the endpoint's address."""
 
     async def receive(request: web.Request) -> web.Response:
-        given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        authorization = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
             raise web.HTTPUnauthorized(text="the bearer token is not the job's")
         try:
             report = progress.Report.model_validate_json(await request.read())

@@ -62,7 +62,7 @@ class Outcome:
 async def run(
     source: job_source.Source,
     output: pathlib.Path,
-    told: watcher.Watcher,
+    observer: watcher.Watcher,
     clock: wall_clock.Clock = wall_clock.utc_now,
     slowed: Mapping[str, float] | None = None,
 ) -> Outcome:
@@ -71,7 +71,7 @@ async def run(
     Args:
         source: the job and what belongs to it.
         output: the folder.
-        told: receives what happens.
+        observer: receives what happens.
         clock: gives the time.
         slowed: by the names of replicas, such as worker-1: how many times slower they run.
 
@@ -79,7 +79,7 @@ async def run(
         SpecError: the job asks for what only a cluster can give, or the folder is in use.
     """
     layout = folders.Folders(output.resolve())
-    with _held(layout):
+    with _locked(layout):
         job = _going_on(source.job, layout)
         if host_network.lacks_ports(job):
             # Here each process has a port of its own anyway, which takes the place of these.
@@ -101,24 +101,24 @@ async def run(
             overrides=source.environment,
         )
         translations = _translations(job, launcher, source.config_maps)
-        told.placed(_placements(translations, addresses))
+        observer.placed(_placements(translations, addresses))
         async with asyncio.TaskGroup() as tasks:
             local = cluster.LocalCluster(
                 job,
                 launcher=launcher,
                 config_maps=source.config_maps,
                 layout=layout,
-                told=told,
+                observer=observer,
                 clock=clock,
                 tasks=tasks,
             )
-            stopped_by = await _live(local, token, told, clock)
+            stopped_by = await _live(local, token, observer, clock)
         trained = translations[replicas.coordinator(job)].output
         return Outcome(local.job, layout, trained, stopped_by)
 
 
 async def _live(
-    local: cluster.LocalCluster, token: str, told: watcher.Watcher, clock: wall_clock.Clock
+    local: cluster.LocalCluster, token: str, observer: watcher.Watcher, clock: wall_clock.Clock
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
     async with progress.endpoint(local.job, token, local.report) as url:
@@ -129,7 +129,7 @@ async def _live(
             settling=_NONE,
             share_above=None,
         )
-        with _Interruption(local, told) as interruption:
+        with _Interruption(local, observer) as interruption:
             try:
                 await _drive(local, settings, interruption, clock)
                 local.stop()
@@ -161,10 +161,10 @@ async def _drive(
 class _Interruption:
     """Ctrl-C and SIGTERM: the first asks every process to end, the second ends them at once."""
 
-    def __init__(self, local: cluster.LocalCluster, told: watcher.Watcher) -> None:
+    def __init__(self, local: cluster.LocalCluster, observer: watcher.Watcher) -> None:
         self.received: signal.Signals | None = None
         self._local = local
-        self._told = told
+        self._observer = observer
 
     def __enter__(self) -> "_Interruption":
         loop = asyncio.get_running_loop()
@@ -180,14 +180,14 @@ class _Interruption:
     def _take(self, number: signal.Signals) -> None:
         if self.received is None:
             self.received = number
-            self._told.stopping()
+            self._observer.stopping()
             self._local.wake()
         else:
             self._local.kill()
 
 
 @contextlib.contextmanager
-def _held(layout: folders.Folders) -> Iterator[None]:
+def _locked(layout: folders.Folders) -> Iterator[None]:
     """Keep a second run out of the output folder, which names this process meanwhile."""
     with folders.output(layout.root):
         lock = layout.lock.open("a", encoding="utf-8")
@@ -233,9 +233,11 @@ def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFPara
 
 def _addresses(job: types.TFParallelJob) -> Mapping[replicas.Replica, str]:
     """Give each replica an address for the whole run: one that runs again keeps its port."""
-    wanted = replicas.expand(job)
-    found = ports.allocate(len(wanted))
-    return {replica: f"{ports.HOST}:{port}" for replica, port in zip(wanted, found, strict=True)}
+    expanded = replicas.expand(job)
+    allocated = ports.allocate(len(expanded))
+    return {
+        replica: f"{ports.HOST}:{port}" for replica, port in zip(expanded, allocated, strict=True)
+    }
 
 
 def _translations(
@@ -248,18 +250,18 @@ def _translations(
     """
     settings = build.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
     known = {**config_maps, build.config_name(job): build.config(job, settings)["data"]}
-    found, faults = {}, {}
+    translations, faults = {}, {}
     for replica in replicas.expand(job):
         manifest = build.pod(job, replica, settings, attempt=1, replica_attempt=0)
         try:
-            found[replica] = launcher.translate(manifest, known)
+            translations[replica] = launcher.translate(manifest, known)
         except load.SpecError as error:
             template = replicas.by_role(job)[replica.role].template
             field = ("tfReplicaSpecs", replica.role.value, "template") if template else ("trainer",)
             faults[replica.role] = problems.Problem(("spec", *field), str(error))
     if faults:
         raise load.SpecError(*faults.values())
-    return found
+    return translations
 
 
 def _placements(

@@ -267,14 +267,14 @@ def _module_problems(source: Source, trainer: trainer_spec.Trainer) -> list[str]
 
 def _trainer_containers(job: types.TFParallelJob) -> list[pods.Container]:
     """Return the containers of the roles that run the shipped trainer on the user's module."""
-    found = []
+    trainers = []
     for role, spec in job.spec.tf_replica_specs.items():
         listed = load.parse_template(spec.template or {}).spec.containers
         trains = next((one for one in listed if one.name == names.CONTAINER), None)
         container = trains or pods.Container(name=names.CONTAINER)
         if role is not types.Role.PS and not container.command and not container.args:
-            found.append(container)
-    return found
+            trainers.append(container)
+    return trainers
 
 
 def _files(source: Source, trainer: trainer_spec.Trainer) -> user_module.SourceFiles:

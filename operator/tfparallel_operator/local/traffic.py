@@ -52,8 +52,8 @@ class Meter:
     def read(self) -> Sent | None:
         """What they have sent so far; None where the system does not tell it."""
         try:
-            own = {inode for pid in descendants(self._pid) for inode in _sockets(pid)}
-            self._seen |= {inode: sent for inode, sent in _connections() if inode in own}
+            inodes = {inode for pid in descendants(self._pid) for inode in _sockets(pid)}
+            self._seen |= {inode: sent for inode, sent in _connections() if inode in inodes}
         except (OSError, AttributeError):  # not Linux
             return None
         return Sent(
@@ -76,9 +76,9 @@ def descendants(pid: int) -> Iterator[int]:
 def _sockets(pid: int) -> Iterator[int]:
     try:
         for file in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-            found = _SOCKET.fullmatch(os.readlink(file))
-            if found is not None:
-                yield int(found[1])
+            link = _SOCKET.fullmatch(os.readlink(file))
+            if link is not None:
+                yield int(link[1])
     except (FileNotFoundError, ProcessLookupError):  # it has ended, or closed the file
         return
 

@@ -120,8 +120,8 @@ class _Check:
     def _check_import(self, path: str, line: int, name: str) -> None:
         top = name.partition(".")[0]
         if top in self._files.names:
-            own = [file for file in (f"{top}.py", f"{top}/__init__.py") if self._files.read(file)]
-            for file in own[:1]:
+            files = [file for file in (f"{top}.py", f"{top}/__init__.py") if self._files.read(file)]
+            for file in files[:1]:
                 self.check_file(file)
         elif not _is_installed(top):
             self.problems.append(

@@ -102,14 +102,14 @@ def _all_keys(entry: Mapping[str, Any], sources: Sources) -> dict[str, str]:
         if reference is None:
             continue
         name = reference.get("name")
-        found = sources.objects[kind].get(name)
-        if found is None and not reference.get("optional"):
+        key_map = sources.objects[kind].get(name)
+        if key_map is None and not reference.get("optional"):
             raise load.SpecError(
                 f"envFrom: {kind} {name!r} is not in the job's file; add it there after a line with"
                 " ---, or set optional to true and use --env-file"
             )
         prefix = entry.get("prefix") or ""
-        keys = {f"{prefix}{key}": value for key, value in (found or {}).items()}
+        keys = {f"{prefix}{key}": value for key, value in (key_map or {}).items()}
         return {key: _text(f"{kind} {name!r}", key, value) for key, value in keys.items()}
     raise load.SpecError(f"envFrom: received {entry!r}; give a secretRef or a configMapRef")
 
@@ -122,9 +122,9 @@ def _value(name: str, value_from: Mapping[str, Any], sources: Sources) -> str | 
         if reference is None:
             continue
         described = f"key {reference.get('key')!r} of {kind} {reference.get('name')!r}"
-        found = sources.objects[kind].get(reference.get("name"), {}).get(reference.get("key"))
-        if found is not None:
-            return _text(described, name, found)
+        text = sources.objects[kind].get(reference.get("name"), {}).get(reference.get("key"))
+        if text is not None:
+            return _text(described, name, text)
         if reference.get("optional"):
             return sources.environment.get(name)
     if name in sources.environment:

@@ -31,10 +31,10 @@ class Volumes:
         """
         match volume:
             case {"name": str(name), "configMap": {"name": str(source), "items": list(items)}}:
-                kind, path = key_maps.Kind.CONFIG_MAP, self.layout.made(pod, name)
+                kind, path = key_maps.Kind.CONFIG_MAP, self.layout.projected(pod, name)
                 return folders.Folder(path, _chosen(kind, source, items, config_maps))
             case {"name": str(name), "secret": {"secretName": str(source), "items": list(items)}}:
-                kind, path = key_maps.Kind.SECRET, self.layout.made(pod, name)
+                kind, path = key_maps.Kind.SECRET, self.layout.projected(pod, name)
                 return folders.Folder(path, _chosen(kind, source, items, self.secrets))
             case {"configMap": {"name": str(source)}}:
                 if source not in config_maps:
@@ -55,7 +55,7 @@ class Volumes:
                 "name": str(name),
                 "projected": {"sources": [{"serviceAccountToken": {"path": str(path)}}]},
             }:
-                return folders.Folder(self.layout.made(pod, name), {path: self.token})
+                return folders.Folder(self.layout.projected(pod, name), {path: self.token})
         kinds = ", ".join(key for key in volume if key != "name") or "nothing"
         raise load.SpecError(
             f"volume {volume.get('name')!r} is a {kinds}, which needs a cluster; without one,"

@@ -2,6 +2,8 @@
 
 import asyncio
 import pathlib
+import ssl
+from asyncio import sslproto
 
 import pytest
 from aiohttp import web
@@ -9,6 +11,7 @@ from aiohttp import web
 from testing import clock
 from testing.cluster import pki
 from testing.operator import scripted_server
+from tfparallel_operator import main
 from tfparallel_operator.api_server import client, credentials, errors, resources
 
 
@@ -206,3 +209,16 @@ async def test_a_service_account_is_used_inside_a_cluster(
     access.token.forget()
     assert await access.token.header() == {"Authorization": "Bearer second"}
     assert credentials.own_namespace(tmp_path) == "training"
+
+
+async def test_a_connection_keeps_a_buffer_of_the_size_that_the_operator_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The attribute is asyncio's own: a Python that drops it would waste memory in silence."""
+    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", main.TLS_READ_BYTES)
+    loop, context = asyncio.get_running_loop(), ssl.create_default_context()
+    protocol = sslproto.SSLProtocol(
+        loop, asyncio.Protocol(), context, loop.create_future(), server_hostname="localhost"
+    )
+    assert len(protocol.get_buffer(2**30)) == main.TLS_READ_BYTES
+    protocol._app_transport.abort()

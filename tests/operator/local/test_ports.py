@@ -32,7 +32,7 @@ def book(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(ports, "_book", functools.cache(ports._book.__wrapped__))
-    monkeypatch.setattr(ports, "_given", set())
+    monkeypatch.setattr(ports, "_allocated", set())
 
 
 def test_no_two_runs_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
