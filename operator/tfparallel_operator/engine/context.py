@@ -16,7 +16,7 @@ class Context:
     api: client.Client
     jobs: jobs.Jobs
     children: children.Children
-    queue: queue.Queue[queue.Key]
+    work: queue.Queue[queue.Key]
     timers: timers.Timers[queue.Key]
     metrics: metrics.Metrics
     settings: build.Settings
