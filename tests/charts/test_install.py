@@ -53,6 +53,8 @@ REFUSED = [
     ("get", "pods/log", WATCHED),
     ("create", "pods/exec", WATCHED),
     ("patch", "pods", WATCHED),
+    ("delete", "configmaps", WATCHED),
+    ("delete", "services", WATCHED),
     ("delete", "networkpolicies.networking.k8s.io", WATCHED),
     ("delete", "persistentvolumeclaims", WATCHED),
     ("patch", "persistentvolumeclaims", WATCHED),

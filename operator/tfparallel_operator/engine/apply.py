@@ -88,7 +88,7 @@ class Applier:
         self._may_write()
         answer = await self._api.patch(path, {"metadata": condition, "status": change})
         self._engine.jobs.answered(answer)
-        self._engine.metrics.status_written(self._engine.queue.age(jobs.key_of(body)))
+        self._engine.metrics.status_written(self._engine.work.age(jobs.key_of(body)))
         _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
         return answer
 

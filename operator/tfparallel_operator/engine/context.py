@@ -16,8 +16,8 @@ class Context:
     api: client.Client
     jobs: jobs.Jobs
     children: children.Children
+    work: queue.Queue[queue.Key]
     timers: timers.Timers[queue.Key]
-    queue: queue.Queue[queue.Key]
     metrics: metrics.Metrics
     settings: build.Settings
     """What the installation decides for every job."""

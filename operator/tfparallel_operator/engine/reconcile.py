@@ -184,7 +184,7 @@ class Workers:
     """Takes keys from the queue and looks at their jobs, each with pauses of its own."""
 
     def __init__(self, engine: context.Context) -> None:
-        self._queue = engine.queue
+        self._queue = engine.work
         self._timers = engine.timers
         self._metrics = engine.metrics
         self._reconciler = Reconciler(engine)
