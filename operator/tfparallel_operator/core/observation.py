@@ -153,6 +153,8 @@ class Children:
     workloads: tuple[Workload, ...] = ()
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
     """The ResourceFlavors that an admitted Workload names."""
+    may_create: bool = True
+    """False: the API server has refused a create, and it is not time to try again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -191,6 +191,8 @@ def _creations(
     case: situation.Case, status: job_status.JobStatus, sight: view.View, group: gang.Steps
 ) -> tuple[decision.Manifest, ...]:
     """Build what is missing; a gang begins only when every pod of the one before is gone."""
+    if not case.children.may_create:
+        return ()
     manifests = []
     if not case.children.has_service:
         manifests.append(build.service(case.job))

@@ -138,13 +138,14 @@ class Reconciler:
                 problem = observation.Problem(str(error), int(body["metadata"]["generation"]))
                 return decide.hold(load.read_status(body), problem, now)
             job, problem = accepted.job, accepted.problem
-        found = dataclasses.replace(found, host_port=port)
+        create_from = self._create_from.get(jobs.key_of(body))
+        may_create = create_from is None or self._clock() >= create_from
+        found = dataclasses.replace(found, host_port=port, may_create=may_create)
         decided = decide.decide(job, found, now, self._engine.settings, refusal, problem)
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
-        create_from = self._create_from.get(jobs.key_of(body))
-        if create_from is not None and self._clock() < create_from:
+        if create_from is not None and not may_create:
             self._timers.set(jobs.key_of(body), create_from)
             return dataclasses.replace(decided, creations=())
         return decided

@@ -1,5 +1,6 @@
 """The work of one decision grows with the replicas of its job, and no faster."""
 
+import dataclasses
 import sys
 from types import FrameType
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
+from tfparallel_operator.core import decide
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -48,3 +50,10 @@ def test_a_decision_is_linear_in_replicas(shape: str, settled: bool) -> None:
     calls(SHAPES[shape], 20, settled=settled)  # What is cached once for all is not counted.
     few, many = (calls(SHAPES[shape], count, settled=settled) for count in (80, 320))
     assert many < 5 * few
+
+
+def test_while_creation_is_refused_a_decision_builds_no_manifest() -> None:
+    world = builders.World(builders.a_job(trainer=True, worker=2))
+    children = dataclasses.replace(world.children(), may_create=False)
+    refused = decide.decide(world.job, children, world.now, world.settings)
+    assert refused == dataclasses.replace(world.decide(), creations=())
