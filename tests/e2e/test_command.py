@@ -20,6 +20,7 @@ from layers import blocks
 
 
 def build_model():
+    print("a line of the module")
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(blocks.SIZE)])
 
 
@@ -80,8 +81,9 @@ def test_a_folder_becomes_a_job_that_is_followed_to_its_end(
     volumes.provide(namespace)
     code, out, err = command("submit", "job.yaml", "--claim", "1Gi")
     assert code == 0, namespace.describe("lines")
-    assert "[chief-0] " in out
-    assert "[worker-0] " in out
+    assert {f"[{name}] a line of the module" for name in ("chief-0", "worker-0")} <= {
+        *out.splitlines()
+    }
     assert "tfparalleljob/lines created with" in err
     assert "ReplicasRunning" in err
     assert "step 16/16 (100%)" in err
