@@ -223,7 +223,7 @@ def refusal(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _refusal(before: str, after: str) -> str:
-    versions = {"self": _with_defaults(after), "oldSelf": _with_defaults(before)}
+    versions = cel.Context({"self": _with_defaults(after), "oldSelf": _with_defaults(before)})
     for entry in schema.job_schema()["properties"]["spec"][rules.VALIDATIONS]:
         if "oldSelf" in entry["rule"] and _program(entry["rule"]).execute(versions) is not True:
             return str(entry["message"])
