@@ -4,17 +4,17 @@ import signal
 import sys
 
 import hypothesis
+import pytest
 
 pytest_plugins = [
-    "testing.cluster.fixtures",
-    "testing.operator.fixtures",
-    "testing.buckets",
     "testing.pytest_plugin.tiers",
     "testing.pytest_plugin.guard",
     "testing.pytest_plugin.times",
     "testing.pytest_plugin.order",
     "testing.pytest_plugin.heap",
 ]
+
+FIXTURES = ("testing.cluster.fixtures", "testing.operator.fixtures", "testing.buckets")
 
 # To compile all tests anew takes seconds of each worker; what a test starts keeps the variable
 # PYTHONDONTWRITEBYTECODE that says otherwise.
@@ -32,3 +32,10 @@ hypothesis.settings.load_profile("ci")
 hypothesis.settings.register_profile(
     "random", CI, derandomize=False, database=None, max_examples=1000
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import the fixtures where tests run, and not where they are only shared out."""
+    if config.getoption("dist") == "no":
+        for module in FIXTURES:
+            config.pluginmanager.import_plugin(module)

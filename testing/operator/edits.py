@@ -218,16 +218,21 @@ def edited(before: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
 def refusal(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Return why the API server refuses an edit by a rule between two versions; empty: it does
     not."""
-    versions = {"self": _with_defaults(after), "oldSelf": _with_defaults(before)}
+    return _refusal(json.dumps(before["spec"]), json.dumps(after["spec"]))
+
+
+@functools.cache
+def _refusal(before: str, after: str) -> str:
+    versions = cel.Context({"self": _with_defaults(after), "oldSelf": _with_defaults(before)})
     for entry in schema.job_schema()["properties"]["spec"][rules.VALIDATIONS]:
         if "oldSelf" in entry["rule"] and _program(entry["rule"]).execute(versions) is not True:
             return str(entry["message"])
     return ""
 
 
-def _with_defaults(manifest: Mapping[str, Any]) -> Any:
+def _with_defaults(spec: str) -> Any:
     """Return a spec as the API server stores it."""
-    return _filled(schema.job_schema()["properties"]["spec"], manifest["spec"])
+    return _filled(schema.job_schema()["properties"]["spec"], json.loads(spec))
 
 
 def _filled(node: Mapping[str, Any], value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The manifests of the examples are valid, ask for CPU and memory, and run without GPUs."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,19 @@ of_every_job = pytest.mark.parametrize(
 of_every_example = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
 
 
+@functools.cache
+def _document(file: Path) -> Any:
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def _job(file: Path) -> types.TFParallelJob:
-    return load.parse_job(yaml.safe_load(file.read_text(encoding="utf-8")))
+    return load.parse_job(_document(file))
 
 
 def _containers(file: Path) -> list[dict[str, Any]]:
     """The containers that train, one of each role."""
-    roles = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["tfReplicaSpecs"].values()
+    roles = _document(file)["spec"]["tfReplicaSpecs"].values()
     return [
         container
         for role in roles

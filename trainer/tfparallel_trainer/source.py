@@ -164,8 +164,8 @@ def _empty(folder: pathlib.Path) -> None:
 
 def _installed() -> list[str]:
     """Return a constraint for each package of this environment."""
-    distributions = [one for one in importlib.metadata.distributions() if one.metadata["Name"]]
-    return sorted({f"{one.metadata['Name']}=={one.version}" for one in distributions})
+    read = (distribution.metadata for distribution in importlib.metadata.distributions())
+    return sorted({f"{each['Name']}=={each['Version']}" for each in read if each["Name"]})
 
 
 def _pip() -> list[str]:

@@ -91,13 +91,15 @@ def violations(
 
     Rules that compare two versions of an object are left to the API server, which has both.
     """
-    for entry in schema.get(VALIDATIONS, ()):
-        rule = Rule(entry["rule"], entry["message"], entry.get(_MESSAGE_EXPRESSION, ""))
-        if (
-            not rule.compares_versions
-            and _program(rule.expression).execute({"self": value}) is not True
-        ):
-            yield problems.Problem(place, _message(rule, value))
+    if VALIDATIONS in schema:
+        context = _context(value)
+        for entry in schema[VALIDATIONS]:
+            rule = Rule(entry["rule"], entry["message"], entry.get(_MESSAGE_EXPRESSION, ""))
+            if (
+                not rule.compares_versions
+                and _program(rule.expression).execute(context) is not True
+            ):
+                yield problems.Problem(place, _message(rule, context))
     if isinstance(value, Mapping):
         for key, item in value.items():
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
@@ -108,15 +110,20 @@ def violations(
             yield from violations(schema["items"], item, (*place, number))
 
 
-def _message(rule: Rule, value: Any) -> str:
+def _message(rule: Rule, context: "cel.Context") -> str:
     if not rule.message_expression:
         return rule.message
+    return str(_program(rule.message_expression).execute(context))
+
+
+def _context(value: Any) -> "cel.Context":
+    """Convert a value for all its rules: that takes much longer than to evaluate one."""
     import cel
 
     context = cel.Context({"self": value})
     # Kubernetes has it, this evaluator does not; %d and %s mean the same in Python.
     context.add_function("format", lambda text, values: text % tuple(values))
-    return str(_program(rule.message_expression).execute(context))
+    return context
 
 
 @functools.cache

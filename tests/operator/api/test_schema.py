@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
+import cel
+import pytest
 import yaml
 
 from tfparallel_operator.api import rules, schema
@@ -50,3 +53,13 @@ def test_every_rule_says_what_to_change() -> None:
     assert len(rules) > 15
     for rule in rules:
         assert len(rule["message"]) > 20
+
+
+def test_a_value_is_converted_once_for_all_its_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = mock.Mock(wraps=cel.Context)
+    monkeypatch.setattr(cel, "Context", context)
+    checks = [rules.Rule(f"self < {limit}", f"at most {limit}") for limit in (3, 5, 7)]
+    schema_with_rules = rules.Rules(*checks).extend({"type": "integer"})
+    problems = rules.violations(schema_with_rules, 5)
+    assert [problem.message for problem in problems] == ["at most 3", "at most 5"]
+    context.assert_called_once_with({"self": 5})
