@@ -141,12 +141,14 @@ def check_messages(listed: list[Message]) -> list[str]:
 def messages(folder: pathlib.Path) -> Iterator[Message]:
     """Yield the literals of a package that are sentences; a value in one counts as one word."""
     for file in sorted(folder.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        yield from (
-            Message(file, line, text)
-            for line, text in _literals(tree)
-            if len(text.split()) >= _MIN_WORDS and not text.startswith("import ")  # a program
-        )
+        yield from messages_of(file)
+
+
+def messages_of(file: pathlib.Path) -> Iterator[Message]:
+    """Yield those of one file."""
+    for line, text in _literals(ast.parse(file.read_text(encoding="utf-8"))):
+        if len(text.split()) >= _MIN_WORDS and not text.startswith("import "):  # a program
+            yield Message(file, line, text)
 
 
 def _literals(node: ast.AST) -> Iterator[tuple[int, str]]:

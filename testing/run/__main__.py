@@ -100,7 +100,7 @@ def main() -> int:
     if arguments.branches:
         branches.main()
         if Tier.LONG in arguments.tier and not arguments.changed:
-            footprints.write()
+            footprints.write(commit.removesuffix("-dirty"))
     print(f"\nThe tests took {minutes:.1f} min.", *result.lines(), sep="\n", flush=True)
     return result.code
 

@@ -1,6 +1,8 @@
 """An image's place in the cache depends on what goes into it, and on nothing else."""
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,33 @@ from images import targets
 from testing.image_cache import fingerprints
 
 
-@pytest.fixture
-def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of what the images are made of, which a test may change."""
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the images are made of; whoever changes it restores it."""
+    folder = tmp_path_factory.mktemp("sources")
     compiled = shutil.ignore_patterns("__pycache__")  # others write there meanwhile
     for name in ("operator", "trainer", "requirements"):
-        shutil.copytree(targets.ROOT / name, tmp_path / name, ignore=compiled)
+        shutil.copytree(targets.ROOT / name, folder / name, ignore=compiled)
     for name in ("Dockerfile", ".dockerignore"):
-        shutil.copy(targets.ROOT / name, tmp_path / name)
-    monkeypatch.setattr(targets, "ROOT", tmp_path)
-    return tmp_path
+        shutil.copy(targets.ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def copy(sources: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The copy, of which the images are made in this test."""
+    monkeypatch.setattr(targets, "ROOT", sources)
+    return sources
+
+
+@contextlib.contextmanager
+def _changed(file: Path) -> Iterator[None]:
+    content = file.read_bytes()
+    file.write_bytes(content + b"\n")
+    try:
+        yield
+    finally:
+        file.write_bytes(content)
 
 
 def _fingerprints() -> list[str]:
@@ -41,9 +60,8 @@ def test_only_images_that_hold_a_file_depend_on_it(
     copy: Path, changed: str, operator: bool, trainer: bool
 ) -> None:
     before = _fingerprints()
-    with (copy / changed).open("a", encoding="utf-8") as file:
-        file.write("\n")
-    after = _fingerprints()
+    with _changed(copy / changed):
+        after = _fingerprints()
     assert [old != new for old, new in zip(before, after, strict=True)] == [operator, trainer]
 
 

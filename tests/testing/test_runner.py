@@ -1,10 +1,12 @@
 """The runner, the guard of the unit tier and the reports, on a small project of their own."""
 
+import ctypes
 import datetime
 import json
 import multiprocessing
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -16,6 +18,9 @@ from testing.pytest_plugin import times
 from testing.pytest_plugin.tiers import Tier
 from testing.run import __main__ as command
 from testing.run import durations, long_page, parts, preconditions, verdict
+
+CLONE_NEWNET = 0x40000000
+"""Of unshare(2): a network namespace of its own."""
 
 CONFTEST = """
 pytest_plugins = [f"testing.pytest_plugin.{name}" for name in ("tiers", "guard", "times", "order")]
@@ -225,6 +230,28 @@ def test_without_root_there_are_no_containers(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", "")
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply(without_rights) == "containers need root or a Docker engine."
+
+
+def with_every_port_taken() -> str | None:
+    """Say what is wrong in a network of its own, which has one port."""
+    if ctypes.CDLL(None).unshare(CLONE_NEWNET):
+        return "not allowed"
+    pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("40000 40000")
+    with socket.create_server(("", 0)):
+        return preconditions.lacks_loopback()
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a network")
+def test_ports_that_are_taken_are_named() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        reason = pool.apply(with_every_port_taken)
+    if reason == "not allowed":
+        pytest.skip("This machine allows no networks.")
+    assert reason == (
+        "no port of 127.0.0.1 is to be had ([Errno 98] Address already in use (while attempting to "
+        "bind on address ('127.0.0.1', 0)))."
+    )
 
 
 @pytest.mark.usefixtures("processes")

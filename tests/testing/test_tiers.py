@@ -3,6 +3,7 @@
 import json
 import pathlib
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -98,20 +99,63 @@ def test_a_change_selects_what_its_processes_run() -> None:
     assert selects({"docs/long-tier-2.md"}, "docs/test_local_page.py", starts=True)
 
 
-def test_a_change_of_the_trainer_selects_whose_processes_ran_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran, other, new = (f"trainer/tfparallel_trainer/{name}.py" for name in ("a", "b", "c"))
-    page = {"files": [ran, other], "tests": {"tests/trainer/test_kills.py": "0"}}
+KILLS = "tests/trainer/test_kills.py"
+LOOP, MESH, STALL = (
+    f"trainer/tfparallel_trainer/{name}.py" for name in ("training", "mesh/shape", "stall")
+)
+
+
+@pytest.fixture
+def record(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A record by which the processes of test_kills ran the loop and nothing else."""
+    page = {"commit": "a" * 40, "files": [LOOP, MESH, STALL], "tests": {KILLS: "0"}}
     file = tmp_path / "footprints.json"
     file.write_text(json.dumps(page), encoding="utf-8")
     monkeypatch.setattr(footprints, "PAGE", file)
-    footprints.read.cache_clear()
-    assert selects({ran}, "trainer/test_kills.py", starts=True)
-    assert not selects({other}, "trainer/test_kills.py", starts=True)
-    assert selects({other, new}, "trainer/test_kills.py", starts=True), "it may run a new file"
-    assert selects({other}, "trainer/test_evaluator.py", starts=True), "it was not measured"
-    footprints.read.cache_clear()
+    monkeypatch.setattr(footprints, "changed_since", lambda _: frozenset())
+    caches = (footprints.read, changed.Changes.select_test)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.usefixtures("record")
+def test_a_change_of_the_trainer_selects_whose_processes_ran_it() -> None:
+    new = "trainer/tfparallel_trainer/new.py"
+    assert selects({LOOP}, "trainer/test_kills.py", starts=True)
+    assert not selects({STALL}, "trainer/test_kills.py", starts=True)
+    assert selects({STALL, new}, "trainer/test_kills.py", starts=True), "it may run a new file"
+    assert selects({STALL}, "trainer/test_evaluator.py", starts=True), "it was not measured"
+
+
+@pytest.mark.usefixtures("record")
+@pytest.mark.parametrize(
+    ("since", "known"),
+    [
+        ({MESH}, True),
+        ({KILLS}, False),
+        ({LOOP}, False),
+        ({"testing/trainer/models/mlp.py"}, False),
+        (None, False),
+    ],
+)
+def test_an_old_record_deselects_nothing_that_may_run_now(
+    since: set[str] | None, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop imports the watch for stalls: once it has changed, it may call it."""
+    assert paths.ROOT / STALL in graph.files_reached(paths.ROOT / LOOP)
+    changed_files = None if since is None else frozenset(since)
+    monkeypatch.setattr(footprints, "changed_since", lambda _: changed_files)
+    assert selects({STALL}, "trainer/test_kills.py", starts=True) is not known
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_commit_that_this_clone_lacks_is_nothing_to_compare_with() -> None:
+    assert footprints.changed_since("") is None
+    assert footprints.changed_since("0" * 40) is None
+    assert footprints.changed_since("HEAD") is not None
 
 
 @pytest.mark.usefixtures("processes")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testing import disks, waiting
+from testing import clock, disks, waiting
 from testing.trainer import launch, reference, saves, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import termination
@@ -121,23 +121,11 @@ def test_asynchronous_replicas(tmp_path: pathlib.Path, runs: trainings.Runs) -> 
     assert weights.checkpoint(tmp_path / "output", stopped)
 
 
-class Clock:
-    """Stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.looks = 0
-
-    def monotonic(self) -> float:
-        self.looks += 1
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(termination, "time", clock)
-    return clock
+def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> clock.Clock:
+    virtual_clock = clock.Clock()
+    monkeypatch.setattr(termination, "time", virtual_clock)
+    return virtual_clock
 
 
 @contextlib.contextmanager
@@ -156,36 +144,37 @@ def asked(stop: termination.Termination) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def assert_ends_at(clock: Clock, moment: float, given_up: threading.Event) -> None:
-    clock.now, looks = moment - 0.01, clock.looks
-    # The first of two looks has then changed nothing.
-    waiting.until(lambda: clock.looks >= looks + 2, "two looks at the clock")
+def assert_ends_at(virtual_clock: clock.Clock, moment: float, given_up: threading.Event) -> None:
+    # The first of two reads has then changed nothing.
+    virtual_clock.advance(moment - 0.01 - virtual_clock.now, reads=2)
     assert not given_up.is_set()
-    clock.now = moment + 0.01
+    virtual_clock.advance(0.02)
     waiting.until(given_up.is_set, "giving up")
 
 
-def test_time_that_is_given_later_counts(clock: Clock) -> None:
+def test_time_that_is_given_later_counts(virtual_clock: clock.Clock) -> None:
     given_up = threading.Event()
     stop = termination.Termination(given_up.set, 30)
     stop.allow(0.3)
     with asked(stop):
         stop.allow(1.0)
-        assert_ends_at(clock, 1.0, given_up)
+        assert_ends_at(virtual_clock, 1.0, given_up)
 
 
 @pytest.mark.parametrize(("grace", "seconds"), [(600, 595.0), (30, 25.0), (12, 10.0)])
-def test_a_save_may_take_most_of_the_grace(clock: Clock, grace: int, seconds: float) -> None:
+def test_a_save_may_take_most_of_the_grace(
+    virtual_clock: clock.Clock, grace: int, seconds: float
+) -> None:
     given_up = threading.Event()
     stop = termination.Termination(given_up.set, grace)
     stop.allow(termination.STEP_SECONDS)
     with asked(stop), stop.saving():
-        assert_ends_at(clock, seconds, given_up)
+        assert_ends_at(virtual_clock, seconds, given_up)
 
 
-def test_a_step_may_not_take_longer_than_the_grace(clock: Clock) -> None:
+def test_a_step_may_not_take_longer_than_the_grace(virtual_clock: clock.Clock) -> None:
     given_up = threading.Event()
     stop = termination.Termination(given_up.set, 3)
     stop.allow(termination.STEP_SECONDS)
     with asked(stop):
-        assert_ends_at(clock, 2.5, given_up)
+        assert_ends_at(virtual_clock, 2.5, given_up)

@@ -5,12 +5,13 @@ import pathlib
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testing import clock, waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
@@ -44,18 +45,11 @@ def test_only_so_many_are_ready() -> None:
 
     batches = prefetch.prefetched(numbers())
     next(batches)
-    wait_until(lambda: len(numbers_drawn) == 1 + prefetch.BATCHES)
+    waiting.until(lambda: len(numbers_drawn) == 1 + prefetch.BATCHES, "the batches ahead")
     time.sleep(0.05)
     assert len(numbers_drawn) == 1 + prefetch.BATCHES
     batches.close()
     assert input_threads() == []
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def failing() -> Batches:
@@ -88,29 +82,20 @@ def test_what_is_not_wanted_any_more_is_closed() -> None:
     assert closed.is_set()
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def timed(clock: Clock, wait: input_wait.Wait, waits: list[float], step: float) -> None:
+def timed(virtual: clock.Clock, wait: input_wait.Wait, waits: list[float], step: float) -> None:
     def batches() -> Batches:
         for seconds in waits:
-            clock.now += seconds
+            virtual.advance(seconds)
             yield batch(1)
 
     for _ in wait.timed(batches()):
-        clock.now += step
+        virtual.advance(step)
 
 
 def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
-    clock = Clock()
-    wait = input_wait.Wait(clock)
-    timed(clock, wait, [50.0, 1.0, 1.0], step=3.0)
+    virtual = clock.Clock()
+    wait = input_wait.Wait(virtual)
+    timed(virtual, wait, [50.0, 1.0, 1.0], step=3.0)
     share = wait.recent()
     assert (share.waited, share.total, share.steps) == (2.0, 8.0, 2)
     assert share.share == 0.25
@@ -118,32 +103,32 @@ def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
 
 
 def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
-    clock = Clock()
-    wait = input_wait.Wait(clock)
-    timed(clock, wait, [0.0, 1.0, 1.0], step=3.0)
+    virtual = clock.Clock()
+    wait = input_wait.Wait(virtual)
+    timed(virtual, wait, [0.0, 1.0, 1.0], step=3.0)
     said = wait.warning()
     assert said is not None
     assert "for 25% of the time (1000.0 of 4000.0 ms a step)" in said
     assert wait.warning() is None
-    timed(clock, wait, [1.0], step=1.0)
+    timed(virtual, wait, [1.0], step=1.0)
     assert "50%" in (wait.warning() or "")
 
 
 def test_short_epochs_are_looked_at_together() -> None:
-    clock = Clock()
-    wait = input_wait.Wait(clock)
+    virtual = clock.Clock()
+    wait = input_wait.Wait(virtual)
     shares = []
     for _ in range(4):
-        timed(clock, wait, [0.4], step=0.4)
+        timed(virtual, wait, [0.4], step=0.4)
         shares.append(wait.warning() is None)
     assert shares == [True, True, True, False]
 
 
 @pytest.mark.parametrize("waits", [[0.0, 0.3, 0.3], [0.0, 1.0, *[0.0] * 20]])
 def test_short_or_rare_waiting_is_no_warning(waits: list[float]) -> None:
-    clock = Clock()
-    wait = input_wait.Wait(clock)
-    timed(clock, wait, waits, step=1.0)
+    virtual = clock.Clock()
+    wait = input_wait.Wait(virtual)
+    timed(virtual, wait, waits, step=1.0)
     assert wait.warning() is None
 
 

@@ -3,11 +3,11 @@
 import pathlib
 import statistics
 import time
-import types
 from collections.abc import Generator
 
 import pytest
 
+from testing import clock
 from tfparallel_trainer import progress, reporting
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
@@ -28,31 +28,23 @@ class Kept(progress.Pusher):
         self.reports.append(report)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    test_clock = Clock()
-    monkeypatch.setattr(reporting, "time", types.SimpleNamespace(monotonic=test_clock.monotonic))
-    return test_clock
+def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> clock.Clock:
+    virtual_clock = clock.Clock(1000.0)
+    monkeypatch.setattr(reporting, "time", virtual_clock)
+    return virtual_clock
 
 
-def test_a_resumed_run_tells_its_own_pace(clock: Clock) -> None:
+def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
     kept = Kept()
     reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
 
     def step(number: int, seconds: float) -> None:
-        clock.now += seconds
+        virtual_clock.advance(seconds)
         reporter.stepped(20)
         reporter.train({"loss": 0.5}, number, 1000, 3)
 
-    clock.now += 60  # the model is built
+    virtual_clock.advance(60)  # the model is built
     step(801, 30)  # the first step is traced
     (first,) = kept.reports
     assert (first.step, first.percent, first.examples_per_second, first.eta) == (
@@ -63,7 +55,7 @@ def test_a_resumed_run_tells_its_own_pace(clock: Clock) -> None:
     )
     step(802, 2)
     assert (kept.reports[-1].examples_per_second, kept.reports[-1].eta) == ("10", "6m36s")
-    clock.now += 100
+    virtual_clock.advance(100)
     reporter.evaluation({"loss": 0.4}, 802, 1000, 3)
     assert kept.reports[-1].metrics == {"loss": "0.5", "val_loss": "0.4"}
     step(803, 2)
@@ -72,18 +64,18 @@ def test_a_resumed_run_tells_its_own_pace(clock: Clock) -> None:
     assert last.eta == protocol.format_duration((2 + 100 + 2) / 2 * 197), "but it takes time"
 
 
-def test_a_report_has_the_share_of_time_that_input_took(clock: Clock) -> None:
+def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
     kept = Kept()
     reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
-    reporter.wait = input_wait.Wait(clock.monotonic)
+    reporter.wait = input_wait.Wait(virtual_clock.monotonic)
 
     def batches() -> Generator[feed.Batch, None, None]:
         for _ in range(3):
-            clock.now += 3  # the input takes three seconds, the step one
+            virtual_clock.advance(3)  # the input takes three seconds, the step one
             yield feed.Batch(1, [])
 
     for number, _ in enumerate(reporter.wait.timed(batches()), 1):
-        clock.now += 1
+        virtual_clock.advance(1)
         reporter.stepped(20)
         reporter.train({"loss": 0.5}, number, 3, 0)
     reporter.train({"loss": 0.5}, 3, 3, 1)

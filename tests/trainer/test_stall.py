@@ -4,10 +4,10 @@ import pathlib
 import subprocess
 import sys
 import threading
-import types
 
 import pytest
 
+from testing import clock
 from testing.trainer import launch
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, stall
@@ -31,42 +31,24 @@ class Process:
         self.ended.set()
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._seen = threading.Event()
-
-    def monotonic(self) -> float:
-        self._seen.set()
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass, and return when somebody has looked at it since."""
-        self.now += seconds
-        self._seen.clear()
-        assert self._seen.wait(60)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    test_clock = Clock()
-    monkeypatch.setattr(stall, "time", types.SimpleNamespace(monotonic=test_clock.monotonic))
-    return test_clock
+def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> clock.Clock:
+    virtual_clock = clock.Clock(1000.0)
+    monkeypatch.setattr(stall, "time", virtual_clock)
+    return virtual_clock
 
 
 def test_what_moves_is_left_alone_and_what_stands_is_shown(
-    tmp_path: pathlib.Path, clock: Clock
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
 ) -> None:
     process = Process()
     with (tmp_path / "stacks").open("w+") as stream:
         with stall.watching(LIMITS, process.give_up, stream) as watch:
             for step in range(8):
-                clock.advance(0.3)
+                virtual_clock.advance(0.3, reads=1)
                 watch.moved(f"step {step}")
             assert not process.errors
-            stuck_here(clock, process.ended)
+            stuck_here(virtual_clock, process.ended)
         stream.seek(0)
         assert "in stuck_here" in stream.read()
     (error,) = process.errors
@@ -74,36 +56,40 @@ def test_what_moves_is_left_alone_and_what_stands_is_shown(
     assert "since step 7" in str(error)
 
 
-def stuck_here(clock: Clock, ended: threading.Event) -> None:
-    clock.advance(1.0)
+def stuck_here(virtual_clock: clock.Clock, ended: threading.Event) -> None:
+    virtual_clock.advance(1.0, reads=1)
     assert ended.wait(60)
 
 
-def test_a_wait_for_others_has_its_own_limit(tmp_path: pathlib.Path, clock: Clock) -> None:
+def test_a_wait_for_others_has_its_own_limit(
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
+) -> None:
     process = Process()
     with (
         (tmp_path / "stacks").open("w") as stream,
         stall.watching(LIMITS, process.give_up, stream) as watch,
     ):
         with watch.waiting():
-            clock.advance(49.0)
+            virtual_clock.advance(49.0, reads=1)
             watch.moved("a look")
-            clock.advance(49.0)
-        clock.advance(0.3)
+            virtual_clock.advance(49.0, reads=1)
+        virtual_clock.advance(0.3, reads=1)
         assert not process.errors
-        clock.advance(0.2)
+        virtual_clock.advance(0.2, reads=1)
         assert process.ended.wait(60)
     assert "since the wait for the other replicas ended" in str(process.errors[0])
 
 
-def test_a_wait_for_others_is_watched_too(tmp_path: pathlib.Path, clock: Clock) -> None:
+def test_a_wait_for_others_is_watched_too(
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
+) -> None:
     process = Process()
     with (
         (tmp_path / "stacks").open("w") as stream,
         stall.watching(LIMITS, process.give_up, stream) as watch,
         watch.waiting(),
     ):
-        clock.advance(51.0)
+        virtual_clock.advance(51.0, reads=1)
         assert process.ended.wait(60)
     assert "since the wait for the other replicas began" in str(process.errors[0])
 
@@ -115,13 +101,15 @@ def test_others_get_more_time_than_all_their_limits() -> None:
     assert stall.limits(spec) == stall.Limits(work=30, wait=1000)
 
 
-def test_a_watch_that_is_over_ends_nothing(tmp_path: pathlib.Path, clock: Clock) -> None:
+def test_a_watch_that_is_over_ends_nothing(
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
+) -> None:
     reported: list[errors.TrainerError] = []
     before = set(threading.enumerate())
     limits = stall.Limits(work=600, wait=600)
     with (tmp_path / "stacks").open("w") as stream, stall.watching(limits, reported.append, stream):
         (watching,) = set(threading.enumerate()) - before
-    clock.now += 600
+    virtual_clock.advance(600)
     watching.join(60)
     assert not watching.is_alive()
     assert not reported
@@ -177,7 +165,26 @@ def test_a_replica_whose_data_never_comes_ends_all(
 
 
 ENDLESS = """
+import time
 import keras, numpy, tensorflow as tf
+from tfparallel_trainer import stall
+
+class Clock:
+    "Stands still until the step before the last one has ended."
+    starts = None
+
+    def monotonic(self):
+        return 0.0 if self.starts is None else time.monotonic() - self.starts
+
+stall.time = clock = Clock()
+moved = stall.Watch.moved
+
+def start_clock(watch, what):
+    if what == "step 7":
+        clock.starts = time.monotonic()
+    moved(watch, what)
+
+stall.Watch.moved = start_clock
 
 class Endless(keras.layers.Layer):
     def call(self, x):
@@ -200,10 +207,10 @@ def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(
     tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     (tmp_path / "model.py").write_text(ENDLESS)
-    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 20}
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 6}
     started = launch.with_servers(tmp_path, tmp_path, trainer, workers=1)
     with runs.group(list(started.values())) as group:
         assert group.processes[0].wait(150) == exits.Exit.STALLED, group.result(0)
         ended = group.result(0)
-    assert "(trainer.stepTimeoutSeconds) since step " in ended.errors
+    assert "(trainer.stepTimeoutSeconds) since step 7:" in ended.errors
     assert "Thread 0x" in ended.errors, "the stacks"

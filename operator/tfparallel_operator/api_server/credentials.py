@@ -142,6 +142,8 @@ def _from_service_account(folder: pathlib.Path) -> Access:
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
+    if configuration.host.startswith("http://"):  # of kubectl proxy: nothing needs certificates
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)

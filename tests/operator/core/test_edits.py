@@ -37,6 +37,7 @@ def running() -> tuple[builders.World, dict[str, Any]]:
     return world, document
 
 
+@pytest.mark.usefixtures("long_computation")
 def test_the_page_says_what_an_edit_of_each_field_does() -> None:
     page = (paths.PAGES / "life.md").read_text(encoding="utf-8")
     assert edit_effects.table() in page, "run make manifests"
@@ -47,6 +48,7 @@ def test_each_example_is_of_a_field(path: edits.Path) -> None:
     assert path in edits.fields()
 
 
+@pytest.mark.usefixtures("long_computation")
 def test_each_edit_has_an_effect_in_some_state() -> None:
     """A new field needs an example, and a probe that shows what it is for."""
     nothing = {edit_effects.Effect.NOTHING}

@@ -147,13 +147,6 @@ class Local:
         """Where this rank stands along the axes that split layers."""
         return {axis: group.index for axis, group in self.groups.items()}
 
-    def filled(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments and keywords of the call, with this rank's tensors in them."""
-        return keras.tree.map_structure(  # type: ignore[no-any-return]  # Keras has no types
-            lambda one: self.tensor(one.tensor) if isinstance(one, graph.Edge) else one,
-            (self.node.arguments, dict(self.node.keywords)),
-        )
-
     def tensor(self, number: int) -> Any:
         """A tensor that the node takes, of the type in which the layer computes."""
         found = self.tensors[number]
