@@ -11,7 +11,7 @@ from testing.pytest_plugin import changed, graph, guard, order, tiers
 from testing.pytest_plugin.tiers import Tier
 
 TESTS = paths.ROOT / "tests"
-CORE = "operator/tfparallel_operator/core/build.py"
+CORE = "operator/tfparallel_operator/core/pod_builder.py"
 
 
 def test_a_test_has_the_highest_tier_that_it_asks_for() -> None:

@@ -4,7 +4,17 @@ import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import conditions, deadlines, observation
+from tfparallel_operator.core import (
+    conditions,
+    context,
+    counts,
+    deadlines,
+    decision,
+    ending,
+    gang,
+    kueue,
+    observation,
+)
 
 Pods = tuple[observation.Pod, ...]
 
@@ -16,6 +26,24 @@ class Cleanup:
     pods: Pods
     delete_job: bool
     look_again_at: datetime.datetime | None
+
+
+def clean_up(context: context.DecisionContext) -> decision.Decision | None:
+    """Clean up after a job that has ended, unless a correction of its spec starts it after all."""
+    status = context.status
+    corrected = conditions.corrected(status, context.job.metadata.generation)
+    if not conditions.finished(status) or corrected:
+        return None
+    status = counts.count(status, context.view, ended=True)
+    leftovers = after_end(context.job, status, context.children.pods, context.now)
+    groups = gang.removals(context.children.groups)
+    return decision.Decision(
+        context.observed(status),
+        deletions=(*ending.delete_pods(leftovers.pods), *groups),
+        changes=kueue.finish(context, status),
+        delete_job=leftovers.delete_job,
+        wake_at=leftovers.look_again_at,
+    )
 
 
 def after_end(

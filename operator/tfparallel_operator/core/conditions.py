@@ -5,6 +5,22 @@ from collections.abc import Iterable
 
 from tfparallel_operator.api import job_status, names
 
+_NEVER_RAN = (
+    names.Reason.INVALID_SPEC,
+    names.Reason.INVALID_TEMPLATE,
+    names.Reason.NAME_CONFLICT,
+)
+"""Failures before anything trained: the next generation of the spec starts the job after all."""
+
+_PASSING = (
+    names.Condition.ADMITTED,
+    names.Condition.RUNNING,
+    names.Condition.RESTARTING,
+    names.Condition.TRAINING_STALLED,
+    names.Condition.CREATION_REFUSED,
+)
+"""Conditions that a job which has ended, or is suspended, cannot be in."""
+
 
 def find(status: job_status.JobStatus, kind: names.Condition) -> job_status.Condition | None:
     """Return a condition, or None when it was never set."""
@@ -54,6 +70,29 @@ def set_condition(
     return with_conditions(status, (*others, condition))
 
 
+def clear_passing(
+    status: job_status.JobStatus,
+    *,
+    reason: str,
+    message: str,
+    now: datetime.datetime,
+    generation: int,
+) -> job_status.JobStatus:
+    """Return the status without the conditions that only a job in motion can be in."""
+    for kind in _PASSING:
+        if holds(status, kind):
+            status = set_condition(
+                status,
+                kind,
+                true=False,
+                reason=reason,
+                message=message,
+                now=now,
+                generation=generation,
+            )
+    return status
+
+
 def with_conditions(
     status: job_status.JobStatus, conditions: Iterable[job_status.Condition]
 ) -> job_status.JobStatus:
@@ -84,3 +123,26 @@ def state(status: job_status.JobStatus) -> names.State:
         if holds(status, kind):
             return word
     return names.State.PENDING
+
+
+def rests(status: job_status.JobStatus) -> bool:
+    """Whether the job is suspended or has failed."""
+    resting = (names.Condition.SUSPENDED, names.Condition.FAILED)
+    return any(holds(status, kind) for kind in resting)
+
+
+def begun(status: job_status.JobStatus) -> bool:
+    """Whether an attempt goes on: the job is not suspended, nor refused, nor waits in a queue."""
+    return (
+        bool(status.attempt) and not denied(status, names.Condition.ADMITTED) and not rests(status)
+    )
+
+
+def corrected(status: job_status.JobStatus, generation: int) -> bool:
+    """Whether the job failed for a spec that has been changed since."""
+    failed = find(status, names.Condition.FAILED)
+    return (
+        failed is not None
+        and failed.reason in _NEVER_RAN
+        and failed.observed_generation < generation
+    )

@@ -1,55 +1,64 @@
 """The replicas in numbers, bounded in size however many there are."""
 
+import collections
 import datetime
 from collections.abc import Sequence
 
 from tfparallel_operator.api import job_status, types
-from tfparallel_operator.core import indices, observation, remedies, view
+from tfparallel_operator.core import indices, observation, remedies, replicas, view
 from tfparallel_trainer.contract import exits
 
 _UNKNOWN_TIME = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def count(
-    status: job_status.JobStatus,
-    sight: view.View,
-    *,
-    ended: bool = False,
+    status: job_status.JobStatus, view: view.View, *, ended: bool = False
 ) -> job_status.JobStatus:
     """Return the status with the numbers of the view.
 
-    When the job has ended, replicas whose pods are gone wait for nothing any more, failures stay
-    on record, and so does how many were ready.
+    If the job has ended, replicas whose pods are gone no longer wait for anything, failures stay on
+    record, and so does how many were ready.
     """
+    members: dict[types.Role, list[replicas.Replica]] = {role: [] for role in view.layout.counts}
+    for replica in view.layout.all_replicas:
+        members[replica.role].append(replica)
     by_role = dict(status.replicas)
-    for role in dict.fromkeys(replica.role for replica in sight.wanted):
+    for role, of_role in members.items():
         before = status.replicas.get(role.value) or job_status.ReplicaStatus()
-        by_role[role.value] = _count_role(role, sight, before, ended=ended)
+        by_role[role.value] = _count_role(of_role, view, before, ended=ended)
     up = sum(counts.running + counts.succeeded for counts in by_role.values())
-    ready = status.ready if ended and status.ready else f"{up}/{len(sight.wanted)}"
+    ready = f"{up}/{len(view.layout.all_replicas)}"
+    if ended and status.ready:
+        ready = status.ready
     return status.model_copy(update={"replicas": by_role, "ready": ready})
 
 
 def _count_role(
-    role: types.Role, sight: view.View, before: job_status.ReplicaStatus, *, ended: bool
+    members: list[replicas.Replica],
+    view: view.View,
+    before: job_status.ReplicaStatus,
+    *,
+    ended: bool,
 ) -> job_status.ReplicaStatus:
-    members = [replica for replica in sight.wanted if replica.role is role]
-    pods = [sight.current[member] for member in members if member in sight.current]
-    phases = [pod.phase for pod in pods] if ended else [sight.phase(m) for m in members]
-    completed = [member.index for member in members if member in sight.completed]
-    seen = [m.index for m in members if m in sight.current or m in sight.seen]
-    failed = phases.count(observation.Phase.FAILED)
+    pods = [view.current[member] for member in members if member in view.current]
+    phases = collections.Counter(
+        [pod.phase for pod in pods] if ended else [view.phases[member] for member in members]
+    )
+    completed = [member.index for member in members if member in view.completed]
+    seen = [one.index for one in members if one in view.current or one in view.seen]
+    ignored = [member.index for member in members if member in view.ignored]
+    failed = phases[observation.Phase.FAILED]
     return before.model_copy(
         update={
             "desired": len(members),
-            "pending": phases.count(observation.Phase.PENDING),
-            "running": phases.count(observation.Phase.RUNNING),
+            "pending": phases[observation.Phase.PENDING],
+            "running": phases[observation.Phase.RUNNING],
             "succeeded": len(completed),
             "failed": max(failed, before.failed) if ended else failed,
             "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
             "completed": indices.format_ranges(completed),
             "seen": indices.format_ranges(seen),
-            "ignored": indices.format_ranges(m.index for m in members if m in sight.ignored),
+            "ignored": indices.format_ranges(ignored),
             "reason": "" if ended else _waiting(pods),
             "last_exit": _last_exit(pods) or before.last_exit,
         }

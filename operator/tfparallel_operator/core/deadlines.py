@@ -3,7 +3,7 @@
 import datetime
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import completion, failure, observation, replicas, view
+from tfparallel_operator.core import completion, failure, layout, observation, replicas, view
 
 
 def earliest(*times: datetime.datetime | None) -> datetime.datetime | None:
@@ -16,68 +16,62 @@ def active(job: types.TFParallelJob, status: job_status.JobStatus) -> datetime.d
     return _after(status.start_time, job.spec.run_policy.active_deadline_seconds)
 
 
-def pending(
-    job: types.TFParallelJob, status: job_status.JobStatus, sight: view.View
-) -> datetime.datetime | None:
+def pending(status: job_status.JobStatus, view: view.View) -> datetime.datetime | None:
     """Return when pods have waited for too long; None while none waits that training needs."""
-    if completion.running(job, sight) or not _waiting(sight):
+    if completion.running(view) or not _waiting(view):
         return None
-    return _after(status.attempt_time, job.spec.run_policy.pending_deadline_seconds)
+    return _after(status.attempt_time, view.layout.job.spec.run_policy.pending_deadline_seconds)
 
 
 def stall(
-    job: types.TFParallelJob,
-    status: job_status.JobStatus,
-    sight: view.View,
-    listening_since: datetime.datetime | None,
+    status: job_status.JobStatus, view: view.View, listening_since: datetime.datetime | None
 ) -> datetime.datetime | None:
     """Return when training has made no progress for too long.
 
     Only what has reported since its latest start is judged, while its pods run. Time in which
     nobody listened does not count: an operator that was away knows of no report that it missed.
     """
-    told = None if status.progress is None else status.progress.last_update_time
+    reported_at = None if status.progress is None else status.progress.last_update_time
     began = status.attempt_time or status.start_time
-    if told is None or began is None or told <= began or not completion.running(job, sight):
+    if reported_at is None or began is None or reported_at <= began or not completion.running(view):
         return None
-    heard = told if listening_since is None else max(told, listening_since)
-    return _after(heard, job.spec.run_policy.stall_deadline_seconds)
+    silent_since = reported_at if listening_since is None else max(reported_at, listening_since)
+    return _after(silent_since, view.layout.job.spec.run_policy.stall_deadline_seconds)
 
 
-def pending_loss(job: types.TFParallelJob, sight: view.View) -> failure.Loss:
+def pending_loss(view: view.View) -> failure.Loss:
     """Return the loss that pods which wait for too long are: the first that says why, if any."""
-    waiting = _waiting(sight)
-    told = {replica: _words(sight, replica) for replica in waiting}
-    first = next((replica for replica in waiting if told[replica]), waiting[0])
-    seconds = job.spec.run_policy.pending_deadline_seconds
-    why = f": {told[first]}" if told[first] else ""
+    waiting = _waiting(view)
+    reasons = {replica: _waiting_reason(view, replica) for replica in waiting}
+    first = next((replica for replica in waiting if reasons[replica]), waiting[0])
+    seconds = view.layout.job.spec.run_policy.pending_deadline_seconds
+    why = f": {reasons[first]}" if reasons[first] else ""
     sentence = f"does not run {seconds} s after it should (runPolicy.pendingDeadlineSeconds){why}"
     return failure.Loss(first, policies.Cause.PENDING_TOO_LONG, None, sentence)
 
 
-def stall_loss(job: types.TFParallelJob, status: job_status.JobStatus) -> failure.Loss:
+def stall_loss(status: job_status.JobStatus, layout: layout.Layout) -> failure.Loss:
     """Return the loss that training which has stalled is."""
     step = 0 if status.progress is None else status.progress.step
-    seconds = job.spec.run_policy.stall_deadline_seconds
+    seconds = layout.job.spec.run_policy.stall_deadline_seconds
     sentence = (
         f"has reported no progress after step {step} for {seconds} s"
         " (runPolicy.stallDeadlineSeconds)"
     )
-    return failure.Loss(replicas.coordinator(job), policies.Cause.STALL, None, sentence)
+    return failure.Loss(layout.coordinator, policies.Cause.STALL, None, sentence)
 
 
-def _waiting(sight: view.View) -> list[replicas.Replica]:
+def _waiting(view: view.View) -> list[replicas.Replica]:
     """Return the replicas that train and do not run yet."""
     return [
         replica
-        for replica in sight.wanted
-        if replica.role is not types.Role.EVALUATOR
-        and sight.phase(replica) is observation.Phase.PENDING
+        for replica in view.layout.training
+        if view.phases[replica] is observation.Phase.PENDING
     ]
 
 
-def _words(sight: view.View, replica: replicas.Replica) -> str:
-    pod = sight.current.get(replica)
+def _waiting_reason(view: view.View, replica: replicas.Replica) -> str:
+    pod = view.current.get(replica)
     return "" if pod is None else pod.waiting
 
 

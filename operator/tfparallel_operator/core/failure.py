@@ -5,15 +5,12 @@ import datetime
 import re
 
 from tfparallel_operator.api import names, policies, types
-from tfparallel_operator.core import observation, remedies, replicas, view
+from tfparallel_operator.core import installation, layout, observation, remedies, replicas, view
 from tfparallel_trainer.contract import exits
 
 _FIRST_SIGNAL_CODE = 128
 _CONTRACT = frozenset(exits.Exit)
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
-
-SETTLING = datetime.timedelta(seconds=10)
-"""How long the exit of a replica that lost a peer waits for the peer's own to be seen."""
 
 OOM_KILLED = "OOMKilled"
 """The kubelet's reason when the kernel ended a container for want of memory."""
@@ -48,7 +45,7 @@ class Loss:
     replica: replicas.Replica
     cause: policies.Cause
     exit: observation.Exit | None
-    told: str = "vanished"
+    fate: str = "vanished"
     """What became of it, when it has no exit."""
 
     def describe(self, job_name: str) -> str:
@@ -57,24 +54,24 @@ class Loss:
         if self.exit is not None and self.exit.of_source:
             name = f"{name}: init container {names.SOURCE_CONTAINER}"
         if self.exit is None:
-            return f"{name} {self.told}"
+            return f"{name} {self.fate}"
         if self.exit.code < 0:
             return f"{name} ended: {self.exit.reason} {self.exit.message}".rstrip()
         meaning = exits.describe(self.exit.code)
         reason = f", {self.exit.reason}" if self.exit.reason not in ("", "Error") else ""
-        told = f"{name} exited with code {self.exit.code} ({meaning}{reason})"
-        said = remedies.shorten(self.exit.message).rstrip(".")
-        return f"{told}: {said}" if said else told
+        sentence = f"{name} exited with code {self.exit.code} ({meaning}{reason})"
+        message = remedies.shorten(self.exit.message).rstrip(".")
+        return f"{sentence}: {message}" if message else sentence
 
     @property
     def remedy(self) -> str:
         """What to do about it, where that is known and the replica did not say so itself."""
         if self.exit is None:
-            return remedies.find(self.told)
+            return remedies.find(self.fate)
         return remedies.find_for_exit(self.exit.code, self.exit.reason, self.exit.message)
 
 
-def losses(job: types.TFParallelJob, sight: view.View) -> tuple[Loss, ...]:
+def losses(view: view.View) -> tuple[Loss, ...]:
     """List the losses of an attempt, the root cause first.
 
     When one replica is lost its peers end too, so only the first loss counts: one of training
@@ -82,19 +79,19 @@ def losses(job: types.TFParallelJob, sight: view.View) -> tuple[Loss, ...]:
     say they lost someone, then the earliest. A pod that is being taken, and still runs, is no loss
     by itself; it is the root of the losses of a gang whose other members have ended.
     """
-    found = [
-        Loss(pod.replica, cause(job, pod), pod.exit)
-        for pod in sight.current.values()
-        if pod.phase is observation.Phase.FAILED and pod.replica not in sight.ignored
+    losses = [
+        Loss(pod.replica, cause(view.layout, pod), pod.exit)
+        for pod in view.current.values()
+        if pod.phase is observation.Phase.FAILED and pod.replica not in view.ignored
     ]
-    found += [Loss(replica, policies.Cause.DISRUPTION, None) for replica in sight.vanished]
-    if replicas.is_gang(job) and any(_trains(loss.replica) for loss in found):
-        found += [
+    losses += [Loss(replica, policies.Cause.DISRUPTION, None) for replica in view.vanished]
+    if view.layout.is_gang and any(_trains(loss.replica) for loss in losses):
+        losses += [
             Loss(pod.replica, policies.Cause.DISRUPTION, None, "is being deleted or evicted")
-            for pod in sight.current.values()
+            for pod in view.current.values()
             if _trains(pod.replica) and not pod.phase.ended and (pod.deleting or pod.disrupted)
         ]
-    return tuple(sorted(found, key=_root_first))
+    return tuple(sorted(losses, key=_root_first))
 
 
 def _trains(replica: replicas.Replica) -> bool:
@@ -113,23 +110,17 @@ def _root_first(loss: Loss) -> tuple[bool, bool, bool, datetime.datetime]:
 
 
 def settles_at(
-    job: types.TFParallelJob,
-    loss: Loss,
-    sight: view.View,
-    settling: datetime.timedelta,
-    *,
-    final: bool,
+    loss: Loss, view: view.View, settling: datetime.timedelta, *, final: bool
 ) -> datetime.datetime | None:
     """Return until when a loss may turn out to be the consequence of one that is not seen yet.
 
-    A lost peer waits for the peer's own exit. A verdict that ends a job whose replicas need each
+    A lost peer waits for the peer's own exit. An answer that ends a job whose replicas need each
     other waits for signs that the cluster took one of them, unless the trainer says what it was.
 
     Args:
-        job: the job.
         loss: the loss that would be answered.
-        sight: the replicas and their pods.
-        settling: how long a verdict waits.
+        view: the replicas and their pods.
+        settling: how long an answer that ends the job waits.
         final: whether the answer would end the job.
 
     Returns:
@@ -138,10 +129,11 @@ def settles_at(
     if loss.exit is None or loss.exit.finished_at is None or not loss.cause.bounded:
         return None
     if loss.exit.code == exits.Exit.PEER_LOST:
-        waits = None if all(sight.phase(one).ended for one in sight.wanted) else SETTLING
+        all_ended = all(phase.ended for phase in view.phases.values())
+        waits = None if all_ended else installation.SETTLING
     else:
-        known = final_by_contract(loss.exit.code) or len(sight.wanted) == 1
-        waits = settling if final and replicas.is_gang(job) and not known else None
+        known = final_by_contract(loss.exit.code) or len(view.layout.all_replicas) == 1
+        waits = settling if final and view.layout.is_gang and not known else None
     return None if waits is None else loss.exit.finished_at + waits
 
 
@@ -151,7 +143,7 @@ def describe_settling(job: types.TFParallelJob, loss: Loss, until: datetime.date
     return f"{loss_sentence}; until {until:%H:%M:%SZ} the operator looks for a loss that caused it"
 
 
-def cause(job: types.TFParallelJob, pod: observation.Pod) -> policies.Cause:
+def cause(layout: layout.Layout, pod: observation.Pod) -> policies.Cause:
     """Say why a pod that ended without success did."""
     if pod.disrupted or pod.deleting:
         return policies.Cause.DISRUPTION
@@ -164,19 +156,20 @@ def cause(job: types.TFParallelJob, pod: observation.Pod) -> policies.Cause:
         return policies.Cause.OUT_OF_MEMORY
     if code == exits.Exit.STALLED:
         return policies.Cause.STALL
-    if permits_restart(job, pod.replica.role, code):
+    if permits_restart(layout, pod.replica.role, code):
         return policies.Cause.RETRYABLE_EXIT
     return policies.Cause.PERMANENT_EXIT
 
 
-def permits_restart(job: types.TFParallelJob, role: types.Role, code: int) -> bool:
+def permits_restart(layout: layout.Layout, role: types.Role, code: int) -> bool:
     """Whether an exit code may be run again, by the role's restartPolicy or the exit contract."""
-    match replicas.by_role(job)[role].restart_policy:
+    match layout.specs[role].restart_policy:
         case types.RestartPolicy.NEVER:
             return False
         case types.RestartPolicy.EXIT_CODE:
-            told = job.spec.trainer is not None and code in _CONTRACT
-            return not final_by_contract(code) if told else code < 0 or code >= _FIRST_SIGNAL_CODE
+            if layout.job.spec.trainer is not None and code in _CONTRACT:
+                return not final_by_contract(code)
+            return code < 0 or code >= _FIRST_SIGNAL_CODE
         case types.RestartPolicy.ALWAYS | types.RestartPolicy.ON_FAILURE:
             return True
         case None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import decision, observation, replicas, view
+from tfparallel_operator.core import decision, installation, layout, observation, ownership, view
 
 _TYPES: Mapping[types.GangScheduler, decision.ObjectType] = {
     types.GangScheduler.COSCHEDULING: ("scheduling.x-k8s.io/v1alpha1", "PodGroup"),
@@ -33,39 +33,31 @@ _NO_QUEUE_GIVEN = "default"
 """Volcano's own queue, where TFJob puts jobs that name none."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Installation:
-    """What the installation decides about gangs."""
-
-    scheduler: types.GangScheduler | None = None
-    """Who starts the gangs of jobs that have a scheduling policy and name no scheduler."""
-    coscheduling_name: str = "scheduler-plugins-scheduler"
-    """The scheduler that has the plugin Coscheduling, as pods name it."""
-
-
 def scheduler(
-    job: types.TFParallelJob, installed: Installation | None
+    job: types.TFParallelJob, gangs: installation.Gangs | None
 ) -> types.GangScheduler | None:
     """Return who starts a job's pods together; None: nobody has to, or nobody could."""
-    if installed is None:
+    if gangs is None:
         return None
     scheduling = job.spec.scheduling
     if scheduling is not None and scheduling.gang is not None:
         return scheduling.gang
-    return None if job.spec.run_policy.scheduling_policy is None else installed.scheduler
+    return None if job.spec.run_policy.scheduling_policy is None else gangs.scheduler
 
 
-def problem(job: types.TFParallelJob, installed: Installation | None) -> str | None:
+def problem(layout: layout.Layout, gangs: installation.Gangs | None) -> str | None:
     """Say why a job's gang cannot be what it asks for, and what to do; None when it can."""
-    chosen = scheduler(job, installed)
-    if chosen is types.GangScheduler.KUBERNETES and _scales_in_place(job):
+    job = layout.job
+    chosen = scheduler(job, gangs)
+    scales_in_place = layout.is_elastic and not layout.is_gang
+    if chosen is types.GangScheduler.KUBERNETES and scales_in_place:
         return (
             "scheduling.gang is Kubernetes, whose groups cannot change, and the workers of these"
             " servers come and go: remove minReplicas and maxReplicas, or set scheduling.gang to"
             f" {_any_of(_CHANGEABLE)}"
         )
     policy = job.spec.run_policy.scheduling_policy
-    if policy is None or installed is None:
+    if policy is None or gangs is None:
         return None
     if chosen is None:
         return (
@@ -80,8 +72,8 @@ def problem(job: types.TFParallelJob, installed: Installation | None) -> str | N
                 f"runPolicy.schedulingPolicy.{field} is {value!r}, which the gang scheduler"
                 f" {chosen} does not know: remove it, or set scheduling.gang to {_any_of(fitting)}"
             )
-    count = len(replicas.expand(job))
-    if (policy.min_available or 0) > count and not replicas.elastic(job):
+    count = len(layout.all_replicas)
+    if (policy.min_available or 0) > count and not layout.is_elastic:
         return (
             f"runPolicy.schedulingPolicy.minAvailable is {policy.min_available}, and the job has"
             f" {count} replicas: it would wait forever; set it to {count} or less"
@@ -92,20 +84,20 @@ def problem(job: types.TFParallelJob, installed: Installation | None) -> str | N
 def join(
     pod: dict[str, Any],
     job: types.TFParallelJob,
-    installed: Installation | None,
+    gangs: installation.Gangs | None,
     attempt: int,
     replica_attempt: int,
 ) -> None:
     """Make a pod's manifest part of the job's gang, in place; what its template says wins."""
-    chosen = scheduler(job, installed)
-    if chosen is None or installed is None:
+    chosen = scheduler(job, gangs)
+    if chosen is None or gangs is None:
         return
     group = _name(job, chosen, attempt)
     spec, metadata = pod["spec"], pod["metadata"]
     match chosen:
         case types.GangScheduler.COSCHEDULING:
             metadata["labels"][names.LABEL_POD_GROUP] = group
-            spec.setdefault("schedulerName", installed.coscheduling_name)
+            spec.setdefault("schedulerName", gangs.coscheduling_name)
         case types.GangScheduler.VOLCANO:
             metadata["annotations"][names.ANNOTATION_POD_GROUP] = group
             spec.setdefault("schedulerName", names.VOLCANO)
@@ -121,44 +113,41 @@ def join(
 class Steps:
     """What to write so that the job has the group that it needs, and no other."""
 
-    manifest: decision.Manifest | None = None
-    """A group to create, without its labels and owner."""
+    creations: tuple[decision.Manifest, ...] = ()
     changes: tuple[decision.Change, ...] = ()
     deletions: tuple[decision.Deletion, ...] = ()
 
 
 def steps(
-    job: types.TFParallelJob,
-    sight: view.View,
+    view: view.View,
     groups: tuple[observation.Group, ...],
-    installed: Installation | None,
+    gangs: installation.Gangs | None,
     attempt: int,
 ) -> Steps:
     """Say what to write of a job's group, given the groups that it has."""
-    chosen = scheduler(job, installed)
+    job = view.layout.job
+    chosen = scheduler(job, gangs)
     if chosen is None:
-        # Of a job that trains it can only be the installation that has no scheduler any more: pods
-        # that wait still name their group.
+        # If the job trains, the installation no longer has a scheduler: pods that wait still name
+        # their group.
         return Steps()
-    api_version, kind = kept = _TYPES[chosen]
+    api_version, kind = _TYPES[chosen]
     name = _name(job, chosen, attempt)
-    wanted = _spec(job, sight, chosen)
-    own = [one for one in groups if (one.api_version, one.name) == (api_version, name)]
-    others = removals(tuple(one for one in groups if one not in own))
-    if not own:
+    spec = _spec(view, chosen)
+    group = next((g for g in groups if (g.api_version, g.name) == (api_version, name)), None)
+    others = removals(tuple(other for other in groups if other is not group))
+    if group is None:
         manifest = {
             "apiVersion": api_version,
             "kind": kind,
-            "metadata": {"name": name},
-            "spec": wanted,
+            "metadata": ownership.metadata(job, name),
+            "spec": spec,
         }
-        return Steps(manifest, deletions=others)
-    fields = {
-        key: wanted.get(key) for key in _FIELDS[chosen] if own[0].spec.get(key) != wanted.get(key)
-    }
+        return Steps((manifest,), deletions=others)
+    fields = {key: spec.get(key) for key in _FIELDS[chosen] if group.spec.get(key) != spec.get(key)}
     if not fields:
         return Steps(deletions=others)
-    change = decision.Change(kept, name, own[0].uid, {"spec": fields})
+    change = decision.Change(_TYPES[chosen], name, group.uid, {"spec": fields})
     return Steps(changes=(change,), deletions=others)
 
 
@@ -178,14 +167,13 @@ _FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
 """What of a group's spec follows the job; groups of Kubernetes cannot change."""
 
 
-def _spec(
-    job: types.TFParallelJob, sight: view.View, chosen: types.GangScheduler
-) -> dict[str, Any]:
-    policy = job.spec.run_policy.scheduling_policy or types.SchedulingPolicy()
+def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
+    every = view.layout.all_replicas
+    policy = view.layout.job.spec.run_policy.scheduling_policy or types.SchedulingPolicy()
     if chosen is types.GangScheduler.KUBERNETES:
-        least = _least(policy, len(sight.wanted))
+        least = _least(policy, len(every))
         return {"schedulingPolicy": {"gang": {"minCount": least}}}
-    needed = set(sight.wanted) - sight.completed - sight.ignored
+    needed = set(every) - view.completed - view.ignored
     spec: dict[str, Any] = {
         "minMember": _least(policy, len(needed)),
         "minResources": policy.min_resources,
@@ -205,11 +193,6 @@ def _least(policy: types.SchedulingPolicy, members: int) -> int:
 def _name(job: types.TFParallelJob, chosen: types.GangScheduler, attempt: int) -> str:
     name = job.metadata.name
     return f"{name}-{attempt}" if chosen is types.GangScheduler.KUBERNETES else name
-
-
-def _scales_in_place(job: types.TFParallelJob) -> bool:
-    """Whether workers come and go without a new attempt."""
-    return replicas.elastic(job) and not replicas.is_gang(job)
 
 
 def _any_of(schedulers: Any) -> str:

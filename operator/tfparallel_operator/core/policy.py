@@ -4,7 +4,7 @@ import dataclasses
 import enum
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import failure, indices, replicas
+from tfparallel_operator.core import failure, indices, layout
 
 
 class Scope(enum.StrEnum):
@@ -24,7 +24,7 @@ class Outcome(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class Action:
     """The answer to a loss."""
 
     outcome: Outcome
@@ -34,17 +34,17 @@ class Verdict:
     """What to do, where that is known."""
 
 
-def judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss) -> Verdict:
-    """Say what a loss leads to. That of an evaluator never fails the job."""
-    verdict = dataclasses.replace(_judge(job, status, loss), remedy=loss.remedy)
-    if verdict.outcome is Outcome.FAIL and loss.replica.role is types.Role.EVALUATOR:
-        return dataclasses.replace(verdict, outcome=Outcome.IGNORE)
-    return verdict
+def find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
+    """Return what a loss leads to. The loss of an evaluator never fails the job."""
+    action = dataclasses.replace(_find_action(layout, status, loss), remedy=loss.remedy)
+    if action.outcome is Outcome.FAIL and loss.replica.role is types.Role.EVALUATOR:
+        return dataclasses.replace(action, outcome=Outcome.IGNORE)
+    return action
 
 
-def _judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss) -> Verdict:
-    told = loss.describe(job.metadata.name)
-    rule = _rule(job, loss)
+def _find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
+    lost = loss.describe(layout.job.metadata.name)
+    rule = _rule(layout.job, loss)
     reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
     if loss.exit is not None and loss.cause.bounded:
         reason = names.Reason.REPLICA_FAILED
@@ -53,23 +53,23 @@ def _judge(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure
     if (
         rule is not None
         and rule.action is policies.Action.IGNORE
-        and _may_go_without(job, status, loss)
+        and _may_go_without(layout, status, loss)
     ):
-        return Verdict(Outcome.IGNORE, names.Reason.FAILURE_POLICY, told)
+        return Action(Outcome.IGNORE, names.Reason.FAILURE_POLICY, lost)
     if rule is not None and rule.action in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
-        message = f"{told}; runPolicy.failurePolicy says that it fails the job"
-        return Verdict(Outcome.FAIL, names.Reason.FAILURE_POLICY, message)
-    if rule is None and not _restarts(job, loss):
-        return Verdict(Outcome.FAIL, reason, told)
-    limit = job.spec.run_policy.backoff_limit
-    if loss.cause.bounded and counted(job, status, loss) >= limit:
-        message = f"{told}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
-        return Verdict(Outcome.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
-    nth = counted(job, status, loss) + 1
+        message = f"{lost}; runPolicy.failurePolicy says that it fails the job"
+        return Action(Outcome.FAIL, names.Reason.FAILURE_POLICY, message)
+    if rule is None and not _restarts(layout, loss):
+        return Action(Outcome.FAIL, reason, lost)
+    limit = layout.job.spec.run_policy.backoff_limit
+    if loss.cause.bounded and counted(layout, status, loss) >= limit:
+        message = f"{lost}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
+        return Action(Outcome.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
+    nth = counted(layout, status, loss) + 1
     bound = f"failure {nth} of {limit} that lead to a restart"
     bound = bound if loss.cause.bounded else _UNBOUNDED[loss.cause]
-    message = f"{told}; {scope(job, loss).value} run again ({bound})"
-    return Verdict(Outcome.RESTART, reason, message)
+    message = f"{lost}; {scope(layout, loss).value} run again ({bound})"
+    return Action(Outcome.RESTART, reason, message)
 
 
 _REASONS = {
@@ -88,9 +88,9 @@ _UNBOUNDED = {
 
 def _rule(job: types.TFParallelJob, loss: failure.Loss) -> policies.FailureRule | None:
     """Return the first rule that matches a loss."""
-    given = job.spec.run_policy.failure_policy
+    policy = job.spec.run_policy.failure_policy
     code = None if loss.exit is None else loss.exit.code
-    for rule in () if given is None else given.rules:
+    for rule in () if policy is None else policy.rules:
         if (
             (not rule.roles or loss.replica.role in rule.roles)
             and (not rule.exit_codes or code in rule.exit_codes)
@@ -101,19 +101,20 @@ def _rule(job: types.TFParallelJob, loss: failure.Loss) -> policies.FailureRule 
 
 
 def _may_go_without(
-    job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss
+    layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss
 ) -> bool:
     """Whether the job can still end with success without a replica."""
     if loss.cause is policies.Cause.STALL:
         return False  # It is all of training that stalls.
-    if replicas.chief(job) or job.spec.success_policy is not types.SuccessPolicy.ALL_WORKERS:
-        return loss.replica != replicas.coordinator(job)
+    success_policy = layout.job.spec.success_policy
+    if layout.chief or success_policy is not types.SuccessPolicy.ALL_WORKERS:
+        return loss.replica != layout.coordinator
     worker = types.Role.WORKER
-    gone = status.replicas.get(worker.value, job_status.ReplicaStatus()).ignored
-    return len(indices.parse(gone) | {loss.replica.index}) < replicas.by_role(job)[worker].replicas
+    ignored = status.replicas.get(worker.value, job_status.ReplicaStatus()).ignored
+    return len(indices.parse(ignored) | {loss.replica.index}) < layout.counts[worker]
 
 
-def _restarts(job: types.TFParallelJob, loss: failure.Loss) -> bool:
+def _restarts(layout: layout.Layout, loss: failure.Loss) -> bool:
     """Whether a loss that no rule matches is run again, its budget aside."""
     match loss.cause:
         case policies.Cause.PENDING_TOO_LONG | policies.Cause.PERMANENT_EXIT:
@@ -122,10 +123,10 @@ def _restarts(job: types.TFParallelJob, loss: failure.Loss) -> bool:
             return True
         case _ if loss.exit is None:
             return True
-        case policies.Cause.OUT_OF_MEMORY if grows(job, loss):
+        case policies.Cause.OUT_OF_MEMORY if grows(layout.job, loss):
             return True
         case _:
-            return failure.permits_restart(job, loss.replica.role, loss.exit.code)
+            return failure.permits_restart(layout, loss.replica.role, loss.exit.code)
 
 
 def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
@@ -134,30 +135,30 @@ def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
     return killed and job.spec.run_policy.out_of_memory is not None
 
 
-def scope(job: types.TFParallelJob, loss: failure.Loss) -> Scope:
+def scope(layout: layout.Layout, loss: failure.Loss) -> Scope:
     """Return what has to run again: as a rule says, else as the strategy needs it."""
-    rule = _rule(job, loss)
+    rule = _rule(layout.job, loss)
     if rule is not None and rule.action is policies.Action.RESTART_GANG:
         return Scope.GANG
     if rule is not None and rule.action is policies.Action.RESTART_REPLICA:
         return Scope.REPLICA
     if loss.replica.role is types.Role.EVALUATOR:
         return Scope.REPLICA
-    if replicas.is_gang(job):
+    if layout.is_gang:
         return Scope.GANG
     return Scope.REPLICA_AND_CHIEF if loss.replica.role is types.Role.PS else Scope.REPLICA
 
 
-def counted(job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss) -> int:
+def counted(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> int:
     """Return how many restarts are held against the budget that a loss is paid from.
 
     The evaluator has one of its own in each attempt, so that it can never use up that of training.
     """
-    if has_own_budget(job, loss):
+    if has_own_budget(layout, loss):
         return status.replica_attempts.get(loss.replica.name, 0)
     return status.restarts.failure
 
 
-def has_own_budget(job: types.TFParallelJob, loss: failure.Loss) -> bool:
+def has_own_budget(layout: layout.Layout, loss: failure.Loss) -> bool:
     """Whether a loss is paid from the evaluator's budget."""
-    return loss.replica.role is types.Role.EVALUATOR and scope(job, loss) is Scope.REPLICA
+    return loss.replica.role is types.Role.EVALUATOR and scope(layout, loss) is Scope.REPLICA

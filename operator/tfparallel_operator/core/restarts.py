@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import failure, indices, policy, replicas, view
+from tfparallel_operator.core import failure, indices, layout, policy, replicas, view
 
 LONGEST_PAUSE = datetime.timedelta(minutes=5)
 
@@ -16,7 +16,7 @@ _ATTEMPT_OF_ITS_OWN = {"completed": "", "seen": "", "ignored": ""}
 
 
 def restart(
-    job: types.TFParallelJob,
+    layout: layout.Layout,
     status: job_status.JobStatus,
     loss: failure.Loss,
     others: Sequence[failure.Loss],
@@ -27,22 +27,22 @@ def restart(
     Replicas that were taken at the same time run again with it, in attempts of their own.
 
     Args:
-        job: the job.
+        layout: the job and its replicas.
         status: its status before.
         loss: the root cause.
         others: the losses that were seen with it.
         begins_at: when the new pods may be created.
     """
-    changed = _counted(job, status, loss)
-    if policy.grows(job, loss):
+    changed = _counted(layout, status, loss)
+    if policy.grows(layout.job, loss):
         changed = _grown(changed, loss.replica.role)
-    if policy.scope(job, loss) is policy.Scope.GANG:
+    if policy.scope(layout, loss) is policy.Scope.GANG:
         return next_attempt(changed, begins_at)
     again: set[replicas.Replica] = set()
     for lost in (loss, *(other for other in others if not other.cause.bounded)):
         again.add(lost.replica)
-        if policy.scope(job, lost) is policy.Scope.REPLICA_AND_CHIEF:
-            again.add(replicas.coordinator(job))
+        if policy.scope(layout, lost) is policy.Scope.REPLICA_AND_CHIEF:
+            again.add(layout.coordinator)
     attempts = dict(status.replica_attempts)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
@@ -75,7 +75,7 @@ def next_attempt(
 
 
 def pause(
-    job: types.TFParallelJob,
+    layout: layout.Layout,
     status: job_status.JobStatus,
     loss: failure.Loss,
     first: datetime.timedelta,
@@ -91,7 +91,7 @@ def pause(
     if loss.cause is policies.Cause.INFRASTRUCTURE:
         earlier = status.restart_causes.get(loss.cause.value, 0)
     else:
-        earlier = policy.counted(job, status, loss) - 1
+        earlier = policy.counted(layout, status, loss) - 1
     if earlier < 0:
         return datetime.timedelta()
     return min(LONGEST_PAUSE, first * (1 << min(earlier, 20)))
@@ -110,7 +110,7 @@ def ignore(status: job_status.JobStatus, replica: replicas.Replica) -> job_statu
     return _with_role(status, replica.role, before.model_copy(update={"ignored": ignored}))
 
 
-def reattributed(status: job_status.JobStatus, sight: view.View) -> job_status.JobStatus:
+def reclassify_as_disruption(status: job_status.JobStatus, view: view.View) -> job_status.JobStatus:
     """Return the status with the latest restart counted as a disruption, if that shows by now.
 
     When a node dies its peers exit in seconds, and the cluster says so a minute later: then one of
@@ -120,7 +120,7 @@ def reattributed(status: job_status.JobStatus, sight: view.View) -> job_status.J
         pod.disrupted
         and pod.attempt == status.attempt - 1
         and pod.replica.role is not types.Role.EVALUATOR
-        for pod in sight.stale
+        for pod in view.stale
     )
     if not taken or status.last_cause not in _BOUNDED:
         return status
@@ -143,10 +143,10 @@ def reattributed(status: job_status.JobStatus, sight: view.View) -> job_status.J
 
 
 def _counted(
-    job: types.TFParallelJob, status: job_status.JobStatus, loss: failure.Loss
+    layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss
 ) -> job_status.JobStatus:
     """Count a restart; failures of the evaluator are counted by its own attempts alone."""
-    if loss.cause.bounded and policy.has_own_budget(job, loss):
+    if loss.cause.bounded and policy.has_own_budget(layout, loss):
         return status
     return _with_count(status, loss.cause)
 

@@ -3,15 +3,16 @@
 import datetime
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import completion, conditions, observation, replicas, restarts, view
+from tfparallel_operator.core import (
+    completion,
+    conditions,
+    layout,
+    observation,
+    restarts,
+    view,
+)
 
 _WORKER = types.Role.WORKER
-
-
-def workers(job: types.TFParallelJob) -> int | None:
-    """Return how many workers a job has; None when it has the role not at all."""
-    spec = job.spec.tf_replica_specs.get(_WORKER)
-    return None if spec is None else spec.replicas
 
 
 def selector(job: types.TFParallelJob) -> str:
@@ -21,44 +22,36 @@ def selector(job: types.TFParallelJob) -> str:
     return f"{names.LABEL_JOB}={job.metadata.name},{names.LABEL_ROLE}={_WORKER.label}"
 
 
-def in_force(job: types.TFParallelJob, pods: tuple[observation.Pod, ...]) -> types.TFParallelJob:
-    """Return the job with the workers that its attempt was begun with.
+def in_force(layout: layout.Layout, pods: tuple[observation.Pod, ...]) -> layout.Layout:
+    """Return the layout with the workers that the job's attempt was begun with.
 
     Until it has a pod an attempt may still begin with those that the spec asks for. So does one
     that follows a suspension, or an admission.
     """
+    job = layout.job
     waits = conditions.denied(job.status, names.Condition.ADMITTED)
     if waits or conditions.holds(job.status, names.Condition.SUSPENDED):
-        return job
+        return layout
     begun = any(counts.seen for counts in job.status.replicas.values()) or any(
         pod.attempt == job.status.attempt for pod in pods
     )
     if not begun or job.status.workers is None:
-        return job
-    return with_workers(job, job.status.workers)
+        return layout
+    return layout.with_workers(job.status.workers)
 
 
-def with_workers(job: types.TFParallelJob, count: int) -> types.TFParallelJob:
-    """Return the job with another number of workers."""
-    specs = dict(job.spec.tf_replica_specs)
-    specs[_WORKER] = specs[_WORKER].model_copy(update={"replicas": count})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"tf_replica_specs": specs})})
-
-
-def due(
-    job: types.TFParallelJob, status: job_status.JobStatus, sight: view.View
-) -> datetime.datetime | None:
+def due(status: job_status.JobStatus, view: view.View) -> datetime.datetime | None:
     """Return when workers may be scaled; None: at once, because nothing trains that would lose."""
-    if status.attempt_time is None or not completion.running(job, sight):
+    if status.attempt_time is None or not completion.running(view):
         return None
-    pause = datetime.timedelta(seconds=job.spec.run_policy.scale_cooldown_seconds)
+    pause = datetime.timedelta(seconds=view.layout.job.spec.run_policy.scale_cooldown_seconds)
     return status.attempt_time + pause
 
 
 def scaled(
-    job: types.TFParallelJob,
     status: job_status.JobStatus,
-    wanted: int,
+    before: layout.Layout,
+    after: layout.Layout,
     now: datetime.datetime,
 ) -> job_status.JobStatus:
     """Return the status that writes ahead that the job has other workers from now on.
@@ -66,16 +59,16 @@ def scaled(
     Replicas that need each other begin a new attempt. Of parameter servers and their workers the
     chief alone runs again: it fixes the number of workers when it starts.
     """
-    if replicas.is_gang(job):
+    if before.is_gang:
         # No loss has led to this attempt: none turns out to be a disruption by its old pods.
-        changes = {"workers": wanted, "last_cause": ""}
+        changes = {"workers": after.workers, "last_cause": ""}
         return restarts.next_attempt(status, now).model_copy(update=changes)
-    again = {replicas.coordinator(job)}
-    again |= {replicas.Replica(_WORKER, index) for index in range(wanted, workers(job) or 0)}
+    leaving = set(before.all_replicas) - set(after.all_replicas)
+    again = {before.coordinator} | leaving
     attempts = dict(status.replica_attempts)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
     changed = restarts.forgotten(status, again)
     return changed.model_copy(
-        update={"workers": wanted, "replica_attempts": attempts, "attempt_time": now}
+        update={"workers": after.workers, "replica_attempts": attempts, "attempt_time": now}
     )

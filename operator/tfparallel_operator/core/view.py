@@ -1,16 +1,19 @@
-"""Pods sorted by what they mean for the attempt that runs."""
+"""The pods of a job, sorted by what they mean for the attempt that runs. Pure."""
 
 import dataclasses
+import functools
 
-from tfparallel_operator.api import job_status, types
-from tfparallel_operator.core import indices, observation, replicas
+from tfparallel_operator.api import job_status
+from tfparallel_operator.core import indices, layout, observation, replicas
+
+_UP = (observation.Phase.RUNNING, observation.Phase.SUCCEEDED)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """The replicas of a job and the pods that stand for them."""
+    """The replicas of a job and their pods."""
 
-    wanted: tuple[replicas.Replica, ...]
+    layout: layout.Layout
     current: dict[replicas.Replica, observation.Pod]
     """The pods of this attempt."""
     stale: tuple[observation.Pod, ...]
@@ -22,18 +25,13 @@ class View:
     seen: frozenset[replicas.Replica]
     """Replicas whose pod of this attempt has been seen, by the status that was written."""
 
-    @property
+    @functools.cached_property
     def missing(self) -> tuple[replicas.Replica, ...]:
         """Replicas that have to run and have no pod of this attempt."""
-        return tuple(
-            replica
-            for replica in self.wanted
-            if replica not in self.current
-            and replica not in self.completed
-            and replica not in self.ignored
-        )
+        present = {*self.current, *self.completed, *self.ignored}
+        return tuple(one for one in self.layout.all_replicas if one not in present)
 
-    @property
+    @functools.cached_property
     def vanished(self) -> tuple[replicas.Replica, ...]:
         """Replicas whose pod has been seen and is gone.
 
@@ -47,26 +45,31 @@ class View:
         pods = (self.current.get(replica) for replica in self.ignored)
         return tuple(pod for pod in pods if pod is not None and not pod.phase.ended)
 
-    def phase(self, replica: replicas.Replica) -> observation.Phase:
-        """Where a replica is: a completed one stays so, one without a pod is pending."""
-        if replica in self.completed:
-            return observation.Phase.SUCCEEDED
-        if replica in self.ignored:
-            return observation.Phase.FAILED
-        pod = self.current.get(replica)
-        return observation.Phase.PENDING if pod is None else pod.phase
+    @functools.cached_property
+    def phases(self) -> dict[replicas.Replica, observation.Phase]:
+        """The phase of each replica: a completed one stays so, one without a pod is pending."""
+        pending = dict.fromkeys(self.layout.all_replicas, observation.Phase.PENDING)
+        return (
+            pending
+            | {replica: pod.phase for replica, pod in self.current.items()}
+            | dict.fromkeys(self.ignored, observation.Phase.FAILED)
+            | dict.fromkeys(self.completed, observation.Phase.SUCCEEDED)
+        )
+
+    def is_up(self, replica: replicas.Replica) -> bool:
+        """Whether a replica runs or has completed."""
+        return self.phases[replica] in _UP
 
 
 def build(
-    job: types.TFParallelJob, status: job_status.JobStatus, children: observation.Children
+    layout: layout.Layout, status: job_status.JobStatus, pods: tuple[observation.Pod, ...]
 ) -> View:
     """Sort the pods of a job by the attempt in its status."""
-    wanted = replicas.expand(job)
+    every = frozenset(layout.all_replicas)
     current: dict[replicas.Replica, observation.Pod] = {}
     stale = []
-    known = set(wanted)
-    for pod in children.pods:
-        if pod.replica in known and _is_current(pod, status):
+    for pod in pods:
+        if pod.replica in every and _is_current(pod, status):
             current[pod.replica] = pod
         else:
             stale.append(pod)
@@ -74,23 +77,29 @@ def build(
         replica for replica, pod in current.items() if pod.phase is observation.Phase.SUCCEEDED
     }
     return View(
-        wanted,
+        layout,
         current,
         tuple(stale),
-        completed=_recorded(wanted, status, "completed") | completed,
-        ignored=_recorded(wanted, status, "ignored"),
-        seen=_recorded(wanted, status, "seen"),
+        completed=_recorded(layout, status, "completed") | completed,
+        ignored=_recorded(layout, status, "ignored"),
+        seen=_recorded(layout, status, "seen"),
     )
 
 
 def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
-    replica_attempt = status.replica_attempts.get(pod.replica.name, 0)
-    return pod.attempt == status.attempt and pod.replica_attempt == replica_attempt
+    if pod.attempt != status.attempt:
+        return False
+    return pod.replica_attempt == status.replica_attempts.get(pod.replica.name, 0)
 
 
 def _recorded(
-    wanted: tuple[replicas.Replica, ...], status: job_status.JobStatus, field: str
+    layout: layout.Layout, status: job_status.JobStatus, field: str
 ) -> frozenset[replicas.Replica]:
     """Return the replicas that a field of the status names by their indices."""
-    found = {role: indices.parse(getattr(one, field)) for role, one in status.replicas.items()}
-    return frozenset(replica for replica in wanted if replica.index in found.get(replica.role, ()))
+    return frozenset(
+        replicas.Replica(role, index)
+        for role, count in layout.counts.items()
+        if role.value in status.replicas
+        for index in indices.parse(getattr(status.replicas[role.value], field))
+        if index < count
+    )

@@ -15,12 +15,15 @@ from typing import Any
 
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import (
-    build,
     decision,
+    gang,
     indices,
+    installation,
+    layout,
     memory,
     observation,
     ownership,
+    pod_builder,
     replicas,
 )
 
@@ -32,7 +35,7 @@ _PREEMPTED = "Preempted"
 
 _POD_FIELDS = ("hostname", "subdomain", "schedulingGroup")
 _POD_RESOURCES = ("resources", "overhead", "runtimeClassName", "resourceClaims")
-"""What a pod asks for beside its containers."""
+"""What a pod asks for in addition to its containers."""
 _PLACE = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
@@ -49,61 +52,70 @@ def find(
     return next((one for one in workloads if one.name == name(job)), None)
 
 
-def holds(found: observation.Workload, kind: str) -> bool:
+def holds(workload: observation.Workload, kind: str) -> bool:
     """Whether a condition of a Workload is set and true."""
-    condition = _condition(found, kind)
+    condition = _condition(workload, kind)
     return condition is not None and condition.get("status") == "True"
 
 
-def fits(job: types.TFParallelJob, found: observation.Workload) -> bool:
+def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
     """Whether a Workload asks for what the job asks for.
 
     While it holds quota its queue, its priority and its place stay what they were.
     """
-    if found.deleting or holds(found, "Finished") or found.counts != _counts(job):
+    if workload.deleting or holds(workload, "Finished") or workload.counts != _counts(layout):
         return False
-    resources, _, place = found.resources.partition("-")
-    if resources not in ("", _resources(job)) or _runs_again(job, found):
+    resources, _, place = workload.resources.partition("-")
+    if resources not in ("", _resources(layout)) or _runs_again(layout, workload):
         return False
-    labels = job.metadata.labels
-    return holds(found, "QuotaReserved") or (
-        place in ("", _place(job))
-        and found.queue == labels.get(names.LABEL_QUEUE)
-        and found.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
+    labels = layout.job.metadata.labels
+    return holds(workload, "QuotaReserved") or (
+        place in ("", _place(layout))
+        and workload.queue == labels.get(names.LABEL_QUEUE)
+        and workload.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
     )
 
 
-def admits(job: types.TFParallelJob, found: observation.Workload | None) -> bool:
+def admits(layout: layout.Layout, workload: observation.Workload | None) -> bool:
     """Whether the job's pods may run."""
     return (
-        found is not None and fits(job, found) and not evicted(found) and holds(found, "Admitted")
+        workload is not None
+        and fits(layout, workload)
+        and not evicted(workload)
+        and holds(workload, "Admitted")
     )
 
 
-def evicted(found: observation.Workload) -> bool:
+def evicted(workload: observation.Workload) -> bool:
     """Whether what a Workload had was taken from it, or nobody may admit it."""
-    return not found.active or holds(found, "Evicted")
+    return not workload.active or holds(workload, "Evicted")
 
 
-def words(found: observation.Workload) -> str:
+def waiting_reason(workload: observation.Workload) -> str:
     """Say in Kueue's words why a Workload is not admitted."""
-    if not found.active:
+    if not workload.active:
         return "Deactivated: the Workload's spec.active is false"
-    if found.pending_checks and holds(found, "QuotaReserved") and not holds(found, "Evicted"):
-        return "; ".join(found.pending_checks)
+    if (
+        workload.pending_checks
+        and holds(workload, "QuotaReserved")
+        and not holds(workload, "Evicted")
+    ):
+        return "; ".join(workload.pending_checks)
     for kind, value in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
-        told = _condition(found, kind)
-        if told is not None and told.get("status") == value:
-            return f"{told.get('reason', kind)}: {told.get('message', '')}"
+        condition = _condition(workload, kind)
+        if condition is not None and condition.get("status") == value:
+            return f"{condition.get('reason', kind)}: {condition.get('message', '')}"
     return "Kueue has not looked at it yet"
 
 
-def manifest(job: types.TFParallelJob, settings: build.Settings) -> decision.Manifest:
+def manifest(layout: layout.Layout, settings: installation.Settings) -> decision.Manifest:
     """Build the Workload of a job; the number of its priority is filled in when it is created."""
+    job = layout.job
     metadata = ownership.metadata(job, name(job))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
-    metadata["annotations"] = {names.ANNOTATION_RESOURCES: f"{_resources(job)}-{_place(job)}"}
-    pod_sets = [_pod_set(job, role, settings) for role in replicas.by_role(job)]
+    metadata["annotations"] = {names.ANNOTATION_RESOURCES: f"{_resources(layout)}-{_place(layout)}"}
+    pods = pod_builder.PodBuilder(layout, settings, attempt=1)
+    pod_sets = [_pod_set(layout, role, pods, settings) for role in layout.specs]
     queue = job.metadata.labels[names.LABEL_QUEUE]
     spec: dict[str, Any] = {"queueName": queue, "podSets": pod_sets}
     group, kind = names.OF_WORKLOADS, "WorkloadPriorityClass"
@@ -119,16 +131,16 @@ def manifest(job: types.TFParallelJob, settings: build.Settings) -> decision.Man
 
 
 def place(
-    pod: decision.Manifest,
-    found: observation.Workload,
+    manifest: decision.Manifest,
+    workload: observation.Workload,
     flavors: Mapping[str, observation.Flavor],
 ) -> None:
     """Have a pod run where it was admitted, in place."""
-    metadata, spec = pod["metadata"], pod["spec"]
+    metadata, spec = manifest["metadata"], manifest["spec"]
     pod_set = metadata["labels"][names.LABEL_ROLE]
     metadata["labels"][names.LABEL_POD_SET] = pod_set
-    metadata["annotations"][names.ANNOTATION_WORKLOAD] = found.name
-    admitted = found.admission.get(pod_set, observation.PodSetAdmission())
+    metadata["annotations"][names.ANNOTATION_WORKLOAD] = workload.name
+    admitted = workload.admission.get(pod_set, observation.PodSetAdmission())
     selector = dict(spec.get("nodeSelector") or {})
     tolerations = list(spec.get("tolerations") or ())
     for flavor in dict.fromkeys(admitted.flavors):
@@ -143,39 +155,39 @@ def place(
         spec["nodeSelector"] = selector
     if tolerations:
         spec["tolerations"] = [
-            given for index, given in enumerate(tolerations) if given not in tolerations[:index]
+            one for index, one in enumerate(tolerations) if one not in tolerations[:index]
         ]
     if admitted.placed:
         gates = [*(spec.get("schedulingGates") or ()), {"name": names.TOPOLOGY_GATE}]
         spec["schedulingGates"] = gates
 
 
-def given_back(found: observation.Workload, now: datetime.datetime) -> decision.Change:
-    """Give the quota of a Workload back, once no pod uses it any more."""
-    evicted = _condition(found, "Evicted") or {}
+def give_back(workload: observation.Workload, now: datetime.datetime) -> decision.Change:
+    """Give the quota of a Workload back, once no pod uses it."""
+    evicted = _condition(workload, "Evicted") or {}
     reason, message = evicted.get("reason", "Pending"), evicted.get("message", "")
-    told = [
+    conditions = [
         ("QuotaReserved", False, "Pending", message),
         ("Admitted", False, "NoReservation", "The workload has no reservation"),
         ("PodsReady", False, "WaitForStart", "Not all pods are ready or succeeded"),
     ]
     if evicted:
-        told.append(("Requeued", reason == _PREEMPTED, reason, message))
+        conditions.append(("Requeued", reason == _PREEMPTED, reason, message))
     # The next attempt runs every replica again.
-    again = {"reclaimablePods": None} if found.reclaimable else {}
-    return _change(found, told, now, admission=None, **again)
+    again = {"reclaimablePods": None} if workload.reclaimable else {}
+    return _change(workload, conditions, now, admission=None, **again)
 
 
 def finished(
-    found: observation.Workload, succeeded: bool, message: str, now: datetime.datetime
+    workload: observation.Workload, succeeded: bool, message: str, now: datetime.datetime
 ) -> decision.Change:
     """Say that the job of a Workload has ended: its quota is free."""
     reason = "Succeeded" if succeeded else "Failed"
-    return _change(found, [("Finished", True, reason, message)], now)
+    return _change(workload, [("Finished", True, reason, message)], now)
 
 
 def progress(
-    found: observation.Workload, ready: bool, ended: Mapping[str, int], now: datetime.datetime
+    workload: observation.Workload, ready: bool, ended: Mapping[str, int], now: datetime.datetime
 ) -> decision.Change | None:
     """Say whether all pods run or have ended well, and which need their quota no longer.
 
@@ -183,30 +195,31 @@ def progress(
     field manager writes other fields of the status, so it leaves this one alone.
 
     Args:
-        found: the Workload.
+        workload: the Workload.
         ready: whether all pods run or have ended well.
         ended: the pods that use nothing, by pod set.
         now: the time.
     """
     counts = {
-        name: max(count, found.reclaimable.get(name, 0))
+        name: max(count, workload.reclaimable.get(name, 0))
         for name, count in ended.items()
-        if count or name in found.reclaimable
+        if count or name in workload.reclaimable
     }
     status: dict[str, Any] = {}
-    if counts != found.reclaimable:
+    if counts != workload.reclaimable:
         pods = [{"name": name, "count": count} for name, count in counts.items()]
         status["reclaimablePods"] = pods
-    told = _pods_ready(found, ready)
-    return _change(found, told, now, **status) if told or status else None
+    conditions = _pods_ready(workload, ready)
+    changed = bool(conditions or status)
+    return _change(workload, conditions, now, **status) if changed else None
 
 
-def _pods_ready(found: observation.Workload, ready: bool) -> list[tuple[str, bool, str, str]]:
+def _pods_ready(workload: observation.Workload, ready: bool) -> list[tuple[str, bool, str, str]]:
     """Return the condition that changes.
 
     Kueue tells a start from a recovery, and waits for each as long as its configuration says.
     """
-    before = _condition(found, "PodsReady") or {}
+    before = _condition(workload, "PodsReady") or {}
     recovers = before.get("reason") in ("Started", "Recovered", "WaitForRecovery")
     if ready == (before.get("status") == "True") and before:
         return []
@@ -217,46 +230,45 @@ def _pods_ready(found: observation.Workload, ready: bool) -> list[tuple[str, boo
     return [("PodsReady", ready, reason, message)]
 
 
-def deletion(found: observation.Workload) -> decision.Deletion:
-    """Delete a Workload: it stands for nothing any more."""
-    return decision.Deletion(found.name, found.uid, decision.WORKLOAD)
+def deletion(workload: observation.Workload) -> decision.Deletion:
+    """Delete a Workload that stands for nothing."""
+    return decision.Deletion(workload.name, workload.uid, decision.WORKLOAD)
 
 
-def _counts(job: types.TFParallelJob) -> dict[str, int]:
-    return {role.label: spec.replicas for role, spec in replicas.by_role(job).items()}
+def _counts(layout: layout.Layout) -> dict[str, int]:
+    return {role.label: count for role, count in layout.counts.items()}
 
 
-def _runs_again(job: types.TFParallelJob, found: observation.Workload) -> bool:
+def _runs_again(layout: layout.Layout, workload: observation.Workload) -> bool:
     """Whether a replica whose quota was given back has to run again."""
-    for role in replicas.by_role(job):
-        counts = job.status.replicas.get(role.value) or job_status.ReplicaStatus()
+    for role in layout.specs:
+        counts = layout.job.status.replicas.get(role.value) or job_status.ReplicaStatus()
         ended = {*indices.parse(counts.completed), *indices.parse(counts.ignored)}
-        if len(ended) < found.reclaimable.get(role.label, 0):
+        if len(ended) < workload.reclaimable.get(role.label, 0):
             return True
     return False
 
 
-def _resources(job: types.TFParallelJob) -> str:
+def _resources(layout: layout.Layout) -> str:
     """Return a hash of the resources that each pod of each role asks for.
 
     Kueue and webhooks may fill in what a Workload leaves out, so what it shows is not compared.
     """
     asked = {}
-    for role, spec in replicas.by_role(job).items():
+    for role, spec in layout.specs.items():
         pod_spec = (spec.template or {}).get("spec") or {}
         asked[role.label] = [
-            [one.get("name"), _asked(job, role, one), *_fields(one, "restartPolicy")]
+            [one.get("name"), _asked(layout, role, one), *_fields(one, "restartPolicy")]
             for kind in ("initContainers", "containers")
             for one in (*(pod_spec.get(kind) or ()), *_unwritten(kind, pod_spec))
         ] + _fields(pod_spec, *_POD_RESOURCES)
     return _hash(asked)
 
 
-def _place(job: types.TFParallelJob) -> str:
+def _place(layout: layout.Layout) -> str:
     """Return a hash of what decides which flavor the pods of each role get, and how soon."""
     specs = {
-        role.label: (spec.template or {}).get("spec") or {}
-        for role, spec in replicas.by_role(job).items()
+        role.label: (spec.template or {}).get("spec") or {} for role, spec in layout.specs.items()
     }
     return _hash({label: _fields(spec, *_PLACE) for label, spec in specs.items()})
 
@@ -277,12 +289,12 @@ def _unwritten(kind: str, pod_spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"name": names.CONTAINER}]
 
 
-def _asked(job: types.TFParallelJob, role: types.Role, container: Mapping[str, Any]) -> Any:
+def _asked(layout: layout.Layout, role: types.Role, container: Mapping[str, Any]) -> Any:
     """Return the requests and limits of a container as its pods have them."""
     resources = copy.deepcopy(container.get("resources") or {})
     if container.get("name") == names.CONTAINER:
-        build.request_devices(resources, replicas.by_role(job)[role])
-        growths, policy = _growths(job, role), job.spec.run_policy.out_of_memory
+        pod_builder.request_devices(resources, layout.specs[role])
+        growths, policy = _growths(layout.job, role), layout.job.spec.run_policy.out_of_memory
         if growths and policy is not None:
             memory.grow({"resources": resources}, policy, growths)
     return resources
@@ -294,47 +306,45 @@ def _growths(job: types.TFParallelJob, role: types.Role) -> int:
 
 
 def _pod_set(
-    job: types.TFParallelJob, role: types.Role, settings: build.Settings
+    layout: layout.Layout,
+    role: types.Role,
+    pods: pod_builder.PodBuilder,
+    settings: installation.Settings,
 ) -> dict[str, Any]:
     """Return how many pods of which kind a role has: what decides about place and quota."""
-    pod = build.pod(
-        job,
-        replicas.Replica(role, 0),
-        settings,
-        attempt=1,
-        replica_attempt=0,
-        memory_growths=_growths(job, role),
-    )
-    spec = {key: value for key, value in pod["spec"].items() if key not in _POD_FIELDS}
+    growths = _growths(layout.job, role)
+    of_role = pods.build(replicas.Replica(role, 0), memory_growths=growths)
+    gang.join(of_role, layout.job, settings.gangs, 1, 0)
+    spec = {key: value for key, value in of_role["spec"].items() if key not in _POD_FIELDS}
     for kind in ("initContainers", "containers"):
         if kind in spec:
             spec[kind] = [
                 {key: value for key, value in container.items() if key in _CONTAINER_FIELDS}
                 for container in spec[kind]
             ]
-    given = (replicas.by_role(job)[role].template or {}).get("metadata") or {}
-    own = {names.LABEL_ROLE: role.label}
+    written = (layout.specs[role].template or {}).get("metadata") or {}
+    labels = {**ownership.labels(layout.job), names.LABEL_ROLE: role.label}
     metadata = {
-        "labels": {**(given.get("labels") or {}), **ownership.labels(job), **own},
-        "annotations": dict(given.get("annotations") or {}),
+        "labels": {**(written.get("labels") or {}), **labels},
+        "annotations": dict(written.get("annotations") or {}),
     }
     template = {"metadata": metadata, "spec": spec}
-    return {"name": role.label, "count": _counts(job)[role.label], "template": template}
+    return {"name": role.label, "count": layout.counts[role], "template": template}
 
 
-def _condition(found: observation.Workload, kind: str) -> Condition | None:
-    return next((one for one in found.conditions if one.get("type") == kind), None)
+def _condition(workload: observation.Workload, kind: str) -> Condition | None:
+    return next((one for one in workload.conditions if one.get("type") == kind), None)
 
 
 def _change(
-    found: observation.Workload,
-    told: Iterable[tuple[str, bool, str, str]],
+    workload: observation.Workload,
+    changed: Iterable[tuple[str, bool, str, str]],
     now: datetime.datetime,
     **status: Any,
 ) -> decision.Change:
     """Set conditions of a Workload; a list is written as a whole, so it must not have changed."""
-    conditions = {one["type"]: one for one in found.conditions}
-    for kind, true, reason, message in told:
+    conditions = {one["type"]: one for one in workload.conditions}
+    for kind, true, reason, message in changed:
         value, before = str(true), conditions.get(kind, {})
         moved = before.get("status") != value
         conditions[kind] = {
@@ -346,7 +356,7 @@ def _change(
         }
     fields = {"status": {"conditions": list(conditions.values()), **status}}
     return decision.Change(
-        decision.WORKLOAD, found.name, found.uid, fields, found.version, "status"
+        decision.WORKLOAD, workload.name, workload.uid, fields, workload.version, "status"
     )
 
 

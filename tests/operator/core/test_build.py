@@ -8,7 +8,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import load, names, paths, types
-from tfparallel_operator.core import build, ownership, replicas
+from tfparallel_operator.core import config, installation, layout, network, ownership, replicas
 from tfparallel_trainer.contract import job_file
 
 CHIEF = replicas.Replica(types.Role.CHIEF, 0)
@@ -18,9 +18,17 @@ WORKER = replicas.Replica(types.Role.WORKER, 1)
 def a_pod(
     job: types.TFParallelJob,
     replica: replicas.Replica = WORKER,
-    settings: build.Settings = builders.SETTINGS,
+    settings: installation.Settings = builders.SETTINGS,
 ) -> dict[str, Any]:
-    return build.pod(job, replica, settings, attempt=2, replica_attempt=1)
+    return builders.a_pod(job, replica, settings, attempt=2, replica_attempt=1)
+
+
+def data_of(
+    job: types.TFParallelJob, settings: installation.Settings = builders.SETTINGS
+) -> dict[str, str]:
+    """Return the files of a job's ConfigMap."""
+    data: dict[str, str] = config.manifest(layout.build(job), settings)["data"]
+    return data
 
 
 def environment(pod: dict[str, Any]) -> dict[str, str]:
@@ -30,7 +38,11 @@ def environment(pod: dict[str, Any]) -> dict[str, str]:
 
 def test_children_belong_to_the_job_and_are_found_by_its_labels() -> None:
     job = builders.a_job(chief=1, worker=2)
-    children = [build.service(job), build.config(job, builders.SETTINGS), a_pod(job)]
+    children = [
+        network.service(layout.build(job)),
+        config.manifest(layout.build(job), builders.SETTINGS),
+        a_pod(job),
+    ]
     for child in children:
         [owner] = child["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"], owner["controller"]) == (
@@ -60,24 +72,19 @@ def test_the_job_file_says_whether_there_is_an_evaluator() -> None:
     without = builders.a_job(trainer=True, spec=trainer, worker=1)
     beside = builders.a_job(trainer=True, spec=trainer, worker=1, evaluator=1)
     for job, expected in ((without, False), (beside, True)):
-        content = build.config(job, builders.SETTINGS)["data"]["job.json"]
+        content = data_of(job)["job.json"]
         assert job_file.JobFile.model_validate_json(content).evaluator is expected
 
 
 def test_the_job_file_has_the_mesh() -> None:
     job = builders.a_split_job({"data": -1, "stage": 2, "schedule": "GPipe"}, chief=1, worker=3)
-    content = build.config(job, builders.SETTINGS)["data"]["job.json"]
+    content = data_of(job)["job.json"]
     read = job_file.JobFile.model_validate_json(content)
     assert read.strategy == job_file.MODEL_SPLIT
     assert read.mesh == job.spec.mesh
     assert read.mesh is not None
     assert read.mesh.schedule is job_file.PipelineSchedule.GPIPE
-    assert (
-        "mesh"
-        not in build.config(builders.a_job(trainer=True, worker=1), builders.SETTINGS)["data"][
-            "job.json"
-        ]
-    )
+    assert "mesh" not in data_of(builders.a_job(trainer=True, worker=1))["job.json"]
 
 
 def test_an_evaluator_reads_what_training_writes() -> None:
@@ -189,7 +196,7 @@ def test_checkpoints_in_a_bucket_leave_a_pod_with_a_folder_of_its_own() -> None:
     job = load.parse_job(document)
     volumes = {volume["name"]: volume for volume in a_pod(job)["spec"]["volumes"]}
     assert volumes["tfparallel-output"] == {"name": "tfparallel-output", "emptyDir": {}}
-    content = build.config(job, builders.SETTINGS)["data"][build.JOB_FILE_KEY]
+    content = data_of(job)[config.JOB_FILE_KEY]
     checkpoint = job_file.JobFile.model_validate_json(content).trainer.checkpoint
     assert checkpoint is not None
     assert checkpoint.uri == "s3://bucket/runs"
@@ -197,7 +204,7 @@ def test_checkpoints_in_a_bucket_leave_a_pod_with_a_folder_of_its_own() -> None:
 
 def test_the_job_file_is_what_the_trainer_reads() -> None:
     job = builders.a_job(trainer=True, chief=1, worker=2)
-    data = build.config(job, builders.SETTINGS)["data"]
+    data = data_of(job)
     read = job_file.JobFile.model_validate_json(data["job.json"])
     assert job.spec.trainer is not None
     assert read.trainer == job_file.TrainerSpec(**_fields(job.spec.trainer))
@@ -279,8 +286,7 @@ def test_the_added_chief_is_like_a_worker_without_devices() -> None:
     spec = {"tfReplicaSpecs": {"Worker": worker, "PS": {}}, "trainer": {"epochs": 1}}
     job = builders.a_job(spec=spec)
     (chief, first, *_) = [
-        build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)["spec"]
-        for replica in replicas.expand(job)
+        builders.a_pod(job, replica)["spec"] for replica in layout.build(job).all_replicas
     ]
     assert chief["nodeSelector"] == first["nodeSelector"] == {"a": "b"}
     assert names.GPU_RESOURCE in first["containers"][0]["resources"]["limits"]
@@ -311,20 +317,24 @@ def test_the_shared_cluster_of_a_chief_alone_counts_no_workers() -> None:
     ]
     for roles, workers in cases:
         job = builders.a_job(trainer=True, **roles)
-        pod = build.pod(job, CHIEF, settings, attempt=1, replica_attempt=0)
+        pod = builders.a_pod(job, CHIEF, settings)
         assert environment(pod).get("TFPARALLEL_WORKERS") == workers
 
 
 def test_without_an_authority_progress_goes_to_the_endpoint_without_one() -> None:
     settings = dataclasses.replace(builders.SETTINGS, progress_ca=None)
     job = builders.a_job(trainer=True, chief=1)
-    assert sorted(build.config(job, settings)["data"]) == [build.JOB_FILE_KEY, build.SPEC_KEY]
-    variables = environment(build.pod(job, CHIEF, settings, attempt=1, replica_attempt=0))
+    assert sorted(data_of(job, settings)) == [config.JOB_FILE_KEY, config.SPEC_KEY]
+    variables = environment(builders.a_pod(job, CHIEF, settings))
     assert variables["TFPARALLEL_PROGRESS_URL"].startswith("https://operator.example/")
     assert "TFPARALLEL_PROGRESS_CA_FILE" not in variables
 
 
 def test_every_manifest_is_plain_json() -> None:
     job = builders.a_job(trainer=True, chief=1, worker=2)
-    for built in (build.service(job), build.config(job, builders.SETTINGS), a_pod(job)):
+    for built in (
+        network.service(layout.build(job)),
+        config.manifest(layout.build(job), builders.SETTINGS),
+        a_pod(job),
+    ):
         assert json.loads(json.dumps(built)) == built

@@ -7,7 +7,15 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import load, names, policies, types
-from tfparallel_operator.core import build, conditions, failure, memory, observation, replicas
+from tfparallel_operator.core import (
+    conditions,
+    failure,
+    installation,
+    layout,
+    memory,
+    observation,
+    replicas,
+)
 
 WORKER = replicas.Replica(types.Role.WORKER, 0)
 
@@ -67,7 +75,7 @@ def test_the_cause_of_a_loss(
     document = builders.manifest(worker=1)
     if policy is not None:
         document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = policy
-    assert failure.cause(load.parse_job(document), pod) is cause
+    assert failure.cause(layout.build(load.parse_job(document)), pod) is cause
 
 
 @pytest.mark.parametrize(
@@ -84,7 +92,7 @@ def test_the_shipped_trainers_codes_go_before_those_of_tfjob(
 ) -> None:
     document = builders.manifest(trainer=True, worker=1)
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
-    assert failure.cause(load.parse_job(document), ended(code)) is cause
+    assert failure.cause(layout.build(load.parse_job(document)), ended(code)) is cause
 
 
 def test_a_pod_that_is_being_deleted_is_no_failed_one() -> None:
@@ -113,7 +121,7 @@ def test_a_verdict_waits_for_signs_that_the_cluster_took_a_replica() -> None:
     world.exit("job-worker-0", 1)
     world.settle()
     assert reason(world) == ""
-    assert world.decide().wake_at == world.now + failure.SETTLING
+    assert world.decide().wake_at == world.now + installation.SETTLING
     world.update("job-chief-0", disrupted=True)
     world.settle()
     assert (world.status.attempt, world.status.restarts.disruption) == (2, 1)
@@ -314,14 +322,8 @@ def test_what_training_needs_cannot_be_ignored(roles: list[str]) -> None:
 
 
 def memory_of(world: builders.World, role: types.Role) -> dict[str, Any]:
-    pod = build.pod(
-        world.job,
-        replicas.Replica(role, 0),
-        builders.SETTINGS,
-        attempt=1,
-        replica_attempt=0,
-        memory_growths=world.status.replicas[role.value].memory_growths,
-    )
+    growths = world.status.replicas[role.value].memory_growths
+    pod = builders.a_pod(world.job, replicas.Replica(role, 0), memory_growths=growths)
     resources: dict[str, Any] = pod["spec"]["containers"][0]["resources"]
     return resources
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from testing.operator import builders
-from tfparallel_operator.core import build, claims, replicas
+from tfparallel_operator.core import claims, layout
 
 TEMPLATE = {
     "metadata": {"name": "data", "labels": {"team": "a"}, "annotations": {"note": "b"}},
@@ -53,8 +53,8 @@ def test_a_claim_that_is_deleted_with_its_job_belongs_to_it() -> None:
 
 def test_fields_name_a_claim_by_its_template() -> None:
     job = builders.a_job(trainer=True, spec=spec(), worker=1)
-    [replica] = replicas.expand(job)
-    pod = build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
+    [replica] = layout.build(job).all_replicas
+    pod = builders.a_pod(job, replica)
     mounted = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
         for volume in pod["spec"]["volumes"]

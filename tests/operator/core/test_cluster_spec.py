@@ -7,16 +7,24 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import build, cluster_spec, conditions, replicas
+from tfparallel_operator.core import (
+    cluster_spec,
+    conditions,
+    config,
+    installation,
+    layout,
+    pod_builder,
+    replicas,
+)
 
 ALLOWED = {"chief", "worker", "ps", "evaluator"}
 
 
 def configs(**job: Any) -> dict[str, dict[str, Any]]:
-    checked_job = builders.a_job(**job)
+    plan = layout.build(builders.a_job(**job))
     return {
-        replica.name: json.loads(cluster_spec.tf_config(checked_job, replica))
-        for replica in replicas.expand(checked_job)
+        replica.name: json.loads(cluster_spec.tf_config(plan, replica))
+        for replica in plan.all_replicas
     }
 
 
@@ -32,8 +40,8 @@ def configs(**job: Any) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_the_rules_of_tensorflow_hold_for_every_replica(roles: dict[str, int]) -> None:
-    for name, config in configs(**roles).items():
-        cluster, task = config["cluster"], config["task"]
+    for name, tf_config in configs(**roles).items():
+        cluster, task = tf_config["cluster"], tf_config["task"]
         assert set(cluster) <= ALLOWED
         assert len(cluster.get("chief", [])) <= 1
         assert ("evaluator" in cluster) is (task["type"] == "evaluator")
@@ -84,14 +92,13 @@ def test_dynamic_workers_know_themselves_and_the_servers() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_what_is_built_once_for_all_pods_is_what_each_would_be_told(dynamic: bool) -> None:
+def test_what_is_built_once_for_all_pods_is_what_each_would_have(dynamic: bool) -> None:
     spec = {"enableDynamicWorker": dynamic}
     job = builders.a_job(chief=1, worker=2, ps=1, evaluator=1, spec=spec)
-    known = cluster_spec.peers(job)
-    assert (known is None) is dynamic
-    for replica in replicas.expand(job):
-        text = cluster_spec.tf_config(job, replica, known)
-        assert text == cluster_spec.tf_config(job, replica)
+    plan = layout.build(job)
+    builder = pod_builder.PodBuilder(plan, builders.SETTINGS, attempt=1)
+    pods = [builder.build(replica) for replica in plan.all_replicas]
+    assert pods == [builders.a_pod(job, replica) for replica in plan.all_replicas]
 
 
 def test_the_port_named_tfjob_port_is_used() -> None:
@@ -106,20 +113,25 @@ def test_the_port_named_tfjob_port_is_used() -> None:
         }
     }
     job = load.parse_job(document)
-    config = json.loads(cluster_spec.tf_config(job, replicas.expand(job)[0]))
+    plan = layout.build(job)
+    config = json.loads(cluster_spec.tf_config(plan, plan.all_replicas[0]))
     assert config["cluster"]["worker"] == ["job-worker-0.job:4000"]
     assert config["cluster"]["chief"] == ["job-chief-0.job:2222"]
+
+
+def is_shared(job: types.TFParallelJob, above: int | None = installation.SHARE_ABOVE) -> bool:
+    return cluster_spec.is_shared(layout.build(job), above)
 
 
 def test_the_shipped_trainer_shares_a_file_beyond_64_replicas() -> None:
     for workers, shared in ((64, False), (65, True)):
         job = builders.a_job(trainer=True, worker=workers)
-        assert cluster_spec.is_shared(job, cluster_spec.SHARE_ABOVE) is shared
-        assert not cluster_spec.is_shared(job, None)
+        assert is_shared(job) is shared
+        assert not is_shared(job, None)
     script_job = builders.a_job(worker=65)
     dynamic = builders.a_job(trainer=True, worker=65, spec={"enableDynamicWorker": True})
     for job in (script_job, dynamic):
-        assert not cluster_spec.is_shared(job, cluster_spec.SHARE_ABOVE)
+        assert not is_shared(job)
 
 
 def test_the_shared_file_has_every_worker_that_may_come() -> None:
@@ -127,38 +139,36 @@ def test_the_shared_file_has_every_worker_that_may_come() -> None:
     workers = document["spec"]["tfReplicaSpecs"]["Worker"]
     workers["maxReplicas"] = 70
     bounded = load.parse_job(document)
-    assert cluster_spec.is_shared(bounded, cluster_spec.SHARE_ABOVE)
-    cluster = json.loads(cluster_spec.shared(bounded))
+    assert is_shared(bounded)
+    cluster = json.loads(cluster_spec.shared(layout.build(bounded)))
     assert cluster["chief"] == ["job-chief-0.job:2222"]
     assert cluster["worker"] == [f"job-worker-{index}.job:2222" for index in range(70)]
     workers.update(maxReplicas=None, minReplicas=1, replicas=100)
-    assert not cluster_spec.is_shared(load.parse_job(document), cluster_spec.SHARE_ABOVE)
+    assert not is_shared(load.parse_job(document))
 
 
 def test_a_pod_of_a_large_job_has_its_task_alone() -> None:
     spec = {"trainer": {"epochs": 1, "checkpoint": {"claim": "c"}}}
     job = builders.a_job(trainer=True, spec=spec, worker=70, evaluator=1)
-    config = build.config(job, builders.SETTINGS)["data"]["cluster.json"]
-    for replica in (replicas.Replica(types.Role.WORKER, 69), replicas.expand(job)[-1]):
-        pod = build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
-        [container] = pod["spec"]["containers"]
+    plan = layout.build(job)
+    cluster = config.manifest(plan, builders.SETTINGS)["data"]["cluster.json"]
+    for replica in (replicas.Replica(types.Role.WORKER, 69), plan.all_replicas[-1]):
+        [container] = builders.a_pod(job, replica)["spec"]["containers"]
         variables = {variable["name"]: variable["value"] for variable in container["env"]}
         task = {"type": replica.role.task_type, "index": replica.index}
         assert json.loads(variables["TF_CONFIG"]) == {"task": task}
         assert variables["TFPARALLEL_CLUSTER_FILE"] == "/etc/tfparallel/job/cluster.json"
         assert variables["TFPARALLEL_WORKERS"] == "70"
     # What the trainer makes of it is what each would have had in its variable.
-    assert list(json.loads(config)) == ["worker", "evaluator"]
+    assert list(json.loads(cluster)) == ["worker", "evaluator"]
 
 
 def test_stored_bytes_grow_with_the_number_of_replicas_and_not_with_its_square() -> None:
     def stored(workers: int) -> int:
-        job = builders.a_job(trainer=True, worker=workers)
-        manifests = [build.config(job, builders.SETTINGS)]
-        manifests += [
-            build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
-            for replica in replicas.expand(job)
-        ]
+        plan = layout.build(builders.a_job(trainer=True, worker=workers))
+        builder = pod_builder.PodBuilder(plan, builders.SETTINGS, attempt=1)
+        manifests = [config.manifest(plan, builders.SETTINGS)]
+        manifests += [builder.build(replica) for replica in plan.all_replicas]
         return sum(len(json.dumps(manifest)) for manifest in manifests)
 
     assert stored(1000) / stored(100) == pytest.approx(10, rel=0.05)
@@ -172,12 +182,12 @@ def test_a_cluster_that_no_variable_can_hold_is_refused_with_a_remedy() -> None:
     assert condition is not None
     assert condition.reason == names.Reason.INVALID_SPEC
     assert "train with spec.trainer, whose replicas share a file" in condition.message
-    assert cluster_spec.excess(builders.a_job(worker=2500)) == 0
+    assert cluster_spec.excess(layout.build(builders.a_job(worker=2500))) == 0
 
 
 def test_thousands_of_replicas_fit_one_environment_variable() -> None:
     job = builders.a_job(worker=2500)
-    text = cluster_spec.tf_config(job, replicas.Replica(types.Role.WORKER, 0))
+    text = cluster_spec.tf_config(layout.build(job), replicas.Replica(types.Role.WORKER, 0))
     assert len("TF_CONFIG=") + len(text) < 131_071
 
 
@@ -186,7 +196,7 @@ def test_a_variable_may_be_as_long_as_linux_takes_and_no_longer(
 ) -> None:
     job = builders.a_job(worker=3)
     last = replicas.Replica(types.Role.WORKER, 2)
-    length = len(f"TF_CONFIG={cluster_spec.tf_config(job, last)}")
+    length = len(f"TF_CONFIG={cluster_spec.tf_config(layout.build(job), last)}")
     for longest, excess in ((length, 0), (length - 1, 1)):
         monkeypatch.setattr(cluster_spec, "LONGEST_VARIABLE", longest)
-        assert cluster_spec.excess(job) == excess
+        assert cluster_spec.excess(layout.build(job)) == excess

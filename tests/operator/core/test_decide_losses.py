@@ -4,7 +4,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import conditions, decision, failure, observation
+from tfparallel_operator.core import conditions, decision, installation, observation
 from tfparallel_trainer.contract import exits
 
 
@@ -255,7 +255,7 @@ def test_a_lost_peer_waits_for_the_exit_that_says_why() -> None:
     world.exit("job-chief-0", 75)
     world.settle()
     assert world.status.attempt == 1
-    assert world.decide().wake_at == world.now + failure.SETTLING
+    assert world.decide().wake_at == world.now + installation.SETTLING
     running = conditions.find(world.status, names.Condition.RUNNING)
     assert running is not None
     assert "job-chief-0 exited with code 75" in running.message

@@ -8,7 +8,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import build, gang, observation, replicas
+from tfparallel_operator.core import gang, installation, observation, replicas
 
 COSCHEDULING = types.GangScheduler.COSCHEDULING
 VOLCANO = types.GangScheduler.VOLCANO
@@ -16,9 +16,9 @@ KUBERNETES = types.GangScheduler.KUBERNETES
 WORKER = replicas.Replica(types.Role.WORKER, 0)
 
 
-def with_gangs(scheduler: types.GangScheduler | None = None) -> build.Settings:
+def with_gangs(scheduler: types.GangScheduler | None = None) -> installation.Settings:
     """Return the settings of an installation where somebody schedules."""
-    return dataclasses.replace(builders.SETTINGS, gangs=gang.Installation(scheduler))
+    return dataclasses.replace(builders.SETTINGS, gangs=installation.Gangs(scheduler))
 
 
 def a_gang(
@@ -43,7 +43,9 @@ def only_group(world: builders.World) -> observation.Group:
 
 def a_pod(world: builders.World, replica_attempt: int = 0) -> Mapping[str, Any]:
     """Return the manifest of worker 0."""
-    return build.pod(world.job, WORKER, world.settings, attempt=1, replica_attempt=replica_attempt)
+    pod = builders.a_pod(world.job, WORKER, world.settings, replica_attempt=replica_attempt)
+    gang.join(pod, world.job, world.settings.gangs, 1, replica_attempt)
+    return pod
 
 
 def test_without_being_asked_for_nothing_of_a_gang_is_made() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import build, cluster_spec, conditions, host_network, replicas
+from tfparallel_operator.api import job_status, load, names, types
+from tfparallel_operator.core import cluster_spec, conditions, layout, pod_builder, replicas
 
 HOST = {"network": "Open", "hostNetwork": True}
 
@@ -17,22 +17,20 @@ def a_world(**roles: Any) -> builders.World:
 
 
 def test_each_replica_listens_on_a_port_of_its_own_and_peers_know_it() -> None:
-    job = host_network.with_ports(a_world(chief=1, worker=2, ps=2).job, 12_000)
-    pods = [
-        build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
-        for replica in replicas.expand(job)
-    ]
+    plan = layout.build(a_world(chief=1, worker=2, ps=2).job, first_port=12_000)
+    builder = pod_builder.PodBuilder(plan, builders.SETTINGS, attempt=1)
+    pods = [builder.build(replica) for replica in plan.all_replicas]
     ports = {}
-    for pod in pods:
-        assert pod["spec"]["hostNetwork"] is True
-        assert pod["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
-        [container] = pod["spec"]["containers"]
+    for manifest in pods:
+        assert manifest["spec"]["hostNetwork"] is True
+        assert manifest["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+        [container] = manifest["spec"]["containers"]
         [port] = container["ports"]
-        ports[pod["metadata"]["name"]] = port["containerPort"]
+        ports[manifest["metadata"]["name"]] = port["containerPort"]
         variables = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert variables["NCCL_SOCKET_IFNAME"].startswith("^lo,")
     assert sorted(ports.values()) == list(range(12_000, 12_005))
-    cluster = json.loads(cluster_spec.tf_config(job, replicas.expand(job)[0]))["cluster"]
+    cluster = json.loads(cluster_spec.tf_config(plan, plan.all_replicas[0]))["cluster"]
     addresses_of_cluster = [address for addresses in cluster.values() for address in addresses]
     assert {a.partition(".")[0]: int(a.rpartition(":")[2]) for a in addresses_of_cluster} == ports
 
@@ -41,22 +39,20 @@ def test_ports_of_others_stay_when_workers_come() -> None:
     document = builders.manifest(trainer=True, worker=2, ps=1, chief=1)
     document["spec"].update(HOST)
     document["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 8
-    job = host_network.with_ports(load.parse_job(document), 10_000)
-    assert job.status.host_ports is not None
-    assert job.status.host_ports.count == 10
+    plan = layout.build(load.parse_job(document), first_port=10_000)
+    assert plan.host_ports == job_status.HostPorts(first=10_000, count=10)
     server = replicas.Replica(types.Role.PS, 0)
-    before = cluster_spec.address(job, server)
+    before = plan.address(server)
     document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 8
-    grown = host_network.with_ports(load.parse_job(document), 10_000)
-    assert cluster_spec.address(grown, server) == before
+    grown = layout.build(load.parse_job(document), first_port=10_000)
+    assert grown.address(server) == before
     last = replicas.Replica(types.Role.WORKER, 7)
-    assert host_network.port(grown, last) == 10_009
+    assert grown.host_port(last) == 10_009
 
 
 def test_a_chief_alone_needs_one_port() -> None:
-    job = host_network.with_ports(a_world(chief=1).job, 9_000)
-    assert job.status.host_ports is not None
-    assert job.status.host_ports.count == 1
+    plan = layout.build(a_world(chief=1).job, first_port=9_000)
+    assert plan.host_ports == job_status.HostPorts(first=9_000, count=1)
 
 
 def test_a_port_that_a_template_names_is_kept() -> None:
@@ -64,8 +60,8 @@ def test_a_port_that_a_template_names_is_kept() -> None:
     document["spec"].update(HOST)
     template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
     template["spec"]["containers"][0]["ports"] = [{"name": "tfjob-port", "containerPort": 4000}]
-    job = host_network.with_ports(load.parse_job(document), 10_000)
-    assert cluster_spec.port(job, replicas.Replica(types.Role.WORKER, 1)) == 4000
+    plan = layout.build(load.parse_job(document), first_port=10_000)
+    assert plan.port(replicas.Replica(types.Role.WORKER, 1)) == 4000
 
 
 def test_a_job_waits_for_ports_and_keeps_those_that_it_has_got() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import conditions, replicas, scaling
+from tfparallel_operator.core import conditions, layout
 
 
 def a_world(workers: int = 2, spec: dict[str, Any] | None = None, **roles: int) -> builders.World:
@@ -27,7 +27,11 @@ def running(workers: int = 2, **more: Any) -> builders.World:
 
 def scale(world: builders.World, workers: int) -> None:
     """Change the spec, as `kubectl scale` does."""
-    world.job = scaling.with_workers(world.job, workers)
+    specs = dict(world.job.spec.tf_replica_specs)
+    worker = types.Role.WORKER
+    specs[worker] = specs[worker].model_copy(update={"replicas": workers})
+    spec = world.job.spec.model_copy(update={"tf_replica_specs": specs})
+    world.job = world.job.model_copy(update={"spec": spec})
 
 
 def test_a_gang_is_scaled_by_a_new_attempt_after_the_cool_down() -> None:
@@ -203,4 +207,4 @@ def test_a_mesh_with_a_rest_takes_the_devices_that_there_are() -> None:
 
 def test_one_worker_that_may_become_several_trains_as_one_of_several() -> None:
     job = a_world(workers=1).job
-    assert replicas.strategy(job) is types.Strategy.MULTI_WORKER_MIRRORED
+    assert layout.build(job).strategy is types.Strategy.MULTI_WORKER_MIRRORED

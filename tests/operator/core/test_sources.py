@@ -7,7 +7,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import load, names, paths, types
-from tfparallel_operator.core import build, replicas, sources
+from tfparallel_operator.core import config, layout, replicas, sources
 from tfparallel_trainer.contract import source_code
 
 WORKER = replicas.Replica(types.Role.WORKER, 0)
@@ -24,7 +24,7 @@ def pod_of(trainer: Json, template: Json | None = None, **spec: Any) -> Json:
     if template is not None:
         document["spec"]["tfReplicaSpecs"]["Worker"]["template"] = {"spec": template}
     job = load.parse_job(document)
-    pod = build.pod(job, WORKER, builders.SETTINGS, attempt=1, replica_attempt=0)
+    pod = builders.a_pod(job, WORKER)
     pod_spec: Json = pod["spec"]
     return pod_spec
 
@@ -203,7 +203,10 @@ def test_what_only_pods_need_is_not_in_the_job_file() -> None:
         spec={"trainer": {"epochs": 1, "env": [{"name": "A", "value": "very-secret"}]}},
         worker=1,
     )
-    assert "very-secret" not in build.config(job, builders.SETTINGS)["data"]["job.json"]
+    assert (
+        "very-secret"
+        not in config.manifest(layout.build(job), builders.SETTINGS)["data"]["job.json"]
+    )
 
 
 def test_a_volume_of_a_template_is_filled_where_it_is_mounted() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import build, conditions, decide, forced, observation
+from tfparallel_operator.core import conditions, decide, forced, installation, observation
 
 LISTENING = builders.START
 
@@ -190,7 +190,7 @@ def test_time_without_an_operator_never_turns_into_a_stall(away: int) -> None:
     world.advance(5)
     report(world, 3)
     world.advance(away)
-    listening = build.Settings(trainer_image="i", listening_since=world.now)
+    listening = installation.Settings(trainer_image="i", listening_since=world.now)
     outcome = decide.decide(world.job, world.children(), world.now, listening)
     assert outcome.status.attempt == 1
     assert outcome.wake_at == world.now + datetime.timedelta(seconds=60)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from testing.operator import builders
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import build, cluster_spec, replicas, topology
+from tfparallel_operator.core import cluster_spec, layout, replicas, topology
 from tfparallel_trainer.mesh import shape, tasks
 
 GROUP, PIPELINE = names.LABEL_MESH_GROUP, names.LABEL_MESH_PIPELINE
@@ -17,7 +17,8 @@ GROUP, PIPELINE = names.LABEL_MESH_GROUP, names.LABEL_MESH_PIPELINE
 
 def labels(job: types.TFParallelJob, label: str) -> list[str | None]:
     """What each training replica has, in the order of ranks."""
-    return [topology.labels(job, one).get(label) for one in replicas.expand(job)]
+    plan = layout.build(job)
+    return [topology.labels(plan, one).get(label) for one in plan.all_replicas]
 
 
 def with_devices(mesh: dict[str, Any], devices: int, **roles: int) -> types.TFParallelJob:
@@ -27,7 +28,7 @@ def with_devices(mesh: dict[str, Any], devices: int, **roles: int) -> types.TFPa
 
 def terms(job: types.TFParallelJob, replica: replicas.Replica) -> list[tuple[int, str, str]]:
     """Weight, topology key and the narrowest label of each preference, as they are in the pod."""
-    pod = build.pod(job, replica, builders.SETTINGS, attempt=1, replica_attempt=0)
+    pod = builders.a_pod(job, replica)
     affinity = pod["spec"].get("affinity", {}).get("podAffinity", {})
     assert set(affinity) <= {"preferredDuringSchedulingIgnoredDuringExecution"}
     affinity_terms = []
@@ -115,7 +116,7 @@ def test_an_affinity_of_the_template_goes_before() -> None:
     specs = {"Worker": {"replicas": 2, "template": template}}
     job = builders.a_split_job({"stage": 2}, spec={"tfReplicaSpecs": specs}, worker=2)
     worker = replicas.Replica(types.Role.WORKER, 0)
-    pod = build.pod(job, worker, builders.SETTINGS, attempt=1, replica_attempt=0)
+    pod = builders.a_pod(job, worker)
     assert pod["spec"]["affinity"] == {"podAffinity": node_affinity, "nodeAffinity": {"a": 1}}
 
 
@@ -135,9 +136,10 @@ def test_pods_of_one_label_have_just_the_ranks_of_one_group(
     given_mesh = dict(zip(("data", "stage", "spatial", "tensor"), axes, strict=True))
     job = with_devices(given_mesh, devices, **roles)
     # The trainer's own reading of TF_CONFIG says which ranks a pod has.
-    config = cluster_spec.tf_config(job, replicas.expand(job)[0])
+    plan = layout.build(job)
+    config = cluster_spec.tf_config(plan, plan.all_replicas[0])
     order = [task.name for task in tasks.parse(config).tasks]
-    assert order == [replica.name for replica in replicas.expand(job)]
+    assert order == [replica.name for replica in plan.all_replicas]
     for label, mesh_axis in ((GROUP, shape.Axis.SPATIAL), (PIPELINE, shape.Axis.STAGE)):
         labels_of_ranks = labels(job, label)
         if labels_of_ranks[0] is None:
