@@ -22,12 +22,12 @@ def tf_config(layout: layout.Layout, replica: replicas.Replica) -> str:
         cluster = _compact(_cluster_of(layout, replica))
     else:
         cluster = layout.cluster_json
-    return f'{{"cluster":{cluster},"task":{_compact(_task(replica))}}}'
+    return f'{{"cluster":{cluster},"task":{_task(replica)}}}'
 
 
 def task(replica: replicas.Replica) -> str:
     """Return the TF_CONFIG of a replica that finds the cluster in the shared file."""
-    return _compact({"task": _task(replica)})
+    return f'{{"task":{_task(replica)}}}'
 
 
 def is_shared(layout: layout.Layout, above: int | None) -> bool:
@@ -74,8 +74,8 @@ _AROUND = 300
 """More bytes than TF_CONFIG has in addition to addresses."""
 
 
-def _task(replica: replicas.Replica) -> dict[str, Any]:
-    return {"type": replica.role.task_type, "index": replica.index}
+def _task(replica: replicas.Replica) -> str:
+    return f'{{"type":"{replica.role.task_type}","index":{replica.index}}}'
 
 
 def _cluster_of(layout: layout.Layout, replica: replicas.Replica) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A job and its Workload: who may run, what is written of it, and where its pods go. Pure."""
 
 import collections
+from collections.abc import Iterable
 
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import (
@@ -139,11 +140,12 @@ def progress(context: context.DecisionContext, view: view.View) -> tuple[decisio
     return () if change is None else (change,)
 
 
-def place(context: context.DecisionContext, pod: decision.Manifest) -> None:
-    """Have a pod run where the job was admitted, in place."""
+def place(context: context.DecisionContext, pods: Iterable[decision.Manifest]) -> None:
+    """Have pods run where the job was admitted, in place."""
     existing = find(context)
     if existing is not None and is_queued(context):
-        workload.place(pod, existing, context.children.flavors)
+        for pod in pods:
+            workload.place(pod, existing, context.children.flavors)
 
 
 def _count_idle(view: view.View) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Pods of replicas, from a role's template or the shipped trainer's. Pure: a repeat is equal."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, paths, types
@@ -37,7 +38,9 @@ class PodBuilder:
         self._job = layout.job
         self._settings = settings
         self._attempt = attempt
+        self._shares_cluster = cluster_spec.is_shared(layout, settings.share_above)
         self._shared: dict[tuple[types.Role, bool, int], decision.Manifest] = {}
+        self._affinities: dict[tuple[types.Role, tuple[str, ...]], dict[str, Any] | None] = {}
 
     def build(
         self, replica: replicas.Replica, *, replica_attempt: int = 0, memory_growths: int = 0
@@ -54,11 +57,12 @@ class PodBuilder:
             self._shared[key] = self._build_shared(*key)
         shared = self._shared[key]
         name = replica.pod_name(self._job.metadata.name)
+        neighbours = topology.labels(self._layout, replica)
         labels = {
             **shared["metadata"]["labels"],
             names.LABEL_INDEX: str(replica.index),
             names.LABEL_REPLICA_ATTEMPT: str(replica_attempt),
-            **topology.labels(self._layout, replica),
+            **neighbours,
         }
         annotations = dict(shared["metadata"]["annotations"])
         metadata = {
@@ -68,7 +72,7 @@ class PodBuilder:
             "annotations": annotations,
         }
         spec = {**shared["spec"], "hostname": name}
-        affinity = topology.affinity(self._layout, replica)
+        affinity = self._affinity(replica.role, neighbours)
         if affinity is not None:
             spec["affinity"] = {"podAffinity": affinity, **(spec.get("affinity") or {})}
         spec["containers"] = [
@@ -79,6 +83,12 @@ class PodBuilder:
         ]
         return {**shared, "metadata": metadata, "spec": spec}
 
+    def _affinity(self, role: types.Role, neighbours: Mapping[str, str]) -> dict[str, Any] | None:
+        key = role, tuple(neighbours.values())
+        if key not in self._affinities:
+            self._affinities[key] = topology.affinity(self._layout, role, neighbours)
+        return self._affinities[key]
+
     def _for_replica(self, container: dict[str, Any], replica: replicas.Replica) -> dict[str, Any]:
         """Return the container that trains with the replica's port and its place in the cluster."""
         ports = container.get("ports") or []
@@ -86,7 +96,7 @@ class PodBuilder:
             port = {"name": names.PORT_NAME, "containerPort": self._layout.port(replica)}
             ports = [*ports, port]
         changed = {**container, "ports": ports, "env": list(container["env"])}
-        if cluster_spec.is_shared(self._layout, self._settings.share_above):
+        if self._shares_cluster:
             tf_config = cluster_spec.task(replica)
         else:
             tf_config = cluster_spec.tf_config(self._layout, replica)
@@ -130,7 +140,7 @@ class PodBuilder:
         grace = pod_spec.get("terminationGracePeriodSeconds")
         if grace is not None:
             containers.set_env(container, environment.GRACE_SECONDS, str(grace))
-        if cluster_spec.is_shared(self._layout, settings.share_above):
+        if self._shares_cluster:
             self._name_cluster_file(container)
         gpus.prepare(pod_spec, container)
         if job.spec.host_network:

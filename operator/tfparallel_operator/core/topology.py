@@ -6,6 +6,7 @@ enough of them; when it has not, the pods that share them are neighbours by inde
 neighbours in the cluster.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
@@ -27,19 +28,21 @@ def labels(layout: layout.Layout, replica: replicas.Replica) -> dict[str, str]:
     return {label: str(rank // pods) for label, pods in layout.mesh_groups.items()}
 
 
-def affinity(layout: layout.Layout, replica: replicas.Replica) -> dict[str, Any] | None:
-    """Return the podAffinity of a pod, preferred only; None when nothing is asked for.
+def affinity(
+    layout: layout.Layout, role: types.Role, labels: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Return the podAffinity of a pod with such labels, preferred only; None: nothing is asked for.
 
     The narrowest place is for the pods that exchange most: if others preferred it too, they could
     take it before.
     """
     keys = _keys(layout.job)
-    if not keys or replica.role is types.Role.EVALUATOR or len(layout.training) == 1:
+    if not keys or role is types.Role.EVALUATOR or len(layout.training) == 1:
         return None
     job_label = {names.LABEL_JOB: layout.job.metadata.name}
     terms = [
         _term(job_label | {label: value}, key, _WEIGHTS[label])
-        for level, (label, value) in enumerate((labels(layout, replica) | job_label).items())
+        for level, (label, value) in enumerate({**labels, **job_label}.items())
         for key in keys[min(level, len(keys) - 1) :]
     ]
     return {"preferredDuringSchedulingIgnoredDuringExecution": terms}

@@ -164,8 +164,8 @@ def _pods(
         growths = status.replicas[replica.role.value].memory_growths
         manifest = builder.build(replica, replica_attempt=replica_attempt, memory_growths=growths)
         gang.join(manifest, context.job, context.settings.gangs, status.attempt, replica_attempt)
-        kueue.place(context, manifest)
         pods.append(manifest)
+    kueue.place(context, pods)
     return pods
 
 

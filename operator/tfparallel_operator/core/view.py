@@ -87,9 +87,9 @@ def build(
 
 
 def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
-    if pod.attempt != status.attempt:
-        return False
-    return pod.replica_attempt == status.replica_attempts.get(pod.replica.name, 0)
+    attempts = status.replica_attempts
+    replica_attempt = attempts.get(pod.replica.name, 0) if attempts else 0
+    return pod.attempt == status.attempt and pod.replica_attempt == replica_attempt
 
 
 def _recorded(
