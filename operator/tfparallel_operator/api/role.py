@@ -12,6 +12,8 @@ class Role(enum.StrEnum):
     PS = "PS"
     EVALUATOR = "Evaluator"
 
+    __hash__ = str.__hash__  # That of enums is written in Python, and roles are hashed by thousands.
+
     @property
     def task_type(self) -> str:
         """The role's name in TF_CONFIG: TensorFlow 2 knows no master, it is the chief."""
