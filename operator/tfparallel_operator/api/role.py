@@ -12,7 +12,8 @@ class Role(enum.StrEnum):
     PS = "PS"
     EVALUATOR = "Evaluator"
 
-    __hash__ = str.__hash__  # That of enums is written in Python, and roles are hashed by thousands.
+    # Enums hash in Python, and a decision hashes roles by thousands.
+    __hash__ = str.__hash__
 
     @property
     def task_type(self) -> str:

@@ -1,11 +1,11 @@
 """The replicas in numbers, bounded in size however many there are."""
 
-import collections
 import datetime
 from collections.abc import Sequence
+from typing import Any
 
 from tfparallel_operator.api import job_status, types
-from tfparallel_operator.core import indices, observation, remedies, replicas, view
+from tfparallel_operator.core import observation, records, remedies, replicas, view
 from tfparallel_trainer.contract import exits
 
 _UNKNOWN_TIME = datetime.datetime.min.replace(tzinfo=datetime.UTC)
@@ -19,13 +19,19 @@ def count(
     If the job has ended, replicas whose pods are gone no longer wait for anything, failures stay on
     record, and so does how many were ready.
     """
-    members: dict[types.Role, list[replicas.Replica]] = {role: [] for role in view.layout.counts}
-    for replica in view.layout.all_replicas:
-        members[replica.role].append(replica)
+    pods: dict[types.Role, list[observation.Pod]] = {role: [] for role in view.layout.counts}
+    for replica, pod in view.current.items():
+        pods[replica.role].append(pod)
+    phases: dict[types.Role, list[observation.Phase]] = {role: [] for role in view.layout.counts}
+    for replica, phase in view.phases.items():
+        phases[replica.role].append(phase)
+    status, completed = _record(status, view), replicas.group(view.completed)
     by_role = dict(status.replicas)
-    for role, of_role in members.items():
-        before = status.replicas.get(role.value) or job_status.ReplicaStatus()
-        by_role[role.value] = _count_role(of_role, view, before, ended=ended)
+    for role, of_role in pods.items():
+        of_phases = [pod.phase for pod in of_role] if ended else phases[role]
+        counts = _count_role(of_role, of_phases, by_role[role.value], ended=ended)
+        counts |= {"desired": view.layout.counts[role], "succeeded": len(completed[role])}
+        by_role[role.value] = by_role[role.value].model_copy(update=counts)
     up = sum(counts.running + counts.succeeded for counts in by_role.values())
     ready = f"{up}/{len(view.layout.all_replicas)}"
     if ended and status.ready:
@@ -33,36 +39,33 @@ def count(
     return status.model_copy(update={"replicas": by_role, "ready": ready})
 
 
+def _record(status: job_status.JobStatus, view: view.View) -> job_status.JobStatus:
+    """Return the status with what the view adds to what is carried."""
+    completed, ignored = replicas.group(view.completed), replicas.group(view.ignored)
+    seen = replicas.group(view.seen | view.current.keys())
+    for role in view.layout.counts:
+        growths = records.read(status, role).memory_growths
+        record = records.Record(completed[role], seen[role], ignored[role], growths)
+        status = records.write(status, role, record)
+    return status
+
+
 def _count_role(
-    members: list[replicas.Replica],
-    view: view.View,
+    pods: Sequence[observation.Pod],
+    phases: Sequence[observation.Phase],
     before: job_status.ReplicaStatus,
     *,
     ended: bool,
-) -> job_status.ReplicaStatus:
-    pods = [view.current[member] for member in members if member in view.current]
-    phases = collections.Counter(
-        [pod.phase for pod in pods] if ended else [view.phases[member] for member in members]
-    )
-    completed = [member.index for member in members if member in view.completed]
-    seen = [one.index for one in members if one in view.current or one in view.seen]
-    ignored = [member.index for member in members if member in view.ignored]
-    failed = phases[observation.Phase.FAILED]
-    return before.model_copy(
-        update={
-            "desired": len(members),
-            "pending": phases[observation.Phase.PENDING],
-            "running": phases[observation.Phase.RUNNING],
-            "succeeded": len(completed),
-            "failed": max(failed, before.failed) if ended else failed,
-            "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
-            "completed": indices.format_ranges(completed),
-            "seen": indices.format_ranges(seen),
-            "ignored": indices.format_ranges(ignored),
-            "reason": "" if ended else _waiting(pods),
-            "last_exit": _last_exit(pods) or before.last_exit,
-        }
-    )
+) -> dict[str, Any]:
+    failed = phases.count(observation.Phase.FAILED)
+    return {
+        "pending": phases.count(observation.Phase.PENDING),
+        "running": phases.count(observation.Phase.RUNNING),
+        "failed": max(failed, before.failed) if ended else failed,
+        "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
+        "reason": "" if ended else _waiting(pods),
+        "last_exit": _last_exit(pods) or before.last_exit,
+    }
 
 
 def _waiting(pods: Sequence[observation.Pod]) -> str:

@@ -53,6 +53,12 @@ class Layout:
         """The replicas that train, so all but the evaluator, in the order of TF_CONFIG."""
         return tuple(one for one in self.all_replicas if one.role is not types.Role.EVALUATOR)
 
+    def select(self, indices: Mapping[types.Role, frozenset[int]]) -> frozenset[replicas.Replica]:
+        """Return the replicas of some indices, as far as the job has them."""
+        if not any(indices.values()):
+            return frozenset()
+        return frozenset(one for one in self.all_replicas if one.index in indices.get(one.role, ()))
+
     @property
     def workers(self) -> int | None:
         """The number of workers; None: the job does not have the role."""

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import failure, indices, layout
+from tfparallel_operator.core import failure, layout, records
 
 
 class Scope(enum.StrEnum):
@@ -110,8 +110,8 @@ def _may_go_without(
     if layout.chief or success_policy is not types.SuccessPolicy.ALL_WORKERS:
         return loss.replica != layout.coordinator
     worker = types.Role.WORKER
-    ignored = status.replicas.get(worker.value, job_status.ReplicaStatus()).ignored
-    return len(indices.parse(ignored) | {loss.replica.index}) < layout.counts[worker]
+    ignored = records.read(status, worker).ignored
+    return len(ignored | {loss.replica.index}) < layout.counts[worker]
 
 
 def _restarts(layout: layout.Layout, loss: failure.Loss) -> bool:

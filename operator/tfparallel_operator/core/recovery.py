@@ -13,6 +13,7 @@ from tfparallel_operator.core import (
     ending,
     failure,
     policy,
+    records,
     remedies,
     restarts,
     view,
@@ -56,7 +57,7 @@ def answer_losses(context: context.DecisionContext) -> decision.Decision | Cours
                 status = _stalled(context, status, loss, action)
                 return _restart(context, status, loss, losses, action)
             case policy.Outcome.IGNORE:
-                status = restarts.ignore(status, loss.replica)
+                status = records.ignore(status, loss.replica)
                 message = f"{action.message}; training goes on without it"
                 events.append(context.warning(action.reason, message))
     if events:

@@ -1,6 +1,8 @@
 """One replica of a job: its role and index, and the names that follow from them."""
 
+import collections
 import dataclasses
+from collections.abc import Iterable, Mapping
 
 from tfparallel_operator.api import types
 
@@ -20,3 +22,11 @@ class Replica:
     def pod_name(self, job_name: str) -> str:
         """Return the name of the replica's pod, always the same: a repeated create collides."""
         return f"{job_name}-{self.name}"
+
+
+def group(replicas: Iterable[Replica]) -> Mapping[types.Role, frozenset[int]]:
+    """Return the indices of replicas by role, none where a role has none."""
+    grouped: dict[types.Role, set[int]] = collections.defaultdict(set)
+    for replica in replicas:
+        grouped[replica.role].add(replica.index)
+    return collections.defaultdict(frozenset, {k: frozenset(v) for k, v in grouped.items()})

@@ -1,10 +1,10 @@
 """Restarts as the status writes them ahead: attempts, counters, pauses."""
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import failure, indices, layout, policy, replicas, view
+from tfparallel_operator.core import failure, layout, policy, records, replicas, view
 
 LONGEST_PAUSE = datetime.timedelta(minutes=5)
 
@@ -12,7 +12,6 @@ LONG_RUN = datetime.timedelta(minutes=10)
 """An attempt that ran for so long has got on: the restart after it does not pause."""
 
 _BOUNDED = frozenset(cause.value for cause in policies.Cause if cause.bounded)
-_ATTEMPT_OF_ITS_OWN = {"completed": "", "seen": "", "ignored": ""}
 
 
 def restart(
@@ -35,7 +34,7 @@ def restart(
     """
     changed = _counted(layout, status, loss)
     if policy.grows(layout.job, loss):
-        changed = _grown(changed, loss.replica.role)
+        changed = records.grow_memory(changed, loss.replica.role)
     if policy.scope(layout, loss) is policy.Scope.GANG:
         return next_attempt(changed, begins_at)
     again: set[replicas.Replica] = set()
@@ -46,7 +45,7 @@ def restart(
     attempts = dict(status.replica_attempts)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
-    changed = forgotten(changed, again)
+    changed = records.forget_seen(changed, again)
     return changed.model_copy(update={"replica_attempts": attempts, "attempt_time": begins_at})
 
 
@@ -60,16 +59,11 @@ def next_attempt(
     status: job_status.JobStatus, begins_at: datetime.datetime
 ) -> job_status.JobStatus:
     """Return the status of a new attempt, in which every replica runs again."""
-    forgotten = {
-        role: counts.model_copy(update=_ATTEMPT_OF_ITS_OWN)
-        for role, counts in status.replicas.items()
-    }
-    return status.model_copy(
+    return records.begin_attempt(status).model_copy(
         update={
             "attempt": status.attempt + 1,
             "attempt_time": begins_at,
             "replica_attempts": {},
-            "replicas": forgotten,
         }
     )
 
@@ -101,13 +95,6 @@ def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> dateti
     """Return when the attempt begins, if it waits; no time that a wrong clock has set counts."""
     begins_at = status.attempt_time
     return begins_at if begins_at and now < begins_at <= now + LONGEST_PAUSE else None
-
-
-def ignore(status: job_status.JobStatus, replica: replicas.Replica) -> job_status.JobStatus:
-    """Return the status of a job that goes on without a replica."""
-    before = status.replicas.get(replica.role.value) or job_status.ReplicaStatus()
-    ignored = indices.format_ranges({*indices.parse(before.ignored), replica.index})
-    return _with_role(status, replica.role, before.model_copy(update={"ignored": ignored}))
 
 
 def reclassify_as_disruption(status: job_status.JobStatus, view: view.View) -> job_status.JobStatus:
@@ -159,26 +146,3 @@ def _with_count(status: job_status.JobStatus, cause: policies.Cause) -> job_stat
     return status.model_copy(
         update={"restarts": counts, "restart_causes": causes, "last_cause": word}
     )
-
-
-def _grown(status: job_status.JobStatus, role: types.Role) -> job_status.JobStatus:
-    before = status.replicas.get(role.value) or job_status.ReplicaStatus()
-    growths = before.memory_growths + 1
-    return _with_role(status, role, before.model_copy(update={"memory_growths": growths}))
-
-
-def forgotten(
-    status: job_status.JobStatus, again: Iterable[replicas.Replica]
-) -> job_status.JobStatus:
-    """Forget that pods of replicas that run again have been seen."""
-    for replica in again:
-        before = status.replicas.get(replica.role.value) or job_status.ReplicaStatus()
-        seen = indices.format_ranges(indices.parse(before.seen) - {replica.index})
-        status = _with_role(status, replica.role, before.model_copy(update={"seen": seen}))
-    return status
-
-
-def _with_role(
-    status: job_status.JobStatus, role: types.Role, counts: job_status.ReplicaStatus
-) -> job_status.JobStatus:
-    return status.model_copy(update={"replicas": {**status.replicas, role.value: counts}})

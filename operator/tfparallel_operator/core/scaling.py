@@ -8,6 +8,7 @@ from tfparallel_operator.core import (
     conditions,
     layout,
     observation,
+    records,
     restarts,
     view,
 )
@@ -68,7 +69,7 @@ def scaled(
     attempts = dict(status.replica_attempts)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
-    changed = restarts.forgotten(status, again)
+    changed = records.forget_seen(status, again)
     return changed.model_copy(
         update={"workers": after.workers, "replica_attempts": attempts, "attempt_time": now}
     )

@@ -17,6 +17,7 @@ from tfparallel_operator.core import (
     kueue,
     network,
     pod_builder,
+    records,
     recovery,
     remedies,
     restarts,
@@ -155,14 +156,16 @@ def _pods(
     A replica that has vanished waits for the answer to its loss, while another loss settles.
     """
     taken = {*(old.replica for old in view.stale), *view.vanished}
+    growths = {role: records.read(status, role).memory_growths for role in context.layout.specs}
     builder = pod_builder.PodBuilder(context.layout, context.settings, status.attempt)
     pods = []
     for replica in view.missing:
         if replica in taken:
             continue
         replica_attempt = status.replica_attempts.get(replica.name, 0)
-        growths = status.replicas[replica.role.value].memory_growths
-        manifest = builder.build(replica, replica_attempt=replica_attempt, memory_growths=growths)
+        manifest = builder.build(
+            replica, replica_attempt=replica_attempt, memory_growths=growths[replica.role]
+        )
         gang.join(manifest, context.job, context.settings.gangs, status.attempt, replica_attempt)
         pods.append(manifest)
     kueue.place(context, pods)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from tfparallel_operator.api import job_status
-from tfparallel_operator.core import indices, layout, observation, replicas
+from tfparallel_operator.core import layout, observation, records, replicas
 
 _UP = (observation.Phase.RUNNING, observation.Phase.SUCCEEDED)
 
@@ -65,24 +65,26 @@ def build(
     layout: layout.Layout, status: job_status.JobStatus, pods: tuple[observation.Pod, ...]
 ) -> View:
     """Sort the pods of a job by the attempt in its status."""
-    every = frozenset(layout.all_replicas)
     current: dict[replicas.Replica, observation.Pod] = {}
     stale = []
     for pod in pods:
-        if pod.replica in every and _is_current(pod, status):
+        is_member = pod.replica.index < layout.counts.get(pod.replica.role, 0)
+        if is_member and _is_current(pod, status):
             current[pod.replica] = pod
         else:
             stale.append(pod)
-    completed = {
+    carried = {role: records.read(status, role) for role in layout.counts}
+    ended_well = {
         replica for replica, pod in current.items() if pod.phase is observation.Phase.SUCCEEDED
     }
+    completed = layout.select({role: record.completed for role, record in carried.items()})
     return View(
         layout,
         current,
         tuple(stale),
-        completed=_recorded(layout, status, "completed") | completed,
-        ignored=_recorded(layout, status, "ignored"),
-        seen=_recorded(layout, status, "seen"),
+        completed=completed | ended_well,
+        ignored=layout.select({role: record.ignored for role, record in carried.items()}),
+        seen=layout.select({role: record.seen for role, record in carried.items()}),
     )
 
 
@@ -90,16 +92,3 @@ def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
     attempts = status.replica_attempts
     replica_attempt = attempts.get(pod.replica.name, 0) if attempts else 0
     return pod.attempt == status.attempt and pod.replica_attempt == replica_attempt
-
-
-def _recorded(
-    layout: layout.Layout, status: job_status.JobStatus, field: str
-) -> frozenset[replicas.Replica]:
-    """Return the replicas that a field of the status names by their indices."""
-    return frozenset(
-        replicas.Replica(role, index)
-        for role, count in layout.counts.items()
-        if role.value in status.replicas
-        for index in indices.parse(getattr(status.replicas[role.value], field))
-        if index < count
-    )

@@ -13,17 +13,17 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.api import names, types
 from tfparallel_operator.core import (
     decision,
     gang,
-    indices,
     installation,
     layout,
     memory,
     observation,
     ownership,
     pod_builder,
+    records,
     replicas,
 )
 
@@ -242,9 +242,8 @@ def _counts(layout: layout.Layout) -> dict[str, int]:
 def _runs_again(layout: layout.Layout, workload: observation.Workload) -> bool:
     """Whether a replica whose quota was given back has to run again."""
     for role in layout.specs:
-        counts = layout.job.status.replicas.get(role.value) or job_status.ReplicaStatus()
-        ended = {*indices.parse(counts.completed), *indices.parse(counts.ignored)}
-        if len(ended) < workload.reclaimable.get(role.label, 0):
+        record = records.read(layout.job.status, role)
+        if len(record.completed | record.ignored) < workload.reclaimable.get(role.label, 0):
             return True
     return False
 
@@ -294,15 +293,11 @@ def _asked(layout: layout.Layout, role: types.Role, container: Mapping[str, Any]
     resources = copy.deepcopy(container.get("resources") or {})
     if container.get("name") == names.CONTAINER:
         pod_builder.request_devices(resources, layout.specs[role])
-        growths, policy = _growths(layout.job, role), layout.job.spec.run_policy.out_of_memory
+        growths = records.read(layout.job.status, role).memory_growths
+        policy = layout.job.spec.run_policy.out_of_memory
         if growths and policy is not None:
             memory.grow({"resources": resources}, policy, growths)
     return resources
-
-
-def _growths(job: types.TFParallelJob, role: types.Role) -> int:
-    counts = job.status.replicas.get(role.value)
-    return 0 if counts is None else counts.memory_growths
 
 
 def _pod_set(
@@ -312,7 +307,7 @@ def _pod_set(
     settings: installation.Settings,
 ) -> dict[str, Any]:
     """Return how many pods of which kind a role has: what decides about place and quota."""
-    growths = _growths(layout.job, role)
+    growths = records.read(layout.job.status, role).memory_growths
     of_role = pods.build(replicas.Replica(role, 0), memory_growths=growths)
     gang.join(of_role, layout.job, settings.gangs, 1, 0)
     spec = {key: value for key, value in of_role["spec"].items() if key not in _POD_FIELDS}
