@@ -5,16 +5,9 @@ import datetime
 from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import (
-    conditions,
-    decide,
-    decision,
-    installation,
-    layout,
-    observation,
-    pod_builder,
-    replicas,
-)
+from tfparallel_operator.core import decide, decision, installation, layout, observation, replicas
+from tfparallel_operator.core.pods import pod_builder
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine import observe
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

@@ -9,7 +9,9 @@ from typing import Any
 
 from testing.operator import builders, edits
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import conditions, failure, installation, observation
+from tfparallel_operator.core import installation, observation
+from tfparallel_operator.core.life import failure
+from tfparallel_operator.core.status import conditions
 
 _SETTINGS = dataclasses.replace(builders.SETTINGS, gangs=installation.Gangs())
 _TIMES = (60, 1_000, 4_000)

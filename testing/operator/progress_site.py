@@ -7,7 +7,7 @@ import aiohttp
 
 from testing.operator import harness
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import progress_report
+from tfparallel_operator.core.pods import progress_report
 
 HOST = "127.0.0.1"
 REPORT = {"step": 40, "totalSteps": 100, "percent": 40, "metrics": {"loss": "0.25"}, "eta": "12s"}

@@ -13,15 +13,9 @@ from testing.operator import builders
 from tfparallel.cli import compare, plan
 from tfparallel.compare import complexity
 from tfparallel_operator.api import load, names, policies, types
-from tfparallel_operator.core import (
-    failure,
-    gang,
-    installation,
-    layout,
-    observation,
-    policy,
-    replicas,
-)
+from tfparallel_operator.core import installation, layout, observation, replicas
+from tfparallel_operator.core.life import failure, policy
+from tfparallel_operator.core.queue import gang
 from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
 from tfparallel_trainer.split.pipeline import schedule

@@ -5,14 +5,8 @@ import datetime
 import functools
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import (
-    conditions,
-    decision,
-    installation,
-    layout,
-    observation,
-    view,
-)
+from tfparallel_operator.core import decision, installation, layout, observation, view
+from tfparallel_operator.core.status import conditions
 
 
 @dataclasses.dataclass(frozen=True)

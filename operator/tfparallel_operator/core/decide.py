@@ -8,23 +8,18 @@ import datetime
 from collections.abc import Callable
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import (
+from tfparallel_operator.core import context, decision, installation, layout, observation
+from tfparallel_operator.core.life import (
     admission,
-    claims,
     cleanup,
-    config,
-    context,
     deadlines,
-    decision,
     ending,
     forced,
-    installation,
-    layout,
-    observation,
     scaling,
     spec_validity,
     training,
 )
+from tfparallel_operator.core.pods import claims, config
 
 Phase = Callable[[context.DecisionContext], decision.Decision | None]
 

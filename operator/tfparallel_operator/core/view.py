@@ -4,7 +4,8 @@ import dataclasses
 import functools
 
 from tfparallel_operator.api import job_status
-from tfparallel_operator.core import layout, observation, records, replicas
+from tfparallel_operator.core import layout, observation, replicas
+from tfparallel_operator.core.status import replica_records
 
 _UP = (observation.Phase.RUNNING, observation.Phase.SUCCEEDED)
 
@@ -73,7 +74,7 @@ def build(
             current[pod.replica] = pod
         else:
             stale.append(pod)
-    carried = {role: records.read(status, role) for role in layout.counts}
+    carried = {role: replica_records.read(status, role) for role in layout.counts}
     ended_well = {
         replica for replica, pod in current.items() if pod.phase is observation.Phase.SUCCEEDED
     }

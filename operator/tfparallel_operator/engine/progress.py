@@ -8,7 +8,8 @@ from aiohttp import web
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import errors
-from tfparallel_operator.core import observation, progress_report
+from tfparallel_operator.core import observation
+from tfparallel_operator.core.pods import progress_report
 from tfparallel_operator.engine import children, jobs, metrics, publisher, queue, tokens
 from tfparallel_trainer.contract import progress
 

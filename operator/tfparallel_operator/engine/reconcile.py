@@ -11,7 +11,8 @@ from typing import Any
 
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import errors, resources
-from tfparallel_operator.core import decide, decision, layout, observation, spec_validity
+from tfparallel_operator.core import decide, decision, layout, observation
+from tfparallel_operator.core.life import spec_validity
 from tfparallel_operator.engine import (
     apply,
     context,

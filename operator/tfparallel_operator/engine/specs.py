@@ -2,14 +2,15 @@
 
 An edit may pass the API server and be of no use all the same, and another version of the operator
 may have other rules. Neither ends what runs: the job goes on with the spec on record in its
-ConfigMap (`core.config`), which is read when it is needed and no sooner.
+ConfigMap (`core.pods.config`), which is read when it is needed and no sooner.
 """
 
 import json
 
 from tfparallel_operator.api import job_status, load, types
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.core import config, observation
+from tfparallel_operator.core import observation
+from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import jobs, observe, queue
 
 

@@ -14,7 +14,8 @@ import uuid
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import decision, host_network, layout, observation, replicas
+from tfparallel_operator.core import decision, layout, observation, replicas
+from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.local import folders, key_maps, launch, process, record, watcher
 from tfparallel_trainer.contract import progress
 

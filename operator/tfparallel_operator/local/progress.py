@@ -8,7 +8,7 @@ import pydantic
 from aiohttp import web
 
 from tfparallel_operator.api import types
-from tfparallel_operator.core import progress_report
+from tfparallel_operator.core.pods import progress_report
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import progress
 

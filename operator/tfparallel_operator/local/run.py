@@ -15,16 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names, problems, types
-from tfparallel_operator.core import (
-    cleanup,
-    conditions,
-    config,
-    decide,
-    installation,
-    layout,
-    pod_builder,
-    replicas,
-)
+from tfparallel_operator.core import decide, installation, layout, replicas
+from tfparallel_operator.core.life import cleanup
+from tfparallel_operator.core.pods import config, pod_builder
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import (
     cluster,
     folders,

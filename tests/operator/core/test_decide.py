@@ -4,7 +4,8 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import conditions, decide, decision, observation
+from tfparallel_operator.core import decide, decision, observation
+from tfparallel_operator.core.status import conditions
 
 
 def test_the_first_decision_writes_the_attempt_ahead_and_creates_all_children() -> None:

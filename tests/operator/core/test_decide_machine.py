@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from testing.operator import builders, edits, queues, troubled_world
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import (
-    conditions,
-    indices,
-    installation,
-    layout,
-    observation,
-    restarts,
-)
+from tfparallel_operator.core import installation, layout, observation
+from tfparallel_operator.core.life import restarts
+from tfparallel_operator.core.status import conditions, indices
 
 SETTINGS = dataclasses.replace(builders.SETTINGS, queues=True, gangs=installation.Gangs())
 RULES = [

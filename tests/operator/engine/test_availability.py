@@ -22,7 +22,7 @@ from testing.operator import (
     wrapped_api,
 )
 from tfparallel_operator.api_server import client, credentials, resources
-from tfparallel_operator.core import config
+from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import lease, metrics, service
 from tfparallel_operator.local import ports
 

@@ -16,7 +16,7 @@ from testing import clock, waiting
 from testing.operator import harness, memory_api, objects, progress_site
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import errors, resources
-from tfparallel_operator.core import config
+from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import jobs, publisher, queue, tls
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import progress

@@ -10,7 +10,7 @@ from testing import waiting
 from testing.operator import harness, objects, small_world
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import config
+from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import host_ports, jobs, queue
 
 JOB = resources.JOBS.path("default", "digits")
