@@ -60,7 +60,7 @@ class Pod:
     """Whether the cluster took it: DisruptionTarget, or evicted."""
     exit: Exit | None = None
     lingers: bool = False
-    """Whether a container beside the one that has ended still runs, and holds what the pod has."""
+    """Whether the pod has ended but a sidecar still runs and holds the pod's resources."""
     waiting: str = ""
     """Why it is pending, in the scheduler's or kubelet's words."""
 

@@ -53,8 +53,9 @@ def after_end(
     policy = job.spec.run_policy
     ended_at = status.completion_time or now
     grace_ends = grace_until(job, status, pods, now)
-    spared = evaluators(pods) if grace_ends is not None else ()
-    doomed = [pod for pod in _by_policy(policy.clean_pod_policy, pods) if pod not in spared]
+    removed = {pod.uid for pod in _by_policy(policy.clean_pod_policy, pods)}
+    if grace_ends is not None:
+        removed -= {pod.uid for pod in evaluators(pods)}
     later = [grace_ends]
     delete_job = False
     for target, at in _stages(job, status, ended_at):
@@ -63,9 +64,9 @@ def after_end(
         elif target is policies.CleanupTarget.JOB:
             delete_job = True
         else:
-            doomed += _of_target(target, pods)
-    unique = tuple(pod for pod in pods if pod in doomed)
-    return Cleanup(unique, delete_job, None if delete_job else deadlines.earliest(*later))
+            removed |= {pod.uid for pod in _of_target(target, pods)}
+    leftovers = tuple(pod for pod in pods if pod.uid in removed)
+    return Cleanup(leftovers, delete_job, None if delete_job else deadlines.earliest(*later))
 
 
 def grace_until(

@@ -29,8 +29,8 @@ def stall(
 ) -> datetime.datetime | None:
     """Return when training has made no progress for too long.
 
-    Only what has reported since its latest start is judged, while its pods run. Time in which
-    nobody listened does not count: an operator that was away knows of no report that it missed.
+    Only a job that has reported since its latest start can stall, and only while its pods run. Time
+    in which nobody listened does not count: an operator that was away misses reports.
     """
     reported_at = None if status.progress is None else status.progress.last_update_time
     began = status.attempt_time or status.start_time

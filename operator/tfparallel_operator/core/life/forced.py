@@ -26,7 +26,7 @@ def deletions(pods: tuple[observation.Pod, ...], now: datetime.datetime) -> Over
     Nothing that such a pod still does can harm the next attempt: whoever writes checkpoints holds
     its attempt, and gives way to a newer one.
     """
-    found = []
+    deletions = []
     times = []
     for pod in pods:
         if pod.delete_by is None:
@@ -34,5 +34,5 @@ def deletions(pods: tuple[observation.Pod, ...], now: datetime.datetime) -> Over
         due = pod.delete_by + PATIENCE
         times.append(due if due > now else now + RETRY)
         if due <= now:
-            found.append(decision.Deletion(pod.name, pod.uid, force_from=pod.node))
-    return Overdue(tuple(found), min(times, default=None))
+            deletions.append(decision.Deletion(pod.name, pod.uid, force_from=pod.node))
+    return Overdue(tuple(deletions), min(times, default=None))

@@ -1,7 +1,7 @@
 """Restarts as the status writes them ahead: attempts, counters, pauses."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tfparallel_operator.api import job_status, policies, types
 from tfparallel_operator.core import layout, replicas, view
@@ -44,10 +44,17 @@ def restart(
         again.add(lost.replica)
         if policy.scope(layout, lost) is policy.Scope.REPLICA_AND_CHIEF:
             again.add(layout.coordinator)
+    return restart_alone(changed, again, begins_at)
+
+
+def restart_alone(
+    status: job_status.JobStatus, again: Iterable[replicas.Replica], begins_at: datetime.datetime
+) -> job_status.JobStatus:
+    """Return the status in which some replicas run again within the job's attempt."""
     attempts = dict(status.replica_attempts)
     for replica in again:
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
-    changed = replica_records.forget_seen(changed, again)
+    changed = replica_records.forget_seen(status, again)
     return changed.model_copy(update={"replica_attempts": attempts, "attempt_time": begins_at})
 
 
@@ -62,11 +69,7 @@ def next_attempt(
 ) -> job_status.JobStatus:
     """Return the status of a new attempt, in which every replica runs again."""
     return replica_records.begin_attempt(status).model_copy(
-        update={
-            "attempt": status.attempt + 1,
-            "attempt_time": begins_at,
-            "replica_attempts": {},
-        }
+        update={"attempt": status.attempt + 1, "attempt_time": begins_at, "replica_attempts": {}}
     )
 
 

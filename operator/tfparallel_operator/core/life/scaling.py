@@ -5,7 +5,7 @@ import datetime
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import layout, observation, view
 from tfparallel_operator.core.life import completion, restarts
-from tfparallel_operator.core.status import conditions, replica_records
+from tfparallel_operator.core.status import conditions
 
 _WORKER = types.Role.WORKER
 
@@ -59,11 +59,5 @@ def scaled(
         changes = {"workers": after.workers, "last_cause": ""}
         return restarts.next_attempt(status, now).model_copy(update=changes)
     leaving = set(before.all_replicas) - set(after.all_replicas)
-    again = {before.coordinator} | leaving
-    attempts = dict(status.replica_attempts)
-    for replica in again:
-        attempts[replica.name] = attempts.get(replica.name, 0) + 1
-    changed = replica_records.forget_seen(status, again)
-    return changed.model_copy(
-        update={"workers": after.workers, "replica_attempts": attempts, "attempt_time": now}
-    )
+    changed = restarts.restart_alone(status, {before.coordinator} | leaving, now)
+    return changed.model_copy(update={"workers": after.workers})

@@ -28,7 +28,7 @@ def mount(
 ) -> None:
     """Mount a volume, unless the pod has one of this name."""
     volumes = pod_spec.setdefault("volumes", [])
-    if any(given.get("name") == name for given in volumes):
+    if any(present.get("name") == name for present in volumes):
         return
     volumes.append({"name": name, **volume})
     mounts = container.setdefault("volumeMounts", [])
@@ -43,5 +43,5 @@ def set_env(container: dict[str, Any], name: str, value: str) -> None:
 def add_env(container: dict[str, Any], variable: Mapping[str, Any]) -> None:
     """Add a variable as a pod has it, unless the template sets it."""
     variables = container.setdefault("env", [])
-    if not any(given.get("name") == variable["name"] for given in variables):
+    if not any(present.get("name") == variable["name"] for present in variables):
         variables.append(dict(variable))

@@ -1,4 +1,4 @@
-"""What containers with GPUs need beside them: shared memory, and settings of NCCL."""
+"""What containers with GPUs need: shared memory, and settings of NCCL."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def prepare(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
     if not count:
         return
     mounts = container.get("volumeMounts") or ()
-    if not any(str(given.get("mountPath", "")).rstrip("/") == SHM_DIR for given in mounts):
+    if not any(str(mount.get("mountPath", "")).rstrip("/") == SHM_DIR for mount in mounts):
         size = {"medium": "Memory", "sizeLimit": f"{_shared_mebibytes(container, count)}Mi"}
         containers.mount(
             pod_spec, container, SHM_VOLUME, SHM_DIR, {"emptyDir": size}, read_only=False
@@ -49,7 +49,7 @@ def gpus(container: dict[str, Any]) -> int:
 
 def _shared_mebibytes(container: dict[str, Any], count: int) -> int:
     """Return the size of /dev/shm: what is written there counts as the container's memory."""
-    wanted = count * SHM_MEBIBYTES_PER_GPU
+    size = count * SHM_MEBIBYTES_PER_GPU
     limits = container["resources"]["limits"]
     limit = memory.parse(str(limits.get("memory", "")))
-    return wanted if limit is None else max(1, min(wanted, limit // 2 // _MEBIBYTE))
+    return size if limit is None else max(1, min(size, limit // 2 // _MEBIBYTE))

@@ -24,8 +24,8 @@ def grown(quantity: str, policy: policies.OutOfMemory, times: int) -> str:
         return quantity
     # Beyond a thousandfold nothing is left to grow; the power itself must not overflow.
     factor = (1 + policy.growth_percent / 100) ** min(times, 100)
-    wanted = math.ceil(before * factor / _MEBIBYTE) * _MEBIBYTE
-    return policy.max_memory if wanted >= most else f"{wanted // _MEBIBYTE}Mi"
+    size = math.ceil(before * factor / _MEBIBYTE) * _MEBIBYTE
+    return policy.max_memory if size >= most else f"{size // _MEBIBYTE}Mi"
 
 
 def parse(quantity: str) -> int | None:

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 def parse(text: str) -> frozenset[int]:
     """Read ranges into the set of their indices."""
-    found: set[int] = set()
+    parsed: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        parsed.update(range(int(first), int(last or first) + 1))
+    return frozenset(parsed)
 
 
 def format_ranges(indices: Iterable[int]) -> str:
