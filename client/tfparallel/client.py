@@ -9,7 +9,7 @@ from typing import Self, Unpack
 
 from tfparallel import backend, errors, logs, manifest, models, places
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 
 ALL_REPLICAS = "all"
 """As the replica of a call: the logs of every replica."""

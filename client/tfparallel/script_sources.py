@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from tfparallel_operator.api import names
-from tfparallel_operator.core import sources
+from tfparallel_operator.core.pods import sources
 from tfparallel_trainer.contract import source_code
 
 

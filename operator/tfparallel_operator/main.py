@@ -12,7 +12,7 @@ import click
 
 from tfparallel_operator.api import schema, types
 from tfparallel_operator.api_server import credentials, errors
-from tfparallel_operator.core import gang
+from tfparallel_operator.core import installation
 from tfparallel_operator.engine import logs, service, settings, watch
 
 _LOG = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]
 @click.option(
     "--coscheduling-name",
     envvar="TFPARALLEL_COSCHEDULING_NAME",
-    default=gang.Installation().coscheduling_name,
+    default=installation.Gangs().coscheduling_name,
     show_default=True,
     help="Name of the scheduler that has the plugin Coscheduling.",
 )
@@ -163,7 +163,7 @@ def main(
         tls_secret=tls_secret,
         workers=workers,
         log_format=settings.LogFormat(log_format),
-        gangs=gang.Installation(
+        gangs=installation.Gangs(
             types.GangScheduler(gang_scheduler) if gang_scheduler else None, coscheduling_name
         ),
         kubeconfig=kubeconfig,

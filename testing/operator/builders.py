@@ -5,11 +5,13 @@ import datetime
 from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import build, conditions, decide, decision, observation, replicas
+from tfparallel_operator.core import decide, decision, installation, layout, observation, replicas
+from tfparallel_operator.core.pods import pod_builder
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine import observe
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-SETTINGS = build.Settings(
+SETTINGS = installation.Settings(
     trainer_image="tfparallel/trainer:test",
     progress_url="https://operator.example",
     progress_ca="CERTIFICATES",
@@ -83,6 +85,19 @@ def a_split_job(mesh: dict[str, Any], **roles: Any) -> types.TFParallelJob:
     return a_job(trainer=True, spec=spec, **roles)
 
 
+def a_pod(
+    job: types.TFParallelJob,
+    replica: replicas.Replica,
+    settings: installation.Settings = SETTINGS,
+    *,
+    attempt: int = 1,
+    **attempts: int,
+) -> dict[str, Any]:
+    """Return the manifest of a replica's pod."""
+    builder = pod_builder.PodBuilder(layout.build(job), settings, attempt)
+    return builder.build(replica, **attempts)
+
+
 def an_exit(code: int, at: datetime.datetime = START, said: str = "") -> observation.Exit:
     """Return the exit of a container."""
     return observation.Exit(code, "Completed" if code == 0 else "Error", said, at)
@@ -99,7 +114,7 @@ class World:
     has_config: bool = False
     has_policy: bool = False
     host_port: int | None = None
-    settings: build.Settings = SETTINGS
+    settings: installation.Settings = SETTINGS
     problem: observation.Problem | None = None
     """Why the newest spec cannot be used; the job has the last one that could."""
     groups: dict[tuple[str, str], observation.Group] = dataclasses.field(default_factory=dict)
@@ -131,14 +146,11 @@ class World:
         )
 
     def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:
-        if self.problem is not None and not self.status.attempt:
-            metadata = {"generation": self.problem.generation}
-            body = {"metadata": metadata, "status": self.status.model_dump(by_alias=True)}
-            error = load.SpecError(self.problem.message)
-            return decide.reject(body, error, self.now, self.children())
-        return decide.decide(
-            self.job, self.children(), self.now, self.settings, refusal, self.problem
-        )
+        job: types.TFParallelJob | observation.InvalidJob = self.job
+        if self.problem is not None:
+            accepted = self.job if self.status.attempt else None
+            job = observation.InvalidJob(self.problem, self.status, accepted)
+        return decide.decide(job, self.children(), self.now, self.settings, refusal)
 
     def step(
         self, *, writes: int | None = None, refusal: observation.Refusal | None = None

@@ -9,9 +9,11 @@ from typing import Any
 
 from testing.operator import builders, edits
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import conditions, failure, gang, observation
+from tfparallel_operator.core import installation, observation
+from tfparallel_operator.core.life import failure
+from tfparallel_operator.core.status import conditions
 
-_SETTINGS = dataclasses.replace(builders.SETTINGS, gangs=gang.Installation())
+_SETTINGS = dataclasses.replace(builders.SETTINGS, gangs=installation.Gangs())
 _TIMES = (60, 1_000, 4_000)
 """Seconds that pass one after another: between them lie all times of the examples."""
 

@@ -7,7 +7,7 @@ import aiohttp
 
 from testing.operator import harness
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import build
+from tfparallel_operator.core.pods import progress_report
 
 HOST = "127.0.0.1"
 REPORT = {"step": 40, "totalSteps": 100, "percent": 40, "metrics": {"loss": "0.25"}, "eta": "12s"}
@@ -42,13 +42,13 @@ class Site:
         return str(answer["status"]["token"])
 
     async def audience(self, job: str = "digits") -> str:
-        return build.progress_audience((await self.place.job(job))["metadata"]["uid"])
+        return progress_report.audience((await self.place.job(job))["metadata"]["uid"])
 
     async def send(
         self, token: str | None, report: Any = None, job: str = "digits"
     ) -> tuple[int, str]:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        path = build.progress_path(self.place.namespace, job)
+        path = progress_report.path(self.place.namespace, job)
         url = f"https://{HOST}:{self.port}{path}"
         body = REPORT if report is None else report
         async with self.http.post(url, json=body, headers=headers) as answer:

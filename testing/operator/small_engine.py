@@ -8,7 +8,7 @@ from typing import Any
 from testing import clock, waiting
 from testing.operator import memory_api
 from tfparallel_operator.api_server import client, resources
-from tfparallel_operator.core import build, gang
+from tfparallel_operator.core import installation
 from tfparallel_operator.engine import (
     children,
     context,
@@ -42,9 +42,9 @@ class SmallEngine:
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed, time.utc)
         self.sweeper = watch.Sweeper(api, self.jobs, ())
-        installation = build.Settings(
+        of_jobs = installation.Settings(
             trainer_image="trainer:test",
-            gangs=gang.Installation(),
+            gangs=installation.Gangs(),
             queues=True,
             **(settings or {}),
         )
@@ -55,7 +55,7 @@ class SmallEngine:
             self.queue,
             self.timers,
             self.metrics,
-            installation,
+            of_jobs,
             "test",
             may_write,
             time.utc,

@@ -5,7 +5,8 @@ from typing import Any
 
 from testing.operator import builders, edits
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import conditions, decision, observation
+from tfparallel_operator.core import decision, observation
+from tfparallel_operator.core.status import conditions
 
 NEWER = {"mood": "sunny"}
 """A field that only a newer operator knows."""

@@ -28,7 +28,7 @@ from tfparallel.compare import (
     verdict,
 )
 from tfparallel_operator.api import load, types
-from tfparallel_operator.core import replicas
+from tfparallel_operator.core import layout
 from tfparallel_operator.local import source
 from tfparallel_trainer.contract import environment
 
@@ -418,17 +418,17 @@ def test_both_jobs_follow_from_the_one_that_is_given() -> None:
             dataclasses.replace(EVEN, workers=3, servers=2, seeds=1),
         )
     )
-    assert replicas.strategy(sync) is types.Strategy.MULTI_WORKER_MIRRORED
-    assert [replica.name for replica in replicas.expand(sync)] == [
+    assert layout.build(sync).strategy is types.Strategy.MULTI_WORKER_MIRRORED
+    assert [replica.name for replica in layout.build(sync).all_replicas] == [
         "worker-0",
         "worker-1",
         "worker-2",
     ]
-    assert [replica.name for replica in replicas.expand(asynchronous)][:2] == [
+    assert [replica.name for replica in layout.build(asynchronous).all_replicas][:2] == [
         "chief-0",
         "worker-0",
     ]
-    assert len(replicas.expand(asynchronous)) == 6
+    assert len(layout.build(asynchronous).all_replicas) == 6
     for job in (sync, asynchronous):
         assert job.spec.trainer is not None
         assert job.spec.trainer.global_batch_size == 60

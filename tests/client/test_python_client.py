@@ -17,7 +17,7 @@ import pytest
 import tfparallel
 from tfparallel import backend, errors, models
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 MANIFEST: Mapping[str, Any] = {"spec": {"tfReplicaSpecs": {"Chief": {}}}}

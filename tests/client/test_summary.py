@@ -8,7 +8,7 @@ import pytest
 from tfparallel.machine import summary
 from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import folders, run
 from tfparallel_trainer.contract import job_file, outputs, pipeline, plan
 from tfparallel_trainer.contract import progress as contract_progress

@@ -13,7 +13,9 @@ from testing.operator import builders
 from tfparallel.cli import compare, plan
 from tfparallel.compare import complexity
 from tfparallel_operator.api import load, names, policies, types
-from tfparallel_operator.core import failure, gang, observation, policy, replicas
+from tfparallel_operator.core import installation, layout, observation, replicas
+from tfparallel_operator.core.life import failure, policy
+from tfparallel_operator.core.queue import gang
 from tfparallel_trainer.contract import exits, job_file, progress
 from tfparallel_trainer.fitting import support
 from tfparallel_trainer.split.pipeline import schedule
@@ -165,25 +167,26 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     if strategy == "ModelSplit":
         given["spec"]["mesh"] = {"data": -1}
     job = load.parse_job(given)
-    assert replicas.strategy(job) == strategy
+    plan = layout.build(job)
+    assert plan.strategy == strategy
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
     for role in roles:
         lost = replicas.Replica(types.Role(builders.ROLES[role]), 0)
         ended = observation.Exit(1, "Error", "", None)
         loss = failure.Loss(lost, policies.Cause.RETRYABLE_EXIT, ended)
-        assert columns[role] in SCOPES[policy.scope(job, loss)]
+        assert columns[role] in SCOPES[policy.scope(plan, loss)]
 
 
 def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
     listed = pages.rows("restarts.md", "## Why a replica was lost")
     assert [row[0] for row in listed] == list(policies.Cause)
-    job = builders.a_job(worker=1)
+    plan = layout.build(builders.a_job(worker=1))
     for name, _, counter, leads_to in listed:
         cause = policies.Cause(name)
         code = 65 if cause is policies.Cause.PERMANENT_EXIT else 1
         ended = observation.Exit(code, "Error", "", None)
         loss = failure.Loss(replicas.Replica(types.Role.WORKER, 0), cause, ended)
-        fails = policy.judge(job, job.status, loss).outcome is policy.Outcome.FAIL
+        fails = policy.find_action(plan, plan.job.status, loss).outcome is policy.Outcome.FAIL
         assert fails == (leads_to == "the job fails")
         assert cause.bounded == counter.startswith("restarts.failure")
     actions = [row[0] for row in pages.rows("restarts.md", "## Rules of your own")]
@@ -226,7 +229,7 @@ def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
                 spec={"scheduling": {"gang": scheduler.value}},
                 run_policy={"schedulingPolicy": {field: values.get(field, 1)}},
             )
-            refused = gang.problem(job, gang.Installation())
+            refused = gang.problem(layout.build(job), installation.Gangs())
             assert (refused is None) == (f"`{scheduler}`" in f"`{schedulers}`")
 
 

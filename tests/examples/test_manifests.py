@@ -11,7 +11,7 @@ from images import targets
 from testing import pages, paths
 from testing.operator import builders
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import build, replicas
+from tfparallel_operator.core import replicas
 
 JOBS = paths.example_jobs()
 EXAMPLES = sorted({file.parent for file in JOBS})
@@ -73,9 +73,7 @@ def test_images_are_those_that_the_dockerfile_builds(file: Path) -> None:
 def test_pods_meet_the_level_restricted(file: Path) -> None:
     job = _job(file)
     for role in job.spec.tf_replica_specs:
-        pod = build.pod(
-            job, replicas.Replica(role, 0), builders.SETTINGS, attempt=1, replica_attempt=1
-        )["spec"]
+        pod = builders.a_pod(job, replicas.Replica(role, 0))["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not pod.get("hostNetwork")

@@ -12,7 +12,7 @@ from testing.pytest_plugin import changed, graph, guard, order, tiers
 from testing.pytest_plugin.tiers import Tier
 
 TESTS = paths.ROOT / "tests"
-CORE = "operator/tfparallel_operator/core/build.py"
+CORE = "operator/tfparallel_operator/core/pods/pod_builder.py"
 
 
 def test_a_test_has_the_highest_tier_that_it_asks_for() -> None:
@@ -76,7 +76,7 @@ def selects(files: set[str], test: str, *, starts: bool) -> bool:
 
 
 def test_a_change_of_the_core_selects_what_it_decides_and_little_that_carries_it_out() -> None:
-    assert selects({CORE}, "operator/core/test_build.py", starts=False)
+    assert selects({CORE}, "operator/core/pods/test_pod_builder.py", starts=False)
     assert selects({CORE}, "operator/engine/test_reconcile.py", starts=False)
     assert selects({CORE}, "operator/engine/test_life.py", starts=True)
     assert not selects({CORE}, "operator/engine/test_sidecars.py", starts=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tfparallel import errors
 from tfparallel.compare import measure, plan, progress, records
 from tfparallel_operator.api import load, names
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import run as local_run
 from tfparallel_operator.local import traffic
 from tfparallel_trainer.contract import outputs

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import failure
+from tfparallel_operator.core.life import failure
 
 _KILLED = 137
 """The exit code of SIGKILL: the kubelet may not learn in time that memory was the cause."""

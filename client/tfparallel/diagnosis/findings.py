@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from tfparallel import models
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 
 
 class Kind(enum.StrEnum):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import progress
 
 SILENT_SECONDS = 60.0

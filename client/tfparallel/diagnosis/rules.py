@@ -6,7 +6,9 @@ from tfparallel import logs, models
 from tfparallel.diagnosis import endings, findings, pace, pending, unseen
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import conditions, failure, remedies
+from tfparallel_operator.core import remedies
+from tfparallel_operator.core.life import failure
+from tfparallel_operator.core.status import conditions
 
 _ENDED = ("Failed", "Terminating", "Succeeded")
 

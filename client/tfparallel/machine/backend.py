@@ -14,7 +14,7 @@ from tfparallel.machine import detached
 from tfparallel.machine import folders as run_folders
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import load, names
-from tfparallel_operator.core import observation, replicas
+from tfparallel_operator.core import layout, observation, replicas
 from tfparallel_operator.local import folders, record
 from tfparallel_operator.local import source as sources
 
@@ -118,7 +118,7 @@ class LocalBackend:
         run = self._find(job.name)
         is_running = run.is_running
         pods = {pod.name: pod for pod in record.read_pods(run.layout)}
-        expanded = replicas.expand(load.read_accepted_job(job.manifest))
+        expanded = layout.build(load.read_accepted_job(job.manifest)).all_replicas
         return [
             _replica(replica, job, pods.get(replica.pod_name(job.name)), is_running=is_running)
             for replica in expanded
@@ -180,7 +180,7 @@ class LocalBackend:
         """
         run = self._find(name)
         job = run.read()
-        if not replicas.elastic(load.read_accepted_job(job.manifest)):
+        if not layout.build(load.read_accepted_job(job.manifest)).is_elastic:
             raise load.SpecError(
                 f"job {name!r}: spec.tfReplicaSpecs.Worker has neither minReplicas nor maxReplicas."
                 " Give one of them when you create the job"

@@ -20,7 +20,7 @@ import yaml
 
 from tfparallel import models
 from tfparallel_operator.api import job_status, names, yaml_documents
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import folders, locks
 
 POLL_SECONDS = 0.2

@@ -12,7 +12,7 @@ from tfparallel.planning import show as planning
 from tfparallel.terminal import display, placement
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import run
 from tfparallel_trainer.contract import outputs, pipeline
 from tfparallel_trainer.contract import progress as contract_progress

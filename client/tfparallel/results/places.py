@@ -12,7 +12,7 @@ from tfparallel.cluster import answers, backend
 from tfparallel.results import bucket, claim, files, script
 from tfparallel_operator.api import load, names, trainer_spec
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import claims
+from tfparallel_operator.core.pods import claims
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.storage import address
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tfparallel import errors
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import claims
+from tfparallel_operator.core.pods import claims
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

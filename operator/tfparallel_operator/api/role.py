@@ -12,6 +12,9 @@ class Role(enum.StrEnum):
     PS = "PS"
     EVALUATOR = "Evaluator"
 
+    # Enums hash in Python, and a decision hashes roles by thousands.
+    __hash__ = str.__hash__
+
     @property
     def task_type(self) -> str:
         """The role's name in TF_CONFIG: TensorFlow 2 knows no master, it is the chief."""

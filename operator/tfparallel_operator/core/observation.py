@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from tfparallel_operator.api import names
+from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import replicas
 
 
@@ -60,7 +60,7 @@ class Pod:
     """Whether the cluster took it: DisruptionTarget, or evicted."""
     exit: Exit | None = None
     lingers: bool = False
-    """Whether a container beside the one that has ended still runs, and holds what the pod has."""
+    """Whether the pod has ended but a sidecar still runs and holds the pod's resources."""
     waiting: str = ""
     """Why it is pending, in the scheduler's or kubelet's words."""
 
@@ -163,6 +163,19 @@ class Problem:
 
     message: str
     generation: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InvalidJob:
+    """A job whose newest spec cannot be used."""
+
+    problem: Problem
+    status: job_status.JobStatus
+    """As last written."""
+    accepted: types.TFParallelJob | None = None
+    """The job with the last spec that could be used; None: none is on record."""
+    is_of_newer_version: bool = False
+    """Whether all that is wrong is fields that a newer version of the operator may know."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,16 +1,20 @@
-"""Pods sorted by what they mean for the attempt that runs."""
+"""The pods of a job, sorted by what they mean for the attempt that runs. Pure."""
 
 import dataclasses
+import functools
 
-from tfparallel_operator.api import job_status, types
-from tfparallel_operator.core import indices, observation, replicas
+from tfparallel_operator.api import job_status
+from tfparallel_operator.core import layout, observation, replicas
+from tfparallel_operator.core.status import replica_records
+
+_UP = (observation.Phase.RUNNING, observation.Phase.SUCCEEDED)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """The replicas of a job and the pods that stand for them."""
+    """The replicas of a job and their pods."""
 
-    wanted: tuple[replicas.Replica, ...]
+    layout: layout.Layout
     current: dict[replicas.Replica, observation.Pod]
     """The pods of this attempt."""
     stale: tuple[observation.Pod, ...]
@@ -22,18 +26,13 @@ class View:
     seen: frozenset[replicas.Replica]
     """Replicas whose pod of this attempt has been seen, by the status that was written."""
 
-    @property
+    @functools.cached_property
     def missing(self) -> tuple[replicas.Replica, ...]:
         """Replicas that have to run and have no pod of this attempt."""
-        return tuple(
-            replica
-            for replica in self.wanted
-            if replica not in self.current
-            and replica not in self.completed
-            and replica not in self.ignored
-        )
+        present = {*self.current, *self.completed, *self.ignored}
+        return tuple(one for one in self.layout.all_replicas if one not in present)
 
-    @property
+    @functools.cached_property
     def vanished(self) -> tuple[replicas.Replica, ...]:
         """Replicas whose pod has been seen and is gone.
 
@@ -47,50 +46,50 @@ class View:
         pods = (self.current.get(replica) for replica in self.ignored)
         return tuple(pod for pod in pods if pod is not None and not pod.phase.ended)
 
-    def phase(self, replica: replicas.Replica) -> observation.Phase:
-        """Where a replica is: a completed one stays so, one without a pod is pending."""
-        if replica in self.completed:
-            return observation.Phase.SUCCEEDED
-        if replica in self.ignored:
-            return observation.Phase.FAILED
-        pod = self.current.get(replica)
-        return observation.Phase.PENDING if pod is None else pod.phase
+    @functools.cached_property
+    def phases(self) -> dict[replicas.Replica, observation.Phase]:
+        """The phase of each replica: a completed one stays so, one without a pod is pending."""
+        pending = dict.fromkeys(self.layout.all_replicas, observation.Phase.PENDING)
+        return (
+            pending
+            | {replica: pod.phase for replica, pod in self.current.items()}
+            | dict.fromkeys(self.ignored, observation.Phase.FAILED)
+            | dict.fromkeys(self.completed, observation.Phase.SUCCEEDED)
+        )
+
+    def is_up(self, replica: replicas.Replica) -> bool:
+        """Whether a replica runs or has completed."""
+        return self.phases[replica] in _UP
 
 
 def build(
-    job: types.TFParallelJob, status: job_status.JobStatus, children: observation.Children
+    layout: layout.Layout, status: job_status.JobStatus, pods: tuple[observation.Pod, ...]
 ) -> View:
     """Sort the pods of a job by the attempt in its status."""
-    wanted = replicas.expand(job)
     current: dict[replicas.Replica, observation.Pod] = {}
     stale = []
-    known = set(wanted)
-    for pod in children.pods:
-        if pod.replica in known and _is_current(pod, status):
+    for pod in pods:
+        is_member = pod.replica.index < layout.counts.get(pod.replica.role, 0)
+        if is_member and _is_current(pod, status):
             current[pod.replica] = pod
         else:
             stale.append(pod)
-    completed = {
+    carried = {role: replica_records.read(status, role) for role in layout.counts}
+    ended_well = {
         replica for replica, pod in current.items() if pod.phase is observation.Phase.SUCCEEDED
     }
+    completed = layout.select({role: record.completed for role, record in carried.items()})
     return View(
-        wanted,
+        layout,
         current,
         tuple(stale),
-        completed=_recorded(wanted, status, "completed") | completed,
-        ignored=_recorded(wanted, status, "ignored"),
-        seen=_recorded(wanted, status, "seen"),
+        completed=completed | ended_well,
+        ignored=layout.select({role: record.ignored for role, record in carried.items()}),
+        seen=layout.select({role: record.seen for role, record in carried.items()}),
     )
 
 
 def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:
-    replica_attempt = status.replica_attempts.get(pod.replica.name, 0)
+    attempts = status.replica_attempts
+    replica_attempt = attempts.get(pod.replica.name, 0) if attempts else 0
     return pod.attempt == status.attempt and pod.replica_attempt == replica_attempt
-
-
-def _recorded(
-    wanted: tuple[replicas.Replica, ...], status: job_status.JobStatus, field: str
-) -> frozenset[replicas.Replica]:
-    """Return the replicas that a field of the status names by their indices."""
-    found = {role: indices.parse(getattr(one, field)) for role, one in status.replicas.items()}
-    return frozenset(replica for replica in wanted if replica.index in found.get(replica.role, ()))

@@ -177,7 +177,7 @@ class Applier:
         return self._learn(resource, created)
 
     def _learn(self, resource: resources.Resource, answer: client.Object) -> Outcome:
-        if resource != resources.CLAIMS:  # Nobody follows claims: see `core.claims`.
+        if resource != resources.CLAIMS:  # Nobody follows claims: see `core.pods.claims`.
             self._children.learn(resource, answer)
         return DONE
 

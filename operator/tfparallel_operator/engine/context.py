@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client
-from tfparallel_operator.core import build
+from tfparallel_operator.core import installation
 from tfparallel_operator.engine import children, jobs, metrics, queue, timers
 
 
@@ -19,7 +19,7 @@ class Context:
     work: queue.Queue[queue.Key]
     timers: timers.Timers[queue.Key]
     metrics: metrics.Metrics
-    settings: build.Settings
+    settings: installation.Settings
     """What the installation decides for every job."""
     instance: str
     """Name of this operator in Events."""

@@ -1,7 +1,7 @@
 """Sets ports of nodes aside for jobs on their nodes' network: no two jobs get the same."""
 
 from tfparallel_operator.api import names
-from tfparallel_operator.core import host_network
+from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.engine import jobs
 
 _ENDED = (names.State.SUCCEEDED.value, names.State.FAILED.value)

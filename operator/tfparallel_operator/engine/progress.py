@@ -8,7 +8,8 @@ from aiohttp import web
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import errors
-from tfparallel_operator.core import build, observation
+from tfparallel_operator.core import observation
+from tfparallel_operator.core.pods import progress_report
 from tfparallel_operator.engine import children, jobs, metrics, publisher, queue, tokens
 from tfparallel_trainer.contract import progress
 
@@ -18,8 +19,8 @@ BODY_SECONDS = 10.0
 _SCHEME = "Bearer "
 
 _INVALID = (
-    f"the token is not valid for audience {build.progress_audience('UID')}, where UID is the job's,"
-    " or belongs to no pod"
+    f"the token is not valid for audience {progress_report.audience('UID')}, where UID is the"
+    " job's, or belongs to no pod"
 )
 
 
@@ -37,7 +38,7 @@ class Endpoint:
     def application(self) -> web.Application:
         """Build the application with the one route."""
         app = web.Application(client_max_size=progress.MAX_BODY_BYTES)
-        app.add_routes([web.post(build.progress_path("{namespace}", "{name}"), self._handle)])
+        app.add_routes([web.post(progress_report.path("{namespace}", "{name}"), self._handle)])
         return app
 
     async def _handle(self, request: web.Request) -> web.Response:
@@ -87,7 +88,7 @@ class Endpoint:
 
     async def _check(self, token: str, body: jobs.Body, source: str) -> None:
         uid, name = body["metadata"]["uid"], body["metadata"]["name"]
-        audience = build.progress_audience(uid)
+        audience = progress_report.audience(uid)
         pod_uid = await self.holders.pod_uid(token, audience, source)
         if pod_uid is None:
             raise _Refusal(401, _INVALID)

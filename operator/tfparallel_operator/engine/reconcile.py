@@ -11,7 +11,8 @@ from typing import Any
 
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import errors, resources
-from tfparallel_operator.core import decide, decision, host_network, observation
+from tfparallel_operator.core import decide, decision, layout, observation
+from tfparallel_operator.core.life import spec_validity
 from tfparallel_operator.engine import (
     apply,
     context,
@@ -120,28 +121,22 @@ class Reconciler:
     ) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
         found = dataclasses.replace(self._children.of(body["metadata"]["uid"]), **admission)
-        port, problem = None, None
+        port = None
+        job: types.TFParallelJob | observation.InvalidJob
         try:
             job = self._specs.newest(body)
-            if host_network.lacks_ports(job):
-                port = self._ports(job)
-            message = decide.problem_of_edit(job, self._engine.settings)
+            port = self._ports(job)
+            message = spec_validity.find_problem_of_edit(job, self._engine.settings)
             if message is not None:
                 raise load.SpecError(message)
         except load.StatusError:
             raise
         except load.SpecError as error:
-            if not load.read_status(body).attempt and not load.is_of_newer_version(body):
-                return decide.reject(body, error, now, found)
-            accepted = await self._specs.last_accepted(body, error)
-            if accepted.job is None:
-                problem = observation.Problem(str(error), int(body["metadata"]["generation"]))
-                return decide.hold(load.read_status(body), problem, now)
-            job, problem = accepted.job, accepted.problem
+            job = await self._specs.invalid(body, error)
         create_from = self._create_from.get(jobs.key_of(body))
         may_create = create_from is None or self._clock() >= create_from
         found = dataclasses.replace(found, host_port=port, may_create=may_create)
-        decided = decide.decide(job, found, now, self._engine.settings, refusal, problem)
+        decided = decide.decide(job, found, now, self._engine.settings, refusal)
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
@@ -151,12 +146,15 @@ class Reconciler:
         return decided
 
     def _ports(self, job: types.TFParallelJob) -> int | None:
-        """Set ports of nodes aside for a job; None: it has to wait for some.
+        """Set ports of nodes aside for a job; None: it needs none, or has to wait for some.
 
         Raises:
             load.SpecError: it has some, and those that follow are not free.
         """
-        needed = host_network.needed(job)
+        requested = layout.build(job)
+        if not requested.lacks_ports:
+            return None
+        needed = requested.ports_needed
         port = self._host_ports.find(job.metadata.uid, needed)
         if port is None and job.status.host_ports is not None:
             raise load.SpecError(

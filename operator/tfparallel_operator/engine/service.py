@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client, credentials, errors
-from tfparallel_operator.core import build
+from tfparallel_operator.core import installation
 from tfparallel_operator.engine import (
     children,
     context,
@@ -238,8 +238,8 @@ class Operator:
     def _changed(self, owner: observe.Owner) -> None:
         self._queue.add(queue.Key(owner.namespace, owner.name))
 
-    def _build_settings(self) -> build.Settings:
-        plain = build.Settings(
+    def _build_settings(self) -> installation.Settings:
+        plain = installation.Settings(
             trainer_image=self._wanted.trainer_image,
             trainer_pull_secrets=self._wanted.trainer_pull_secrets,
             gangs=self._wanted.gangs,

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 
-from tfparallel_operator.core import gang
+from tfparallel_operator.core import installation
 
 
 class LogFormat(enum.StrEnum):
@@ -56,7 +56,7 @@ class Settings:
     log_format: LogFormat = LogFormat.JSON
     """How log lines are written."""
 
-    gangs: gang.Installation = dataclasses.field(default_factory=gang.Installation)
+    gangs: installation.Gangs = dataclasses.field(default_factory=installation.Gangs)
     """Which gang schedulers the installation has."""
 
     kubeconfig: str | None = None

@@ -2,25 +2,16 @@
 
 An edit may pass the API server and be of no use all the same, and another version of the operator
 may have other rules. Neither ends what runs: the job goes on with the spec on record in its
-ConfigMap (`core.build.config`), which is read when it is needed and no sooner.
+ConfigMap (`core.pods.config`), which is read when it is needed and no sooner.
 """
 
-import dataclasses
 import json
 
-from tfparallel_operator.api import load, types
+from tfparallel_operator.api import job_status, load, types
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.core import build, observation
+from tfparallel_operator.core import observation
+from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import jobs, observe, queue
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Accepted:
-    """A job with a spec that can be used, and what is wrong with its newest one."""
-
-    job: types.TFParallelJob | None
-    """None: no spec that can be used is known."""
-    problem: observation.Problem | None = None
 
 
 class Specs:
@@ -53,8 +44,8 @@ class Specs:
         self._records.pop(key, None)
         return job
 
-    async def last_accepted(self, body: jobs.Body, error: load.SpecError) -> Accepted:
-        """Return a job that has begun with the last spec that could be used.
+    async def invalid(self, body: jobs.Body, error: load.SpecError) -> observation.InvalidJob:
+        """Return a job whose newest spec cannot be used, with the last one that could.
 
         Args:
             body: the job with its newest spec.
@@ -64,9 +55,17 @@ class Specs:
             load.StatusError: the job's status cannot be read.
             errors.ApiError: the record cannot be read.
         """
-        generation = int(body["metadata"]["generation"])
-        problem = observation.Problem(str(error), generation)
         status = load.read_status(body)
+        problem = observation.Problem(str(error), int(body["metadata"]["generation"]))
+        newer = not status.attempt and load.is_of_newer_version(body)
+        may_run = newer or bool(status.attempt)
+        accepted = await self._last_accepted(body, status) if may_run else None
+        return observation.InvalidJob(problem, status, accepted, newer)
+
+    async def _last_accepted(
+        self, body: jobs.Body, status: job_status.JobStatus
+    ) -> types.TFParallelJob | None:
+        generation = int(body["metadata"]["generation"])
         record = await self._record(body)
         if record is not None and record["generation"] < status.observed_generation:
             record = None  # The operator ended between the status and the record.
@@ -74,15 +73,14 @@ class Specs:
             # The job began with this spec, under rules of another version.
             record = {"generation": generation, "spec": body.get("spec") or {}}
         if record is None:
-            return Accepted(None, problem)
+            return None
         metadata = {**body["metadata"], "generation": record["generation"]}
         try:
-            job = load.read_accepted_job({**body, "metadata": metadata, "spec": record["spec"]})
+            return load.read_accepted_job({**body, "metadata": metadata, "spec": record["spec"]})
         except load.StatusError:
             raise
         except load.SpecError:
-            return Accepted(None, problem)
-        return Accepted(job, problem)
+            return None
 
     async def _record(self, body: jobs.Body) -> jobs.Body | None:
         """Read the record of a job's spec; None when there is none."""
@@ -90,13 +88,13 @@ class Specs:
         uid, record = self._records.get(key, ("", None))
         if uid == metadata["uid"]:
             return record
-        path = resources.CONFIG_MAPS.path(key.namespace, build.config_name_of(key.name))
+        path = resources.CONFIG_MAPS.path(key.namespace, config.name(key.name))
         try:
             found = await self._api.get(path)
         except errors.NotFound:
             return None
         owner = observe.owner(found)
-        content = (found.get("data") or {}).get(build.SPEC_KEY)
+        content = (found.get("data") or {}).get(config.SPEC_KEY)
         if owner is None or owner.uid != metadata["uid"] or content is None:
             return None
         try:

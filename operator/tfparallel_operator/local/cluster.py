@@ -14,7 +14,8 @@ import uuid
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import decision, observation, replicas
+from tfparallel_operator.core import decision, layout, observation, replicas
+from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.local import folders, key_maps, launch, process, record, watcher
 from tfparallel_trainer.contract import progress
 
@@ -32,6 +33,11 @@ class _Pod:
     phase: observation.Phase = observation.Phase.PENDING
     exit: observation.Exit | None = None
     deleting: bool = False
+
+
+def lay_out(job: types.TFParallelJob) -> layout.Layout:
+    """Lay a job out: its processes have ports of their own, which replace those of nodes."""
+    return layout.build(job, first_port=host_network.FIRST_PORT)
 
 
 class LocalCluster:
@@ -58,7 +64,7 @@ class LocalCluster:
         self._pods: dict[str, _Pod] = {}
         self._created: set[tuple[str, str]] = set()
         self._by_name = {
-            replica.pod_name(job.metadata.name): replica for replica in replicas.expand(job)
+            replica.pod_name(job.metadata.name): replica for replica in lay_out(job).all_replicas
         }
         identity = {"uid": str(uuid.uuid4()), "generation": 1, "resource_version": "1"}
         self.job = job.model_copy(update={"metadata": job.metadata.model_copy(update=identity)})
@@ -75,23 +81,24 @@ class LocalCluster:
             has_service=any(kind == "Service" for kind, _ in self._created),
             has_config=any(kind == "ConfigMap" for kind, _ in self._created),
             has_policy=any(kind == "NetworkPolicy" for kind, _ in self._created),
+            host_port=host_network.FIRST_PORT,
         )
 
-    async def apply(self, verdict: decision.Decision) -> bool:
+    async def apply(self, decided: decision.Decision) -> bool:
         """Carry out a decision; return whether there was anything to write."""
-        changed = verdict.status != self.job.status
+        changed = decided.status != self.job.status
         if changed:
-            self._write(verdict.status)
-            for event in verdict.events:
+            self._write(decided.status)
+            for event in decided.events:
                 record.add_event(self._layout, event, self._clock())
                 self._observer.event(event)
-        for deletion in verdict.deletions:
+        for deletion in decided.deletions:
             self._delete(deletion)
-        for manifest in verdict.creations:
+        for manifest in decided.creations:
             await self._create(manifest)
-        if verdict.deletions or verdict.creations:
+        if decided.deletions or decided.creations:
             self._record_pods()
-        return changed or bool(verdict.deletions or verdict.creations)
+        return changed or bool(decided.deletions or decided.creations)
 
     def report(self, received: progress.Report) -> None:
         """Take a report of the coordinator into the status."""

@@ -8,7 +8,7 @@ import pydantic
 from aiohttp import web
 
 from tfparallel_operator.api import types
-from tfparallel_operator.core import build
+from tfparallel_operator.core.pods import progress_report
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import progress
 
@@ -31,7 +31,7 @@ async def endpoint(
         return web.Response(status=204)
 
     application = web.Application(client_max_size=progress.MAX_BODY_BYTES)
-    path = build.progress_path(job.metadata.namespace, job.metadata.name)
+    path = progress_report.path(job.metadata.namespace, job.metadata.name)
     application.router.add_post(path, receive)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()

@@ -15,15 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names, problems, types
-from tfparallel_operator.core import (
-    build,
-    cleanup,
-    cluster_spec,
-    conditions,
-    decide,
-    host_network,
-    replicas,
-)
+from tfparallel_operator.core import decide, installation, layout, replicas
+from tfparallel_operator.core.life import cleanup
+from tfparallel_operator.core.pods import config, pod_builder
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import (
     cluster,
     folders,
@@ -78,18 +73,16 @@ async def run(
     Raises:
         SpecError: the job asks for what only a cluster can give, or the folder is in use.
     """
-    layout = folders.Folders(output.resolve())
-    with _locked(layout):
-        job = _going_on(source.job, layout)
-        if host_network.lacks_ports(job):
-            # Here each process has a port of its own anyway, which takes the place of these.
-            job = host_network.with_ports(job, host_network.FIRST_PORT)
+    run_folders = folders.Folders(output.resolve())
+    with _locked(run_folders):
+        job = _going_on(source.job, run_folders)
+        requested = cluster.lay_out(job)
         token = secrets.token_urlsafe(32)
-        addresses = _addresses(job)
+        addresses = _addresses(requested)
         launcher = launch.Launcher(
-            disk=volumes.Volumes(layout, source.folder, token, source.secrets),
+            disk=volumes.Volumes(run_folders, source.folder, token, source.secrets),
             addresses=text.Substitution(
-                {cluster_spec.address(job, replica): place for replica, place in addresses.items()}
+                {requested.address(replica): place for replica, place in addresses.items()}
             ),
             replicas=len(addresses),
             inherited=os.environ,
@@ -100,21 +93,21 @@ async def run(
             },
             overrides=source.environment,
         )
-        translations = _translations(job, launcher, source.config_maps)
+        translations = _translations(requested, launcher, source.config_maps)
         observer.placed(_placements(translations, addresses))
         async with asyncio.TaskGroup() as tasks:
             local = cluster.LocalCluster(
                 job,
                 launcher=launcher,
                 config_maps=source.config_maps,
-                layout=layout,
+                layout=run_folders,
                 observer=observer,
                 clock=clock,
                 tasks=tasks,
             )
             stopped_by = await _live(local, token, observer, clock)
-        trained = translations[replicas.coordinator(job)].output
-        return Outcome(local.job, layout, trained, stopped_by)
+        trained = translations[requested.coordinator].output
+        return Outcome(local.job, run_folders, trained, stopped_by)
 
 
 async def _live(
@@ -122,7 +115,7 @@ async def _live(
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
     async with progress.endpoint(local.job, token, local.report) as url:
-        settings = build.Settings(
+        settings = installation.Settings(
             trainer_image=TRAINER_IMAGE,
             progress_url=url,
             first_pause=_NONE,
@@ -142,20 +135,20 @@ async def _live(
 
 async def _drive(
     local: cluster.LocalCluster,
-    settings: build.Settings,
+    settings: installation.Settings,
     interruption: "_Interruption",
     clock: wall_clock.Clock,
 ) -> None:
     while interruption.received is None:
         now = clock().replace(microsecond=0)
-        verdict = decide.decide(local.job, local.observe(), now, settings)
-        if await local.apply(verdict):
+        decided = decide.decide(local.job, local.observe(), now, settings)
+        if await local.apply(decided):
             continue
         pods = local.observe().pods
         at_work = cleanup.grace_until(local.job, local.job.status, pods, now)
         if conditions.finished(local.job.status) and local.settled and at_work is None:
             return
-        await local.wait(verdict.wake_at)
+        await local.wait(decided.wake_at)
 
 
 class _Interruption:
@@ -231,32 +224,32 @@ def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFPara
     return job.model_copy(update={"status": left})
 
 
-def _addresses(job: types.TFParallelJob) -> Mapping[replicas.Replica, str]:
+def _addresses(layout: layout.Layout) -> Mapping[replicas.Replica, str]:
     """Give each replica an address for the whole run: one that runs again keeps its port."""
-    expanded = replicas.expand(job)
-    allocated = ports.allocate(len(expanded))
-    return {
-        replica: f"{ports.HOST}:{port}" for replica, port in zip(expanded, allocated, strict=True)
-    }
+    every = layout.all_replicas
+    allocated = ports.allocate(len(every))
+    return {replica: f"{ports.HOST}:{port}" for replica, port in zip(every, allocated, strict=True)}
 
 
 def _translations(
-    job: types.TFParallelJob, launcher: launch.Launcher, config_maps: key_maps.KeyMaps
+    layout: layout.Layout, launcher: launch.Launcher, config_maps: key_maps.KeyMaps
 ) -> Mapping[replicas.Replica, launch.Translation]:
     """Translate every pod before anything starts, so that what cannot run is told at once.
 
     Raises:
         SpecError: with a sentence for each role that asks for what only a cluster can give.
     """
-    settings = build.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
-    known = {**config_maps, build.config_name(job): build.config(job, settings)["data"]}
+    settings = installation.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
+    config_map = config.manifest(layout, settings)
+    known = {**config_maps, config_map["metadata"]["name"]: config_map["data"]}
+    builder = pod_builder.PodBuilder(layout, settings, attempt=1)
     translations, faults = {}, {}
-    for replica in replicas.expand(job):
-        manifest = build.pod(job, replica, settings, attempt=1, replica_attempt=0)
+    for replica in layout.all_replicas:
+        manifest = builder.build(replica)
         try:
             translations[replica] = launcher.translate(manifest, known)
         except load.SpecError as error:
-            template = replicas.by_role(job)[replica.role].template
+            template = layout.specs[replica.role].template
             field = ("tfReplicaSpecs", replica.role.value, "template") if template else ("trainer",)
             faults[replica.role] = problems.Problem(("spec", *field), str(error))
     if faults:

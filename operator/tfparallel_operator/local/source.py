@@ -14,7 +14,7 @@ from tfparallel_operator.api import (
     types,
     yaml_documents,
 )
-from tfparallel_operator.core import replicas
+from tfparallel_operator.core import layout
 from tfparallel_operator.local import archive, cluster_checks, key_maps, overrides, user_module
 from tfparallel_trainer.contract import source_code
 from tfparallel_trainer.contract import user_module as interface
@@ -246,7 +246,7 @@ def _problems(source: Source) -> list[str | problems.Problem]:
 
 
 def _required_functions(job: types.TFParallelJob) -> Sequence[str]:
-    is_custom = replicas.strategy(job) is types.Strategy.CUSTOM
+    is_custom = layout.build(job).strategy is types.Strategy.CUSTOM
     return (*interface.REQUIRED, *((interface.BUILD_STRATEGY,) if is_custom else ()))
 
 

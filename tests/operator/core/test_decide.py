@@ -3,8 +3,9 @@
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import load, names
-from tfparallel_operator.core import conditions, decide, observation
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import decide, decision, observation
+from tfparallel_operator.core.status import conditions
 
 
 def test_the_first_decision_writes_the_attempt_ahead_and_creates_all_children() -> None:
@@ -165,9 +166,15 @@ def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
     assert world.status.attempt == 2
 
 
+def rejected(message: str, generation: int, status: job_status.JobStatus) -> decision.Decision:
+    """Decide on a job of which no spec can be used."""
+    invalid = observation.InvalidJob(observation.Problem(message, generation), status)
+    return decide.decide(invalid, observation.Children(), builders.START, builders.SETTINGS)
+
+
 def test_an_object_that_is_no_job_is_rejected_with_its_problems() -> None:
-    body = {"metadata": {"generation": 4}, "status": {"state": "Sunny"}}
-    outcome = decide.reject(body, load.SpecError("spec: missing"), builders.START)
+    status = load.read_status({"status": {"state": "Sunny"}})
+    outcome = rejected("spec: missing", 4, status)
     failed = conditions.find(outcome.status, names.Condition.FAILED)
     assert failed is not None
     assert (failed.reason, failed.message, failed.observed_generation) == (
@@ -216,15 +223,9 @@ def test_of_a_gang_the_pod_that_holds_up_the_others_says_why() -> None:
 
 
 def test_a_second_wrong_spec_is_told_like_the_first() -> None:
-    first = decide.reject({"metadata": {"generation": 1}}, load.SpecError("a"), builders.START)
-    status = first.status.model_dump(mode="json", by_alias=True)
-    again = decide.reject(
-        {"metadata": {"generation": 1}, "status": status}, load.SpecError("b"), builders.START
-    )
-    assert again.status == first.status
-    newer = decide.reject(
-        {"metadata": {"generation": 2}, "status": status}, load.SpecError("b"), builders.START
-    )
+    first = rejected("a", 1, job_status.JobStatus())
+    assert rejected("b", 1, first.status).status == first.status
+    newer = rejected("b", 2, first.status)
     failed = conditions.find(newer.status, names.Condition.FAILED)
     assert failed is not None
     assert (failed.message, failed.observed_generation) == ("b", 2)

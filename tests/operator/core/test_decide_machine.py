@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from testing.operator import builders, edits, queues, troubled_world
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import conditions, gang, indices, observation, replicas, restarts
+from tfparallel_operator.core import installation, layout, observation
+from tfparallel_operator.core.life import restarts
+from tfparallel_operator.core.status import conditions, indices
 
-SETTINGS = dataclasses.replace(builders.SETTINGS, queues=True, gangs=gang.Installation())
+SETTINGS = dataclasses.replace(builders.SETTINGS, queues=True, gangs=installation.Gangs())
 RULES = [
     {"roles": ["Worker"], "exitCodes": [1], "action": "Ignore"},
     {"exitCodes": [65], "action": "RestartReplica"},
@@ -178,7 +180,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def person_suspends(self, suspend: bool) -> None:
         self._edit(("runPolicy", "suspend"), suspend)
 
-    @stateful.precondition(lambda self: replicas.elastic(self.world.job))
+    @stateful.precondition(lambda self: layout.build(self.world.job).is_elastic)
     @stateful.rule(workers=st.integers(1, 4))
     def person_scales(self, workers: int) -> None:
         self._edit(("tfReplicaSpecs", "<role>", "replicas"), workers)
@@ -253,8 +255,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def gangs_of_two_attempts_never_meet(self) -> None:
-        servers = replicas.strategy(self.world.job) is types.Strategy.PARAMETER_SERVER
-        if not servers:
+        if layout.build(self.world.job).is_gang:
             assert len({pod.attempt for pod in self.world.pods.values()}) <= 1
 
     @stateful.invariant()
@@ -287,7 +288,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         if conditions.finished(status) or status.state is names.State.SUSPENDED or waits:
             assert all(pod.phase.ended or pod.deleting for pod in self.world.pods.values())
         elif self.world.refusal is None and not self.world.unreachable:
-            pod_names = {r.pod_name("job") for r in replicas.expand(self.world.job)}
+            pod_names = {r.pod_name("job") for r in layout.build(self.world.job).all_replicas}
             done = sum(counts.succeeded for counts in status.replicas.values())
             done += sum(len(indices.parse(counts.ignored)) for counts in status.replicas.values())
             assert len(self.world.pods) >= len(pod_names) - done

@@ -22,14 +22,17 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def calls(spec: dict[str, Any], workers: int, *, settled: bool) -> int:
-    """Count the calls, of Python and of C, that one decision makes."""
+def calls(spec: dict[str, Any], workers: int, stage: str) -> int:
+    """Count the calls, of Python and of C, that one decision makes at a stage of the job's life."""
     job = builders.a_job(trainer=True, worker=workers, spec=spec)
     world = builders.World(job, host_port=10_000)
-    if settled:
+    if stage != "begins":
         world.settle()
         world.run()
         world.settle()
+    if stage == "is cleaned up":
+        world.exit("job-worker-0", 0)
+        world.step()
     count = 0
 
     def follow(frame: FrameType, event: str, argument: Any) -> None:
@@ -44,11 +47,11 @@ def calls(spec: dict[str, Any], workers: int, *, settled: bool) -> int:
     return count
 
 
-@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("stage", ["begins", "runs", "is cleaned up"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_decision_is_linear_in_replicas(shape: str, settled: bool) -> None:
-    calls(SHAPES[shape], 20, settled=settled)  # What is cached once for all is not counted.
-    few, many = (calls(SHAPES[shape], count, settled=settled) for count in (80, 320))
+def test_a_decision_is_linear_in_replicas(shape: str, stage: str) -> None:
+    calls(SHAPES[shape], 20, stage)  # What is cached once for all is not counted.
+    few, many = (calls(SHAPES[shape], count, stage) for count in (80, 320))
     assert many < 5 * few
 
 

@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tfparallel_operator.core import indices
+from tfparallel_operator.core.status import indices
 
 
 @hypothesis.given(st.frozensets(st.integers(0, 300)))

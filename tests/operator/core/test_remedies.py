@@ -6,7 +6,8 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import names
-from tfparallel_operator.core import conditions, observation, remedies
+from tfparallel_operator.core import observation, remedies
+from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
 WORDS = {

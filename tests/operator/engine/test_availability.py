@@ -22,7 +22,7 @@ from testing.operator import (
     wrapped_api,
 )
 from tfparallel_operator.api_server import client, credentials, resources
-from tfparallel_operator.core import build
+from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import lease, metrics, service
 from tfparallel_operator.local import ports
 
@@ -74,7 +74,7 @@ def _given(place: harness.Place, number: int, seconds: int, **more: str) -> dict
 async def _report_to(place: harness.Place, port: int, step: int) -> None:
     """Report progress at one operator, and wait until the job shows it."""
     path = resources.CONFIG_MAPS.path(place.namespace, "digits-tfparallel")
-    authorities = (await place.api.get(path))["data"][build.CA_FILE_KEY]
+    authorities = (await place.api.get(path))["data"][config.CA_FILE_KEY]
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authorities))
     async with aiohttp.ClientSession(connector=connector) as http:
         site = progress_site.Site(place, port, http)

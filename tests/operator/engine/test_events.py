@@ -8,7 +8,7 @@ from testing import pages, paths
 from testing.operator import memory_api, objects, scenarios, small_world
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.core import host_network
+from tfparallel_operator.core.pods import host_network
 
 CONDITIONS_ALONE = {
     names.Reason.JOB_FINISHED,

@@ -7,7 +7,7 @@ import pytest
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api_server import errors
-from tfparallel_operator.core import host_network
+from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.engine import host_ports, jobs, queue
 
 HOST = {"network": "Open", "hostNetwork": True}

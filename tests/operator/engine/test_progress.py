@@ -16,7 +16,7 @@ from testing import clock, waiting
 from testing.operator import harness, memory_api, objects, progress_site
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import errors, resources
-from tfparallel_operator.core import build
+from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import jobs, publisher, queue, tls
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import progress
@@ -55,7 +55,7 @@ async def _site(place: harness.Place) -> AsyncIterator[progress_site.Site]:
         await place.create_job()
         await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
         path = resources.CONFIG_MAPS.path(place.namespace, "digits-tfparallel")
-        authorities = (await place.api.get(path))["data"][build.CA_FILE_KEY]
+        authorities = (await place.api.get(path))["data"][config.CA_FILE_KEY]
         context = ssl.create_default_context(cadata=authorities)
         connector = aiohttp.TCPConnector(ssl=context)
         async with aiohttp.ClientSession(connector=connector) as http:

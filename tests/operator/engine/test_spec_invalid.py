@@ -10,7 +10,7 @@ from testing import waiting
 from testing.operator import harness, objects, small_world
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import build
+from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import host_ports, jobs, queue
 
 JOB = resources.JOBS.path("default", "digits")
@@ -145,7 +145,7 @@ async def test_a_stricter_release_ends_no_job_that_runs(
             await world.start_pods()
             before = pods(world)
         if lacks_record:
-            del world.api._objects[CONFIG]["data"][build.SPEC_KEY]  # As an older release left it.
+            del world.api._objects[CONFIG]["data"][config.SPEC_KEY]  # As an older release left it.
         [job] = world.api.items(resources.JOBS)
         job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]["name"] = "x"
         job["spec"]["tfReplicaSpecs"]["Chief"]["newer"] = True  # As a newer release had it.
@@ -160,7 +160,7 @@ async def test_without_a_record_a_job_is_left_alone(world: small_world.World) ->
     async with world.running(objects.job()):
         await world.start_pods()
         before = pods(world)
-    del world.api._objects[CONFIG]["data"][build.SPEC_KEY]
+    del world.api._objects[CONFIG]["data"][config.SPEC_KEY]
     await world.api.patch(JOB, {"spec": RENAMED})
     async with world.running():
         invalid = condition(world, "SpecInvalid")
@@ -266,10 +266,10 @@ async def test_the_config_map_follows_the_spec(world: small_world.World) -> None
     async with world.running(job):
         await world.start_pods()
         await edit(world, tfReplicaSpecs={"Worker": {"maxReplicas": 200}})
-        config = world.api._objects[CONFIG]["data"]
-        cluster = json.loads(config[build.CLUSTER_FILE_KEY])
+        data = world.api._objects[CONFIG]["data"]
+        cluster = json.loads(data[config.CLUSTER_FILE_KEY])
         assert len(cluster["worker"]) == 200
-        record = json.loads(config[build.SPEC_KEY])
+        record = json.loads(data[config.SPEC_KEY])
         assert record["generation"] == 2
         assert record["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] == 200
         writes = len(world.api.log)
@@ -280,10 +280,10 @@ async def test_the_config_map_follows_the_spec(world: small_world.World) -> None
 async def test_a_newer_authority_reaches_jobs_that_run(world: small_world.World) -> None:
     async with world.running(objects.job()):
         await world.start_pods()
-        assert build.CA_FILE_KEY not in world.api._objects[CONFIG]["data"]
+        assert config.CA_FILE_KEY not in world.api._objects[CONFIG]["data"]
     world.settings = {"progress_ca": "NEWER"}
     async with world.running():
-        assert world.api._objects[CONFIG]["data"][build.CA_FILE_KEY] == "NEWER"
+        assert world.api._objects[CONFIG]["data"][config.CA_FILE_KEY] == "NEWER"
 
 
 def _job(uid: str, first: int, count: int) -> dict[str, Any]:

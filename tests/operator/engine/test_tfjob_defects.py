@@ -13,7 +13,7 @@ from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import forced
+from tfparallel_operator.core.life import forced
 
 
 def _job(policy: dict[str, Any] | None = None, **roles: int) -> harness.Body:

@@ -11,7 +11,7 @@ import pytest
 from testing import waiting
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.api import load, names
-from tfparallel_operator.core import conditions
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import run, source
 from tfparallel_trainer.contract import environment
 

@@ -1,0 +1,71 @@
+"""What one decision is made on, and the values that decisions are put together from. Pure."""
+
+import dataclasses
+import datetime
+import functools
+
+from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.core import decision, installation, layout, observation, view
+from tfparallel_operator.core.status import conditions
+
+
+@dataclasses.dataclass(frozen=True)
+class DecisionContext:
+    """What one decision is made on. The methods return values and keep nothing."""
+
+    requested: layout.Layout
+    """The job with the replicas that its spec asks for."""
+    layout: layout.Layout
+    """The job with the replicas in force."""
+    status: job_status.JobStatus
+    """As last written, with what follows from the spec."""
+    children: observation.Children
+    now: datetime.datetime
+    settings: installation.Settings
+    refusal: observation.Refusal | None = None
+    """A create that the API server has refused since the last decision."""
+
+    @property
+    def job(self) -> types.TFParallelJob:
+        """The job with its spec as it was written."""
+        return self.layout.job
+
+    def set_condition(
+        self,
+        status: job_status.JobStatus,
+        kind: names.Condition,
+        true: bool,
+        reason: str,
+        message: str,
+    ) -> job_status.JobStatus:
+        """Return the status with a condition, set for the generation that is decided for."""
+        return conditions.set_condition(
+            status,
+            kind,
+            true=true,
+            reason=reason,
+            message=message,
+            now=self.now,
+            generation=self.job.metadata.generation,
+        )
+
+    def observed(self, status: job_status.JobStatus) -> job_status.JobStatus:
+        """Return the status with the generation of the spec that it describes."""
+        return status.model_copy(update={"observed_generation": self.job.metadata.generation})
+
+    def normal(self, reason: names.Reason, message: str) -> decision.Event:
+        """Return an Event that asks nobody to act."""
+        return decision.Event(decision.EventType.NORMAL, reason, message)
+
+    def warning(self, reason: names.Reason, message: str) -> decision.Event:
+        """Return an Event that a person should look at."""
+        return decision.Event(decision.EventType.WARNING, reason, message)
+
+    def view_of(self, status: job_status.JobStatus) -> view.View:
+        """Sort the pods by the attempt in a status."""
+        return view.build(self.layout, status, self.children.pods)
+
+    @functools.cached_property
+    def view(self) -> view.View:
+        """The pods by the attempt in the status that is decided on."""
+        return self.view_of(self.status)

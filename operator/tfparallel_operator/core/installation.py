@@ -1,0 +1,49 @@
+"""What the installation decides for every job."""
+
+import dataclasses
+import datetime
+
+from tfparallel_operator.api import types
+
+SETTLING = datetime.timedelta(seconds=10)
+"""How long the exit of a replica that lost a peer waits for the peer's own to be seen."""
+
+SHARE_ABOVE = 64
+"""Replicas beyond which a copy of the cluster in each pod is more than one file for all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gangs:
+    """What the installation decides about gangs."""
+
+    scheduler: types.GangScheduler | None = None
+    """Who starts the gangs of jobs that have a scheduling policy and name no scheduler."""
+    coscheduling_name: str = "scheduler-plugins-scheduler"
+    """The scheduler that has the plugin Coscheduling, as pods name it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the installation decides for every job."""
+
+    trainer_image: str
+    """Image of replicas that have no template."""
+    progress_url: str | None = None
+    """Address of the progress endpoint without the job's path; absent: nothing is reported."""
+    progress_ca: str | None = None
+    """Certificates (PEM) that the progress endpoint is trusted by; absent: the system's."""
+    first_pause: datetime.timedelta = datetime.timedelta(seconds=10)
+    """How long the second restart after a failure waits; each further one twice as long."""
+    settling: datetime.timedelta = SETTLING
+    """How long a decision that ends a job waits for signs that the cluster took a replica."""
+    share_above: int | None = SHARE_ABOVE
+    """Replicas of a job beyond which the shipped trainer reads the cluster from a file that all
+    share; None: never."""
+    listening_since: datetime.datetime | None = None
+    """Since when reports of progress are taken: silence before says nothing."""
+    gangs: Gangs | None = None
+    """Who starts pods together; absent: nothing schedules here, all pods start at once."""
+    queues: bool = False
+    """Whether jobs with the label of a queue wait for Kueue."""
+    trainer_pull_secrets: tuple[str, ...] = ()
+    """Secrets that pull the trainer's image, for pods whose template has none."""

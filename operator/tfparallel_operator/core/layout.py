@@ -1,0 +1,264 @@
+"""The layout of a job: the replicas in force, where each listens, and who leads them. Pure.
+
+One is made for each decision, so that nothing in a decision expands or counts the replicas again.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfparallel_operator.api import job_status, load, names, types
+from tfparallel_operator.core import replicas
+
+_ORDER = (
+    types.Role.CHIEF,
+    types.Role.MASTER,
+    types.Role.WORKER,
+    types.Role.PS,
+    types.Role.EVALUATOR,
+)
+_LEADERS = (types.Role.CHIEF, types.Role.MASTER)
+_WORKER = types.Role.WORKER
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    """A job and its replicas: the spec stays as it was written, the counts are those in force."""
+
+    job: types.TFParallelJob
+    specs: Mapping[types.Role, types.ReplicaSpec]
+    """What each role asks for, with the chief that a job may leave out."""
+    counts: Mapping[types.Role, int]
+    """Replicas by role, the leading roles first."""
+    host_ports: job_status.HostPorts | None
+    """With hostNetwork: the ports of nodes that are set aside for the job."""
+
+    def with_workers(self, count: int) -> "Layout":
+        """Return the layout with another number of workers."""
+        return dataclasses.replace(self, counts={**self.counts, _WORKER: count})
+
+    @functools.cached_property
+    def all_replicas(self) -> tuple[replicas.Replica, ...]:
+        """All replicas, the leading ones first."""
+        return tuple(
+            replicas.Replica(role, index)
+            for role, count in self.counts.items()
+            for index in range(count)
+        )
+
+    @functools.cached_property
+    def training(self) -> tuple[replicas.Replica, ...]:
+        """The replicas that train, so all but the evaluator, in the order of TF_CONFIG."""
+        return tuple(one for one in self.all_replicas if one.role is not types.Role.EVALUATOR)
+
+    def select(self, indices: Mapping[types.Role, frozenset[int]]) -> frozenset[replicas.Replica]:
+        """Return the replicas of some indices, as far as the job has them."""
+        if not any(indices.values()):
+            return frozenset()
+        return frozenset(one for one in self.all_replicas if one.index in indices.get(one.role, ()))
+
+    @property
+    def workers(self) -> int | None:
+        """The number of workers; None: the job does not have the role."""
+        return self.counts.get(_WORKER)
+
+    @property
+    def most_workers(self) -> int | None:
+        """How many workers there may be; None: as many as somebody asks for."""
+        worker = self.specs.get(_WORKER)
+        if worker is None:
+            return 0
+        if worker.max_replicas is not None:
+            return worker.max_replicas
+        return None if self.is_elastic else self.workers
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the workers may come and go."""
+        worker = self.specs.get(_WORKER)
+        return worker is not None and (worker.min_replicas or worker.max_replicas) is not None
+
+    @functools.cached_property
+    def strategy(self) -> types.Strategy:
+        """The strategy of the spec, or the one that the roles ask for."""
+        if self.job.spec.strategy is not None:
+            return self.job.spec.strategy
+        if types.Role.PS in self.specs:
+            return types.Strategy.PARAMETER_SERVER
+        if len(self.training) > 1 or self.is_elastic:
+            return types.Strategy.MULTI_WORKER_MIRRORED
+        return types.Strategy.MIRRORED
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether the training replicas need each other in every step: they restart together."""
+        return self.strategy is not types.Strategy.PARAMETER_SERVER
+
+    @functools.cached_property
+    def chief(self) -> replicas.Replica | None:
+        """The replica whose end ends the job, if the job has a chief."""
+        return next((replicas.Replica(role, 0) for role in _LEADERS if role in self.specs), None)
+
+    @functools.cached_property
+    def coordinator(self) -> replicas.Replica:
+        """The replica that reports progress: the chief, else worker 0 as in TensorFlow."""
+        return self.chief or replicas.Replica(_WORKER, 0)
+
+    @property
+    def service_name(self) -> str:
+        """The name of the job's headless Service."""
+        return self.job.metadata.name
+
+    @functools.cached_property
+    def ports_needed(self) -> int:
+        """How many ports of nodes the job needs: one for each replica that it may have."""
+        worker = self.specs.get(_WORKER)
+        possible = (worker and worker.max_replicas) or self.workers or 0
+        return sum(self.counts.values()) - (self.workers or 0) + possible
+
+    @property
+    def lacks_ports(self) -> bool:
+        """Whether ports, or more of them, have yet to be set aside for the job."""
+        ports = self.host_ports
+        return self.job.spec.host_network and (ports is None or ports.count < self.ports_needed)
+
+    def host_port(self, replica: replicas.Replica) -> int | None:
+        """Return the port of a replica on its node; None: it is not on its node's network."""
+        first = self._first_host_ports.get(replica.role)
+        return None if first is None else first + replica.index
+
+    def port(self, replica: replicas.Replica) -> int:
+        """Return the port that the template names tfjob-port, or the host port, or the default."""
+        return self._template_ports[replica.role] or self.host_port(replica) or names.DEFAULT_PORT
+
+    def address(self, replica: replicas.Replica) -> str:
+        """Return host:port of a replica.
+
+        The host is short: the Service is in the job's namespace, and thousands of addresses have
+        to fit one environment variable.
+        """
+        pod_name = replica.pod_name(self.job.metadata.name)
+        return f"{pod_name}.{self.service_name}:{self.port(replica)}"
+
+    def addresses(self, role: types.Role, count: int | None = None) -> Sequence[str]:
+        """Return the addresses of a role's replicas, or of as many as it may have."""
+        number = self.counts[role] if count is None else count
+        return [self.address(replicas.Replica(role, index)) for index in range(number)]
+
+    @functools.cached_property
+    def cluster(self) -> Mapping[str, Sequence[str]]:
+        """The addresses of the training replicas, by task type."""
+        return {
+            role.task_type: self.addresses(role)
+            for role in self.counts
+            if role is not types.Role.EVALUATOR
+        }
+
+    @functools.cached_property
+    def cluster_json(self) -> str:
+        """The cluster as compact JSON."""
+        return compact(self.cluster)
+
+    def rank(self, replica: replicas.Replica) -> int:
+        """Return the place of a training replica in the order of TF_CONFIG."""
+        return self._first_ranks[replica.role] + replica.index
+
+    @functools.cached_property
+    def mesh_groups(self) -> Mapping[str, int]:
+        """The pods of each kind of group that takes several pods, but not all, by its label.
+
+        A group that begins or ends within a pod is left out: its pods belong to others too. So are
+        those of a mesh that the planner has yet to choose.
+        """
+        if self.job.spec.mesh is None or self.job.spec.mesh.auto:
+            return {}
+        pods = len(self.training)
+        devices = load.devices_of(next(iter(self.job.spec.tf_replica_specs.values())))
+        mesh = self.job.spec.mesh.over(pods * devices)
+        layer = mesh.tensor * mesh.spatial
+        ranks = {names.LABEL_MESH_GROUP: layer, names.LABEL_MESH_PIPELINE: layer * mesh.stage}
+        return {
+            label: count // devices
+            for label, count in ranks.items()
+            if count % devices == 0 and 1 < count // devices < pods
+        }
+
+    @functools.cached_property
+    def _first_ranks(self) -> Mapping[types.Role, int]:
+        return _running_sum(self.counts, self.counts)
+
+    @functools.cached_property
+    def _first_host_ports(self) -> Mapping[types.Role, int]:
+        """Workers have the last ports, so that no other port changes when they come or go."""
+        if self.host_ports is None or not self.job.spec.host_network:
+            return {}
+        roles = [role for role in types.Role if role in self.specs]
+        roles.sort(key=lambda role: role is _WORKER)
+        return _running_sum(roles, self.counts, self.host_ports.first)
+
+    @functools.cached_property
+    def _template_ports(self) -> Mapping[types.Role, int | None]:
+        return {role: _template_port(spec) for role, spec in self.specs.items()}
+
+
+def build(job: types.TFParallelJob, *, first_port: int | None = None) -> Layout:
+    """Lay a job out as its spec asks for.
+
+    Args:
+        job: the job.
+        first_port: the first of the ports that are free for it, in case that it lacks some.
+    """
+    specs = _specs(job)
+    counts = {role: specs[role].replicas for role in _ORDER if role in specs}
+    layout = Layout(job, specs, counts, job.status.host_ports)
+    if first_port is None or not layout.lacks_ports:
+        return layout
+    ports = job_status.HostPorts(first=first_port, count=layout.ports_needed)
+    return dataclasses.replace(layout, host_ports=ports)
+
+
+def compact(value: Any) -> str:
+    """Return a value as JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def template_containers(spec: types.ReplicaSpec) -> Sequence[Any]:
+    """Return the containers of a role's template, none when it has no template."""
+    return ((spec.template or {}).get("spec") or {}).get("containers") or ()
+
+
+def _specs(job: types.TFParallelJob) -> Mapping[types.Role, types.ReplicaSpec]:
+    """Return what each role asks for, with the chief that a job may leave out.
+
+    The chief of the shipped trainer gives out the work of servers and workers. If a job names none,
+    it is like a worker without devices of its own: it computes nothing.
+    """
+    specs = job.spec.tf_replica_specs
+    if job.spec.trainer is None or types.Role.PS not in specs or any(r in specs for r in _LEADERS):
+        return specs
+    like = specs[_WORKER]
+    chief = like.model_copy(update={"replicas": 1, "devices": None})
+    return {types.Role.CHIEF: chief, **specs}
+
+
+def _template_port(spec: types.ReplicaSpec) -> int | None:
+    for container in template_containers(spec):
+        if container.get("name") == names.CONTAINER:
+            for port in container.get("ports") or ():
+                if port.get("name") == names.PORT_NAME:
+                    return int(port["containerPort"])
+    return None
+
+
+def _running_sum(
+    roles: Sequence[types.Role] | Mapping[types.Role, int],
+    counts: Mapping[types.Role, int],
+    first: int = 0,
+) -> Mapping[types.Role, int]:
+    sums = {}
+    for role in roles:
+        sums[role] = first
+        first += counts[role]
+    return sums

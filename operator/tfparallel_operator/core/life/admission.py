@@ -1,0 +1,138 @@
+"""Jobs that may not run yet: what is wrong with them, or what they wait for.
+
+A job that its queue does not admit rests like a suspended one: what was running is deleted, its
+quota is given back when the last pod is gone, and the next admission begins a new attempt. Restarts
+of the job's own keep the admission. An eviction counts as a disruption: the cluster took the pods.
+"""
+
+import datetime
+
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import context, decision, remedies
+from tfparallel_operator.core.life import counts, deadlines, ending, restarts, spec_validity
+from tfparallel_operator.core.queue import gang, kueue, workload
+from tfparallel_operator.core.status import conditions
+
+_ADMITTED = names.Condition.ADMITTED
+_REFUSED = names.Condition.CREATION_REFUSED
+
+_OVER_WHILE_WAITING = (
+    names.Condition.RUNNING,
+    names.Condition.RESTARTING,
+    names.Condition.TRAINING_STALLED,
+)
+
+_LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
+"""How often a job that waits for ports looks whether some are free."""
+
+
+def fail_if_refused(context: context.DecisionContext) -> decision.Decision | None:
+    """End a job of which the API server can never take a part."""
+    refusal = context.refusal
+    if refusal is None or not refusal.final:
+        return None
+    return ending.fail(context, context.status, refusal.reason, refusal.message)
+
+
+def fail_if_gang_is_impossible(context: context.DecisionContext) -> decision.Decision | None:
+    """End a job whose gang cannot be what it asks for, unless it has begun already."""
+    problem = gang.problem(context.layout, context.settings.gangs)
+    if problem is None or conditions.begun(context.status):
+        return None
+    return ending.fail(context, context.status, names.Reason.INVALID_SPEC, problem)
+
+
+def wait_for_creation(context: context.DecisionContext) -> decision.Decision | None:
+    """Say why pods cannot be created now; they are tried again, and nothing else changes.
+
+    The status says it once for each reason: the sentences of a quota differ from pod to pod.
+    """
+    refusal, status = context.refusal, context.status
+    if refusal is None:
+        return None
+    wake_at = deadlines.active(context.job, status)
+    before = conditions.find(status, _REFUSED)
+    if (
+        before is not None
+        and conditions.holds(status, _REFUSED)
+        and before.reason == refusal.reason
+    ):
+        return decision.Decision(status, wake_at=wake_at)
+    message = f"the API server refuses to create pods, trying again: {refusal.message}"
+    message = remedies.append(message, remedies.find(refusal.message))
+    status = context.set_condition(status, _REFUSED, True, refusal.reason, message)
+    return decision.Decision(
+        context.observed(status),
+        events=(context.warning(refusal.reason, message),),
+        wake_at=wake_at,
+    )
+
+
+def fail_if_too_large(context: context.DecisionContext) -> decision.Decision | None:
+    """End a job of which no pod could start: its TF_CONFIG is too long."""
+    problem = spec_validity.find_excess(context.layout, context.settings)
+    if problem is None:
+        return None
+    return ending.fail(context, context.status, names.Reason.INVALID_SPEC, problem)
+
+
+def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None:
+    """Stop a job that its queue does not admit, and say what it waits for."""
+    if not kueue.is_queued(context) or kueue.is_admitted(context):
+        return None
+    status, existing = context.status, kueue.find(context)
+    evicted = existing is not None and workload.evicted(existing)
+    reason = names.Reason.JOB_EVICTED if evicted else names.Reason.JOB_QUEUED
+    message = kueue.waiting_message(context)
+    was_admitted = conditions.holds(status, _ADMITTED)
+    is_news = was_admitted or conditions.find(status, _ADMITTED) is None
+    if conditions.begun(status) and was_admitted and not kueue.is_resized(context):
+        status = restarts.disrupted(status)
+    status = _resting(context, status, reason, message)
+    if existing is not None and conditions.holds(status, _REFUSED):
+        created = names.Reason.REPLICAS_CREATED
+        status = context.set_condition(status, _REFUSED, False, created, "the Workload was created")
+    status = counts.count(status, context.view_of(status))
+    return decision.Decision(
+        context.observed(status),
+        events=(context.normal(reason, message),) if is_news else (),
+        deletions=(*ending.delete_all_children(context), *kueue.resized(context)),
+        changes=kueue.returns(context),
+        creations=kueue.creations(context),
+    )
+
+
+def wait_for_ports(context: context.DecisionContext) -> decision.Decision | None:
+    """Have a job wait until other jobs on their nodes' network have ended."""
+    if not context.layout.lacks_ports:
+        return None
+    reason = names.Reason.HOST_PORTS_TAKEN
+    message = (
+        f"hostNetwork: no {context.layout.ports_needed} ports in a row are free: other jobs on"
+        " their nodes' network have to end first"
+    )
+    is_news = not conditions.holds(context.status, _REFUSED)
+    status = context.set_condition(context.status, _REFUSED, True, reason, message)
+    return decision.Decision(
+        context.observed(status),
+        events=(context.warning(reason, message),) if is_news else (),
+        wake_at=context.now + _LOOK_FOR_PORTS,
+    )
+
+
+def _resting(
+    context: context.DecisionContext,
+    status: job_status.JobStatus,
+    reason: names.Reason,
+    message: str,
+) -> job_status.JobStatus:
+    """Return the status of a job that waits: whatever it did before is over."""
+    status = conditions.without(status, names.Condition.FAILED)
+    for kind in _OVER_WHILE_WAITING:
+        if conditions.holds(status, kind):
+            status = context.set_condition(status, kind, False, reason, message)
+    suspended = names.Condition.SUSPENDED
+    if conditions.holds(status, suspended):
+        resumed, why = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
+        status = context.set_condition(status, suspended, False, resumed, why)
+    return context.set_condition(status, _ADMITTED, False, reason, message)

@@ -1,0 +1,35 @@
+"""When a job has succeeded, and when it runs."""
+
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import replicas, view
+
+_WORKER = types.Role.WORKER
+
+
+def success(view: view.View) -> tuple[names.Reason, str] | None:
+    """Return reason and sentence when the job has succeeded.
+
+    The chief decides; without one worker 0, or all workers with successPolicy AllWorkers.
+    """
+    job, chief = view.layout.job, view.layout.chief
+    if chief is None and job.spec.success_policy is types.SuccessPolicy.ALL_WORKERS:
+        workers = [one for one in view.layout.all_replicas if one.role is _WORKER]
+        needed = [worker for worker in workers if worker not in view.ignored]
+        if all(worker in view.completed for worker in needed):
+            return names.Reason.WORKERS_SUCCEEDED, f"all {len(needed)} workers ended with success"
+        return None
+    decisive = chief or replicas.Replica(_WORKER, 0)
+    if decisive not in view.completed:
+        return None
+    reason = names.Reason.CHIEF_SUCCEEDED if chief else names.Reason.WORKERS_SUCCEEDED
+    return reason, f"{decisive.pod_name(job.metadata.name)} ended with success"
+
+
+def running(view: view.View) -> bool:
+    """Whether training can go on: with servers a part of the workers will do, else it takes all."""
+    training = [replica for replica in view.layout.training if replica not in view.ignored]
+    if view.layout.is_gang:
+        return all(map(view.is_up, training))
+    workers = [replica for replica in training if replica.role is _WORKER]
+    others = [replica for replica in training if replica.role is not _WORKER]
+    return all(map(view.is_up, others)) and any(map(view.is_up, workers))

@@ -1,0 +1,94 @@
+"""The replicas in numbers, bounded in size however many there are."""
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from tfparallel_operator.api import job_status, types
+from tfparallel_operator.core import observation, remedies, replicas, view
+from tfparallel_operator.core.status import replica_records
+from tfparallel_trainer.contract import exits
+
+_UNKNOWN_TIME = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
+
+def count(
+    status: job_status.JobStatus, view: view.View, *, ended: bool = False
+) -> job_status.JobStatus:
+    """Return the status with the numbers of the view.
+
+    If the job has ended, replicas whose pods are gone no longer wait for anything, failures stay on
+    record, and so does how many were ready.
+    """
+    pods: dict[types.Role, list[observation.Pod]] = {role: [] for role in view.layout.counts}
+    for replica, pod in view.current.items():
+        pods[replica.role].append(pod)
+    phases: dict[types.Role, list[observation.Phase]] = {role: [] for role in view.layout.counts}
+    for replica, phase in view.phases.items():
+        phases[replica.role].append(phase)
+    status, completed = _record(status, view), replicas.group(view.completed)
+    by_role = dict(status.replicas)
+    for role, of_role in pods.items():
+        of_phases = [pod.phase for pod in of_role] if ended else phases[role]
+        counts = _count_role(of_role, of_phases, by_role[role.value], ended=ended)
+        counts |= {"desired": view.layout.counts[role], "succeeded": len(completed[role])}
+        by_role[role.value] = by_role[role.value].model_copy(update=counts)
+    up = sum(counts.running + counts.succeeded for counts in by_role.values())
+    ready = f"{up}/{len(view.layout.all_replicas)}"
+    if ended and status.ready:
+        ready = status.ready
+    return status.model_copy(update={"replicas": by_role, "ready": ready})
+
+
+def _record(status: job_status.JobStatus, view: view.View) -> job_status.JobStatus:
+    """Return the status with what the view adds to what is carried."""
+    completed, ignored = replicas.group(view.completed), replicas.group(view.ignored)
+    seen = replicas.group(view.seen | view.current.keys())
+    for role in view.layout.counts:
+        growths = replica_records.read(status, role).memory_growths
+        record = replica_records.Record(completed[role], seen[role], ignored[role], growths)
+        status = replica_records.write(status, role, record)
+    return status
+
+
+def _count_role(
+    pods: Sequence[observation.Pod],
+    phases: Sequence[observation.Phase],
+    before: job_status.ReplicaStatus,
+    *,
+    ended: bool,
+) -> dict[str, Any]:
+    failed = phases.count(observation.Phase.FAILED)
+    return {
+        "pending": phases.count(observation.Phase.PENDING),
+        "running": phases.count(observation.Phase.RUNNING),
+        "failed": max(failed, before.failed) if ended else failed,
+        "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
+        "reason": "" if ended else _waiting(pods),
+        "last_exit": _last_exit(pods) or before.last_exit,
+    }
+
+
+def _waiting(pods: Sequence[observation.Pod]) -> str:
+    waiting = [pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting]
+    if not waiting:
+        return ""
+    cause = min(waiting, key=lambda pod: remedies.is_held_by_others(pod.waiting))
+    return f"{cause.name}: {cause.waiting}"
+
+
+def _last_exit(pods: Sequence[observation.Pod]) -> job_status.LastExit | None:
+    exits_seen = [
+        (pod.exit.finished_at or _UNKNOWN_TIME, pod.name, pod.exit)
+        for pod in pods
+        if pod.phase is observation.Phase.FAILED and pod.exit is not None
+    ]
+    if not exits_seen:
+        return None
+    _, name, last = max(exits_seen, key=lambda seen: seen[:2])
+    return job_status.LastExit(
+        replica=name,
+        code=last.code,
+        reason=last.reason or exits.describe(last.code),
+        time=last.finished_at,
+    )

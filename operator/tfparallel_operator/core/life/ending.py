@@ -1,0 +1,85 @@
+"""How a job ends, and how one that must not train is stopped."""
+
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import context, decision, observation
+from tfparallel_operator.core.life import completion, counts
+from tfparallel_operator.core.queue import gang, kueue
+from tfparallel_operator.core.status import conditions
+
+
+def succeed(context: context.DecisionContext) -> decision.Decision | None:
+    """End a job that has reached its end, before anything else may stop it."""
+    status = context.status
+    if not status.attempt or conditions.rests(status):
+        return None
+    success = completion.success(context.view)
+    return None if success is None else end(context, status, names.Condition.SUCCEEDED, *success)
+
+
+def suspend(context: context.DecisionContext) -> decision.Decision | None:
+    """Stop a job that its user has suspended."""
+    if not context.job.spec.run_policy.suspend:
+        return None
+    reason, message = names.Reason.JOB_SUSPENDED, "spec.runPolicy.suspend is true"
+    was_suspended = conditions.holds(context.status, names.Condition.SUSPENDED)
+    status = conditions.without(context.status, names.Condition.FAILED)
+    status = clear_conditions(context, status, reason, message)
+    status = context.set_condition(status, names.Condition.SUSPENDED, True, reason, message)
+    status = counts.count(status, context.view)
+    return decision.Decision(
+        context.observed(status),
+        events=() if was_suspended else (context.normal(reason, message),),
+        deletions=(*delete_all_children(context), *kueue.removals(context)),
+    )
+
+
+def fail(
+    context: context.DecisionContext, status: job_status.JobStatus, reason: str, message: str
+) -> decision.Decision:
+    """End a job without success."""
+    return end(context, status, names.Condition.FAILED, reason, message)
+
+
+def end(
+    context: context.DecisionContext,
+    status: job_status.JobStatus,
+    kind: names.Condition,
+    reason: str,
+    message: str,
+) -> decision.Decision:
+    """End a job; the next decision cleans its pods up, when the end is on record."""
+    finished = names.Reason.JOB_FINISHED
+    status = clear_conditions(context, status, finished, "the job has ended")
+    status = context.set_condition(status, kind, True, reason, message)
+    status = status.model_copy(update={"completion_time": context.now})
+    status = counts.count(status, context.view_of(status))
+    succeeded = kind is names.Condition.SUCCEEDED
+    event_type = decision.EventType.NORMAL if succeeded else decision.EventType.WARNING
+    return decision.Decision(
+        context.observed(status),
+        events=(decision.Event(event_type, reason, message),),
+        wake_at=context.now,
+    )
+
+
+def clear_conditions(
+    context: context.DecisionContext, status: job_status.JobStatus, reason: str, message: str
+) -> job_status.JobStatus:
+    """Return the status without the conditions that only a job in motion can be in."""
+    return conditions.clear_passing(
+        status,
+        reason=reason,
+        message=message,
+        now=context.now,
+        generation=context.job.metadata.generation,
+    )
+
+
+def delete_all_children(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
+    """Delete all pods and groups of a job that must not train."""
+    return (*delete_pods(context.children.pods), *gang.removals(context.children.groups))
+
+
+def delete_pods(pods: tuple[observation.Pod, ...]) -> tuple[decision.Deletion, ...]:
+    """Delete pods that are not being deleted yet."""
+    return tuple(decision.Deletion(pod.name, pod.uid) for pod in pods if not pod.deleting)

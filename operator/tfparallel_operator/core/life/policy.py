@@ -1,0 +1,166 @@
+"""What a loss leads to: the job's own rules first, then its strategy; and the budget."""
+
+import dataclasses
+import enum
+
+from tfparallel_operator.api import job_status, names, policies, types
+from tfparallel_operator.core import layout
+from tfparallel_operator.core.life import failure
+from tfparallel_operator.core.status import replica_records
+
+
+class Scope(enum.StrEnum):
+    """What has to run again after a loss."""
+
+    GANG = "all replicas"
+    REPLICA = "this replica"
+    REPLICA_AND_CHIEF = "this server and the chief"
+
+
+class Outcome(enum.Enum):
+    """What becomes of the job."""
+
+    RESTART = enum.auto()
+    FAIL = enum.auto()
+    IGNORE = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Action:
+    """The answer to a loss."""
+
+    outcome: Outcome
+    reason: names.Reason
+    message: str
+    remedy: str = ""
+    """What to do, where that is known."""
+
+
+def find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
+    """Return what a loss leads to. The loss of an evaluator never fails the job."""
+    action = dataclasses.replace(_find_action(layout, status, loss), remedy=loss.remedy)
+    if action.outcome is Outcome.FAIL and loss.replica.role is types.Role.EVALUATOR:
+        return dataclasses.replace(action, outcome=Outcome.IGNORE)
+    return action
+
+
+def _find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
+    lost = loss.describe(layout.job.metadata.name)
+    rule = _rule(layout.job, loss)
+    reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
+    if loss.exit is not None and loss.cause.bounded:
+        reason = names.Reason.REPLICA_FAILED
+    if loss.exit is not None and loss.exit.of_source:
+        reason = names.Reason.SOURCE_FAILED
+    if (
+        rule is not None
+        and rule.action is policies.Action.IGNORE
+        and _may_go_without(layout, status, loss)
+    ):
+        return Action(Outcome.IGNORE, names.Reason.FAILURE_POLICY, lost)
+    if rule is not None and rule.action in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
+        message = f"{lost}; runPolicy.failurePolicy says that it fails the job"
+        return Action(Outcome.FAIL, names.Reason.FAILURE_POLICY, message)
+    if rule is None and not _restarts(layout, loss):
+        return Action(Outcome.FAIL, reason, lost)
+    limit = layout.job.spec.run_policy.backoff_limit
+    if loss.cause.bounded and counted(layout, status, loss) >= limit:
+        message = f"{lost}; runPolicy.backoffLimit allows {limit} restarts and they are spent"
+        return Action(Outcome.FAIL, names.Reason.BACKOFF_LIMIT_EXCEEDED, message)
+    nth = counted(layout, status, loss) + 1
+    bound = f"failure {nth} of {limit} that lead to a restart"
+    bound = bound if loss.cause.bounded else _UNBOUNDED[loss.cause]
+    message = f"{lost}; {scope(layout, loss).value} run again ({bound})"
+    return Action(Outcome.RESTART, reason, message)
+
+
+_REASONS = {
+    policies.Cause.DISRUPTION: names.Reason.REPLICA_LOST,
+    policies.Cause.INFRASTRUCTURE: names.Reason.REPLICA_LOST,
+    policies.Cause.PENDING_TOO_LONG: names.Reason.PENDING_DEADLINE_EXCEEDED,
+    policies.Cause.STALL: names.Reason.STALL_DEADLINE_EXCEEDED,
+}
+"""Reasons of losses; a replica that ended with an exit code has failed, whatever its cause."""
+
+_UNBOUNDED = {
+    policies.Cause.DISRUPTION: "a disruption",
+    policies.Cause.INFRASTRUCTURE: "nothing has run in it",
+}
+
+
+def _rule(job: types.TFParallelJob, loss: failure.Loss) -> policies.FailureRule | None:
+    """Return the first rule that matches a loss."""
+    policy = job.spec.run_policy.failure_policy
+    code = None if loss.exit is None else loss.exit.code
+    for rule in () if policy is None else policy.rules:
+        if (
+            (not rule.roles or loss.replica.role in rule.roles)
+            and (not rule.exit_codes or code in rule.exit_codes)
+            and (not rule.causes or loss.cause in rule.causes)
+        ):
+            return rule
+    return None
+
+
+def _may_go_without(
+    layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss
+) -> bool:
+    """Whether the job can still end with success without a replica."""
+    if loss.cause is policies.Cause.STALL:
+        return False  # It is all of training that stalls.
+    success_policy = layout.job.spec.success_policy
+    if layout.chief or success_policy is not types.SuccessPolicy.ALL_WORKERS:
+        return loss.replica != layout.coordinator
+    worker = types.Role.WORKER
+    ignored = replica_records.read(status, worker).ignored
+    return len(ignored | {loss.replica.index}) < layout.counts[worker]
+
+
+def _restarts(layout: layout.Layout, loss: failure.Loss) -> bool:
+    """Whether a loss that no rule matches is run again, its budget aside."""
+    match loss.cause:
+        case policies.Cause.PENDING_TOO_LONG | policies.Cause.PERMANENT_EXIT:
+            return False
+        case policies.Cause.DISRUPTION | policies.Cause.INFRASTRUCTURE:
+            return True
+        case _ if loss.exit is None:
+            return True
+        case policies.Cause.OUT_OF_MEMORY if grows(layout.job, loss):
+            return True
+        case _:
+            return failure.permits_restart(layout, loss.replica.role, loss.exit.code)
+
+
+def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
+    """Whether the lost replica's role gets more memory."""
+    killed = loss.exit is not None and loss.exit.reason == failure.OOM_KILLED
+    return killed and job.spec.run_policy.out_of_memory is not None
+
+
+def scope(layout: layout.Layout, loss: failure.Loss) -> Scope:
+    """Return what has to run again: as a rule says, else as the strategy needs it."""
+    rule = _rule(layout.job, loss)
+    if rule is not None and rule.action is policies.Action.RESTART_GANG:
+        return Scope.GANG
+    if rule is not None and rule.action is policies.Action.RESTART_REPLICA:
+        return Scope.REPLICA
+    if loss.replica.role is types.Role.EVALUATOR:
+        return Scope.REPLICA
+    if layout.is_gang:
+        return Scope.GANG
+    return Scope.REPLICA_AND_CHIEF if loss.replica.role is types.Role.PS else Scope.REPLICA
+
+
+def counted(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> int:
+    """Return how many restarts are held against the budget that a loss is paid from.
+
+    The evaluator has one of its own in each attempt, so that it can never use up that of training.
+    """
+    if has_own_budget(layout, loss):
+        return status.replica_attempts.get(loss.replica.name, 0)
+    return status.restarts.failure
+
+
+def has_own_budget(layout: layout.Layout, loss: failure.Loss) -> bool:
+    """Whether a loss is paid from the evaluator's budget."""
+    return loss.replica.role is types.Role.EVALUATOR and scope(layout, loss) is Scope.REPLICA

@@ -1,0 +1,118 @@
+"""What a job does about the replicas that it has lost, and about deadlines that make losses."""
+
+import dataclasses
+import datetime
+
+from tfparallel_operator.api import job_status, names, policies
+from tfparallel_operator.core import context, decision, remedies, view
+from tfparallel_operator.core.life import (
+    completion,
+    counts,
+    deadlines,
+    ending,
+    failure,
+    policy,
+    restarts,
+)
+from tfparallel_operator.core.status import replica_records
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Course:
+    """How a job goes on that no loss restarts or ends."""
+
+    status: job_status.JobStatus
+    view: view.View
+    events: tuple[decision.Event, ...] = ()
+    wake_at: datetime.datetime | None = None
+    settling: str = ""
+    """Which loss may turn out to be the consequence of another one; empty: none."""
+
+
+def answer_losses(context: context.DecisionContext) -> decision.Decision | Course:
+    """Restart or end a job that has lost replicas, or say how it goes on."""
+    status, view = context.status, context.view
+    status = restarts.reclassify_as_disruption(status, view)
+    deadline = deadlines.active(context.job, status)
+    losses = failure.losses(view)
+    overdue, next_overdue = _overdue(context, status)
+    events: list[decision.Event] = []
+    for loss in losses or overdue:
+        action = policy.find_action(context.layout, status, loss)
+        final = action.outcome is policy.Outcome.FAIL
+        settles_at = failure.settles_at(loss, view, context.settings.settling, final=final)
+        if settles_at is not None and settles_at > context.now:
+            wake_at = deadlines.earliest(settles_at, deadline)
+            settling = failure.describe_settling(context.job, loss, settles_at)
+            return Course(status, view, tuple(events), wake_at, settling)
+        match action.outcome:
+            case policy.Outcome.FAIL:
+                status = _stalled(context, status, loss, action)
+                message = remedies.append(action.message, action.remedy)
+                return ending.fail(context, status, action.reason, message)
+            case policy.Outcome.RESTART:
+                status = _stalled(context, status, loss, action)
+                return _restart(context, status, loss, losses, action)
+            case policy.Outcome.IGNORE:
+                status = replica_records.ignore(status, loss.replica)
+                message = f"{action.message}; training goes on without it"
+                events.append(context.warning(action.reason, message))
+    if events:
+        view = context.view_of(status)
+    wake_at = deadlines.earliest(deadline, next_overdue)
+    return Course(status, view, tuple(events), wake_at)
+
+
+def _overdue(
+    context: context.DecisionContext, status: job_status.JobStatus
+) -> tuple[tuple[failure.Loss, ...], datetime.datetime | None]:
+    """Return the losses that a deadline has made, and when the next one will."""
+    pending = deadlines.pending(status, context.view)
+    if pending is not None and pending <= context.now:
+        return (deadlines.pending_loss(context.view),), None
+    stall = deadlines.stall(status, context.view, context.settings.listening_since)
+    if stall is not None and stall <= context.now:
+        return (deadlines.stall_loss(status, context.layout),), None
+    return (), deadlines.earliest(pending, stall)
+
+
+def _stalled(
+    context: context.DecisionContext,
+    status: job_status.JobStatus,
+    loss: failure.Loss,
+    action: policy.Action,
+) -> job_status.JobStatus:
+    """Say in a condition that training had stalled, where that is the loss."""
+    if loss.cause is not policies.Cause.STALL:
+        return status
+    kind = names.Condition.TRAINING_STALLED
+    message = remedies.append(action.message, action.remedy)
+    return context.set_condition(status, kind, True, action.reason, message)
+
+
+def _restart(
+    context: context.DecisionContext,
+    status: job_status.JobStatus,
+    loss: failure.Loss,
+    losses: tuple[failure.Loss, ...],
+    action: policy.Action,
+) -> decision.Decision:
+    """Write a restart ahead, and delete what has to run again."""
+    pause = restarts.pause(context.layout, status, loss, context.settings.first_pause, context.now)
+    reason, message = action.reason, action.message
+    if pause:
+        message = f"{message}, after {pause.total_seconds():.0f} s"
+    message = remedies.append(message, action.remedy)
+    status = counts.count(status, context.view_of(status))
+    status = restarts.restart(context.layout, status, loss, losses, context.now + pause)
+    view = context.view_of(status)
+    status = counts.count(status, view)
+    status = context.set_condition(status, names.Condition.RESTARTING, True, reason, message)
+    if not completion.running(view):
+        status = context.set_condition(status, names.Condition.RUNNING, False, reason, message)
+    return decision.Decision(
+        context.observed(status),
+        events=(context.warning(reason, message),),
+        deletions=ending.delete_pods(view.stale),
+        wake_at=deadlines.earliest(status.attempt_time, deadlines.active(context.job, status)),
+    )

@@ -1,0 +1,153 @@
+"""Restarts as the status writes them ahead: attempts, counters, pauses."""
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+from tfparallel_operator.api import job_status, policies, types
+from tfparallel_operator.core import layout, replicas, view
+from tfparallel_operator.core.life import failure, policy
+from tfparallel_operator.core.status import replica_records
+
+LONGEST_PAUSE = datetime.timedelta(minutes=5)
+
+LONG_RUN = datetime.timedelta(minutes=10)
+"""An attempt that ran for so long has got on: the restart after it does not pause."""
+
+_BOUNDED = frozenset(cause.value for cause in policies.Cause if cause.bounded)
+
+
+def restart(
+    layout: layout.Layout,
+    status: job_status.JobStatus,
+    loss: failure.Loss,
+    others: Sequence[failure.Loss],
+    begins_at: datetime.datetime,
+) -> job_status.JobStatus:
+    """Return the status that writes a restart ahead: its attempt is counted before any deletion.
+
+    Replicas that were taken at the same time run again with it, in attempts of their own.
+
+    Args:
+        layout: the job and its replicas.
+        status: its status before.
+        loss: the root cause.
+        others: the losses that were seen with it.
+        begins_at: when the new pods may be created.
+    """
+    changed = _counted(layout, status, loss)
+    if policy.grows(layout.job, loss):
+        changed = replica_records.grow_memory(changed, loss.replica.role)
+    if policy.scope(layout, loss) is policy.Scope.GANG:
+        return next_attempt(changed, begins_at)
+    again: set[replicas.Replica] = set()
+    for lost in (loss, *(other for other in others if not other.cause.bounded)):
+        again.add(lost.replica)
+        if policy.scope(layout, lost) is policy.Scope.REPLICA_AND_CHIEF:
+            again.add(layout.coordinator)
+    return restart_alone(changed, again, begins_at)
+
+
+def restart_alone(
+    status: job_status.JobStatus, again: Iterable[replicas.Replica], begins_at: datetime.datetime
+) -> job_status.JobStatus:
+    """Return the status in which some replicas run again within the job's attempt."""
+    attempts = dict(status.replica_attempts)
+    for replica in again:
+        attempts[replica.name] = attempts.get(replica.name, 0) + 1
+    changed = replica_records.forget_seen(status, again)
+    return changed.model_copy(update={"replica_attempts": attempts, "attempt_time": begins_at})
+
+
+def disrupted(status: job_status.JobStatus) -> job_status.JobStatus:
+    """Return the status of a job whose pods the cluster takes, all of them; when the next attempt
+    begins is not known yet."""
+    return _with_count(status, policies.Cause.DISRUPTION)
+
+
+def next_attempt(
+    status: job_status.JobStatus, begins_at: datetime.datetime
+) -> job_status.JobStatus:
+    """Return the status of a new attempt, in which every replica runs again."""
+    return replica_records.begin_attempt(status).model_copy(
+        update={"attempt": status.attempt + 1, "attempt_time": begins_at, "replica_attempts": {}}
+    )
+
+
+def pause(
+    layout: layout.Layout,
+    status: job_status.JobStatus,
+    loss: failure.Loss,
+    first: datetime.timedelta,
+    now: datetime.datetime,
+) -> datetime.timedelta:
+    """Return how long to wait before a restart: twice as long each time, up to a bound.
+
+    A disruption, and the first failure, are answered at once; so is one after a long run.
+    """
+    began = status.attempt_time or now
+    if loss.cause is policies.Cause.DISRUPTION or now - began >= LONG_RUN:
+        return datetime.timedelta()
+    if loss.cause is policies.Cause.INFRASTRUCTURE:
+        earlier = status.restart_causes.get(loss.cause.value, 0)
+    else:
+        earlier = policy.counted(layout, status, loss) - 1
+    if earlier < 0:
+        return datetime.timedelta()
+    return min(LONGEST_PAUSE, first * (1 << min(earlier, 20)))
+
+
+def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> datetime.datetime | None:
+    """Return when the attempt begins, if it waits; no time that a wrong clock has set counts."""
+    begins_at = status.attempt_time
+    return begins_at if begins_at and now < begins_at <= now + LONGEST_PAUSE else None
+
+
+def reclassify_as_disruption(status: job_status.JobStatus, view: view.View) -> job_status.JobStatus:
+    """Return the status with the latest restart counted as a disruption, if that shows by now.
+
+    When a node dies its peers exit in seconds, and the cluster says so a minute later: then one of
+    the attempt's old pods turns out to have been taken. The evaluator is nobody's peer.
+    """
+    taken = any(
+        pod.disrupted
+        and pod.attempt == status.attempt - 1
+        and pod.replica.role is not types.Role.EVALUATOR
+        for pod in view.stale
+    )
+    if not taken or status.last_cause not in _BOUNDED:
+        return status
+    causes = dict(status.restart_causes)
+    causes[status.last_cause] = causes.get(status.last_cause, 1) - 1
+    disruption = policies.Cause.DISRUPTION.value
+    causes[disruption] = causes.get(disruption, 0) + 1
+    moved = {
+        "failure": status.restarts.failure - 1,
+        "disruption": status.restarts.disruption + 1,
+    }
+    counts = status.restarts.model_copy(update=moved)
+    return status.model_copy(
+        update={
+            "restarts": counts,
+            "restart_causes": {cause: count for cause, count in causes.items() if count},
+            "last_cause": disruption,
+        }
+    )
+
+
+def _counted(
+    layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss
+) -> job_status.JobStatus:
+    """Count a restart; failures of the evaluator are counted by its own attempts alone."""
+    if loss.cause.bounded and policy.has_own_budget(layout, loss):
+        return status
+    return _with_count(status, loss.cause)
+
+
+def _with_count(status: job_status.JobStatus, cause: policies.Cause) -> job_status.JobStatus:
+    field = "failure" if cause.bounded else "disruption"
+    counts = status.restarts.model_copy(update={field: getattr(status.restarts, field) + 1})
+    word = cause.value
+    causes = {**status.restart_causes, word: status.restart_causes.get(word, 0) + 1}
+    return status.model_copy(
+        update={"restarts": counts, "restart_causes": causes, "last_cause": word}
+    )

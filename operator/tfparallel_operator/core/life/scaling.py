@@ -1,0 +1,63 @@
+"""Workers that come and go: how many are in force, and when the number in the spec takes over."""
+
+import datetime
+
+from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.core import layout, observation, view
+from tfparallel_operator.core.life import completion, restarts
+from tfparallel_operator.core.status import conditions
+
+_WORKER = types.Role.WORKER
+
+
+def selector(job: types.TFParallelJob) -> str:
+    """Return the labels of the workers' pods, as a selector."""
+    if _WORKER not in job.spec.tf_replica_specs:
+        return ""
+    return f"{names.LABEL_JOB}={job.metadata.name},{names.LABEL_ROLE}={_WORKER.label}"
+
+
+def in_force(layout: layout.Layout, pods: tuple[observation.Pod, ...]) -> layout.Layout:
+    """Return the layout with the workers that the job's attempt was begun with.
+
+    Until it has a pod an attempt may still begin with those that the spec asks for. So does one
+    that follows a suspension, or an admission.
+    """
+    job = layout.job
+    waits = conditions.denied(job.status, names.Condition.ADMITTED)
+    if waits or conditions.holds(job.status, names.Condition.SUSPENDED):
+        return layout
+    begun = any(counts.seen for counts in job.status.replicas.values()) or any(
+        pod.attempt == job.status.attempt for pod in pods
+    )
+    if not begun or job.status.workers is None:
+        return layout
+    return layout.with_workers(job.status.workers)
+
+
+def due(status: job_status.JobStatus, view: view.View) -> datetime.datetime | None:
+    """Return when workers may be scaled; None: at once, because nothing trains that would lose."""
+    if status.attempt_time is None or not completion.running(view):
+        return None
+    pause = datetime.timedelta(seconds=view.layout.job.spec.run_policy.scale_cooldown_seconds)
+    return status.attempt_time + pause
+
+
+def scaled(
+    status: job_status.JobStatus,
+    before: layout.Layout,
+    after: layout.Layout,
+    now: datetime.datetime,
+) -> job_status.JobStatus:
+    """Return the status that writes ahead that the job has other workers from now on.
+
+    Replicas that need each other begin a new attempt. Of parameter servers and their workers the
+    chief alone runs again: it fixes the number of workers when it starts.
+    """
+    if before.is_gang:
+        # No loss has led to this attempt: none turns out to be a disruption by its old pods.
+        changes = {"workers": after.workers, "last_cause": ""}
+        return restarts.next_attempt(status, now).model_copy(update=changes)
+    leaving = set(before.all_replicas) - set(after.all_replicas)
+    changed = restarts.restart_alone(status, {before.coordinator} | leaving, now)
+    return changed.model_copy(update={"workers": after.workers})

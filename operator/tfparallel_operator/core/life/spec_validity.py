@@ -1,0 +1,121 @@
+"""Jobs whose newest spec cannot be used: what becomes of them, and how the status says it."""
+
+import datetime
+
+from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.core import decision, installation, layout, observation
+from tfparallel_operator.core.pods import cluster_spec
+from tfparallel_operator.core.queue import gang, workload
+from tfparallel_operator.core.status import conditions
+
+_TOO_LONG = (
+    "spec.tfReplicaSpecs: TF_CONFIG would be {} bytes longer than a pod can have. Give"
+    " fewer replicas or a shorter metadata.name, or train with spec.trainer, whose replicas share a"
+    " file"
+)
+
+
+def find_problem_of_edit(job: types.TFParallelJob, settings: installation.Settings) -> str | None:
+    """Say why the newest spec of a job that has begun cannot be in force; None: it can."""
+    if not job.status.attempt:
+        return None
+    requested = layout.build(job)
+    edited = job.metadata.generation > job.status.observed_generation
+    problem = gang.problem(requested, settings.gangs) if edited else None
+    return problem or find_excess(requested, settings)
+
+
+def find_excess(layout: layout.Layout, settings: installation.Settings) -> str | None:
+    """Say why no pod of a job could start: its TF_CONFIG is too long; None: it fits."""
+    if cluster_spec.is_shared(layout, settings.share_above):
+        return None
+    excess = cluster_spec.excess(layout)
+    return _TOO_LONG.format(excess) if excess else None
+
+
+def decide_without_spec(
+    invalid: observation.InvalidJob, children: observation.Children, now: datetime.datetime
+) -> decision.Decision:
+    """Say what to write for a job of which no spec can be used.
+
+    One that never began fails, and the next generation of its spec is looked at again. One that has
+    begun, or that a newer version of the operator may know, is left alone.
+    """
+    if invalid.status.attempt or invalid.is_of_newer_version:
+        status, events = set_spec_condition(invalid.status, invalid.problem, now, None)
+        return decision.Decision(status, events=events)
+    return _reject(invalid, children, now)
+
+
+def set_spec_condition(
+    status: job_status.JobStatus,
+    problem: observation.Problem | None,
+    now: datetime.datetime,
+    in_force: int | None,
+) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+    """Say in a condition whether the newest spec can be used, where it once could not be.
+
+    Args:
+        status: the job's status so far.
+        problem: why the newest spec cannot be used, if so.
+        now: the time.
+        in_force: the generation that the job has; None: no spec that can be used is known.
+    """
+    kind = names.Condition.SPEC_INVALID
+    if problem is None:
+        if not conditions.holds(status, kind):
+            return status, ()
+        reason, message = names.Reason.SPEC_CORRECTED, "the spec is valid and in force"
+    elif in_force is None:
+        reason = names.Reason.INVALID_SPEC
+        message = (
+            f"{problem.message}; correct the spec: the operator leaves the job alone until then,"
+            " because no valid one is on record"
+        )
+    else:
+        reason = names.Reason.INVALID_SPEC
+        message = f"{problem.message}; the job goes on with generation {in_force} of its spec"
+    before = conditions.find(status, kind)
+    changed = conditions.set_condition(
+        status,
+        kind,
+        true=problem is not None,
+        reason=reason,
+        message=message,
+        now=now,
+        generation=(in_force or 0) if problem is None else problem.generation,
+    )
+    if before is not None and conditions.find(changed, kind) == before:
+        return status, ()
+    event_type = decision.EventType.NORMAL if problem is None else decision.EventType.WARNING
+    return changed, (decision.Event(event_type, reason, message),)
+
+
+def _reject(
+    invalid: observation.InvalidJob, children: observation.Children, now: datetime.datetime
+) -> decision.Decision:
+    """Fail a job that never had a spec that can be used."""
+    status, problem = invalid.status, invalid.problem
+    if conditions.finished(status) and not conditions.corrected(status, problem.generation):
+        return decision.Decision(status)
+    status = conditions.without(status, names.Condition.SUSPENDED)
+    status = conditions.clear_passing(
+        status,
+        reason=names.Reason.JOB_FINISHED,
+        message="the spec is invalid",
+        now=now,
+        generation=problem.generation,
+    )
+    status = conditions.set_condition(
+        status,
+        names.Condition.FAILED,
+        true=True,
+        reason=names.Reason.INVALID_SPEC,
+        message=problem.message,
+        now=now,
+        generation=problem.generation,
+    ).model_copy(update={"observed_generation": problem.generation, "completion_time": now})
+    reason = names.Reason.INVALID_SPEC
+    event = decision.Event(decision.EventType.WARNING, reason, problem.message)
+    removals = tuple(workload.deletion(one) for one in children.workloads if not one.deleting)
+    return decision.Decision(status, events=(event,), deletions=removals)

@@ -1,0 +1,177 @@
+"""A job that is to train: it begins, answers losses, scales, and gets the pods that are missing."""
+
+import dataclasses
+
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import context, decision, remedies, view
+from tfparallel_operator.core.life import (
+    completion,
+    counts,
+    deadlines,
+    ending,
+    recovery,
+    restarts,
+    scaling,
+)
+from tfparallel_operator.core.pods import claims, config, network, pod_builder
+from tfparallel_operator.core.queue import gang, kueue
+from tfparallel_operator.core.status import conditions, replica_records
+
+_REFUSED = names.Condition.CREATION_REFUSED
+
+
+def train(context: context.DecisionContext) -> decision.Decision:
+    """Bring a job that may run one step on."""
+    context, events = _begin(context)
+    decided = _fail_at_deadline(context)
+    if decided is None:
+        course = recovery.answer_losses(context)
+        decided = course if isinstance(course, decision.Decision) else _go_on(context, course)
+    return dataclasses.replace(decided, events=(*events, *decided.events))
+
+
+def _begin(
+    context: context.DecisionContext,
+) -> tuple[context.DecisionContext, tuple[decision.Event, ...]]:
+    """Begin the first attempt, or the next one after a suspension or a correction."""
+    status = kueue.with_admission(context, context.status)
+    if conditions.begun(context.status):
+        return dataclasses.replace(context, status=status), ()
+    waited = conditions.denied(context.status, names.Condition.ADMITTED)
+    reason = names.Reason.JOB_ADMITTED if waited else names.Reason.JOB_STARTED
+    if conditions.holds(status, names.Condition.SUSPENDED):
+        reason, message = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
+        status = context.set_condition(status, names.Condition.SUSPENDED, False, reason, message)
+    status = conditions.without(status, names.Condition.FAILED)
+    status = restarts.next_attempt(status, context.now)
+    times = {"start_time": context.now, "completion_time": None, "last_cause": ""}
+    status = status.model_copy(update=times)
+    message = f"attempt {status.attempt} with {len(context.layout.all_replicas)} replicas"
+    return dataclasses.replace(context, status=status), (context.normal(reason, message),)
+
+
+def _fail_at_deadline(context: context.DecisionContext) -> decision.Decision | None:
+    """End a job that has run for too long."""
+    deadline = deadlines.active(context.job, context.status)
+    if deadline is None or deadline > context.now:
+        return None
+    seconds = context.job.spec.run_policy.active_deadline_seconds
+    message = f"not ended {seconds} s after its start (runPolicy.activeDeadlineSeconds)"
+    return ending.fail(context, context.status, names.Reason.DEADLINE_EXCEEDED, message)
+
+
+def _go_on(context: context.DecisionContext, course: recovery.Course) -> decision.Decision:
+    """Scale a job when it is time to; else say how it is, and create what is missing."""
+    wake_at = course.wake_at
+    if not course.settling and context.requested.workers != course.status.workers:
+        scale_at = scaling.due(course.status, course.view)
+        if scale_at is None or scale_at <= context.now:
+            return _scale(context, course.status)
+        wake_at = deadlines.earliest(wake_at, scale_at)
+    view, status = course.view, counts.count(course.status, course.view)
+    was_running = conditions.holds(status, names.Condition.RUNNING)
+    runs = completion.running(view)
+    reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
+    message = "; ".join(filter(None, (_ready_sentence(status), course.settling)))
+    status = context.set_condition(status, names.Condition.RUNNING, runs, reason, message)
+    for kind in (names.Condition.RESTARTING, names.Condition.TRAINING_STALLED):
+        if runs and conditions.holds(status, kind):
+            status = context.set_condition(status, kind, False, reason, message)
+    if not view.missing and conditions.holds(status, _REFUSED):
+        created = names.Reason.REPLICAS_CREATED
+        status = context.set_condition(status, _REFUSED, False, created, "every pod was created")
+    news = (context.normal(reason, message),) if runs and not was_running else ()
+    groups, gangs = context.children.groups, context.settings.gangs
+    group = gang.steps(view, groups, gangs, status.attempt)
+    return decision.Decision(
+        context.observed(status),
+        events=(*course.events, *news),
+        deletions=(
+            *ending.delete_pods((*view.stale, *view.dismissed)),
+            *group.deletions,
+            *kueue.leftovers(context),
+        ),
+        changes=(*group.changes, *kueue.progress(context, view)),
+        creations=_creations(context, status, view, group),
+        wake_at=deadlines.earliest(wake_at, restarts.pauses_until(status, context.now)),
+    )
+
+
+def _scale(context: context.DecisionContext, status: job_status.JobStatus) -> decision.Decision:
+    """Write ahead that the job has other workers, and delete what has to run again for it."""
+    again = "all replicas run" if context.layout.is_gang else "the chief runs"
+    reason = names.Reason.REPLICAS_SCALED
+    message = f"workers {status.workers} to {context.requested.workers}; {again} again"
+    status = scaling.scaled(status, context.layout, context.requested, context.now)
+    view = dataclasses.replace(context, layout=context.requested).view_of(status)
+    status = counts.count(status, view)
+    for kind, true in ((names.Condition.RESTARTING, True), (names.Condition.RUNNING, False)):
+        status = context.set_condition(status, kind, true, reason, message)
+    return decision.Decision(
+        context.observed(status),
+        events=(context.normal(reason, message),),
+        deletions=ending.delete_pods(view.stale),
+        wake_at=deadlines.active(context.job, status),
+    )
+
+
+def _creations(
+    context: context.DecisionContext,
+    status: job_status.JobStatus,
+    view: view.View,
+    group: gang.Steps,
+) -> tuple[decision.Manifest, ...]:
+    """Build what is missing; a gang begins only when every pod of the one before is gone."""
+    children, job = context.children, context.job
+    if not children.may_create:
+        return ()
+    manifests = []
+    if not children.has_service:
+        manifests.append(network.service(context.layout))
+    if not children.has_config:
+        manifests.append(config.manifest(context.requested, context.settings))
+    if network.is_isolated(job) and not children.has_policy:
+        manifests.append(network.policy(job))
+    manifests += group.creations
+    paused = restarts.pauses_until(status, context.now) is not None
+    if paused or any(old.attempt != status.attempt for old in view.stale):
+        return tuple(manifests)
+    pods = _pods(context, status, view)
+    return (*manifests, *(claims.manifests(job) if pods else ()), *pods)
+
+
+def _pods(
+    context: context.DecisionContext, status: job_status.JobStatus, view: view.View
+) -> list[decision.Manifest]:
+    """Build the pods of missing replicas whose names are free.
+
+    A replica that has vanished waits for the answer to its loss, while another loss settles.
+    """
+    taken = {*(old.replica for old in view.stale), *view.vanished}
+    growths = {
+        role: replica_records.read(status, role).memory_growths for role in context.layout.specs
+    }
+    builder = pod_builder.PodBuilder(context.layout, context.settings, status.attempt)
+    pods = []
+    for replica in view.missing:
+        if replica in taken:
+            continue
+        replica_attempt = status.replica_attempts.get(replica.name, 0)
+        manifest = builder.build(
+            replica, replica_attempt=replica_attempt, memory_growths=growths[replica.role]
+        )
+        gang.join(manifest, context.job, context.settings.gangs, status.attempt, replica_attempt)
+        pods.append(manifest)
+    kueue.place(context, pods)
+    return pods
+
+
+def _ready_sentence(status: job_status.JobStatus) -> str:
+    sentence = f"{status.ready} replicas run or have completed"
+    refused = conditions.find(status, _REFUSED)
+    if refused is not None and refused.status is job_status.Truth.TRUE:
+        return f"{sentence}; {refused.message}"
+    waiting = next((c.reason for c in status.replicas.values() if c.reason), "")
+    if not waiting:
+        return sentence
+    return remedies.append(f"{sentence}; {waiting}", remedies.find(waiting))

@@ -1,0 +1,94 @@
+"""TF_CONFIG: the cluster and a replica's task, right under TensorFlow's own rules for every role.
+
+TensorFlow 2 accepts the jobs chief, worker, ps and evaluator, with at most one chief and one
+evaluator, and wants the evaluator in no cluster but its own.
+"""
+
+from typing import Any
+
+from tfparallel_operator.api import types
+from tfparallel_operator.core import layout, replicas
+
+_compact = layout.compact
+
+LONGEST_VARIABLE = 131_071
+"""Bytes of an environment variable that Linux starts a program with, its name included."""
+
+
+def tf_config(layout: layout.Layout, replica: replicas.Replica) -> str:
+    """Return the TF_CONFIG of a replica as compact JSON."""
+    is_evaluator = replica.role is types.Role.EVALUATOR
+    if layout.job.spec.enable_dynamic_worker or is_evaluator:
+        cluster = _compact(_cluster_of(layout, replica))
+    else:
+        cluster = layout.cluster_json
+    return f'{{"cluster":{cluster},"task":{_task(replica)}}}'
+
+
+def task(replica: replicas.Replica) -> str:
+    """Return the TF_CONFIG of a replica that finds the cluster in the shared file."""
+    return f'{{"task":{_task(replica)}}}'
+
+
+def is_shared(layout: layout.Layout, above: int | None) -> bool:
+    """Whether the replicas share the cluster as a file instead of each having a copy.
+
+    The shipped trainer can read one. Dynamic workers know few peers, and workers that may come and
+    go without bound would need another file each time.
+    """
+    spec = layout.job.spec
+    if above is None or spec.trainer is None or spec.enable_dynamic_worker:
+        return False
+    most = layout.most_workers
+    return most is not None and len(layout.all_replicas) - (layout.workers or 0) + most > above
+
+
+def shared(layout: layout.Layout) -> str:
+    """Return the cluster of all replicas as compact JSON, with every worker that may ever come.
+
+    Pods say how many of them there are; the evaluator is for itself alone to know.
+    """
+    return _compact(
+        {
+            role.task_type: layout.addresses(
+                role, layout.most_workers if role is types.Role.WORKER else None
+            )
+            for role in layout.counts
+        }
+    )
+
+
+def excess(layout: layout.Layout) -> int:
+    """Return by how many bytes TF_CONFIG is longer than a pod can be started with; 0: it fits."""
+    every = layout.all_replicas
+    if len(every) * _LONGEST_ADDRESS + _AROUND <= LONGEST_VARIABLE:
+        return 0
+    sizes = (len(f"TF_CONFIG={tf_config(layout, one)}") for one in (every[0], every[-1]))
+    return max(0, max(sizes) - LONGEST_VARIABLE)
+
+
+_LONGEST_ADDRESS = len(f'"{"p" * 63}.{"s" * 63}:65535",')
+"""Bytes of the longest address there can be, as it is written."""
+
+_AROUND = 300
+"""More bytes than TF_CONFIG has in addition to addresses."""
+
+
+def _task(replica: replicas.Replica) -> str:
+    return f'{{"type":"{replica.role.task_type}","index":{replica.index}}}'
+
+
+def _cluster_of(layout: layout.Layout, replica: replicas.Replica) -> dict[str, Any]:
+    """Return the cluster as a replica knows it that knows another one than its peers.
+
+    The evaluator knows itself. Of dynamic workers each knows itself by its index alone, and servers
+    know none, so that workers may come and go; chief and evaluator know all.
+    """
+    cluster: dict[str, Any] = dict(layout.cluster)
+    if replica.role is types.Role.EVALUATOR:
+        cluster[replica.role.task_type] = layout.addresses(replica.role)
+    elif replica.role is types.Role.WORKER:
+        cluster["worker"] = {str(replica.index): layout.address(replica)}
+    elif replica.role is types.Role.PS:
+        cluster.pop("worker", None)
+    return cluster

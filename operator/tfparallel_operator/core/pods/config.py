@@ -1,0 +1,94 @@
+"""The ConfigMap of a job: what the trainer reads as files, and the record of the last valid spec.
+
+The record is what the job goes on with if its spec is made invalid. It is here because the
+ConfigMap belongs to the job, outlives the operator, and has room: a spec within the status or an
+annotation would double what `kubectl get -o yaml` shows and every watch carries.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from tfparallel_operator.api import names, paths, types
+from tfparallel_operator.core import decision, installation, layout, observation
+from tfparallel_operator.core.pods import cluster_spec, containers, ownership
+from tfparallel_trainer.contract import job_file
+
+JOB_FILE_KEY = "job.json"
+CLUSTER_FILE_KEY = "cluster.json"
+CA_FILE_KEY = "ca.crt"
+SPEC_KEY = "spec.json"
+LARGEST_DATA = 1_000_000
+"""Bytes of data in a ConfigMap, which the API server bounds by 1 MiB: beyond it the record of the
+spec is left out."""
+
+
+def name(job_name: str) -> str:
+    """Return the name of the ConfigMap of the job of a name."""
+    return f"{job_name}-tfparallel"
+
+
+def manifest(layout: layout.Layout, settings: installation.Settings) -> decision.Manifest:
+    """Build the ConfigMap: the trainer's job file, the cluster of a large job, the progress
+    endpoint's certificates, and the record of the spec."""
+    job = layout.job
+    data = {SPEC_KEY: _record(job)}
+    if job.spec.trainer is not None:
+        content = job_file.JobFile(
+            name=job.metadata.name,
+            strategy=layout.strategy.value,
+            trainer=job.spec.trainer,
+            mesh=job.spec.mesh,
+            evaluator=types.Role.EVALUATOR in job.spec.tf_replica_specs,
+        )
+        data[JOB_FILE_KEY] = content.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+    if cluster_spec.is_shared(layout, settings.share_above):
+        data[CLUSTER_FILE_KEY] = cluster_spec.shared(layout)
+    if settings.progress_ca is not None:
+        data[CA_FILE_KEY] = settings.progress_ca
+    if sum(map(len, data.values())) > LARGEST_DATA:
+        del data[SPEC_KEY]
+    metadata = ownership.metadata(job, name(job.metadata.name))
+    metadata["annotations"] = {names.ANNOTATION_CONTENT: fingerprint(layout, settings)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def fingerprint(layout: layout.Layout, settings: installation.Settings) -> str:
+    """Return what the content of the ConfigMap depends on, in short.
+
+    The generation stands for all of the spec, so that no look at a job builds the content.
+    """
+    ports = layout.host_ports
+    sources = (settings.share_above, settings.progress_ca, ports and ports.first)
+    digest = hashlib.sha256(repr(sources).encode()).hexdigest()[:12]
+    return f"{layout.job.metadata.generation}-{digest}"
+
+
+def changes(
+    layout: layout.Layout,
+    settings: installation.Settings,
+    config_map: observation.Config | None,
+) -> tuple[decision.Change, ...]:
+    """Write the ConfigMap again when what it was made from has changed."""
+    if config_map is None or config_map.fingerprint == fingerprint(layout, settings):
+        return ()
+    content = manifest(layout, settings)
+    keys = (JOB_FILE_KEY, CLUSTER_FILE_KEY, CA_FILE_KEY, SPEC_KEY)
+    fields = {
+        "metadata": {"annotations": content["metadata"]["annotations"]},
+        "data": {key: content["data"].get(key) for key in keys},
+    }
+    name = content["metadata"]["name"]
+    return (decision.Change(decision.CONFIG_MAP, name, config_map.uid, fields),)
+
+
+def mount(pod_spec: dict[str, Any], container: dict[str, Any], job: types.TFParallelJob) -> None:
+    """Mount the ConfigMap of a job into a container of its pods, in place."""
+    volume = containers.config_map(name(job.metadata.name))
+    containers.mount(pod_spec, container, "tfparallel-job", paths.CONFIG_DIR, volume)
+
+
+def _record(job: types.TFParallelJob) -> str:
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    record = {"generation": job.metadata.generation, "spec": spec}
+    return json.dumps(record, separators=(",", ":"))

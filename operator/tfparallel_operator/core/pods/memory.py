@@ -1,0 +1,34 @@
+"""Memory that a container asks for, and how it grows after it ran out of it."""
+
+import math
+from typing import Any
+
+from tfparallel_operator.api import policies, quantities
+
+_MEBIBYTE = 1024**2
+
+
+def grow(container: dict[str, Any], policy: policies.OutOfMemory, times: int) -> None:
+    """Raise a container's request and limit of memory, where it has them, in place."""
+    resources = container.get("resources") or {}
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind) or {}
+        if "memory" in amounts:
+            amounts["memory"] = grown(str(amounts["memory"]), policy, times)
+
+
+def grown(quantity: str, policy: policies.OutOfMemory, times: int) -> str:
+    """Return a quantity after some growths, in whole Mi; never less than it was."""
+    before, most = parse(quantity), parse(policy.max_memory)
+    if before is None or most is None or before >= most:
+        return quantity
+    # Beyond a thousandfold nothing is left to grow; the power itself must not overflow.
+    factor = (1 + policy.growth_percent / 100) ** min(times, 100)
+    size = math.ceil(before * factor / _MEBIBYTE) * _MEBIBYTE
+    return policy.max_memory if size >= most else f"{size // _MEBIBYTE}Mi"
+
+
+def parse(quantity: str) -> int | None:
+    """Return the bytes of a quantity such as 1.5Gi, rounded up; None when it is none."""
+    number = quantities.parse(quantity)
+    return None if number is None else math.ceil(number)

@@ -1,0 +1,40 @@
+"""The network of a job: the Service that names its pods, and the policy that isolates them."""
+
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import decision, layout
+from tfparallel_operator.core.pods import config, ownership
+
+
+def service(layout: layout.Layout) -> decision.Manifest:
+    """Build the one headless Service: names resolve before pods are ready, as servers need it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": ownership.metadata(layout.job, layout.service_name),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": ownership.labels(layout.job),
+            "ports": [{"name": names.PORT_NAME, "port": names.DEFAULT_PORT}],
+        },
+    }
+
+
+def is_isolated(job: types.TFParallelJob) -> bool:
+    """Whether the job has a NetworkPolicy."""
+    return job.spec.network is types.Network.ISOLATED
+
+
+def policy(job: types.TFParallelJob) -> decision.Manifest:
+    """Build the NetworkPolicy: pods take connections from the job's pods and from nobody else.
+
+    It says nothing of ports: NCCL takes any that are free. What pods connect to is not restricted:
+    data, images and the progress endpoint are anywhere.
+    """
+    pods = {"podSelector": {"matchLabels": ownership.labels(job)}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": ownership.metadata(job, config.name(job.metadata.name)),
+        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
+    }

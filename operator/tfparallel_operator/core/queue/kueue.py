@@ -1,0 +1,156 @@
+"""A job and its Workload: who may run, what is written of it, and where its pods go. Pure."""
+
+import collections
+from collections.abc import Iterable
+
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import context, decision, observation, view
+from tfparallel_operator.core.queue import workload
+from tfparallel_operator.core.status import conditions
+
+
+def find(context: context.DecisionContext) -> observation.Workload | None:
+    """Return the Workload of the job, if there is one."""
+    return workload.find(context.job, context.children.workloads)
+
+
+def is_queued(context: context.DecisionContext) -> bool:
+    """Whether a job runs when its queue says so.
+
+    One that holds quota stays in its queue when the label goes, until it is suspended.
+    """
+    if not context.settings.queues:
+        return False
+    if context.job.metadata.labels.get(names.LABEL_QUEUE):
+        return True
+    existing = find(context)
+    return existing is not None and workload.holds(existing, "QuotaReserved")
+
+
+def is_admitted(context: context.DecisionContext) -> bool:
+    """Whether a job that is in a queue may run."""
+    return workload.admits(context.layout, find(context))
+
+
+def is_resized(context: context.DecisionContext) -> bool:
+    """Whether it is the job itself that no longer asks for what it was admitted with."""
+    existing = find(context)
+    return (
+        existing is not None
+        and not existing.deleting
+        and not workload.fits(context.layout, existing)
+    )
+
+
+def waiting_message(context: context.DecisionContext) -> str:
+    """Say what a job waits for, in Kueue's words where it has said something."""
+    existing = find(context)
+    queue = context.job.metadata.labels.get(names.LABEL_QUEUE) or (existing and existing.queue)
+    if existing is None or existing.deleting:
+        return f"queue {queue}: the job has no Workload yet"
+    if not workload.fits(context.layout, existing):
+        return f"queue {queue}: the job asks for other pods or another place than it queued for"
+    return f"queue {queue}: {workload.waiting_reason(existing)}"
+
+
+def with_admission(
+    context: context.DecisionContext, status: job_status.JobStatus
+) -> job_status.JobStatus:
+    """Return the status with who lets a job run; a job in no queue has no such condition."""
+    existing = find(context)
+    if existing is None or not is_queued(context):
+        return conditions.without(status, names.Condition.ADMITTED)
+    reason = names.Reason.JOB_ADMITTED
+    message = f"admitted by ClusterQueue {existing.cluster_queue}"
+    return context.set_condition(status, names.Condition.ADMITTED, True, reason, message)
+
+
+def creations(context: context.DecisionContext) -> tuple[decision.Manifest, ...]:
+    """Build the Workload of a job that waits, once nothing of the job runs."""
+    if find(context) is not None or context.children.pods:
+        return ()
+    return (workload.manifest(context.layout, context.settings),)
+
+
+def returns(context: context.DecisionContext) -> tuple[decision.Change, ...]:
+    """Give the quota of an evicted Workload back, once no pod uses it."""
+    existing = find(context)
+    if existing is None or existing.deleting or context.children.pods or is_resized(context):
+        return ()
+    if not workload.holds(existing, "Evicted") or not workload.holds(existing, "QuotaReserved"):
+        return ()
+    return (workload.give_back(existing, context.now),)
+
+
+def resized(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
+    """Delete a Workload that no longer is what the job asks for, once no pod uses its quota."""
+    existing = find(context)
+    if existing is None or not is_resized(context) or context.children.pods:
+        return ()
+    return (workload.deletion(existing),)
+
+
+def leftovers(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
+    """Delete the Workload of a job that has left its queue."""
+    if is_queued(context):
+        return ()
+    return tuple(map(workload.deletion, context.children.workloads))
+
+
+def removals(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
+    """Delete the Workload of a job that its user has suspended, once no pod uses its quota."""
+    if context.children.pods:
+        return ()
+    return tuple(
+        workload.deletion(existing)
+        for existing in context.children.workloads
+        if not existing.deleting
+    )
+
+
+def finish(
+    context: context.DecisionContext, status: job_status.JobStatus
+) -> tuple[decision.Change, ...]:
+    """Say that the job has ended, once none of its pods has a device."""
+    existing = find(context)
+    if existing is None or existing.deleting or workload.holds(existing, "Finished"):
+        return ()
+    if any(pod.lingers or not pod.phase.ended for pod in context.children.pods):
+        return ()
+    succeeded = conditions.find(status, names.Condition.SUCCEEDED)
+    outcome = succeeded or conditions.find(status, names.Condition.FAILED)
+    message = "the job has ended" if outcome is None else outcome.message
+    return (workload.finished(existing, succeeded is not None, message, context.now),)
+
+
+def progress(context: context.DecisionContext, view: view.View) -> tuple[decision.Change, ...]:
+    """Tell Kueue whether all replicas of a job that runs are up, and which use no quota."""
+    existing = find(context)
+    if existing is None or not workload.holds(existing, "Admitted"):
+        return ()
+    needed = (replica for replica in view.layout.all_replicas if replica not in view.ignored)
+    ready = all(map(view.is_up, needed))
+    idle = {} if view.layout.is_gang else _count_idle(view)
+    change = workload.progress(existing, ready, idle, context.now)
+    return () if change is None else (change,)
+
+
+def place(context: context.DecisionContext, pods: Iterable[decision.Manifest]) -> None:
+    """Have pods run where the job was admitted, in place."""
+    existing = find(context)
+    if existing is not None and is_queued(context):
+        for pod in pods:
+            workload.place(pod, existing, context.children.flavors)
+
+
+def _count_idle(view: view.View) -> dict[str, int]:
+    """Count the replicas that have ended in this attempt and use nothing, by role.
+
+    A gang runs all its replicas again after a loss, so none of them gives quota back.
+    """
+    pods = {replica: view.current.get(replica) for replica in view.completed | view.ignored}
+    return collections.Counter(
+        replica.role.label
+        for replica, pod in pods.items()
+        if pod is None or (pod.phase.ended and not pod.lingers)
+    )

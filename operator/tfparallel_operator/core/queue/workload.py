@@ -1,0 +1,351 @@
+"""The Workload of a job in a queue of Kueue: what it asks for, and what Kueue says of it. Pure.
+
+Kueue asks of those who run jobs what its own integrations do: no pods before the Workload is
+admitted; pods that carry the labels of the nodes whose quota they use; after an eviction the pods
+are ended and then, by them, the reservation is given back; `PodsReady` while it runs, and
+`Finished` at the end.
+"""
+
+import copy
+import datetime
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import decision, installation, layout, observation, replicas
+from tfparallel_operator.core.pods import memory, ownership, pod_builder
+from tfparallel_operator.core.queue import gang
+from tfparallel_operator.core.status import replica_records
+
+Condition = Mapping[str, Any]
+"""One condition of a Workload as JSON."""
+
+_PREEMPTED = "Preempted"
+"""The one eviction that puts a Workload in its queue again at once; else Kueue says when."""
+
+_POD_FIELDS = ("hostname", "subdomain", "schedulingGroup")
+_POD_RESOURCES = ("resources", "overhead", "runtimeClassName", "resourceClaims")
+"""What a pod asks for in addition to its containers."""
+_PLACE = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
+_CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
+
+
+def name(job: types.TFParallelJob) -> str:
+    """Return the name of a job's Workload, with its kind as Kueue's own have it."""
+    return f"{names.SINGULAR}-{job.metadata.name}"
+
+
+def find(
+    job: types.TFParallelJob, workloads: Iterable[observation.Workload]
+) -> observation.Workload | None:
+    """Return the job's Workload, if there is one."""
+    return next((one for one in workloads if one.name == name(job)), None)
+
+
+def holds(workload: observation.Workload, kind: str) -> bool:
+    """Whether a condition of a Workload is set and true."""
+    condition = _condition(workload, kind)
+    return condition is not None and condition.get("status") == "True"
+
+
+def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
+    """Whether a Workload asks for what the job asks for.
+
+    While it holds quota its queue, its priority and its place stay what they were.
+    """
+    if workload.deleting or holds(workload, "Finished") or workload.counts != _counts(layout):
+        return False
+    resources, _, place = workload.resources.partition("-")
+    if resources not in ("", _resources(layout)) or _runs_again(layout, workload):
+        return False
+    labels = layout.job.metadata.labels
+    return holds(workload, "QuotaReserved") or (
+        place in ("", _place(layout))
+        and workload.queue == labels.get(names.LABEL_QUEUE)
+        and workload.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
+    )
+
+
+def admits(layout: layout.Layout, workload: observation.Workload | None) -> bool:
+    """Whether the job's pods may run."""
+    return (
+        workload is not None
+        and fits(layout, workload)
+        and not evicted(workload)
+        and holds(workload, "Admitted")
+    )
+
+
+def evicted(workload: observation.Workload) -> bool:
+    """Whether what a Workload had was taken from it, or nobody may admit it."""
+    return not workload.active or holds(workload, "Evicted")
+
+
+def waiting_reason(workload: observation.Workload) -> str:
+    """Say in Kueue's words why a Workload is not admitted."""
+    if not workload.active:
+        return "Deactivated: the Workload's spec.active is false"
+    if (
+        workload.pending_checks
+        and holds(workload, "QuotaReserved")
+        and not holds(workload, "Evicted")
+    ):
+        return "; ".join(workload.pending_checks)
+    for kind, value in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
+        condition = _condition(workload, kind)
+        if condition is not None and condition.get("status") == value:
+            return f"{condition.get('reason', kind)}: {condition.get('message', '')}"
+    return "Kueue has not looked at it yet"
+
+
+def manifest(layout: layout.Layout, settings: installation.Settings) -> decision.Manifest:
+    """Build the Workload of a job; the number of its priority is filled in when it is created."""
+    job = layout.job
+    metadata = ownership.metadata(job, name(job))
+    metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
+    metadata["annotations"] = {names.ANNOTATION_RESOURCES: f"{_resources(layout)}-{_place(layout)}"}
+    pods = pod_builder.PodBuilder(layout, settings, attempt=1)
+    pod_sets = [_pod_set(layout, role, pods, settings) for role in layout.specs]
+    queue = job.metadata.labels[names.LABEL_QUEUE]
+    spec: dict[str, Any] = {"queueName": queue, "podSets": pod_sets}
+    group, kind = names.OF_WORKLOADS, "WorkloadPriorityClass"
+    priority_class = job.metadata.labels.get(names.LABEL_WORKLOAD_PRIORITY)
+    if not priority_class:
+        group, kind = names.OF_PODS, "PriorityClass"
+        of_pods = (pod_set["template"]["spec"].get("priorityClassName") for pod_set in pod_sets)
+        priority_class = next(filter(None, of_pods), None)
+    if priority_class:
+        spec["priorityClassRef"] = {"group": group, "kind": kind, "name": priority_class}
+    api_version, kind = decision.WORKLOAD
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def place(
+    manifest: decision.Manifest,
+    workload: observation.Workload,
+    flavors: Mapping[str, observation.Flavor],
+) -> None:
+    """Have a pod run where it was admitted, in place."""
+    metadata, spec = manifest["metadata"], manifest["spec"]
+    pod_set = metadata["labels"][names.LABEL_ROLE]
+    metadata["labels"][names.LABEL_POD_SET] = pod_set
+    metadata["annotations"][names.ANNOTATION_WORKLOAD] = workload.name
+    admitted = workload.admission.get(pod_set, observation.PodSetAdmission())
+    selector = dict(spec.get("nodeSelector") or {})
+    tolerations = list(spec.get("tolerations") or ())
+    for flavor in dict.fromkeys(admitted.flavors):
+        selector |= flavors[flavor].node_labels
+        tolerations += flavors[flavor].tolerations
+    for update in admitted.updates:
+        metadata["labels"] |= update.get("labels") or {}
+        metadata["annotations"] |= update.get("annotations") or {}
+        selector |= update.get("nodeSelector") or {}
+        tolerations += update.get("tolerations") or ()
+    if selector:
+        spec["nodeSelector"] = selector
+    if tolerations:
+        spec["tolerations"] = [
+            one for index, one in enumerate(tolerations) if one not in tolerations[:index]
+        ]
+    if admitted.placed:
+        gates = [*(spec.get("schedulingGates") or ()), {"name": names.TOPOLOGY_GATE}]
+        spec["schedulingGates"] = gates
+
+
+def give_back(workload: observation.Workload, now: datetime.datetime) -> decision.Change:
+    """Give the quota of a Workload back, once no pod uses it."""
+    evicted = _condition(workload, "Evicted") or {}
+    reason, message = evicted.get("reason", "Pending"), evicted.get("message", "")
+    conditions = [
+        ("QuotaReserved", False, "Pending", message),
+        ("Admitted", False, "NoReservation", "The workload has no reservation"),
+        ("PodsReady", False, "WaitForStart", "Not all pods are ready or succeeded"),
+    ]
+    if evicted:
+        conditions.append(("Requeued", reason == _PREEMPTED, reason, message))
+    # The next attempt runs every replica again.
+    again = {"reclaimablePods": None} if workload.reclaimable else {}
+    return _change(workload, conditions, now, admission=None, **again)
+
+
+def finished(
+    workload: observation.Workload, succeeded: bool, message: str, now: datetime.datetime
+) -> decision.Change:
+    """Say that the job of a Workload has ended: its quota is free."""
+    reason = "Succeeded" if succeeded else "Failed"
+    return _change(workload, [("Finished", True, reason, message)], now)
+
+
+def progress(
+    workload: observation.Workload, ready: bool, ended: Mapping[str, int], now: datetime.datetime
+) -> decision.Change | None:
+    """Say whether all pods run or have ended well, and which need their quota no longer.
+
+    None when that is said already. Quota that was given back cannot be taken again. Kueue's
+    field manager writes other fields of the status, so it leaves this one alone.
+
+    Args:
+        workload: the Workload.
+        ready: whether all pods run or have ended well.
+        ended: the pods that use nothing, by pod set.
+        now: the time.
+    """
+    counts = {
+        name: max(count, workload.reclaimable.get(name, 0))
+        for name, count in ended.items()
+        if count or name in workload.reclaimable
+    }
+    status: dict[str, Any] = {}
+    if counts != workload.reclaimable:
+        pods = [{"name": name, "count": count} for name, count in counts.items()]
+        status["reclaimablePods"] = pods
+    conditions = _pods_ready(workload, ready)
+    changed = bool(conditions or status)
+    return _change(workload, conditions, now, **status) if changed else None
+
+
+def _pods_ready(workload: observation.Workload, ready: bool) -> list[tuple[str, bool, str, str]]:
+    """Return the condition that changes.
+
+    Kueue tells a start from a recovery, and waits for each as long as its configuration says.
+    """
+    before = _condition(workload, "PodsReady") or {}
+    recovers = before.get("reason") in ("Started", "Recovered", "WaitForRecovery")
+    if ready == (before.get("status") == "True") and before:
+        return []
+    reason = ("Recovered" if recovers else "Started") if ready else "WaitForStart"
+    message = "All pods run or have succeeded" if ready else "Not all pods are ready or succeeded"
+    if recovers and not ready:
+        reason, message = "WaitForRecovery", "At least one pod was lost, waiting for recovery"
+    return [("PodsReady", ready, reason, message)]
+
+
+def deletion(workload: observation.Workload) -> decision.Deletion:
+    """Delete a Workload that stands for nothing."""
+    return decision.Deletion(workload.name, workload.uid, decision.WORKLOAD)
+
+
+def _counts(layout: layout.Layout) -> dict[str, int]:
+    return {role.label: count for role, count in layout.counts.items()}
+
+
+def _runs_again(layout: layout.Layout, workload: observation.Workload) -> bool:
+    """Whether a replica whose quota was given back has to run again."""
+    for role in layout.specs:
+        record = replica_records.read(layout.job.status, role)
+        if len(record.completed | record.ignored) < workload.reclaimable.get(role.label, 0):
+            return True
+    return False
+
+
+def _resources(layout: layout.Layout) -> str:
+    """Return a hash of the resources that each pod of each role asks for.
+
+    Kueue and webhooks may fill in what a Workload leaves out, so what it shows is not compared.
+    """
+    asked = {}
+    for role, spec in layout.specs.items():
+        pod_spec = (spec.template or {}).get("spec") or {}
+        asked[role.label] = [
+            [one.get("name"), _asked(layout, role, one), *_fields(one, "restartPolicy")]
+            for kind in ("initContainers", "containers")
+            for one in (*(pod_spec.get(kind) or ()), *_unwritten(kind, pod_spec))
+        ] + _fields(pod_spec, *_POD_RESOURCES)
+    return _hash(asked)
+
+
+def _place(layout: layout.Layout) -> str:
+    """Return a hash of what decides which flavor the pods of each role get, and how soon."""
+    specs = {
+        role.label: (spec.template or {}).get("spec") or {} for role, spec in layout.specs.items()
+    }
+    return _hash({label: _fields(spec, *_PLACE) for label, spec in specs.items()})
+
+
+def _fields(document: Mapping[str, Any], *keys: str) -> list[Any]:
+    return [[key, document[key]] for key in keys if document.get(key)]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _unwritten(kind: str, pod_spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the container that trains, where the template leaves it out."""
+    containers = pod_spec.get(kind) or ()
+    if kind != "containers" or any(one.get("name") == names.CONTAINER for one in containers):
+        return []
+    return [{"name": names.CONTAINER}]
+
+
+def _asked(layout: layout.Layout, role: types.Role, container: Mapping[str, Any]) -> Any:
+    """Return the requests and limits of a container as its pods have them."""
+    resources = copy.deepcopy(container.get("resources") or {})
+    if container.get("name") == names.CONTAINER:
+        pod_builder.request_devices(resources, layout.specs[role])
+        growths = replica_records.read(layout.job.status, role).memory_growths
+        policy = layout.job.spec.run_policy.out_of_memory
+        if growths and policy is not None:
+            memory.grow({"resources": resources}, policy, growths)
+    return resources
+
+
+def _pod_set(
+    layout: layout.Layout,
+    role: types.Role,
+    pods: pod_builder.PodBuilder,
+    settings: installation.Settings,
+) -> dict[str, Any]:
+    """Return how many pods of which kind a role has: what decides about place and quota."""
+    growths = replica_records.read(layout.job.status, role).memory_growths
+    of_role = pods.build(replicas.Replica(role, 0), memory_growths=growths)
+    gang.join(of_role, layout.job, settings.gangs, 1, 0)
+    spec = {key: value for key, value in of_role["spec"].items() if key not in _POD_FIELDS}
+    for kind in ("initContainers", "containers"):
+        if kind in spec:
+            spec[kind] = [
+                {key: value for key, value in container.items() if key in _CONTAINER_FIELDS}
+                for container in spec[kind]
+            ]
+    written = (layout.specs[role].template or {}).get("metadata") or {}
+    labels = {**ownership.labels(layout.job), names.LABEL_ROLE: role.label}
+    metadata = {
+        "labels": {**(written.get("labels") or {}), **labels},
+        "annotations": dict(written.get("annotations") or {}),
+    }
+    template = {"metadata": metadata, "spec": spec}
+    return {"name": role.label, "count": layout.counts[role], "template": template}
+
+
+def _condition(workload: observation.Workload, kind: str) -> Condition | None:
+    return next((one for one in workload.conditions if one.get("type") == kind), None)
+
+
+def _change(
+    workload: observation.Workload,
+    changed: Iterable[tuple[str, bool, str, str]],
+    now: datetime.datetime,
+    **status: Any,
+) -> decision.Change:
+    """Set conditions of a Workload; a list is written as a whole, so it must not have changed."""
+    conditions = {one["type"]: one for one in workload.conditions}
+    for kind, true, reason, message in changed:
+        value, before = str(true), conditions.get(kind, {})
+        moved = before.get("status") != value
+        conditions[kind] = {
+            "type": kind,
+            "status": value,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": _stamp(now) if moved else before["lastTransitionTime"],
+        }
+    fields = {"status": {"conditions": list(conditions.values()), **status}}
+    return decision.Change(
+        decision.WORKLOAD, workload.name, workload.uid, fields, workload.version, "status"
+    )
+
+
+def _stamp(time: datetime.datetime) -> str:
+    return time.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

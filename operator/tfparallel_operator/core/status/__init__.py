@@ -1,0 +1,1 @@
+"""What a status says and carries: `conditions`, `replica_records` and their `indices`."""

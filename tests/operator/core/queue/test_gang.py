@@ -1,0 +1,258 @@
+"""Which PodGroup a job has in each part of its life, and how its pods name it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from testing.operator import builders
+from tfparallel_operator.api import load, names, types
+from tfparallel_operator.core import installation, observation, replicas
+from tfparallel_operator.core.queue import gang
+
+COSCHEDULING = types.GangScheduler.COSCHEDULING
+VOLCANO = types.GangScheduler.VOLCANO
+KUBERNETES = types.GangScheduler.KUBERNETES
+WORKER = replicas.Replica(types.Role.WORKER, 0)
+
+
+def with_gangs(scheduler: types.GangScheduler | None = None) -> installation.Settings:
+    """Return the settings of an installation where somebody schedules."""
+    return dataclasses.replace(builders.SETTINGS, gangs=installation.Gangs(scheduler))
+
+
+def a_gang(
+    scheduler: types.GangScheduler = COSCHEDULING,
+    policy: dict[str, Any] | None = None,
+    **roles: Any,
+) -> builders.World:
+    """Return a job of a gang, with all that it needs."""
+    spec = {"scheduling": {"gang": scheduler.value}}
+    run_policy = None if policy is None else {"schedulingPolicy": policy}
+    job = builders.a_job(spec=spec, run_policy=run_policy, **roles)
+    world = builders.World(job, settings=with_gangs())
+    world.settle()
+    return world
+
+
+def only_group(world: builders.World) -> observation.Group:
+    """Return the one group that there is."""
+    [group] = world.groups.values()
+    return group
+
+
+def a_pod(world: builders.World, replica_attempt: int = 0) -> Mapping[str, Any]:
+    """Return the manifest of worker 0."""
+    pod = builders.a_pod(world.job, WORKER, world.settings, replica_attempt=replica_attempt)
+    gang.join(pod, world.job, world.settings.gangs, 1, replica_attempt)
+    return pod
+
+
+def test_without_being_asked_for_nothing_of_a_gang_is_made() -> None:
+    world = builders.World(builders.a_job(worker=2), settings=with_gangs(COSCHEDULING))
+    world.settle()
+    assert len(world.pods) == 2
+    assert not world.groups
+    assert "schedulerName" not in a_pod(world)["spec"]
+
+
+def test_all_pods_are_of_one_group_the_evaluator_and_servers_too() -> None:
+    world = a_gang(chief=1, worker=3, ps=2, evaluator=1)
+    assert only_group(world) == observation.Group(
+        "scheduling.x-k8s.io/v1alpha1", "job", "group-uid", {"minMember": 7}
+    )
+    pod = a_pod(world)
+    assert pod["metadata"]["labels"][names.LABEL_POD_GROUP] == "job"
+    assert pod["spec"]["schedulerName"] == "scheduler-plugins-scheduler"
+
+
+POLICY = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
+
+
+def test_what_a_tfjob_asks_of_coscheduling_comes_to_its_group_and_pods() -> None:
+    policy = {**POLICY, "priorityClass": "high", "scheduleTimeoutSeconds": 30}
+    world = a_gang(policy=policy, worker=3)
+    assert only_group(world).spec == {
+        "minMember": 2,
+        "minResources": {"cpu": 4, "nvidia.com/gpu": "8"},
+        "scheduleTimeoutSeconds": 30,
+    }
+    assert a_pod(world)["spec"]["priorityClassName"] == "high"
+
+
+def test_what_a_tfjob_asks_of_volcano_comes_to_its_group_and_pods() -> None:
+    world = a_gang(VOLCANO, {**POLICY, "priorityClass": "high", "queue": "research"}, worker=3)
+    assert only_group(world) == observation.Group(
+        "scheduling.volcano.sh/v1beta1",
+        "job",
+        "group-uid",
+        {
+            "minMember": 2,
+            "minResources": {"cpu": 4, "nvidia.com/gpu": "8"},
+            "priorityClassName": "high",
+            "queue": "research",
+        },
+    )
+    pod = a_pod(world)
+    assert pod["metadata"]["annotations"][names.ANNOTATION_POD_GROUP] == "job"
+    assert pod["spec"]["schedulerName"] == "volcano"
+
+
+def test_volcano_puts_a_job_without_queue_where_tfjob_does() -> None:
+    assert only_group(a_gang(VOLCANO, worker=2)).spec == {"minMember": 2, "queue": "default"}
+
+
+def test_what_a_template_says_of_its_scheduler_and_priority_wins() -> None:
+    document = builders.manifest(worker=1)
+    pod_fields = {"schedulerName": "mine", "priorityClassName": "low"}
+    document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"].update(pod_fields)
+    document["spec"]["scheduling"] = {"gang": "Coscheduling"}
+    document["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": "high"}}
+    world = builders.World(load.parse_job(document), settings=with_gangs())
+    assert pod_fields.items() <= a_pod(world)["spec"].items()
+
+
+def test_a_scheduling_policy_goes_to_the_scheduler_of_the_installation() -> None:
+    job = builders.a_job(worker=2, run_policy={"schedulingPolicy": {"minAvailable": 1}})
+    world = builders.World(job, settings=with_gangs(VOLCANO))
+    world.settle()
+    assert only_group(world).api_version == "scheduling.volcano.sh/v1beta1"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "policy", "said"),
+    [
+        (None, {}, "set scheduling.gang to Coscheduling or Volcano or Kubernetes, or start the"),
+        (COSCHEDULING, {"queue": "q"}, "queue is 'q', which the gang scheduler Coscheduling"),
+        (KUBERNETES, {"minResources": {"cpu": 1}}, "scheduling.gang to Coscheduling or Volcano"),
+        (VOLCANO, {"scheduleTimeoutSeconds": 5}, "remove it, or set scheduling.gang to Cosched"),
+        (VOLCANO, {"minAvailable": 4}, "minAvailable is 4, and the job has 3 replicas"),
+    ],
+)
+def test_what_a_scheduler_cannot_do_fails_the_job_with_the_remedy_until_it_is_corrected(
+    scheduler: types.GangScheduler | None, policy: dict[str, Any], said: str
+) -> None:
+    job = builders.a_job(worker=3, run_policy={"schedulingPolicy": policy})
+    world = builders.World(job, settings=with_gangs(scheduler))
+    world.settle()
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "InvalidSpec")
+    assert said in world.events[-1].message
+    assert not world.pods
+    world.edit(scheduling_policy=None)
+    world.settle()
+    assert builders.state_of(world) is names.State.PENDING
+    assert len(world.pods) == 3
+
+
+def test_workers_of_servers_do_not_come_and_go_in_a_group_that_cannot_change() -> None:
+    spec = {"scheduling": {"gang": "Kubernetes"}}
+    job = builders.a_job(chief=1, worker=2, ps=1, elastic=True, spec=spec)
+    world = builders.World(job, settings=with_gangs())
+    world.settle()
+    assert "whose groups cannot change" in world.events[-1].message
+    assert not world.pods
+
+
+def test_a_job_that_trains_outlives_its_installation_losing_the_scheduler() -> None:
+    job = builders.a_job(worker=2, run_policy={"schedulingPolicy": {"minAvailable": 2}})
+    world = builders.World(job, settings=with_gangs(COSCHEDULING))
+    world.settle()
+    world.run()
+    world.settings = with_gangs(None)
+    world.settle()
+    assert builders.state_of(world) is names.State.RUNNING
+    assert only_group(world).spec == {"minMember": 2}
+
+
+def test_on_one_machine_a_gang_is_nothing_special() -> None:
+    job = builders.a_job(worker=2, run_policy={"schedulingPolicy": {"queue": "q"}})
+    world = builders.World(job)
+    world.settle()
+    assert len(world.pods) == 2
+    assert not world.groups
+
+
+def test_a_new_attempt_keeps_its_place_in_the_queue() -> None:
+    world = a_gang(worker=3)
+    before = only_group(world)
+    world.run()
+    world.exit("job-worker-1", 1)
+    world.settle()
+    assert world.status.attempt == 2
+    assert only_group(world) == before
+
+
+def test_those_who_have_completed_are_not_waited_for() -> None:
+    world = a_gang(chief=1, worker=3, ps=1)
+    world.run()
+    world.exit("job-worker-0", 0)
+    world.settle()
+    assert only_group(world).spec == {"minMember": 4}
+    del world.pods["job-worker-0"]
+    world.exit("job-worker-1", 1)
+    world.settle()
+    assert world.pods["job-worker-1"].replica_attempt == 1
+    assert len(world.pods) == only_group(world).spec["minMember"]
+
+
+def test_the_group_follows_the_workers_that_come_and_go() -> None:
+    world = a_gang(worker=2, elastic=True)
+    world.run()
+    world.advance(100)
+    spec = builders.a_job(worker=3, elastic=True).spec.tf_replica_specs
+    world.job = world.job.model_copy(
+        update={"spec": world.job.spec.model_copy(update={"tf_replica_specs": spec})}
+    )
+    world.settle()
+    assert only_group(world).spec == {"minMember": 3}
+
+
+def test_a_job_that_does_not_train_holds_no_group() -> None:
+    world = a_gang(worker=2)
+    world.edit(suspend=True)
+    world.settle()
+    assert not world.groups
+    world.edit(suspend=False)
+    world.settle()
+    assert only_group(world).spec == {"minMember": 2}
+    world.run()
+    for name in list(world.pods):
+        world.exit(name, 0)
+    world.settle()
+    assert builders.state_of(world) is names.State.SUCCEEDED
+    assert not world.groups
+
+
+def test_a_job_that_changes_its_scheduler_leaves_no_group_behind() -> None:
+    world = a_gang(COSCHEDULING, worker=2)
+    scheduling = types.Scheduling(gang=VOLCANO)
+    spec = world.job.spec.model_copy(update={"scheduling": scheduling})
+    world.job = world.job.model_copy(update={"spec": spec})
+    world.settle()
+    assert only_group(world).api_version == "scheduling.volcano.sh/v1beta1"
+
+
+def test_a_group_that_somebody_deletes_is_made_again() -> None:
+    world = a_gang(worker=2)
+    world.groups.clear()
+    world.settle()
+    assert only_group(world).spec == {"minMember": 2}
+
+
+def test_each_attempt_has_its_own_group_of_kubernetes_for_they_cannot_change() -> None:
+    world = a_gang(KUBERNETES, worker=3)
+    group = only_group(world)
+    assert (group.api_version, group.name) == ("scheduling.k8s.io/v1beta1", "job-1")
+    assert group.spec == {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    pod = a_pod(world)
+    assert pod["spec"]["schedulingGroup"] == {"podGroupName": "job-1"}
+    assert "schedulerName" not in pod["spec"]
+    world.run()
+    world.exit("job-worker-1", 1)
+    world.settle()
+    assert only_group(world).name == "job-2"
+
+
+def test_one_that_runs_again_alone_joins_no_group_of_kubernetes() -> None:
+    assert "schedulingGroup" not in a_pod(a_gang(KUBERNETES, worker=3), 1)["spec"]
