@@ -17,8 +17,8 @@ from tfparallel_operator.engine import (
     observe,
     queue,
     reconcile,
+    sweeper,
     timers,
-    watch,
 )
 
 
@@ -41,7 +41,7 @@ class SmallEngine:
         self.metrics = metrics.Metrics()
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed, time.utc)
-        self.sweeper = watch.Sweeper(api, self.jobs, ())
+        self.sweeper = sweeper.Sweeper(api, self.jobs, ())
         installation = build.Settings(
             trainer_image="trainer:test",
             gangs=gang.Installation(),
@@ -79,7 +79,7 @@ class SmallEngine:
         """Let everything happen that follows by itself, then let time pass, and again."""
         await self._quiet()
         self._time.advance(seconds)
-        self.timers.fire_due()
+        fire_due(self.timers)
         await self._quiet()
 
     async def _quiet(self) -> None:
@@ -93,3 +93,9 @@ class SmallEngine:
 
     def _changed(self, owner: observe.Owner) -> None:
         self.queue.add(queue.Key(owner.namespace, owner.name))
+
+
+def fire_due(alarm: timers.Timers[Any]) -> None:
+    """Fire every key whose time has come in virtual time, which the event loop does not know."""
+    for key in tuple(alarm._times):
+        alarm.check(key)

@@ -14,14 +14,10 @@ Changed = Callable[[Body | None, Body], None]
 """Told of every newer version of a job, and of the one before it."""
 
 
-def _untold(*_: object) -> None:
-    """Tell nobody."""
-
-
 class Jobs:
     """Jobs by namespace and name. A version is replaced only by a newer one."""
 
-    def __init__(self, work: queue.Queue[queue.Key], changed: Changed = _untold) -> None:
+    def __init__(self, work: queue.Queue[queue.Key], changed: Changed | None = None) -> None:
         self._work = work
         self._changed = changed
         self._heard_at = time.monotonic()
@@ -91,7 +87,8 @@ class Jobs:
         if known is None or _version(known) < _version(body):
             metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
             self._bodies[key] = {**body, "metadata": metadata}
-            self._changed(known, self._bodies[key])
+            if self._changed is not None:
+                self._changed(known, self._bodies[key])
 
 
 def key_of(body: Body) -> queue.Key:

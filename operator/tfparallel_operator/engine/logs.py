@@ -75,6 +75,8 @@ def configure(wanted: settings.LogFormat) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # kopf says of every event that its handler succeeded.
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    for activity in ("startup", "cleanup"):  # What they raise ends the process, with a sentence.
+        logging.getLogger(f"kopf.activities.{activity}").setLevel(logging.CRITICAL)
 
 
 def _about() -> dict[str, object]:

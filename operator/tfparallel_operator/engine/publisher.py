@@ -54,7 +54,6 @@ class Publisher:
     async def run(self) -> None:
         """Write reports for ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._timers.run())
             for _ in range(WRITERS):
                 group.create_task(self._write_all())
 

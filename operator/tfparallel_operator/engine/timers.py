@@ -1,9 +1,7 @@
-"""When to look at a job though nothing happens: one heap of times, and pauses after failures."""
+"""When to look at a job though nothing happens: at times that were set, and after failures."""
 
 import asyncio
 import datetime
-import heapq
-import itertools
 import random
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -18,14 +16,11 @@ LONGEST_PAUSE_SECONDS = 300.0
 
 K = TypeVar("K", bound=Hashable)
 
-_SPARE = 64
-"""Times that no longer count and stay in the heap, beside one for each key."""
-
 
 class Timers(Generic[K]):
     """Fires each key at the earliest of the times that it was set to since it last fired.
 
-    Firing too early is harmless: whoever is called sets the later time anew.
+    The event loop keeps one handle for each key.
     """
 
     def __init__(
@@ -33,53 +28,33 @@ class Timers(Generic[K]):
     ) -> None:
         self._fire = fire
         self._clock = clock
-        self._at: dict[K, datetime.datetime] = {}
-        self._heap: list[tuple[datetime.datetime, int, K]] = []
-        self._order = itertools.count()
-        self._sooner = asyncio.Event()
+        self._times: dict[K, tuple[datetime.datetime, asyncio.TimerHandle]] = {}
 
     def set(self, key: K, at: datetime.datetime) -> None:
         """Fire a key at a time, unless it fires before."""
-        known = self._at.get(key)
-        if known is not None and known <= at:
-            return
-        self._at[key] = at
-        heapq.heappush(self._heap, (at, next(self._order), key))
-        if len(self._heap) > 2 * len(self._at) + _SPARE:
-            self._heap = [(time, next(self._order), one) for one, time in self._at.items()]
-            heapq.heapify(self._heap)
-        self._sooner.set()
+        earlier = self._times.get(key)
+        if earlier is None:
+            self._wait(key, at)
+        elif at < earlier[0]:
+            earlier[1].cancel()
+            self._wait(key, at)
 
     def after(self, key: K, seconds: float) -> None:
         """Fire a key after some seconds."""
         self.set(key, self._clock() + datetime.timedelta(seconds=seconds))
 
-    def fire_due(self) -> float | None:
-        """Fire every key whose time has come; return the seconds until the next, if any."""
-        now = self._clock()
-        while self._heap:
-            at, _, key = self._heap[0]
-            if self._at.get(key) != at:
-                heapq.heappop(self._heap)
-            elif at <= now:
-                heapq.heappop(self._heap)
-                del self._at[key]
-                self._fire(key)
-            else:
-                return (at - now).total_seconds()
-        return None
+    def check(self, key: K) -> None:
+        """Fire a key if its time has come by the clock, which need not go as the loop's does."""
+        at, handle = self._times.pop(key)
+        handle.cancel()
+        if at <= self._clock():
+            self._fire(key)
+        else:
+            self._wait(key, at)
 
-    async def run(self) -> None:
-        """Fire keys for ever."""
-        while True:
-            self._sooner.clear()
-            left = self.fire_due()
-            sleep = LONGEST_SLEEP_SECONDS if left is None else min(left, LONGEST_SLEEP_SECONDS)
-            try:
-                async with asyncio.timeout(sleep):
-                    await self._sooner.wait()
-            except TimeoutError:
-                pass
+    def _wait(self, key: K, at: datetime.datetime) -> None:
+        seconds = min((at - self._clock()).total_seconds(), LONGEST_SLEEP_SECONDS)
+        self._times[key] = at, asyncio.get_running_loop().call_later(seconds, self.check, key)
 
 
 class Backoff(Generic[K]):

@@ -23,7 +23,7 @@ from testing.operator import (
 )
 from tfparallel_operator.api_server import client, credentials, resources
 from tfparallel_operator.core import build
-from tfparallel_operator.engine import lease, metrics, service
+from tfparallel_operator.engine import engine, handlers, lease, metrics
 from tfparallel_operator.local import ports
 
 LEASE = "operator"
@@ -138,7 +138,7 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
 
 async def test_an_operator_that_loses_the_lease_ends(place: harness.Place) -> None:
     settings = place.settings(lease=LEASE, instance="operator-0", lease_seconds=15)
-    task = asyncio.create_task(service.run(settings, asyncio.Event()))
+    task = asyncio.create_task(handlers.run(engine.Engine(settings), asyncio.Event()))
     await _until_held(place, "operator-0")
     stolen = {"holderIdentity": "operator-1", "renewTime": "2026-11-21T10:00:00.000000Z"}
     await place.api.patch(resources.LEASES.path(place.namespace, LEASE), {"spec": stolen})
@@ -158,18 +158,19 @@ async def _second(
 ) -> AsyncIterator[metrics.Metrics]:
     """A second operator, in this process, that stands by and looks at the lease every 0.5 s."""
     monkeypatch.setattr(lease, "TRIES", 120)
-    counted, stop = metrics.Metrics(), asyncio.Event()
+    stop = asyncio.Event()
     settings = place.settings(lease=LEASE, instance="operator-1", lease_seconds=60)
     async with client.Client(credentials.find(settings.kubeconfig)) as api:
-        operator = service.Operator(wrap(api), settings, None, counted)
-        task = asyncio.create_task(operator.run(stop))
+        second = engine.Engine(settings, wrap(api))
+        task = asyncio.create_task(handlers.run(second, stop))
 
         async def standing_by() -> bool:
-            return counted.registry.get_sample_value("tfparallel_leader") == 0 and operator.ready
+            leads = second.metrics.registry.get_sample_value("tfparallel_leader")
+            return leads == 0 and second.ready
 
         try:
             await waiting.until_async(standing_by, "the second stands by")
-            yield counted
+            yield second.metrics
         finally:
             stop.set()
             await task

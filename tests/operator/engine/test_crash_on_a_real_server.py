@@ -9,7 +9,7 @@ import pytest
 from testing import waiting
 from testing.operator import crashing, harness
 from tfparallel_operator.api_server import client, credentials
-from tfparallel_operator.engine import metrics, service
+from tfparallel_operator.engine import engine, handlers
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 STATUS = tuple(("patch", "/status", number) for number in range(1, 13))
@@ -51,7 +51,7 @@ class Supervisor:
             async with client.Client(credentials.find(settings.kubeconfig)) as api:
                 mortal = crashing.CrashingApi(api, self._crash, self._begin, self._end)
                 try:
-                    await service.Operator(mortal, settings, None, metrics.Metrics()).run(stop)
+                    await handlers.run(engine.Engine(settings, mortal), stop)
                 except* crashing.Killed:
                     self.kills += 1
                     self._crash = None

@@ -1,4 +1,4 @@
-"""Reports whose write takes long, fails, or meets another job; times that no longer count."""
+"""Reports whose write takes long, fails, or meets another job."""
 
 import asyncio
 import contextlib
@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from testing import clock, waiting
-from testing.operator import memory_api, objects
+from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.api_server import errors, resources
-from tfparallel_operator.engine import jobs, publisher, queue, timers
+from tfparallel_operator.engine import jobs, publisher, queue
 from tfparallel_trainer.contract import progress
 
 KEY = queue.Key("default", "digits")
@@ -55,7 +55,7 @@ async def test_the_last_report_is_tried_again_however_late_its_error_comes() -> 
         await waiting.idle()
         for after in (False, True):
             time.advance(2 * INTERVAL)
-            writer._timers.fire_due()
+            small_engine.fire_due(writer._timers)
             await waiting.idle()
             assert api.steps == ([100] if after else [])
             api.answer.set()
@@ -74,20 +74,7 @@ async def test_a_recreated_job_never_gets_its_predecessors_report() -> None:
         writer.submit(publisher.Report(KEY, before["metadata"]["uid"], last, time.utc()))
         await waiting.idle()
         time.advance(INTERVAL)
-        writer._timers.fire_due()
+        small_engine.fire_due(writer._timers)
         await waiting.idle()
     [job] = api.items(resources.JOBS)
     assert "status" not in job
-
-
-def test_times_that_no_longer_count_leave_the_heap() -> None:
-    time = clock.Clock()
-    fired: list[str] = []
-    alarm = timers.Timers(fired.append, time.utc)
-    for seconds in range(10_000, 0, -1):
-        for key in ("a", "b"):
-            alarm.after(key, seconds)
-    assert len(alarm._heap) < 100
-    time.advance(1)
-    alarm.fire_due()
-    assert sorted(fired) == ["a", "b"]

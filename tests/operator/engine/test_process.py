@@ -7,7 +7,6 @@ import re
 import signal
 
 import pytest
-from aiohttp import web
 from click import testing
 
 from testing import waiting
@@ -81,17 +80,9 @@ async def test_asked_to_end_it_ends_within_seconds_and_with_success(
 
 
 async def test_without_the_custom_resource_it_says_what_to_install(tmp_path: pathlib.Path) -> None:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if resources.JOBS.plural in request.path:
-            body = {"kind": "Status", "message": "not found", "reason": "NotFound"}
-            return web.json_response(body, status=404)
-        if "watch" in request.query:
-            await asyncio.sleep(30)
-        return web.json_response(scripted_server.listing(1))
-
     async with scripted_server.serving() as server:
-        server.script = [answer]
-        arguments = {"KUBECONFIG": str(await operator_process.kubeconfig_of(server, tmp_path))}
+        server.script = [scripted_server.without(resources.JOBS)]
+        arguments = {"KUBECONFIG": str(operator_process.write_kubeconfig(server.url, tmp_path))}
         async with operator_process.running(arguments, tmp_path / "log") as operator:
             async with asyncio.timeout(operator_process.START_SECONDS):
                 assert await operator.process.wait() == 1
@@ -104,7 +95,7 @@ async def test_while_the_api_server_does_not_answer_it_lives_but_is_not_ready(
 ) -> None:
     async with scripted_server.serving() as server:
         server.script = [scripted_server.text("starting", 503)]
-        arguments = {"KUBECONFIG": str(await operator_process.kubeconfig_of(server, tmp_path))}
+        arguments = {"KUBECONFIG": str(operator_process.write_kubeconfig(server.url, tmp_path))}
         async with operator_process.running(arguments, tmp_path / "log") as operator:
 
             async def alive() -> bool:
@@ -138,7 +129,7 @@ async def test_what_it_cannot_start_with_is_one_sentence(
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     [
-        ({"TFPARALLEL_WORKERS": "0"}, "Invalid value for '--workers': 0 is not in the range"),
+        ({"TFPARALLEL_WORKERS": "0"}, "(env var: 'TFPARALLEL_WORKERS'): 0 is not in the range"),
         ({"TFPARALLEL_LOG_FORMAT": "xml"}, "'xml' is not one of 'json', 'text'"),
     ],
 )

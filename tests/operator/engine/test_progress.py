@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from testing import clock, waiting
-from testing.operator import harness, memory_api, objects, progress_site
+from testing.operator import harness, memory_api, objects, progress_site, small_engine
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import build
@@ -237,7 +237,7 @@ class Desk:
 
     async def pass_time(self, seconds: float) -> None:
         self.time.advance(seconds)
-        self.writer._timers.fire_due()
+        small_engine.fire_due(self.writer._timers)
         await self.rest()
 
 

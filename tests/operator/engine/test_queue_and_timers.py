@@ -1,4 +1,4 @@
-"""The queue, the heap of timers, pauses after failures, and merge patches."""
+"""The queue, timers, pauses after failures, and merge patches."""
 
 import asyncio
 import datetime
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from testing import clock
+from testing.operator import small_engine
 from tfparallel_operator.engine import merge, queue, timers
 
 
@@ -117,7 +118,7 @@ async def test_a_key_is_as_old_as_the_oldest_thing_that_no_look_has_served() -> 
     assert work.age("a") == 4.0
 
 
-def test_a_timer_fires_at_the_earliest_of_its_times_and_once() -> None:
+async def test_a_timer_fires_at_the_earliest_of_its_times_and_once() -> None:
     time, fired = clock.Clock(), list[str]()
     start = time.utc()
     alarm = timers.Timers(fired.append, time.utc)
@@ -125,26 +126,41 @@ def test_a_timer_fires_at_the_earliest_of_its_times_and_once() -> None:
     alarm.set("a", start + datetime.timedelta(seconds=5))
     alarm.set("a", start + datetime.timedelta(seconds=20))
     alarm.after("b", 7)
-    assert alarm.fire_due() == 5.0
-    time.advance(5)
-    assert alarm.fire_due() == 2.0
-    assert fired == ["a"]
-    time.advance(100)
-    assert alarm.fire_due() is None
-    assert fired == ["a", "b"]
+    for seconds, expected in ((4, []), (1, ["a"]), (100, ["a", "b"]), (100, ["a", "b"])):
+        time.advance(seconds)
+        small_engine.fire_due(alarm)
+        assert fired == expected
 
 
-async def test_a_timer_that_is_set_while_the_heap_sleeps_wakes_it() -> None:
+async def test_a_timer_fires_by_itself() -> None:
     done = asyncio.Event()
     alarm: timers.Timers[str] = timers.Timers(lambda _: done.set())
     alarm.after("far", 1000)
-    task = asyncio.create_task(alarm.run())
-    await asyncio.sleep(0.01)
     alarm.after("near", 0.02)
     async with asyncio.timeout(60):
         await done.wait()
-    task.cancel()
-    assert done.is_set()
+
+
+async def test_a_timer_notices_that_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "LONGEST_SLEEP_SECONDS", 0.01)
+    time, fired = clock.Clock(), asyncio.Event()
+    alarm: timers.Timers[str] = timers.Timers(lambda _: fired.set(), time.utc)
+    alarm.after("a", 1000)
+    time.advance(1000)
+    async with asyncio.timeout(60):
+        await fired.wait()
+
+
+async def test_times_that_no_longer_count_are_not_kept() -> None:
+    time, fired = clock.Clock(), list[str]()
+    alarm = timers.Timers(fired.append, time.utc)
+    for seconds in range(1_000, 0, -1):
+        for key in ("a", "b"):
+            alarm.after(key, seconds)
+    assert len(alarm._times) == 2
+    time.advance(1)
+    small_engine.fire_due(alarm)
+    assert sorted(fired) == ["a", "b"]
 
 
 def test_pauses_double_up_to_five_minutes_and_begin_again_after_success() -> None:

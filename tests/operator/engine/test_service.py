@@ -14,11 +14,10 @@ from testing.operator import memory_api
 from tfparallel_operator.api_server import client
 from tfparallel_operator.engine import (
     children,
+    engine,
     logs,
-    metrics,
     probes,
     queue,
-    service,
     serving,
     settings,
 )
@@ -33,9 +32,8 @@ async def test_a_part_that_ends_takes_the_process_with_it() -> None:
             raise ZeroDivisionError("a bug")
 
     operator_settings = settings.Settings("trainer:test", health_port=0)
-    operator = service.Operator(Ending(), operator_settings, None, metrics.Metrics())
     with pytest.raises(ExceptionGroup) as caught:
-        await operator.run(asyncio.Event())
+        await engine.Engine(operator_settings, Ending()).start()
     assert caught.value.split(ZeroDivisionError)[0] is not None
 
 
@@ -86,7 +84,7 @@ async def test_a_part_that_returns_is_named() -> None:
 
     with pytest.raises(ExceptionGroup) as caught:
         async with asyncio.TaskGroup() as group:
-            service.spawn(group, "watch", returning())
+            engine.spawn(group, "watch", returning())
     assert "the operator's part 'watch' has ended" in str(caught.value.exceptions[0])
 
 

@@ -3,17 +3,16 @@
 import asyncio
 import base64
 import json
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from aiohttp import test_utils
 
 from testing import waiting
-from testing.operator import objects, small_world
-from tfparallel_operator.api_server import client, credentials, errors, resources
-from tfparallel_operator.engine import progress, publisher, service, tokens
-from tfparallel_operator.engine import settings as operator_settings
+from testing.operator import objects, operator_process, small_world
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.engine import engine, progress, publisher, settings, tokens
 
 AUDIENCE = "tfparallel.dev/job-uid"
 
@@ -141,27 +140,9 @@ async def test_without_a_token_nobody_learns_which_jobs_there_are() -> None:
     assert "job-uid" not in text
 
 
-async def test_the_lease_has_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients: list[client.Client | None] = []
-
-    class Recorded(service.Operator):
-        async def run(self, *_: Any) -> None:
-            assert self._lease is not None
-            clients.extend((self._api, self._lease._api))
-
-    class Access:
-        def session(self) -> Any:
-            return self
-
-        async def close(self) -> None:
-            """Nothing is open."""
-
-    monkeypatch.setattr(service, "Operator", Recorded)
-    monkeypatch.setattr(credentials, "find", lambda _: Access())
-    settings_of_operator = operator_settings.Settings(
-        trainer_image="i", namespace="ns", instance="a", lease="lease"
-    )
-    await service.run(settings_of_operator, asyncio.Event())
-    shared, lease_client = clients
-    assert lease_client is not None
-    assert lease_client is not shared
+def test_the_lease_has_a_client_of_its_own(tmp_path: pathlib.Path) -> None:
+    kubeconfig = operator_process.write_kubeconfig("https://127.0.0.1:1", tmp_path)
+    options = settings.Settings("trainer:test", lease="lease", kubeconfig=str(kubeconfig))
+    parts = engine.Engine(options)
+    assert parts._lease is not None
+    assert parts._lease._api is not parts.api

@@ -11,7 +11,7 @@ from testing.cluster import handle
 from testing.operator import earlier, harness, objects, operator_process, places
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials, resources
-from tfparallel_operator.engine import metrics, service
+from tfparallel_operator.engine import engine, handlers
 
 KEPT = ("state", "attempt", "restarts", "ready", "startTime", "attemptTime", "completionTime")
 GANG = ("chief-0", "worker-0", "worker-1")
@@ -116,13 +116,14 @@ async def _live_under(
 @contextlib.asynccontextmanager
 async def _operator_that_has_seen_all(place: harness.Place) -> AsyncIterator[None]:
     """Run this operator; it has looked at each job, and has nothing more to do."""
-    settings, counted, stop = place.settings(), metrics.Metrics(), asyncio.Event()
+    settings, stop = place.settings(), asyncio.Event()
     async with client.Client(credentials.find(settings.kubeconfig)) as api:
-        task = asyncio.create_task(service.Operator(api, settings, None, counted).run(stop))
+        upgraded = engine.Engine(settings, api)
+        task = asyncio.create_task(handlers.run(upgraded, stop))
 
         async def looks() -> tuple[float, float]:
             assert not task.done(), task.exception()
-            read = counted.registry.get_sample_value
+            read = upgraded.metrics.registry.get_sample_value
             done = read("tfparallel_reconcile_duration_seconds_count", {"outcome": "done"})
             return done or 0, read("tfparallel_queue_depth") or 0
 
