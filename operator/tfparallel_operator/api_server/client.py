@@ -168,7 +168,7 @@ class Client:
         place: str = "",
         fields: str = "",
     ) -> Listing:
-        """Read the page that begins at a place, which the one before it has told."""
+        """Read the page that begins at a place, which the page before it names."""
         query = {"limit": str(PAGE), **_selectors(selector, fields)}
         query |= {"continue": place} if place else {}
         answer = await self._request("list", resource.path(namespace), query)

@@ -135,10 +135,10 @@ class Applier:
     async def _lives(self, node: str) -> bool:
         """Whether a node says that it is ready; one that we may not look at does not."""
         try:
-            found = await self._api.get(resources.NODES.path(name=node))
+            manifest = await self._api.get(resources.NODES.path(name=node))
         except (errors.NotFound, errors.Refused):
             return False
-        return observe.ready(found)
+        return observe.ready(manifest)
 
     async def _create(self, manifests: Sequence[decision.Manifest]) -> Outcome:
         for wave in _waves(manifests):
@@ -292,10 +292,10 @@ def _check_claim(existing: client.Object, manifest: decision.Manifest) -> Outcom
     return DONE
 
 
-def _same_attempt(found: client.Object, manifest: decision.Manifest) -> bool:
-    wanted = manifest["metadata"]["labels"]
-    labels = found["metadata"].get("labels") or {}
+def _same_attempt(existing: client.Object, manifest: decision.Manifest) -> bool:
+    needed = manifest["metadata"]["labels"]
+    labels = existing["metadata"].get("labels") or {}
     return all(
-        labels.get(label) == wanted.get(label)
+        labels.get(label) == needed.get(label)
         for label in (names.LABEL_ATTEMPT, names.LABEL_REPLICA_ATTEMPT)
     )

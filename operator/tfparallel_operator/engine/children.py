@@ -39,10 +39,10 @@ class Children:
         self._workloads = informer.Informer(
             api, resources.WORKLOADS, namespaces, observe.workload, changed, optional=True
         )
-        followed: tuple[informer.Informer[Any], ...]
-        followed = (self.pods, self._services, self._configs, self._policies)
-        followed = (*followed, *self._groups, self._workloads)
-        self._by_resource = {found.resource: found for found in followed}
+        informers: tuple[informer.Informer[Any], ...]
+        informers = (self.pods, self._services, self._configs, self._policies)
+        informers = (*informers, *self._groups, self._workloads)
+        self._by_resource = {each.resource: each for each in informers}
 
     def of(self, uid: str) -> observation.Children:
         """Return everything that a job owns, as last seen."""
@@ -53,14 +53,14 @@ class Children:
             has_config=bool(configs),
             config=next(iter(configs), None),
             has_policy=bool(self._policies.of(uid)),
-            groups=tuple(group for found in self._groups for group in found.of(uid)),
+            groups=tuple(group for each in self._groups for group in each.of(uid)),
             workloads=self._workloads.of(uid),
         )
 
     def served(self, resource: resources.Resource) -> resources.Resource:
         """Return a resource in the version that the API server serves."""
-        followed = self._by_resource.get(resource)
-        return resource if followed is None else followed.served
+        match = self._by_resource.get(resource)
+        return resource if match is None else match.served
 
     def learn(self, resource: resources.Resource, item: Mapping[str, Any]) -> None:
         """Take in the answer to a write."""
@@ -69,27 +69,27 @@ class Children:
     async def run(self) -> None:
         """Follow them for ever."""
         async with asyncio.TaskGroup() as group:
-            for found in self._by_resource.values():
-                group.create_task(found.run())
+            for each in self._by_resource.values():
+                group.create_task(each.run())
 
     @property
     def synced(self) -> bool:
         """Whether everything that there was at the start has been seen."""
-        return all(found.synced for found in self._by_resource.values())
+        return all(each.synced for each in self._by_resource.values())
 
     async def wait_synced(self) -> None:
         """Return once `synced` holds."""
-        for found in self._by_resource.values():
-            await found.wait_synced()
+        for each in self._by_resource.values():
+            await each.wait_synced()
 
     async def refresh(self) -> None:
-        """List everything anew, for what the watches tell may lag behind what there is.
+        """List everything again, for the watches may lag behind.
 
         Raises:
             errors.ApiError: a list cannot be read.
         """
-        for found in self._by_resource.values():
-            await found.refresh()
+        for each in self._by_resource.values():
+            await each.refresh()
 
     def silence(self, now: float) -> float:
         """Return the seconds since the quietest of them last heard or tried anything."""
@@ -98,9 +98,9 @@ class Children:
     def silences(self, now: float) -> dict[str, float]:
         """Return the same for each resource that has to be there, by its plural."""
         return {
-            resource.plural: found.silence(now)
-            for resource, found in self._by_resource.items()
-            if not found.optional
+            resource.plural: each.silence(now)
+            for resource, each in self._by_resource.items()
+            if not each.optional
         }
 
 
@@ -120,5 +120,5 @@ def _group(resource: resources.Resource) -> informer.Slim[observation.Group]:
 
 
 def _exists(item: Mapping[str, Any]) -> bool | None:
-    """One that is being deleted no longer counts: it has to be made anew once it is gone."""
+    """An object that is being deleted does not count: the job needs another once it is gone."""
     return None if observe.deleting(item) else True

@@ -57,8 +57,8 @@ class Engine:
 
     Args:
         settings: the process's.
-        api: a client that is open; None: the engine opens two of its own, for a renewal of the
-            Lease waits for nothing else.
+        api: a client that is open; None: the engine opens two: a renewal of the Lease waits
+            for nothing else.
     """
 
     def __init__(self, settings: settings.Settings, api: client.Client | None = None) -> None:
@@ -161,7 +161,7 @@ class Engine:
             await leadership.release()
 
     async def _catch_up(self) -> None:
-        """Learn all that the last leader has done: the watches may not have told of it yet.
+        """Learn all that the last leader has done: the watches may lag behind.
 
         A job that is known better than its pods would seem to have lost them.
         """

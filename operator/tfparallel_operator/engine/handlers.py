@@ -40,7 +40,7 @@ async def end(memo: kopf.Memo, **_: Any) -> None:
 
 @kopf.on.login()
 async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
-    """Give kopf a session of its own: it closes what it is given."""
+    """Give kopf its own session, which it closes."""
     access: credentials.Access = memo.engine.api.access
     memo.session = access.session()
     return kopf.AiohttpSession(server=access.server, aiohttp_session=memo.session)
@@ -113,7 +113,7 @@ def _watch_and_nothing_else(settings: kopf.OperatorSettings) -> None:
     # kopf warns of jobs whose events it has not passed on by then; it takes as long as it needs.
     settings.queueing.exit_timeout = 10.0
     settings.networking.request_timeout = credentials.READ_TIMEOUT_SECONDS
-    # The API server may be away for two minutes; then the process ends and is started anew.
+    # The API server may be away for two minutes; then the process ends and is restarted.
     settings.networking.error_backoffs = (1, 2, 5, *[10] * 12)
     # kopf would kill the process by itself; the kubelet does that when it takes too long.
     settings.process.ultimate_exiting_timeout = None

@@ -36,7 +36,7 @@ Changed = Callable[[observe.Owner], None]
 """Told of the owner of whatever has changed."""
 
 
-Found = tuple[tuple[str, str], int, observe.Owner | None, T | None]
+Entry = tuple[tuple[str, str], int, observe.Owner | None, T | None]
 """What is known of an object: its key, version, owner and value."""
 
 
@@ -47,7 +47,7 @@ class _Record(Generic[T]):
     value: T
 
 
-class NotInstalled(Exception):  # noqa: N818 (what was found)
+class NotServed(Exception):  # noqa: N818 (an answer)
     """The API server does not have a resource that it need not have."""
 
 
@@ -95,13 +95,13 @@ class Informer(Generic[T]):
             await stream.listed.wait()
 
     async def refresh(self) -> None:
-        """List everything anew.
+        """List everything again.
 
         Raises:
             errors.ApiError: a list cannot be read.
         """
         for stream in self._streams.values():
-            with contextlib.suppress(NotInstalled):
+            with contextlib.suppress(NotServed):
                 await stream.list()
 
     def silence(self, now: float) -> float:
@@ -123,8 +123,8 @@ class Informer(Generic[T]):
         """Write the record of an object, unless a newer one is there."""
         self._put(self.read(item))
 
-    def _put(self, found: Found[T]) -> None:
-        key, version, owner, value = found
+    def _put(self, entry: Entry[T]) -> None:
+        key, version, owner, value = entry
         old = self._records.get(key)
         if old is not None and old.version >= version:
             return
@@ -148,14 +148,14 @@ class Informer(Generic[T]):
             del self._by_owner[record.owner.uid]
         self._changed(record.owner)
 
-    def read(self, item: Mapping[str, Any]) -> Found[T]:
+    def read(self, item: Mapping[str, Any]) -> Entry[T]:
         """Return what is known of an object."""
         return _key(item), _version(item), observe.owner(item), self._slim(item)
 
-    def take(self, found: Iterable[Found[T]]) -> None:
+    def take(self, entries: Iterable[Entry[T]]) -> None:
         """Write the records of objects that a list holds, unless newer ones are there."""
-        for one in found:
-            self._put(one)
+        for entry in entries:
+            self._put(entry)
 
     def keep(self, keys: Set[tuple[str, str]], version: int, scope: str | None) -> None:
         """Remove what a list of this version does not hold; what is newer than it stays."""
@@ -193,7 +193,7 @@ class Stream:
             try:
                 await self._follow()
                 self._failures = 0
-            except NotInstalled:
+            except NotServed:
                 self.active_at = time.monotonic()
                 await asyncio.sleep(ABSENT_SECONDS)
             except errors.Expired as error:
@@ -209,15 +209,15 @@ class Stream:
         """Read everything, also beside the watch, which then goes on behind the list.
 
         Raises:
-            NotInstalled: the resource is optional, and not there.
+            NotServed: the resource is optional, and not there.
             errors.ApiError: the list cannot be read.
         """
-        found: list[Found[Any]] = []
+        entries: list[Entry[Any]] = []
         version = 0
         try:
             served = self._informer.served = await self._api.served(self._resource)
             async for page in self._api.pages(served, self._scope, SELECTOR):
-                found += map(self._informer.read, page.items)
+                entries += map(self._informer.read, page.items)
                 version = int(page.version)
         except (errors.NotFound, errors.Refused) as error:
             if not self._informer.optional:
@@ -225,22 +225,22 @@ class Stream:
             # Without rights to see them it is as if there were none; older roles have none.
             self._informer.keep(set(), sys.maxsize, self._scope)
             self.listed.set()
-            raise NotInstalled from error
-        await self._take(found, version)
+            raise NotServed from error
+        await self._take(entries, version)
         self.listed.set()
 
-    async def _take(self, found: Sequence[Found[Any]], version: int) -> None:
-        """Take in a list, with pauses; nothing more once the watch has told of all that it holds.
+    async def _take(self, entries: Sequence[Entry[Any]], version: int) -> None:
+        """Take in a list, with pauses; stop once the watch has come past it.
 
-        The watch tells of deletions, too, which the list would undo.
+        The watch reports deletions, too, which the list would undo.
         """
-        for start in range(0, len(found), client.PAGE):
+        for start in range(0, len(entries), client.PAGE):
             if version < self.version:
                 return
-            self._informer.take(found[start : start + client.PAGE])
+            self._informer.take(entries[start : start + client.PAGE])
             await asyncio.sleep(0)
         if version >= self.version:
-            self._informer.keep({key for key, *_ in found}, version, self._scope)
+            self._informer.keep({key for key, *_ in entries}, version, self._scope)
             self.version = version
 
     async def _follow(self) -> None:

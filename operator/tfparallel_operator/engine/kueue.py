@@ -36,12 +36,13 @@ async def prioritised(api: client.Client, manifest: decision.Manifest) -> decisi
     """
     spec = dict(manifest["spec"])
     version, reference = manifest["apiVersion"], spec.pop("priorityClassRef", None)
-    found = await (_named_class(api, version, reference) if reference else _default_class(api))
+    search = _named_class(api, version, reference) if reference else _default_class(api)
+    priority_class = await search
     spec["priority"] = 0
-    if found is not None:
+    if priority_class is not None:
         reference = reference or {"group": names.OF_PODS, "kind": "PriorityClass"}
-        name = found["metadata"]["name"]
-        spec["priority"] = found["value"]
+        name = priority_class["metadata"]["name"]
+        spec["priority"] = priority_class["value"]
         if version == resources.WORKLOADS.api_version:
             spec["priorityClassRef"] = {**reference, "name": name}
         else:
@@ -108,6 +109,6 @@ async def _named_class(
 
 async def _default_class(api: client.Client) -> client.Object | None:
     """Return the PriorityClass that pods have which name none."""
-    found = await api.list(resources.PRIORITY_CLASSES, None)
-    defaults = [item for item in found.items if item.get("globalDefault")]
+    listing = await api.list(resources.PRIORITY_CLASSES, None)
+    defaults = [item for item in listing.items if item.get("globalDefault")]
     return min(defaults, key=lambda item: int(item["value"]), default=None)

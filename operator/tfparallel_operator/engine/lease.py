@@ -31,7 +31,7 @@ class Lost(errors.ApiError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Terms:
-    """Which Lease is held, by whom, and for how long without a renewal."""
+    """A Lease, the name of its holder, and its duration without a renewal."""
 
     namespace: str
     name: str
@@ -76,7 +76,7 @@ class Lease:
         Raises:
             errors.Refused: the Lease may not be read, made or written.
         """
-        told = ""
+        reported = ""
         while True:
             try:
                 if await self.attempt():
@@ -84,9 +84,9 @@ class Lease:
                     return
             except errors.Unavailable as error:
                 _LOG.warning("Lease %s: %s; again soon", self._terms.name, error)
-            if told != self._holder:
-                told = self._holder
-                _LOG.info("standing by: Lease %s is held by %s", self._terms.name, told)
+            if reported != self._holder:
+                reported = self._holder
+                _LOG.info("standing by: Lease %s is held by %s", self._terms.name, reported)
             await asyncio.sleep(self._terms.pause)
 
     async def keep(self) -> None:
@@ -100,7 +100,7 @@ class Lease:
             await self._renew()
 
     async def release(self) -> None:
-        """Let go of the lease, if it is held, so that another operator need not wait for its end.
+        """Release the lease if this operator holds it: another one then does not wait for its end.
 
         Nothing may be written after that, and nothing may be on its way.
         """
@@ -147,12 +147,12 @@ class Lease:
 
     async def _renew(self) -> None:
         """Renew the lease, with as many tries as its time allows, and one at least."""
-        name, held = self._terms.name, True
+        name, is_held = self._terms.name, True
         while True:
             left = max(self._good_until - self._clock(), self._terms.pause)
             try:
                 async with asyncio.timeout(left):
-                    held = await self.attempt()
+                    is_held = await self.attempt()
             except (errors.ApiError, TimeoutError) as error:
                 cause = str(error) or "no answer"
                 if self._clock() >= self._good_until:
@@ -161,7 +161,7 @@ class Lease:
                 await asyncio.sleep(self._terms.pause / 2)
             else:
                 break
-        if not held:
+        if not is_held:
             raise Lost(f"Lease {name} is held by {self._holder or 'nobody'} now, not by us")
 
     @property
@@ -204,13 +204,13 @@ class Lease:
                 "namespace": terms.namespace,
                 "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
             }
-            made = {
+            manifest = {
                 "apiVersion": resources.LEASES.api_version,
                 "kind": "Lease",
                 "metadata": metadata,
             }
         try:
-            return await self._api.create(resources.LEASES, terms.namespace, made)
+            return await self._api.create(resources.LEASES, terms.namespace, manifest)
         except errors.AlreadyExists:
             return await self._api.get(terms.path)
         except errors.Refused as error:

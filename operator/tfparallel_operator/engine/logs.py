@@ -68,10 +68,11 @@ class TextFormatter(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-def configure(wanted: settings.LogFormat) -> None:
+def configure(log_format: settings.LogFormat) -> None:
     """Have everything written to standard error, one format for all libraries."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if wanted is settings.LogFormat.JSON else TextFormatter())
+    as_json = log_format is settings.LogFormat.JSON
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # kopf says of every event that its handler succeeded.
     logging.getLogger("kopf").setLevel(logging.WARNING)

@@ -50,15 +50,15 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self.registry)
-        given: dict[str, Any] = {"namespace": "tfparallel", "registry": self.registry}
+        options: dict[str, Any] = {"namespace": "tfparallel", "registry": self.registry}
         self._started = prometheus_client.Counter(
-            "jobs_started", "Jobs whose first attempt began.", **given
+            "jobs_started", "Jobs whose first attempt began.", **options
         )
         self._ended = prometheus_client.Counter(
-            "jobs_ended", "Jobs that ended.", ["state", "reason"], **given
+            "jobs_ended", "Jobs that ended.", ["state", "reason"], **options
         )
         self._restarts = prometheus_client.Counter(
-            "job_restarts", "Restarts of replicas, alone or together.", ["cause"], **given
+            "job_restarts", "Restarts of replicas, alone or together.", ["cause"], **options
         )
         for cause in policies.Cause:
             self._restarts.labels(cause.value)  # shown as 0 from the start
@@ -67,42 +67,42 @@ class Metrics:
             "From the start of a job to its end.",
             ["state"],
             buckets=_LONG,
-            **given,
+            **options,
         )
         self._startup = prometheus_client.Histogram(
             "job_startup_seconds",
             "From the start of a job until its replicas first run.",
             buckets=_START,
-            **given,
+            **options,
         )
         self._reconciled = prometheus_client.Histogram(
             "reconcile_duration_seconds",
             "One look at one job, with its writes.",
             ["outcome"],
             buckets=_SHORT,
-            **given,
+            **options,
         )
         self._delay = prometheus_client.Histogram(
             "status_delay_seconds",
             "From an event about a job until its status was written.",
             buckets=_SHORT,
-            **given,
+            **options,
         )
         self._requests = prometheus_client.Counter(
-            "api_requests", "Requests to the API server.", ["verb", "resource", "code"], **given
+            "api_requests", "Requests to the API server.", ["verb", "resource", "code"], **options
         )
         self._answers = prometheus_client.Histogram(
             "api_request_duration_seconds",
             "Until the API server has answered; watches are not measured.",
             ["verb"],
             buckets=_SHORT,
-            **given,
+            **options,
         )
         self._reports = prometheus_client.Counter(
-            "progress_reports", "Reports of progress, by the answer to them.", ["code"], **given
+            "progress_reports", "Reports of progress, by the answer to them.", ["code"], **options
         )
         version = importlib.metadata.version("tfparallel-operator")
-        prometheus_client.Info("operator", "The operator.", **given).info({"version": version})
+        prometheus_client.Info("operator", "The operator.", **options).info({"version": version})
 
     def job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:
         """Count what happened between two versions of a job; None: it is seen the first time."""
@@ -175,12 +175,12 @@ class State(registry.Collector):
         self,
         known: jobs.Jobs,
         work: queue.Queue[queue.Key],
-        found: children.Children,
+        job_children: children.Children,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs = known
         self._queue = work
-        self._children = found
+        self._children = job_children
         self._clock = clock
 
     def collect(self) -> Iterator[core.Metric]:
@@ -218,8 +218,8 @@ class State(registry.Collector):
 
 def _condition(status: jobs.Body, kind: names.Condition) -> jobs.Body:
     """Return a condition, empty when it was never set."""
-    given = status.get("conditions") or ()
-    return next((condition for condition in given if condition["type"] == kind), {})
+    conditions = status.get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def _holds(condition: jobs.Body) -> bool:
@@ -229,8 +229,8 @@ def _holds(condition: jobs.Body) -> bool:
 def _ended(status: jobs.Body) -> jobs.Body | None:
     """Return the condition that says that a job has ended."""
     ends = (names.Condition.SUCCEEDED, names.Condition.FAILED)
-    found = (_condition(status, kind) for kind in ends)
-    return next((condition for condition in found if _holds(condition)), None)
+    conditions = (_condition(status, kind) for kind in ends)
+    return next((condition for condition in conditions if _holds(condition)), None)
 
 
 def _never_ran(status: jobs.Body) -> bool:

@@ -57,8 +57,8 @@ def deleting(item: Raw) -> bool:
 
 def ready(node: Raw) -> bool:
     """Whether a node's kubelet says that it is ready."""
-    found = (node.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in found)
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def pod(item: Raw) -> observation.Pod | None:
@@ -121,9 +121,9 @@ def config(item: Raw) -> observation.Config | None:
 
 def _container(status: Raw) -> Raw:
     """Return the state of the container tensorflow, empty before the kubelet has written it."""
-    for given in status.get("containerStatuses") or ():
-        if given.get("name") == names.CONTAINER:
-            state: Raw = given.get("state") or {}
+    for container in status.get("containerStatuses") or ():
+        if container.get("name") == names.CONTAINER:
+            state: Raw = container.get("state") or {}
             return state
     return {}
 
@@ -131,8 +131,8 @@ def _container(status: Raw) -> Raw:
 def _others_run(status: Raw) -> bool:
     """Whether a sidecar runs; the phase does not say, for it ends some time after the last one."""
     return any(
-        given.get("name") != names.CONTAINER and "running" in (given.get("state") or {})
-        for given in status.get("containerStatuses") or ()
+        container.get("name") != names.CONTAINER and "running" in (container.get("state") or {})
+        for container in status.get("containerStatuses") or ()
     )
 
 
@@ -156,14 +156,15 @@ def _exit(status: Raw, container: Raw) -> observation.Exit | None:
 def _exit_before_training(status: Raw) -> observation.Exit | None:
     """Return how an init container has ended a pod; None when none has.
 
-    The codes of the operator's own have a meaning; of any other one the name says most.
+    The codes of the operator's own container have a meaning; of any other the name says most.
     """
-    for given in status.get("initContainerStatuses") or ():
-        ended = (given.get("state") or {}).get("terminated") or {}
+    for container in status.get("initContainerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
         code = int(ended.get("exitCode", 0))
         if not code:
             continue
-        name, of_source = given.get("name", ""), given.get("name") == names.SOURCE_CONTAINER
+        name = container.get("name", "")
+        of_source = name == names.SOURCE_CONTAINER
         message = ended.get("message", "")
         return observation.Exit(
             code=code if of_source else -1,
@@ -247,8 +248,8 @@ def _workload_priority_class(spec: Raw) -> str:
 def _waiting(status: Raw) -> str:
     """Say why a pod does not run yet: the kubelet's words, else the scheduler's."""
     for key in ("initContainerStatuses", "containerStatuses"):
-        for given in status.get(key) or ():
-            waiting = (given.get("state") or {}).get("waiting") or {}
+        for container in status.get(key) or ():
+            waiting = (container.get("state") or {}).get("waiting") or {}
             if waiting.get("reason", "") not in _UNREMARKABLE:
                 return _words(waiting)
     for condition in status.get("conditions") or ():
@@ -257,8 +258,8 @@ def _waiting(status: Raw) -> str:
     return ""
 
 
-def _words(given: Raw) -> str:
-    return ": ".join(part for part in (given.get("reason"), given.get("message")) if part)
+def _words(state: Raw) -> str:
+    return ": ".join(part for part in (state.get("reason"), state.get("message")) if part)
 
 
 def _time(text: str | None) -> datetime.datetime | None:

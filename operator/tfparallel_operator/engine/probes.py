@@ -25,9 +25,9 @@ def application(healthy: Check, ready: Check, *more: web.RouteDef) -> web.Applic
     return app
 
 
-def healthy(found: children.Children, work: queue.Queue[queue.Key]) -> str:
+def healthy(job_children: children.Children, work: queue.Queue[queue.Key]) -> str:
     """Say whether the process is stuck: answering at all shows that its event loop is not."""
-    silence = found.silence(time.monotonic())
+    silence = job_children.silence(time.monotonic())
     if silence > SILENCE_LIMIT_SECONDS:
         return f"no event, bookmark or attempt of a watch for {silence:.0f} s"
     oldest = work.oldest()
@@ -36,9 +36,9 @@ def healthy(found: children.Children, work: queue.Queue[queue.Key]) -> str:
     return ""
 
 
-def ready(found: children.Children, jobs_listed: bool) -> str:
+def ready(job_children: children.Children, jobs_listed: bool) -> str:
     """Say whether decisions are made yet."""
-    if not found.synced:
+    if not job_children.synced:
         return "the children of the jobs have not been listed yet"
     return "" if jobs_listed else "the jobs have not been listed yet"
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import errors
-from tfparallel_operator.core import build, observation
+from tfparallel_operator.core import build
 from tfparallel_operator.engine import children, jobs, metrics, publisher, queue, tokens
 from tfparallel_trainer.contract import progress
 
@@ -27,10 +27,10 @@ _INVALID = (
 class Endpoint:
     """Answers POSTs of progress."""
 
-    known: jobs.Jobs
-    found: children.Children
-    holders: tokens.Tokens
-    writer: publisher.Publisher
+    all_jobs: jobs.Jobs
+    job_children: children.Children
+    reviews: tokens.Tokens
+    reports: publisher.Publisher
     counters: metrics.Metrics = dataclasses.field(default_factory=metrics.Metrics)
     clock: wall_clock.Clock = wall_clock.utc_now
 
@@ -61,12 +61,12 @@ class Endpoint:
 
     async def _accept(self, request: web.Request) -> None:
         key = queue.Key(request.match_info["namespace"], request.match_info["name"])
-        given = request.headers.get("Authorization", "")
-        if not given.startswith(_SCHEME):
+        authorization = request.headers.get("Authorization", "")
+        if not authorization.startswith(_SCHEME):
             raise _Refusal(401, "send the pod's projected token as Authorization: Bearer")
-        token = given.removeprefix(_SCHEME)
+        token = authorization.removeprefix(_SCHEME)
         source = request.remote or ""
-        body = self.known.get(key)
+        body = self.all_jobs.get(key)
         if body is None:
             # Only who holds the token of some job learns which there are.
             if not await self._holds_any(token, source):
@@ -78,20 +78,21 @@ class Endpoint:
             content = await request.read()
         report = _parse(content)
         now = self.clock().replace(microsecond=0)
-        self.writer.submit(publisher.Report(key, uid, report, now))
+        self.reports.submit(publisher.Report(key, uid, report, now))
 
     async def _holds_any(self, token: str, source: str) -> bool:
         for audience in tokens.audiences(token)[:1]:
-            return await self.holders.pod_uid(token, audience, source) is not None
+            return await self.reviews.pod_uid(token, audience, source) is not None
         return False
 
     async def _check(self, token: str, body: jobs.Body, source: str) -> None:
         uid, name = body["metadata"]["uid"], body["metadata"]["name"]
         audience = build.progress_audience(uid)
-        pod_uid = await self.holders.pod_uid(token, audience, source)
+        pod_uid = await self.reviews.pod_uid(token, audience, source)
         if pod_uid is None:
             raise _Refusal(401, _INVALID)
-        pod = _find(self.found.of(uid), pod_uid)
+        pods = self.job_children.of(uid).pods
+        pod = next((pod for pod in pods if pod.uid == pod_uid), None)
         if pod is None:
             raise _Refusal(403, f"the token's pod does not belong to job {name!r}")
         attempt = int((body.get("status") or {}).get("attempt", 0))
@@ -105,10 +106,6 @@ class _Refusal(Exception):  # noqa: N818 (an answer)
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-def _find(found: observation.Children, uid: str) -> observation.Pod | None:
-    return next((pod for pod in found.pods if pod.uid == uid), None)
 
 
 def _parse(body: bytes) -> progress.Report:

@@ -76,7 +76,7 @@ class Reconciler:
                 raise
             return apply.DONE
         except errors.Refused as error:
-            await self._tell(self._jobs.get(key) or body, error)
+            await self._report(self._jobs.get(key) or body, error)
             raise
 
     async def _carry_out(self, body: jobs.Body) -> apply.Outcome:
@@ -119,7 +119,7 @@ class Reconciler:
         admission: Mapping[str, Any],
     ) -> decision.Decision:
         now = self._clock().replace(microsecond=0)
-        found = dataclasses.replace(self._children.of(body["metadata"]["uid"]), **admission)
+        children = dataclasses.replace(self._children.of(body["metadata"]["uid"]), **admission)
         port, problem = None, None
         try:
             job = self._specs.newest(body)
@@ -132,7 +132,7 @@ class Reconciler:
             raise
         except load.SpecError as error:
             if not load.read_status(body).attempt and not load.is_of_newer_version(body):
-                return decide.reject(body, error, now, found)
+                return decide.reject(body, error, now, children)
             accepted = await self._specs.last_accepted(body, error)
             if accepted.job is None:
                 problem = observation.Problem(str(error), int(body["metadata"]["generation"]))
@@ -140,8 +140,8 @@ class Reconciler:
             job, problem = accepted.job, accepted.problem
         create_from = self._create_from.get(jobs.key_of(body))
         may_create = create_from is None or self._clock() >= create_from
-        found = dataclasses.replace(found, host_port=port, may_create=may_create)
-        decided = decide.decide(job, found, now, self._engine.settings, refusal, problem)
+        children = dataclasses.replace(children, host_port=port, may_create=may_create)
+        decided = decide.decide(job, children, now, self._engine.settings, refusal, problem)
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
@@ -167,13 +167,13 @@ class Reconciler:
         return port
 
     async def _read(self, key: queue.Key, uid: str) -> None:
-        """Read a job anew, for its newest version is needed before the watch brings it."""
+        """Read a job again: its newest version is needed before the watch brings it."""
         try:
             self._jobs.answered(await self._api.get(resources.JOBS.path(key.namespace, key.name)))
         except errors.NotFound:
             self._jobs.forget(key, uid)
 
-    async def _tell(self, body: jobs.Body, error: errors.Refused) -> None:
+    async def _report(self, body: jobs.Body, error: errors.Refused) -> None:
         """Say on the job why it does not get on: a person has to change the quota or policy."""
         message = f"refused by the API server, trying again: {error}"
         event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
@@ -182,7 +182,7 @@ class Reconciler:
 
 
 class Workers:
-    """Takes keys from the queue and looks at their jobs, each with pauses of its own."""
+    """Takes keys from the queue and looks at their jobs, each with its own pauses."""
 
     def __init__(self, engine: context.Context) -> None:
         self._queue = engine.work

@@ -19,7 +19,7 @@ class Recorder:
     """Records Events; the same one of the same job is written once between two restarts.
 
     Its name is made of what it says, so that the API server itself refuses a repeat, also one by
-    an operator that was started anew.
+    a restarted operator.
     """
 
     def __init__(self, engine: context.Context) -> None:

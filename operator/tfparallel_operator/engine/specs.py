@@ -92,11 +92,11 @@ class Specs:
             return record
         path = resources.CONFIG_MAPS.path(key.namespace, build.config_name_of(key.name))
         try:
-            found = await self._api.get(path)
+            config_map = await self._api.get(path)
         except errors.NotFound:
             return None
-        owner = observe.owner(found)
-        content = (found.get("data") or {}).get(build.SPEC_KEY)
+        owner = observe.owner(config_map)
+        content = (config_map.get("data") or {}).get(build.SPEC_KEY)
         if owner is None or owner.uid != metadata["uid"] or content is None:
             return None
         try:

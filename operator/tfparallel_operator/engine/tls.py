@@ -194,8 +194,8 @@ def _name(host: str) -> x509.GeneralName:
 
 
 def _is_for(certificate: x509.Certificate, host: str) -> bool:
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return _name(host) in list(found.value)
+    hosts = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return _name(host) in list(hosts.value)
 
 
 def _ends_within(certificate: x509.Certificate, days: int, now: datetime.datetime) -> bool:

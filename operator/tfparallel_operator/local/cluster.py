@@ -35,7 +35,7 @@ class _Pod:
 
 
 class LocalCluster:
-    """Holds one job and its children. Its tasks belong to the group that it is given."""
+    """Holds one job and its children. Its tasks belong to the group of the caller."""
 
     def __init__(
         self,

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfparallel_operator.local import slowly, traffic
+from tfparallel_operator.local import network_usage, throttle
 
 pytestmark = pytest.mark.usefixtures("processes")
 
-_SLOWLY = (sys.executable, "-I", "-S", slowly.__file__)
+_THROTTLE = (sys.executable, "-I", "-S", throttle.__file__)
 
 _BUSY = """
 import time
@@ -27,7 +27,7 @@ _OVERSLEPT_SECONDS = 10.0
 """More than a busy machine oversleeps the last pause; the next one would be the shorter for it."""
 
 
-class Watched(slowly._Slowed):
+class Watched(throttle._Throttled):
     """A command that is slowed from this process, with the sums of its pauses."""
 
     def __init__(self, factor: float, code: str) -> None:
@@ -48,7 +48,7 @@ class Watched(slowly._Slowed):
 
 @pytest.fixture
 def own_sigterm() -> Iterator[None]:
-    """Gives the signal back that `slowly` takes."""
+    """Gives the signal back that `throttle` takes."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -74,19 +74,19 @@ def test_waiting_is_followed_by_no_pause() -> None:
 
 def test_the_exit_code_is_that_of_the_command() -> None:
     for command, code in ((["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137)):
-        done = subprocess.run((*_SLOWLY, "2", *command), check=False, timeout=60)
+        done = subprocess.run((*_THROTTLE, "2", *command), check=False, timeout=60)
         assert done.returncode == code
     missing = subprocess.run(
-        (*_SLOWLY, "2", "./no-such-program"), check=False, capture_output=True, text=True
+        (*_THROTTLE, "2", "./no-such-program"), check=False, capture_output=True, text=True
     )
-    assert missing.returncode == slowly.NOT_FOUND
+    assert missing.returncode == throttle.NOT_FOUND
     assert missing.stderr == "cannot run './no-such-program': No such file or directory\n"
 
 
 def test_a_slowed_command_hears_that_it_is_to_end() -> None:
     shell = "trap 'echo bye; exit 3' TERM; echo up; while :; do :; done"
     with subprocess.Popen(
-        (*_SLOWLY, "5", "sh", "-c", shell), stdout=subprocess.PIPE, text=True
+        (*_THROTTLE, "5", "sh", "-c", shell), stdout=subprocess.PIPE, text=True
     ) as running:
         try:
             assert running.stdout is not None
@@ -120,14 +120,14 @@ input()
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell it")
 def test_what_a_process_sends_is_counted_once() -> None:
     with subprocess.Popen(
-        (*_SLOWLY, "1.5", sys.executable, "-c", _TALKING),
+        (*_THROTTLE, "1.5", sys.executable, "-c", _TALKING),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as running:
         try:
             assert running.stdout is not None
             assert running.stdout.readline() == b"sent\n"
-            meter = traffic.Meter(running.pid)
+            meter = network_usage.Meter(running.pid)
             sent = meter.read()
             assert sent is not None
             assert 101_000 <= sent.bytes <= 101_010
@@ -139,7 +139,7 @@ def test_what_a_process_sends_is_counted_once() -> None:
 
 
 def test_the_slowing_file_needs_the_standard_library_alone() -> None:
-    code = pathlib.Path(slowly.__file__).read_text()
+    code = pathlib.Path(throttle.__file__).read_text()
     done = subprocess.run(
         (sys.executable, "-I", "-S", "-c", code, "1.5", "true"), check=False, timeout=60
     )

@@ -1,6 +1,6 @@
-"""Keeps one command: the small process between the runner and the command of a pod.
+"""Supervises one command: the small process between the runner and the command of a pod.
 
-Usage: keeper.py CONTROL_FD GRACE_SECONDS COMMAND...
+Usage: supervisor.py CONTROL_FD GRACE_SECONDS COMMAND...
 
 A process must never outlive its runner, also when the runner is killed with SIGKILL and can clean
 up nothing. Linux' PR_SET_PDEATHSIG does not give that: it reaches the direct child alone, follows
@@ -9,16 +9,16 @@ runner holds one end of a socket and this process the other: when the runner is 
 went, the socket ends, and that is the order to stop. No moment is left unwatched, because the
 command is only started by the process that already holds the socket.
 
-The command leads a session of its own: a Ctrl-C in the terminal does not reach it. What it started
+The command leads its own session: a Ctrl-C in the terminal does not reach it. What it started
 is ended with it, as in a container: its group, and on Linux also what left the group, because the
-keeper becomes the parent of processes that lose theirs. This file imports the standard library
+supervisor becomes the parent of processes that lose theirs. This file imports the standard library
 alone and is run by its path, with `python -I -S`, so that it starts in a few hundredths of a
 second.
 
 Orders on the socket: T terminate (SIGTERM, after the grace SIGKILL), K kill at once, end of file
-as T. The command writes its id there before it becomes the command, and nobody writes after that;
-so a runner whose keeper was killed reads the id, or the end of the file where nothing was started.
-The keeper ends with the command's exit code, 128 + n when signal n ended it, 126 or 127 when it
+as T. The command writes its id there before it becomes the command, and nobody writes after that.
+A runner whose supervisor was killed reads the id, or the end of the file if nothing was started.
+The supervisor ends with the command's exit code, 128 + n when signal n ended it, 126 or 127 when it
 could not be started.
 """
 
@@ -43,7 +43,7 @@ _ADOPTED_ROUNDS = 200
 _ROUND_SECONDS = 0.01
 
 
-class _Keeper:
+class _Supervisor:
     """The command, and when it has to be gone."""
 
     def __init__(self, command: list[str], grace: float, control: socket.socket) -> None:
@@ -146,11 +146,11 @@ def main(arguments: list[str]) -> int:
     _adopt_orphans()
     command = arguments[2:]
     try:
-        keeper = _Keeper(command, float(arguments[1]), control)
+        supervisor = _Supervisor(command, float(arguments[1]), control)
     except OSError as error:
         print(f"cannot run {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
-    return keeper.follow(control, signals)
+    return supervisor.follow(control, signals)
 
 
 if __name__ == "__main__":

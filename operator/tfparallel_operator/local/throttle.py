@@ -1,15 +1,15 @@
-"""Runs a command slower by a factor: stops it for most of each short period.
+"""Throttles a command by a factor: stops it for most of each short period.
 
-Usage: slowly.py FACTOR COMMAND...
+Usage: throttle.py FACTOR COMMAND...
 
 Stopping (SIGSTOP, SIGCONT) slows everything that the command's process does, Python, TensorFlow's
 threads and its answers to others, as a slower processor would; no code of the command knows of
-it. A slice of running is followed by a pause, so that the processor time of the slice has taken
+it. A slice of running is followed by a pause, so that the CPU time of the slice has taken
 FACTOR times as long. While the command only waits it has no pause. A slice with several busy
 threads counts once, for they are slowed together. Pauses are far shorter than any limit after
 which a peer is given up. What the command itself starts is not slowed.
 
-Other systems than Linux do not tell the processor time of another process; there the time counts
+Other systems than Linux do not tell the CPU time of another process; there the time counts
 that the slice has lasted, so that waiting is slowed too.
 
 This file imports the standard library alone and is run by its path, with `python -I -S`. It hands
@@ -33,7 +33,7 @@ _SCHEDULED = 2
 """In the id of a process's clock, as Linux makes it: time on the processor, in nanoseconds."""
 
 
-class _Slowed:
+class _Throttled:
     """A command that runs for one part in FACTOR of the time."""
 
     def __init__(self, command: list[str], factor: float) -> None:
@@ -67,7 +67,7 @@ class _Slowed:
         return code if code >= 0 else 128 - code
 
     def _used(self) -> float:
-        """Processor time that the command's process has used."""
+        """CPU time that the command's process has used."""
         if sys.platform != "linux":
             return time.monotonic()
         with contextlib.suppress(OSError):  # it has just ended
@@ -80,14 +80,14 @@ class _Slowed:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command of the arguments slowly."""
+    """Run the command of the arguments, throttled."""
     factor, command = float(arguments[0]), arguments[1:]
     try:
-        slowed = _Slowed(command, factor)
+        throttled = _Throttled(command, factor)
     except OSError as error:
         print(f"cannot run {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
-    return slowed.follow()
+    return throttled.follow()
 
 
 if __name__ == "__main__":
