@@ -12,9 +12,9 @@ from tfparallel_operator.core import decision, observation
 from tfparallel_operator.engine import (
     context,
     jobs,
-    kueue,
     merge,
     observe,
+    priorities,
     recorder,
     refusals,
 )
@@ -155,7 +155,7 @@ class Applier:
         self._may_write()
         try:
             if resource == resources.WORKLOADS:
-                manifest = await kueue.prioritised(self._api, manifest)
+                manifest = await priorities.with_priority(self._api, manifest)
             created = await self._api.create(served, namespace, manifest)
         except errors.AlreadyExists:
             return await self._adopt(served, manifest)

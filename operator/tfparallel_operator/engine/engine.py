@@ -20,6 +20,7 @@ from tfparallel_operator.core import build
 from tfparallel_operator.engine import (
     children,
     context,
+    gauges,
     jobs,
     lease,
     metrics,
@@ -78,7 +79,7 @@ class Engine:
         self._children = children.Children(self.api, namespaces, self._changed)
         self._sweeper = sweeper.Sweeper(self.api, self.jobs, namespaces)
         self._listed = asyncio.Event()
-        state = metrics.State(self.jobs, self._queue, self._children)
+        state = gauges.Gauges(self.jobs, self._queue, self._children)
         self.metrics.registry.register(state)
 
     async def start(self) -> None:

@@ -7,13 +7,12 @@ carries it, in tasks that are started there too, whichever library writes.
 import contextlib
 import contextvars
 import datetime
+import enum
 import json
 import logging
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
-
-from tfparallel_operator.engine import settings
 
 FIELDS = ("namespace", "job", "attempt", "reconcile")
 """What a line may be about, where it is known."""
@@ -22,6 +21,13 @@ _NOTHING: Mapping[str, object] = {}
 _current: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
     "about", default=_NOTHING
 )
+
+
+class LogFormat(enum.StrEnum):
+    """How log lines are written."""
+
+    JSON = "json"
+    TEXT = "text"
 
 
 @contextlib.contextmanager
@@ -68,10 +74,10 @@ class TextFormatter(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-def configure(log_format: settings.LogFormat) -> None:
+def configure(log_format: LogFormat) -> None:
     """Have everything written to standard error, one format for all libraries."""
     handler = logging.StreamHandler(sys.stderr)
-    as_json = log_format is settings.LogFormat.JSON
+    as_json = log_format is LogFormat.JSON
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # kopf says of every event that its handler succeeded.

@@ -1,27 +1,25 @@
 """What the operator counts, for Prometheus.
 
 Counters of jobs grow with the difference between two seen versions of a status, whoever wrote it,
-so that an answer that was lost or a version that was skipped miscounts nothing. What can be read
-from the operator's state is read when somebody asks. No label names a job or a pod: their number
-has no bound.
+so that an answer that was lost or a version that was skipped miscounts nothing. No label names a
+job or a pod: their number has no bound.
 """
 
-import collections
 import datetime
 import enum
 import importlib.metadata
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import prometheus_client
 from aiohttp import web
-from prometheus_client import core, exposition, registry
+from prometheus_client import exposition
 
 from tfparallel_operator.api import names, policies
-from tfparallel_operator.engine import children, jobs, queue
 
 PATH = "/metrics"
+
+Body = Mapping[str, Any]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LONG = (30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 4 * _HOUR, 12 * _HOUR, _DAY, 3 * _DAY)
@@ -104,7 +102,7 @@ class Metrics:
         version = importlib.metadata.version("tfparallel-operator")
         prometheus_client.Info("operator", "The operator.", **options).info({"version": version})
 
-    def job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:
+    def job_changed(self, before: Body | None, after: Body) -> None:
         """Count what happened between two versions of a job; None: it is seen the first time."""
         if before is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
             return  # What it went through is not known, or was counted by an earlier operator.
@@ -168,72 +166,24 @@ class Metrics:
         return web.get(PATH, show)
 
 
-class State(registry.Collector):
-    """What is read from the operator's state when somebody asks."""
-
-    def __init__(
-        self,
-        known: jobs.Jobs,
-        work: queue.Queue[queue.Key],
-        job_children: children.Children,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._jobs = known
-        self._queue = work
-        self._children = job_children
-        self._clock = clock
-
-    def collect(self) -> Iterator[core.Metric]:
-        """Read everything."""
-        acts = self._queue.opened
-        yield core.GaugeMetricFamily(
-            "tfparallel_leader", "1: this operator acts; 0: it stands by.", float(acts)
-        )
-        if acts:  # Each job is shown once, however many operators know it.
-            states = collections.Counter(self._jobs.states())
-            gauge = core.GaugeMetricFamily("tfparallel_jobs", "Jobs by state.", labels=["state"])
-            for state in names.State:
-                gauge.add_metric([state.value], states[state.value])
-            yield gauge
-        yield core.GaugeMetricFamily(
-            "tfparallel_queue_depth",
-            "Jobs that wait to be looked at, or are looked at.",
-            len(self._queue),
-        )
-        yield core.GaugeMetricFamily(
-            "tfparallel_queue_age_seconds",
-            "How long the oldest of them has waited or been looked at.",
-            self._queue.oldest(),
-        )
-        silence = {**self._children.silences(self._clock()), names.PLURAL: self._jobs.silence()}
-        ages = core.GaugeMetricFamily(
-            "tfparallel_watch_age_seconds",
-            "Since the watch last heard or tried anything.",
-            labels=["resource"],
-        )
-        for resource, seconds in silence.items():
-            ages.add_metric([resource], seconds)
-        yield ages
-
-
-def _condition(status: jobs.Body, kind: names.Condition) -> jobs.Body:
+def _condition(status: Body, kind: names.Condition) -> Body:
     """Return a condition, empty when it was never set."""
     conditions = status.get("conditions") or ()
     return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
-def _holds(condition: jobs.Body) -> bool:
+def _holds(condition: Body) -> bool:
     return condition.get("status") == "True"
 
 
-def _ended(status: jobs.Body) -> jobs.Body | None:
+def _ended(status: Body) -> Body | None:
     """Return the condition that says that a job has ended."""
     ends = (names.Condition.SUCCEEDED, names.Condition.FAILED)
     conditions = (_condition(status, kind) for kind in ends)
     return next((condition for condition in conditions if _holds(condition)), None)
 
 
-def _never_ran(status: jobs.Body) -> bool:
+def _never_ran(status: Body) -> bool:
     """Whether the replicas wait since the start: later the condition has changed with them."""
     running = _condition(status, names.Condition.RUNNING)
     return not _holds(running) and running.get("lastTransitionTime") in (

@@ -15,9 +15,9 @@ from tfparallel_operator.core import decide, decision, host_network, observation
 from tfparallel_operator.engine import (
     apply,
     context,
+    flavors,
     host_ports,
     jobs,
-    kueue,
     logs,
     metrics,
     queue,
@@ -47,7 +47,7 @@ class Reconciler:
         self._clock = engine.clock
         self._events = recorder.Recorder(engine)
         self._applier = apply.Applier(engine, self._events)
-        self._flavors = kueue.Flavors(engine.api, engine.children)
+        self._flavors = flavors.Flavors(engine.api, engine.children)
         self._host_ports = host_ports.HostPorts(engine.jobs)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}

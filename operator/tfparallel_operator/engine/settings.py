@@ -12,14 +12,7 @@ import click
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import credentials
 from tfparallel_operator.core import gang
-
-
-class LogFormat(enum.StrEnum):
-    """How log lines are written."""
-
-    JSON = "json"
-    TEXT = "text"
-
+from tfparallel_operator.engine import logs
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -105,8 +98,8 @@ class Settings:
     workers: int = _field(
         "Jobs that the operator reconciles at the same time.", 4, kind=click.IntRange(min=1)
     )
-    log_format: LogFormat = _field(  # noqa: RUF009 (a field of `dataclasses`)
-        "How log lines are written.", LogFormat.JSON, kind=_Values(LogFormat)
+    log_format: logs.LogFormat = _field(  # noqa: RUF009 (a field of `dataclasses`)
+        "How log lines are written.", logs.LogFormat.JSON, kind=_Values(logs.LogFormat)
     )
     gang_scheduler: types.GangScheduler | None = _field(  # noqa: RUF009
         "Who starts together the pods of jobs that have runPolicy.schedulingPolicy and name no gang"

@@ -17,7 +17,7 @@ from testing.operator import (
 )
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.engine import children, jobs, metrics, queue
+from tfparallel_operator.engine import children, gauges, jobs, metrics, queue
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 
@@ -132,7 +132,7 @@ async def test_the_state_is_read_when_somebody_asks() -> None:
     known = jobs.Jobs(work)
     job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
     counted = metrics.Metrics()
-    counted.registry.register(metrics.State(known, work, job_children))
+    counted.registry.register(gauges.Gauges(known, work, job_children))
     for number, state in enumerate(("Running", "Running", "Failed", "")):
         name = f"job-{number}"
         metadata = {"namespace": "a", "name": name, "uid": name, "resourceVersion": "1"}
@@ -188,7 +188,7 @@ def _families(counted: metrics.Metrics) -> dict[str, tuple[str, list[str]]]:
     """Type and labels of every metric of the operator's own, as Prometheus sees them."""
     known = jobs.Jobs(queue.Queue())
     job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
-    counted.registry.register(metrics.State(known, queue.Queue(), job_children))
+    counted.registry.register(gauges.Gauges(known, queue.Queue(), job_children))
     counted.job_changed(
         _body(), _body(attempt=1, conditions=[_condition("Failed", "InvalidTemplate")])
     )

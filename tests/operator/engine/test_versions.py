@@ -8,7 +8,7 @@ import pytest
 from testing.operator import memory_api
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import observation
-from tfparallel_operator.engine import children, informer, kueue, observe
+from tfparallel_operator.engine import children, flavors, informer, observe, priorities
 
 OLDER = "kueue.x-k8s.io/v1beta1"
 NEWEST = "kueue.x-k8s.io/v1beta2"
@@ -134,7 +134,8 @@ async def test_a_workload_is_written_in_the_version_that_is_served() -> None:
     api = memory_api.MemoryApi()
     await _with_class(api)
     manifest = {"apiVersion": NEWEST, "kind": "Workload", "spec": dict(URGENT_NEWEST)}
-    assert (await kueue.prioritised(api, manifest))["spec"] == URGENT_NEWEST | {"priority": 1000}
+    written = await priorities.with_priority(api, manifest)
+    assert written["spec"] == URGENT_NEWEST | {"priority": 1000}
 
 
 async def test_a_workload_of_v1beta1_names_its_class_as_that_version_does() -> None:
@@ -142,7 +143,8 @@ async def test_a_workload_of_v1beta1_names_its_class_as_that_version_does() -> N
     older = resources.WORKLOAD_PRIORITY_CLASSES.at(OLDER)
     await api.create(older, None, {"metadata": {"name": "urgent"}, "value": 1000})
     manifest = {"apiVersion": OLDER, "kind": "Workload", "spec": dict(URGENT_NEWEST)}
-    assert (await kueue.prioritised(api, manifest))["spec"] == URGENT_OLDER | {"priority": 1000}
+    written = await priorities.with_priority(api, manifest)
+    assert written["spec"] == URGENT_OLDER | {"priority": 1000}
 
 
 @pytest.mark.parametrize("version", [OLDER, NEWEST])
@@ -180,7 +182,7 @@ async def test_flavors_are_read_in_the_version_of_workloads() -> None:
     await followed.wait_synced()
     flavor = {"metadata": {"name": "fast"}, "spec": {"nodeLabels": {"pool": "a"}}}
     await api.create(resources.RESOURCE_FLAVORS.at(OLDER), None, flavor)
-    flavors = kueue.Flavors(api, followed)
+    cache = flavors.Flavors(api, followed)
     admitted = observe.workload(workload({}))
-    assert await flavors.of([admitted]) == {"fast": observation.Flavor({"pool": "a"}, ())}
+    assert await cache.of([admitted]) == {"fast": observation.Flavor({"pool": "a"}, ())}
     task.cancel()
