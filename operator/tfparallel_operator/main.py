@@ -13,7 +13,10 @@ import kopf
 
 from tfparallel_operator.api import schema
 from tfparallel_operator.api_server import credentials, errors
-from tfparallel_operator.engine import engine, handlers, logs, settings, sweeper
+from tfparallel_operator.engine import handlers
+from tfparallel_operator.engine.observe import sweeper
+from tfparallel_operator.engine.run import engine, settings
+from tfparallel_operator.engine.telemetry import logs
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from testing.cluster import handle
 from testing.operator import objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.engine import engine, handlers, settings
+from tfparallel_operator.engine import handlers
+from tfparallel_operator.engine.run import engine, settings
 
 CLOSE_SECONDS = 0.1
 """What TLS connections take that were cancelled while they were made: then they are closed."""

@@ -9,17 +9,11 @@ from testing import clock, waiting
 from testing.operator import memory_api
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import build, gang
-from tfparallel_operator.engine import (
-    children,
-    context,
-    jobs,
-    metrics,
-    observe,
-    queue,
-    reconcile,
-    sweeper,
-    timers,
-)
+from tfparallel_operator.engine.observe import children, jobs, records, sweeper
+from tfparallel_operator.engine.run import reconcile
+from tfparallel_operator.engine.telemetry import metrics
+from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.write import context
 
 
 class SmallEngine:
@@ -91,7 +85,7 @@ class SmallEngine:
         async for event in self._api.watch(resources.JOBS, None, version):
             self.jobs.watched(event.type, event.object)
 
-    def _changed(self, owner: observe.Owner) -> None:
+    def _changed(self, owner: records.Owner) -> None:
         self.queue.add(queue.Key(owner.namespace, owner.name))
 
 

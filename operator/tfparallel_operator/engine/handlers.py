@@ -13,8 +13,8 @@ import kopf
 
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials
-from tfparallel_operator.engine import engine as engines
-from tfparallel_operator.engine import settings as settings_of_process
+from tfparallel_operator.engine.run import engine as engines
+from tfparallel_operator.engine.run import settings as settings_of_process
 
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
