@@ -13,8 +13,7 @@ import kopf
 
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials
-from tfparallel_operator.engine.run import engine as engines
-from tfparallel_operator.engine.run import settings as settings_of_process
+from tfparallel_operator.engine.run import engine
 
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
@@ -22,7 +21,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     """Begin the engine; kopf watches jobs once everything that there was has been listed."""
     _watch_and_nothing_else(settings)
     if "engine" not in memo:
-        memo.engine = engines.Engine(settings_of_process.from_environment())
+        memo.engine = engine.from_environment()
     _check_scope(settings.peering.clusterwide, memo.engine.settings.watch_namespaces)
     await memo.engine.start()
     memo.engine.task.add_done_callback(memo.get("stop", _end_process))
@@ -62,17 +61,17 @@ async def take_job(event: kopf.RawEvent, namespace: str | None, memo: kopf.Memo,
         memo.engine.jobs.watched(event["type"], event["object"])
 
 
-async def run(engine: engines.Engine, stop: asyncio.Event) -> None:
+async def run(parts: engine.Engine, stop: asyncio.Event) -> None:
     """Run kopf with these handlers until `stop` is set, a signal comes or a part fails.
 
     Raises:
         ExceptionGroup: the parts of the engine that failed.
         Exception: kopf has failed.
     """
-    namespaces = engine.settings.watch_namespaces
+    namespaces = parts.settings.watch_namespaces
     try:
         await kopf.operator(
-            memo=kopf.Memo(engine=engine, stop=lambda _: stop.set()),
+            memo=kopf.Memo(engine=parts, stop=lambda _: stop.set()),
             stop_flag=stop,
             standalone=True,
             clusterwide=not namespaces,

@@ -224,6 +224,16 @@ class Engine:
         )
 
 
+def from_environment() -> Engine:
+    """Return an engine whose settings are the environment's.
+
+    Raises:
+        click.UsageError: a variable is missing, or has a value that cannot be.
+        credentials.CredentialsError: there is no way to the API server.
+    """
+    return Engine(settings.from_environment())
+
+
 def _lease(api: client.Client, options: settings.Settings) -> lease.Lease:
     terms = lease.Terms(options.namespace, options.lease, options.instance, options.lease_seconds)
     return lease.Lease(api, terms)
