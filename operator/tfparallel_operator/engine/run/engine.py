@@ -44,8 +44,7 @@ class Engine:
 
     Args:
         settings: the process's.
-        api: a client that is open; None: the engine opens two: a renewal of the Lease waits
-            for nothing else.
+        api: an open client; None: the engine opens two, for a renewal of the Lease never waits.
     """
 
     def __init__(self, settings: settings.Settings, api: client.Client | None = None) -> None:
@@ -65,8 +64,7 @@ class Engine:
         self._children = children.Children(self.api, namespaces, self._changed)
         self._sweeper = sweeper.Sweeper(self.api, self.jobs, namespaces)
         self._listed = asyncio.Event()
-        state = gauges.Gauges(self.jobs, self._queue, self._children)
-        self.metrics.registry.register(state)
+        self.metrics.registry.register(gauges.Gauges(self.jobs, self._queue, self._children))
 
     async def start(self) -> None:
         """Return once everything that there was at the start has been listed.
@@ -102,12 +100,8 @@ class Engine:
         """Return why the process is stuck; empty: it is not."""
         return probes.healthy(self._children, self._queue)
 
-    @property
-    def ready(self) -> bool:
-        """Whether everything that there was at the start has been seen."""
-        return not self._what_is_missing()
-
-    def _what_is_missing(self) -> str:
+    def missing(self) -> str:
+        """Return what has not been listed yet; empty: the engine is ready."""
         return probes.ready(self._children, self._listed.is_set())
 
     async def _run(self) -> None:
@@ -126,8 +120,7 @@ class Engine:
                 spawn(group, "sweeper", self._sweeper.run())
                 if self._bundle is not None:
                     self._spawn_progress(group, self._bundle)
-                leadership = self._lease
-                work = self._act() if leadership is None else self._lead(leadership)
+                work = self._act() if self._lease is None else self._lead(self._lease)
                 spawn(group, "jobs", work)
 
     async def _ensure_certificates(self) -> tls.Bundle:
@@ -201,7 +194,7 @@ class Engine:
                 bundle.load_into(context)
 
     async def _serve_probes(self) -> None:
-        application = probes.application(self.problem, self._what_is_missing, self.metrics.route())
+        application = probes.application(self.problem, self.missing, self.metrics.route())
         await serving.serve(application, self.settings.health_port)
 
     def _changed(self, owner: records.Owner) -> None:

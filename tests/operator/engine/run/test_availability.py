@@ -168,7 +168,7 @@ async def _second(
 
         async def standing_by() -> bool:
             leads = second.metrics.registry.get_sample_value("tfparallel_leader")
-            return leads == 0 and second.ready
+            return leads == 0 and not second.missing()
 
         try:
             await waiting.until_async(standing_by, "the second stands by")
