@@ -7,7 +7,7 @@ import time
 
 from benchmarks import processes, results
 from testing.trainer import launch
-from tfparallel_operator.local import traffic
+from tfparallel_operator.local import network_usage
 from tfparallel_trainer.contract import environment, outputs
 
 _RANKS = 2
@@ -41,7 +41,7 @@ def _sent(size: results.Size, batch: int) -> int:
         "steps": _TO + 5,
         "globalBatchSize": batch,
     }
-    meter = traffic.Meter(os.getpid())
+    meter = network_usage.Meter(os.getpid())
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         given = launch.environments(

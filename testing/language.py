@@ -49,7 +49,10 @@ MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator")
 """The packages whose messages are checked."""
 NAMED = (
     paths.ROOT / "images",
-    *(paths.ROOT / "operator/tfparallel_operator" / name for name in ("api", "local", "main.py")),
+    *(
+        paths.ROOT / "operator/tfparallel_operator" / name
+        for name in ("api", "api_server", "engine", "local", "main.py")
+    ),
     CLIENT,
     *sorted({*paths.TRAINER.iterdir()} - {paths.TRAINER / "split"}),
 )

@@ -25,7 +25,7 @@ from benchmarks.pages import comparisons, plans
 from testing import paths
 from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status
-from tfparallel_operator.local import traffic
+from tfparallel_operator.local import network_usage
 from tfparallel_trainer.contract import environment, outputs, plan
 
 MACHINE = "machine"
@@ -92,7 +92,7 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
         out = pathlib.Path(folder, "out")
         log = out / "claims" / claim / job["metadata"]["name"] / outputs.STEP_LOG
-        meter = traffic.Meter(os.getpid())
+        meter = network_usage.Meter(os.getpid())
         running = subprocess.Popen(
             _command(file, changes),
             cwd=folder,
@@ -121,7 +121,7 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
 
 
 def _reached(
-    running: "subprocess.Popen[bytes]", log: pathlib.Path, step: int, meter: traffic.Meter
+    running: "subprocess.Popen[bytes]", log: pathlib.Path, step: int, meter: network_usage.Meter
 ) -> _Reached:
     """Wait for a step to be made."""
     while running.poll() is None and _steps(log) < step:
@@ -129,7 +129,7 @@ def _reached(
     found = meter.read()
     return _Reached(
         sent=0 if found is None else found.bytes,
-        worked=sum(_worked(pid) for pid in traffic.descendants(running.pid)) / 1e9,
+        worked=sum(_worked(pid) for pid in network_usage.descendants(running.pid)) / 1e9,
     )
 
 

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Callable
 
 Clock = Callable[[], datetime.datetime]
-"""Returns the time; tests have clocks of their own."""
+"""Returns the time; tests have other clocks."""
 
 
 def utc_now() -> datetime.datetime:

@@ -8,7 +8,7 @@ from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import decide, decision, installation, layout, observation, replicas
 from tfparallel_operator.core.pods import pod_builder
 from tfparallel_operator.core.status import conditions
-from tfparallel_operator.engine import observe
+from tfparallel_operator.engine.observe import records
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SETTINGS = installation.Settings(
@@ -292,7 +292,7 @@ class World:
             assert not self.pods, "a job queues when nothing of it runs any more"
             metadata = {"uid": f"workload-{len(self.manifests)}", "resourceVersion": "1"}
             body = {**created, "metadata": {**created["metadata"], **metadata}}
-            self.workload = observe.workload(body)
+            self.workload = records.workload(body)
         else:
             assert name not in self.pods, f"{name} is created while it exists"
             labels = created["metadata"]["labels"]

@@ -13,7 +13,8 @@ from testing.cluster import handle
 from testing.operator import objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.engine import service, settings
+from tfparallel_operator.engine import handlers
+from tfparallel_operator.engine.run import engine, settings
 
 CLOSE_SECONDS = 0.1
 """What TLS connections take that were cancelled while they were made: then they are closed."""
@@ -58,7 +59,7 @@ class Place:
     async def operator(self, **more: Any) -> AsyncIterator[None]:
         """Run the operator in this process."""
         stop = asyncio.Event()
-        task = asyncio.create_task(service.run(self.settings(**more), stop))
+        task = asyncio.create_task(handlers.run(engine.Engine(self.settings(**more)), stop))
         try:
             yield
         finally:

@@ -5,13 +5,13 @@ import contextlib
 import os
 import pathlib
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from testing import branches, waiting
-from testing.operator import scripted_server
 from tfparallel_operator.local import ports
 
 START_SECONDS = 180.0
+COMMAND = ("-m", "tfparallel_operator.main")
 
 
 class OperatorProcess:
@@ -28,15 +28,7 @@ class OperatorProcess:
 
     async def probe(self, path: str) -> tuple[int, str]:
         """Ask a probe; status 0 while nothing listens."""
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        except OSError:
-            return 0, ""
-        writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-        answer = (await reader.read()).decode()
-        writer.close()
-        head, _, body = answer.partition("\r\n\r\n")
-        return int(head.split()[1]), body
+        return await probe(self._port, path)
 
     async def until_ready(self) -> None:
         async def ready() -> bool:
@@ -46,11 +38,24 @@ class OperatorProcess:
         await waiting.until_async(ready, "the operator is ready", START_SECONDS)
 
 
+async def probe(port: int, path: str) -> tuple[int, str]:
+    """Ask a server on this machine; status 0 while nothing listens."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return 0, ""
+    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
 @contextlib.asynccontextmanager
 async def running(
-    arguments: Mapping[str, str], log: pathlib.Path
+    arguments: Mapping[str, str], log: pathlib.Path, command: Sequence[str] = COMMAND
 ) -> AsyncIterator[OperatorProcess]:
-    """Start the command with environment variables, as a Deployment does."""
+    """Start a Python command with environment variables, as a Deployment does."""
     [port] = ports.allocate(1)
     variables = {
         "PATH": os.environ["PATH"],
@@ -63,7 +68,7 @@ async def running(
     with log.open("ab") as stream:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "tfparallel_operator.main"),
+            *command,
             env=variables,
             stdout=stream,
             stderr=stream,
@@ -76,12 +81,12 @@ async def running(
             await process.wait()
 
 
-async def kubeconfig_of(server: scripted_server.Server, folder: pathlib.Path) -> pathlib.Path:
-    """Write a kubeconfig for a server that answers by a script."""
+def write_kubeconfig(address: str, folder: pathlib.Path) -> pathlib.Path:
+    """Write a kubeconfig for the API server at an address."""
     path = folder / "kubeconfig"
     path.write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: only\n"
-        f"clusters: [{{name: only, cluster: {{server: '{server.url}'}}}}]\n"
+        f"clusters: [{{name: only, cluster: {{server: '{address}'}}}}]\n"
         "users: [{name: only, user: {token: secret}}]\n"
         "contexts: [{name: only, context: {cluster: only, user: only}}]\n"
     )

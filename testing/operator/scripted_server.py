@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from tfparallel_operator.api_server import client, credentials
+from tfparallel_operator.api_server import client, credentials, resources
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -58,6 +58,20 @@ def document(body: Any, status: int = 200, **headers: str) -> Answer:
 
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.json_response(body, status=status, headers=headers)
+
+    return answer
+
+
+def without(resource: resources.Resource) -> Answer:
+    """Answer as an API server that has no objects, and does not know one resource."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if resource.plural in request.path:
+            body = {"kind": "Status", "message": "not found", "reason": "NotFound"}
+            return web.json_response(body, status=404)
+        if "watch" in request.query:
+            await asyncio.sleep(30)
+        return web.json_response(listing(1))
 
     return answer
 

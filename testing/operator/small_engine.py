@@ -9,17 +9,11 @@ from testing import clock, waiting
 from testing.operator import memory_api
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import installation
-from tfparallel_operator.engine import (
-    children,
-    context,
-    jobs,
-    metrics,
-    observe,
-    queue,
-    reconcile,
-    timers,
-    watch,
-)
+from tfparallel_operator.engine.observe import children, jobs, records, sweeper
+from tfparallel_operator.engine.run import reconcile
+from tfparallel_operator.engine.telemetry import metrics
+from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.write import context
 
 
 class SmallEngine:
@@ -41,7 +35,7 @@ class SmallEngine:
         self.metrics = metrics.Metrics()
         self.jobs = jobs.Jobs(self.queue, self.metrics.job_changed)
         self.children = children.Children(api, (), self._changed, time.utc)
-        self.sweeper = watch.Sweeper(api, self.jobs, ())
+        self.sweeper = sweeper.Sweeper(api, self.jobs, ())
         of_jobs = installation.Settings(
             trainer_image="trainer:test",
             gangs=installation.Gangs(),
@@ -79,7 +73,7 @@ class SmallEngine:
         """Let everything happen that follows by itself, then let time pass, and again."""
         await self._quiet()
         self._time.advance(seconds)
-        self.timers.fire_due()
+        fire_due(self.timers)
         await self._quiet()
 
     async def _quiet(self) -> None:
@@ -91,5 +85,11 @@ class SmallEngine:
         async for event in self._api.watch(resources.JOBS, None, version):
             self.jobs.watched(event.type, event.object)
 
-    def _changed(self, owner: observe.Owner) -> None:
+    def _changed(self, owner: records.Owner) -> None:
         self.queue.add(queue.Key(owner.namespace, owner.name))
+
+
+def fire_due(alarm: timers.Timers[Any]) -> None:
+    """Fire every key whose time has come in virtual time, which the event loop does not know."""
+    for key in tuple(alarm._times):
+        alarm.check(key)

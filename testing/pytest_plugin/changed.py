@@ -44,6 +44,7 @@ RUNS = {
     "tests/examples/": (*TRAINER, *LOCAL, "examples/"),
     "tests/operator/local/": (*TRAINER, *LOCAL),
     "tests/client/": (*TRAINER, *LOCAL),
+    "tests/operator/api_server/": ENGINE,
     "tests/operator/engine/": ENGINE,
     "tests/operator/api/": ("manifests/",),
     "tests/charts/": ("charts/", "manifests/", "examples/"),

@@ -12,7 +12,7 @@ from testing import pages
 from testing.cluster import binaries
 from testing.operator import rendering
 from tfparallel_operator import main as operator
-from tfparallel_operator.engine import metrics
+from tfparallel_operator.engine.telemetry import metrics
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 

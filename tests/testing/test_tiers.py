@@ -77,7 +77,7 @@ def selects(files: set[str], test: str, *, starts: bool) -> bool:
 
 def test_a_change_of_the_core_selects_what_it_decides_and_little_that_carries_it_out() -> None:
     assert selects({CORE}, "operator/core/pods/test_pod_builder.py", starts=False)
-    assert selects({CORE}, "operator/engine/test_reconcile.py", starts=False)
+    assert selects({CORE}, "operator/engine/run/test_reconcile.py", starts=False)
     assert selects({CORE}, "operator/engine/test_life.py", starts=True)
     assert not selects({CORE}, "operator/engine/test_sidecars.py", starts=True)
     assert not selects({CORE}, "e2e/test_digits.py", starts=True)

@@ -11,8 +11,8 @@ from tfparallel import errors
 from tfparallel.compare import measure, plan, progress, records
 from tfparallel_operator.api import load, names
 from tfparallel_operator.core.status import conditions
+from tfparallel_operator.local import network_usage
 from tfparallel_operator.local import run as local_run
-from tfparallel_operator.local import traffic
 from tfparallel_trainer.contract import outputs
 
 _TRAFFIC_SECONDS = 0.2
@@ -83,7 +83,7 @@ async def _run(
 @contextlib.contextmanager
 def _watched(seen: list[records.Traffic]) -> Iterator[None]:
     """Note what our processes send while the body runs."""
-    meter = traffic.Meter(os.getpid())
+    meter = network_usage.Meter(os.getpid())
 
     async def look() -> None:
         while (sent := meter.read()) is not None:

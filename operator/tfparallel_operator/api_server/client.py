@@ -57,10 +57,6 @@ Called = Callable[[str, str, int, float | None], None]
 none came) and the seconds until it came (None: it is a watch, which goes on)."""
 
 
-def _untold(*_: object) -> None:
-    """Tell nobody."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listing:
     """What a list, or a page of it, has found at one resource version."""
@@ -87,7 +83,7 @@ class Client:
         access: credentials.Access,
         *,
         watch_silence: float = WATCH_SILENCE_SECONDS,
-        called: Called = _untold,
+        called: Called | None = None,
         manager: str = names.FIELD_MANAGER,
     ) -> None:
         self._access = access
@@ -172,7 +168,7 @@ class Client:
         place: str = "",
         fields: str = "",
     ) -> Listing:
-        """Read the page that begins at a place, which the one before it has told."""
+        """Read the page that begins at a place, which the page before it names."""
         query = {"limit": str(PAGE), **_selectors(selector, fields)}
         query |= {"continue": place} if place else {}
         answer = await self._request("list", resource.path(namespace), query)
@@ -209,13 +205,13 @@ class Client:
         try:
             async with self._http.get(url, params=query, timeout=timeout) as response:
                 answered = True
-                self._called("watch", resource.plural, response.status, None)
+                self._count("watch", resource.plural, response.status)
                 await _raise_for_status(response)
                 async for line in _lines(response.content):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError) as error:
             if not answered:
-                self._called("watch", resource.plural, 0, None)
+                self._count("watch", resource.plural, 0)
             raise errors.Unavailable(_no_answer("watch", resource.plural, error)) from error
 
     async def read_log(
@@ -326,7 +322,11 @@ class Client:
                 raise errors.Unavailable(_no_answer(method, path, error)) from error
             finally:
                 seconds = time.perf_counter() - begun
-                self._called(verb, resources.plural_of(path), status, seconds)
+                self._count(verb, resources.plural_of(path), status, seconds)
+
+    def _count(self, verb: str, plural: str, status: int, seconds: float | None = None) -> None:
+        if self._called is not None:
+            self._called(verb, plural, status, seconds)
 
 
 def _payload(content: bytes) -> bytes | io.BytesIO:

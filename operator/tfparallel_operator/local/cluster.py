@@ -41,7 +41,7 @@ def lay_out(job: types.TFParallelJob) -> layout.Layout:
 
 
 class LocalCluster:
-    """Holds one job and its children. Its tasks belong to the group that it is given."""
+    """Holds one job and its children. Its tasks belong to the group of the caller."""
 
     def __init__(
         self,

@@ -13,8 +13,8 @@ from tfparallel_operator.local import (
     key_maps,
     ports,
     process,
-    slowly,
     text,
+    throttle,
     variables,
     volumes,
 )
@@ -179,7 +179,7 @@ def _with_this_python(command: list[str]) -> list[str]:
 def _slowed(command: list[str], factor: float | None) -> list[str]:
     if factor is None:
         return command
-    return [sys.executable, "-I", "-S", slowly.__file__, str(factor), *command]
+    return [sys.executable, "-I", "-S", throttle.__file__, str(factor), *command]
 
 
 def _cores() -> int:

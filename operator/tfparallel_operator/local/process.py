@@ -1,4 +1,4 @@
-"""One running process of a pod: started under a keeper, its lines read, ended for certain."""
+"""One running process of a pod: started under a supervisor, its lines read, ended for certain."""
 
 import asyncio
 import codecs
@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from tfparallel_operator.local import keeper
+from tfparallel_operator.local import supervisor
 
 MAX_LINE = 8192
 """Longer lines are cut in pieces, so that a process cannot fill the memory."""
@@ -35,7 +35,7 @@ class Launch:
 
 
 class Process:
-    """A command that runs under a keeper, from `start` on."""
+    """A command that runs under a supervisor, from `start` on."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Process:
         output, writing = os.pipe()
         try:
             running = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", keeper.__file__),
+                *(sys.executable, "-I", "-S", supervisor.__file__),
                 *(str(theirs.fileno()), str(launch.grace_seconds), *launch.command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
@@ -75,17 +75,17 @@ class Process:
 
     def terminate(self) -> None:
         """Ask the command to end; after its grace it is killed."""
-        self._order(keeper.TERMINATE)
+        self._order(supervisor.TERMINATE)
 
     def kill(self) -> None:
         """End the command and all that it started, at once."""
-        self._order(keeper.KILL)
+        self._order(supervisor.KILL)
 
     async def wait(self) -> int:
         """Wait for the end of the command and of its output; return its exit code."""
         code = await self._running.wait()
         if code < 0:
-            # Somebody killed the keeper itself: the command lost its guard, not its life.
+            # Somebody killed the supervisor itself: the command lost its guard, not its life.
             self._kill_orphan()
             code = 128 - code
         # What the command started and put into another session may hold the output open for ever.

@@ -26,7 +26,7 @@ from tfparallel_operator.local import (
     launch,
     locks,
     ports,
-    progress,
+    progress_endpoint,
     text,
     volumes,
     watcher,
@@ -114,7 +114,7 @@ async def _live(
     local: cluster.LocalCluster, token: str, observer: watcher.Watcher, clock: wall_clock.Clock
 ) -> signal.Signals | None:
     """Run the job until it has ended or a signal ends it; return the signal."""
-    async with progress.endpoint(local.job, token, local.report) as url:
+    async with progress_endpoint.endpoint(local.job, token, local.report) as url:
         settings = installation.Settings(
             trainer_image=TRAINER_IMAGE,
             progress_url=url,
@@ -202,7 +202,7 @@ def _locked(layout: folders.Folders) -> Iterator[None]:
 def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFParallelJob:
     """Return the job as it was left in its folder: like one that was suspended and is resumed.
 
-    Its next attempt has a number of its own, so that no writer of an earlier one is taken for it.
+    Its next attempt has a new number, so that no writer of an earlier one is taken for it.
     """
     if not layout.status.exists():
         return job

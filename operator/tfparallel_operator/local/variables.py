@@ -36,7 +36,7 @@ def resolve(container: pods.Container, sources: Sources) -> dict[str, str]:
     """Return the container's variables by name, each filled in from those before it.
 
     Raises:
-        SpecError: a value is nowhere to be found.
+        SpecError: a value is missing everywhere.
     """
     variables: dict[str, str] = {}
     for entry in container.env_from:

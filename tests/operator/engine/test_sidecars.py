@@ -13,7 +13,7 @@ from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.engine import tls
+from tfparallel_operator.engine.reports import tls
 
 WEBHOOKS = resources.Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
 PROXY = {"name": "proxy", "image": "proxy:test"}

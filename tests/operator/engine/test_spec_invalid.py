@@ -11,7 +11,8 @@ from testing.operator import harness, objects, small_world
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import config
-from tfparallel_operator.engine import host_ports, jobs, queue
+from tfparallel_operator.engine.observe import host_ports, jobs
+from tfparallel_operator.engine.workqueue import queue
 
 JOB = resources.JOBS.path("default", "digits")
 CONFIG = resources.CONFIG_MAPS.path("default", "digits-tfparallel")

@@ -130,8 +130,8 @@ async def test_what_went_into_another_session_ends_too(tmp_path: pathlib.Path) -
 async def test_a_killed_keeper_takes_its_command_along(tmp_path: pathlib.Path) -> None:
     async with Started("sh", "-c", "echo ready; exec sleep 60", folder=tmp_path) as started:
         await started.said("ready")
-        [keeper] = [pid for pid in started.alive() if _parent(pid) == os.getpid()]
-        os.kill(keeper, signal.SIGKILL)
+        [supervisor] = [pid for pid in started.alive() if _parent(pid) == os.getpid()]
+        os.kill(supervisor, signal.SIGKILL)
         assert await started.wait() == 137
     assert started.alive() == []
 
@@ -140,8 +140,8 @@ async def test_a_keeper_is_killed_when_its_command_has_just_begun(tmp_path: path
     async with Started("sleep", "60", folder=tmp_path) as started:
         while len(processes := started.alive()) < 2:
             await asyncio.sleep(0)
-        [keeper] = [pid for pid in processes if _parent(pid) == os.getpid()]
-        os.kill(keeper, signal.SIGKILL)
+        [supervisor] = [pid for pid in processes if _parent(pid) == os.getpid()]
+        os.kill(supervisor, signal.SIGKILL)
         assert await started.wait() == 137
     assert started.alive() == []
 

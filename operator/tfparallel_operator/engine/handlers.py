@@ -1,0 +1,118 @@
+"""The operator as kopf runs it: `kopf run -m tfparallel_operator.engine.handlers`.
+
+kopf takes the process's signals, logs in and watches jobs; its startup and cleanup begin and end
+the engine, which does all the rest. With `kopf run`, the engine's settings are those environment
+variables that the command `tfparallel-operator` takes.
+"""
+
+import asyncio
+import signal
+from typing import Any
+
+import kopf
+
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client, credentials
+from tfparallel_operator.engine.run import engine
+
+
+@kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
+async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    """Begin the engine; kopf watches jobs once everything that there was has been listed."""
+    _watch_and_nothing_else(settings)
+    if "engine" not in memo:
+        memo.engine = engine.from_environment()
+    _check_scope(settings.peering.clusterwide, memo.engine.settings.watch_namespaces)
+    await memo.engine.start()
+    memo.engine.task.add_done_callback(memo.get("stop", _end_process))
+
+
+@kopf.on.cleanup(errors=kopf.ErrorsMode.PERMANENT)
+async def end(memo: kopf.Memo, **_: Any) -> None:
+    """End the engine, after kopf's watch; if a part has failed, kopf fails with it."""
+    try:
+        await memo.engine.stop()
+    finally:
+        if "session" in memo:  # kopf closes it only after a cleanup without errors.
+            await memo.session.close()
+
+
+@kopf.on.login()
+async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
+    """Give kopf its own session, which it closes."""
+    access: credentials.Access = memo.engine.api.access
+    memo.session = access.session()
+    return kopf.AiohttpSession(server=access.server, aiohttp_session=memo.session)
+
+
+@kopf.on.probe(id="problem")
+async def check(memo: kopf.Memo, **_: Any) -> str:
+    """Answer `kopf run --liveness`; a Deployment asks /healthz and /readyz instead."""
+    problem: str = memo.engine.problem()
+    if problem:
+        raise kopf.PermanentError(problem)
+    return problem
+
+
+@kopf.on.event(names.GROUP, names.VERSION, names.PLURAL)
+async def take_job(event: kopf.RawEvent, namespace: str | None, memo: kopf.Memo, **_: Any) -> None:
+    """Store a job and have it looked at; nothing is written on it here."""
+    if namespace in (memo.engine.settings.watch_namespaces or (namespace,)):
+        memo.engine.jobs.watched(event["type"], event["object"])
+
+
+async def run(parts: engine.Engine, stop: asyncio.Event) -> None:
+    """Run kopf with these handlers until `stop` is set, a signal comes or a part fails.
+
+    Raises:
+        ExceptionGroup: the parts of the engine that failed.
+        Exception: kopf has failed.
+    """
+    namespaces = parts.settings.watch_namespaces
+    try:
+        await kopf.operator(
+            memo=kopf.Memo(engine=parts, stop=lambda _: stop.set()),
+            stop_flag=stop,
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+        )
+    except Exception as error:
+        if isinstance(error.__cause__, ExceptionGroup):
+            raise error.__cause__ from None  # kopf says no more than that a handler has failed.
+        raise
+
+
+def _check_scope(clusterwide: bool, namespaces: tuple[str, ...]) -> None:
+    """See that `kopf run` and the engine follow the same namespaces."""
+    if clusterwide == bool(namespaces):
+        shown = ",".join(namespaces) or "empty: all namespaces"
+        raise kopf.PermanentError(
+            f"kopf and the engine follow different namespaces: TFPARALLEL_WATCH_NAMESPACES is "
+            f"{shown}. Give kopf -n for each of them, or -A for all"
+        )
+
+
+def _end_process(task: asyncio.Task[None]) -> None:
+    """End kopf, which `kopf run` gives no other way to."""
+    if not task.cancelled():
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _watch_and_nothing_else(settings: kopf.OperatorSettings) -> None:
+    """Give up a stream that neither events nor bookmarks come from; write nothing."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.watching.connect_timeout = credentials.CONNECT_TIMEOUT_SECONDS
+    settings.watching.server_timeout = client.WATCH_SECONDS[1]
+    settings.watching.inactivity_timeout = client.WATCH_SILENCE_SECONDS
+    settings.watching.chunk_size = client.PAGE
+    settings.queueing.idle_timeout = 0.5
+    # kopf warns of jobs whose events it has not passed on by then; it takes as long as it needs.
+    settings.queueing.exit_timeout = 10.0
+    settings.networking.request_timeout = credentials.READ_TIMEOUT_SECONDS
+    # The API server may be away for two minutes; then the process ends and is restarted.
+    settings.networking.error_backoffs = (1, 2, 5, *[10] * 12)
+    # kopf would kill the process by itself; the kubelet does that when it takes too long.
+    settings.process.ultimate_exiting_timeout = None

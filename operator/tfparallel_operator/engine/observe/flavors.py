@@ -1,0 +1,54 @@
+"""Flavors of Kueue: the nodes that an admitted Workload was promised."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tfparallel_operator.api_server import client, resources
+from tfparallel_operator.core import observation
+from tfparallel_operator.engine.observe import children
+
+FLAVOR_SECONDS = 60.0
+"""How long what is known of a flavor is good enough."""
+
+
+class Flavors:
+    """ResourceFlavors by name, read when they are asked for."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        followed: children.Children,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._children = followed
+        self._clock = clock
+        self._known: dict[str, tuple[float, observation.Flavor]] = {}
+
+    async def of(self, workloads: Iterable[observation.Workload]) -> dict[str, observation.Flavor]:
+        """Return the flavors that Workloads were admitted with.
+
+        Raises:
+            errors.ApiError: one cannot be read.
+        """
+        needed = {
+            flavor
+            for workload in workloads
+            for admitted in workload.admission.values()
+            for flavor in admitted.flavors
+        }
+        return {name: await self._one(name) for name in sorted(needed)}
+
+    async def _one(self, name: str) -> observation.Flavor:
+        known = self._known.get(name)
+        if known is not None and self._clock() - known[0] < FLAVOR_SECONDS:
+            return known[1]
+        version = self._children.served(resources.WORKLOADS).api_version
+        path = resources.RESOURCE_FLAVORS.at(version).path(name=name)
+        spec: dict[str, Any] = (await self._api.get(path)).get("spec") or {}
+        flavor = observation.Flavor(
+            spec.get("nodeLabels") or {}, tuple(spec.get("tolerations") or ())
+        )
+        self._known[name] = self._clock(), flavor
+        return flavor

@@ -1,0 +1,275 @@
+"""Follows the children of all jobs: list and watch, slim records, an index by owner.
+
+A record is written by the watch, or at once from the answer to a write of ours; resource versions
+say which is newer. Objects that vanished while a watch was cut are removed after the next list,
+which a framework's watch would never report.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Generic, TypeVar
+
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.engine.observe import records
+
+_LOG = logging.getLogger(__name__)
+
+SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+RETRY_SECONDS = (1.0, 10.0)
+"""Shortest and longest pause before a list or watch that failed is tried again."""
+
+ABSENT_SECONDS = 30.0
+"""How often it is looked whether a resource that is not there has been installed."""
+
+T = TypeVar("T")
+Slim = Callable[[Mapping[str, Any]], T | None]
+"""Makes the record's value of an object; None leaves the object out."""
+
+Changed = Callable[[records.Owner], None]
+"""Told of the owner of whatever has changed."""
+
+
+Entry = tuple[tuple[str, str], int, records.Owner | None, T | None]
+"""What is known of an object: its key, version, owner and value."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Record(Generic[T]):
+    owner: records.Owner
+    version: int
+    value: T
+
+
+class NotServed(Exception):  # noqa: N818 (an answer)
+    """The API server does not have a resource that it need not have."""
+
+
+class Informer(Generic[T]):
+    """Records of one resource's objects that belong to jobs.
+
+    One that is `optional` need not be installed: nothing is there until it is.
+    """
+
+    def __init__(
+        self,
+        api: client.Client,
+        resource: resources.Resource,
+        namespaces: tuple[str, ...],
+        slim: Slim[T],
+        changed: Changed,
+        *,
+        optional: bool = False,
+    ) -> None:
+        self.resource = resource
+        self.served = resource
+        """The resource in the version that the API server serves."""
+        self.optional = optional
+        self._slim = slim
+        self._changed = changed
+        self._records: dict[tuple[str, str], _Record[T]] = {}
+        self._by_owner: dict[str, dict[tuple[str, str], T]] = {}
+        scopes: tuple[str | None, ...] = namespaces or (None,)
+        self._streams = {scope: Stream(api, resource, scope, self) for scope in scopes}
+
+    async def run(self) -> None:
+        """Follow the resource for ever."""
+        async with asyncio.TaskGroup() as group:
+            for stream in self._streams.values():
+                group.create_task(stream.run())
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything that there was at the start has been seen."""
+        return all(stream.listed.is_set() for stream in self._streams.values())
+
+    async def wait_synced(self) -> None:
+        """Return once `synced` holds."""
+        for stream in self._streams.values():
+            await stream.listed.wait()
+
+    async def refresh(self) -> None:
+        """List everything again.
+
+        Raises:
+            errors.ApiError: a list cannot be read.
+        """
+        for stream in self._streams.values():
+            with contextlib.suppress(NotServed):
+                await stream.list()
+
+    def silence(self, now: float) -> float:
+        """Return the seconds since the quietest stream last heard or tried anything."""
+        return max(now - stream.active_at for stream in self._streams.values())
+
+    def of(self, uid: str) -> tuple[T, ...]:
+        """Return the values that belong to the job with this uid."""
+        return tuple(self._by_owner.get(uid, {}).values())
+
+    def learn(self, item: Mapping[str, Any]) -> None:
+        """Take in the answer to a write, unless the watch has come past it already."""
+        scope = item["metadata"]["namespace"]
+        stream = self._streams.get(scope) or self._streams.get(None)
+        if stream is not None and _version(item) > stream.version:
+            self.put(item)
+
+    def put(self, item: Mapping[str, Any]) -> None:
+        """Write the record of an object, unless a newer one is there."""
+        self._put(self.read(item))
+
+    def _put(self, entry: Entry[T]) -> None:
+        key, version, owner, value = entry
+        old = self._records.get(key)
+        if old is not None and old.version >= version:
+            return
+        if owner is None or value is None:
+            self.drop(key)
+            return
+        if old is not None and old.owner.uid != owner.uid:
+            self.drop(key)
+        self._records[key] = _Record(owner, version, value)
+        self._by_owner.setdefault(owner.uid, {})[key] = value
+        self._changed(owner)
+
+    def drop(self, key: tuple[str, str]) -> None:
+        """Remove the record of an object that is gone."""
+        record = self._records.pop(key, None)
+        if record is None:
+            return
+        siblings = self._by_owner[record.owner.uid]
+        del siblings[key]
+        if not siblings:
+            del self._by_owner[record.owner.uid]
+        self._changed(record.owner)
+
+    def read(self, item: Mapping[str, Any]) -> Entry[T]:
+        """Return what is known of an object."""
+        return _key(item), _version(item), records.owner(item), self._slim(item)
+
+    def take(self, entries: Iterable[Entry[T]]) -> None:
+        """Write the records of objects that a list holds, unless newer ones are there."""
+        for entry in entries:
+            self._put(entry)
+
+    def keep(self, keys: Set[tuple[str, str]], version: int, scope: str | None) -> None:
+        """Remove what a list of this version does not hold; what is newer than it stays."""
+        for key, record in list(self._records.items()):
+            inside = scope is None or key[0] == scope
+            if inside and key not in keys and record.version <= version:
+                self.drop(key)
+
+
+class Stream:
+    """One list and watch, of all namespaces or of one."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        resource: resources.Resource,
+        scope: str | None,
+        informer: Informer[Any],
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._scope = scope
+        self._informer = informer
+        self._failures = 0
+        self.listed = asyncio.Event()
+        self.version = 0
+        """The resource version that the stream has come to; 0: it must list."""
+        self.active_at = time.monotonic()
+
+    async def run(self) -> None:
+        """List and watch for ever; pause when the API server does not answer."""
+        while True:
+            self.active_at = time.monotonic()
+            fresh = self.version == 0
+            try:
+                await self._follow()
+                self._failures = 0
+            except NotServed:
+                self.active_at = time.monotonic()
+                await asyncio.sleep(ABSENT_SECONDS)
+            except errors.Expired as error:
+                self.version = 0
+                if fresh:  # What was listed just now is too old: do not list in a tight loop.
+                    await self._pause(error)
+            except errors.ApiError as error:
+                if self._informer.optional and isinstance(error, errors.NotFound):
+                    self.version = 0
+                await self._pause(error)
+
+    async def list(self) -> None:
+        """Read everything, also beside the watch, which then goes on behind the list.
+
+        Raises:
+            NotServed: the resource is optional, and not there.
+            errors.ApiError: the list cannot be read.
+        """
+        entries: list[Entry[Any]] = []
+        version = 0
+        try:
+            served = self._informer.served = await self._api.served(self._resource)
+            async for page in self._api.pages(served, self._scope, SELECTOR):
+                entries += map(self._informer.read, page.items)
+                version = int(page.version)
+        except (errors.NotFound, errors.Refused) as error:
+            if not self._informer.optional:
+                raise
+            # Without rights to see them it is as if there were none; older roles have none.
+            self._informer.keep(set(), sys.maxsize, self._scope)
+            self.listed.set()
+            raise NotServed from error
+        await self._take(entries, version)
+        self.listed.set()
+
+    async def _take(self, entries: Sequence[Entry[Any]], version: int) -> None:
+        """Take in a list, with pauses; stop once the watch has come past it.
+
+        The watch reports deletions, too, which the list would undo.
+        """
+        for start in range(0, len(entries), client.PAGE):
+            if version < self.version:
+                return
+            self._informer.take(entries[start : start + client.PAGE])
+            await asyncio.sleep(0)
+        if version >= self.version:
+            self._informer.keep({key for key, *_ in entries}, version, self._scope)
+            self.version = version
+
+    async def _follow(self) -> None:
+        if not self.version:
+            await self.list()
+        served = self._informer.served
+        watch = self._api.watch(served, self._scope, str(self.version), SELECTOR)
+        async for event in watch:
+            self.active_at = time.monotonic()
+            self._failures = 0
+            if _version(event.object) <= self.version:
+                continue  # A list has told of it, or of what came after it.
+            if event.type == "DELETED":
+                self._informer.drop(_key(event.object))
+            elif event.type in ("ADDED", "MODIFIED"):
+                self._informer.put(event.object)
+            self.version = _version(event.object)
+
+    async def _pause(self, error: errors.ApiError) -> None:
+        shortest, longest = RETRY_SECONDS
+        pause = min(longest, shortest * 2**self._failures) * random.uniform(0.5, 1)  # noqa: S311
+        self._failures = min(self._failures + 1, 10)
+        _LOG.warning("watch of %s: %s; again in %.0f s", self._resource.plural, error, pause)
+        await asyncio.sleep(max(pause, error.retry_after or 0))
+
+
+def _key(item: Mapping[str, Any]) -> tuple[str, str]:
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
+def _version(item: Mapping[str, Any]) -> int:
+    return int(item["metadata"]["resourceVersion"])

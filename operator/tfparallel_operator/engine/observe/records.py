@@ -1,0 +1,266 @@
+"""From an object as the API server shows it to the slim value that decisions are made on."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import observation, replicas
+
+Raw = Mapping[str, Any]
+
+_ROLES = {role.label: role for role in types.Role}
+
+_DISRUPTION = "DisruptionTarget"
+"""Condition of a pod that the cluster is about to take, or has taken."""
+
+_TAKEN = frozenset({"Evicted", "NodeLost", "Shutdown", "Terminated", "Preempting", "NodeShutdown"})
+"""Reasons of a pod's status that say that the cluster ended it, not the program in it."""
+
+_UNREMARKABLE = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Waiting reasons that every pod passes through."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owner:
+    """The job that an object belongs to."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def owner(item: Raw) -> Owner | None:
+    """Return the job that controls an object; None when no job does."""
+    metadata = item["metadata"]
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") == names.KIND:
+            if reference.get("apiVersion", "").partition("/")[0] != names.GROUP:
+                continue
+            return Owner(metadata.get("namespace", ""), reference["name"], reference["uid"])
+    return None
+
+
+def tfjob(item: Raw) -> str | None:
+    """Return the name of the TFJob of Kubeflow that controls an object; None when none does."""
+    for reference in item["metadata"].get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") == "TFJob":
+            return str(reference["name"])
+    return None
+
+
+def deleting(item: Raw) -> bool:
+    """Whether an object has a deletion timestamp."""
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def ready(node: Raw) -> bool:
+    """Whether a node's kubelet says that it is ready."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def pod(item: Raw) -> observation.Pod | None:
+    """Return what decisions need of a pod; None for a pod that lacks the operator's labels."""
+    metadata, status = item["metadata"], item.get("status") or {}
+    labels = metadata.get("labels") or {}
+    role = _ROLES.get(labels.get(names.LABEL_ROLE, ""))
+    numbers = [
+        labels.get(label, "")
+        for label in (names.LABEL_INDEX, names.LABEL_ATTEMPT, names.LABEL_REPLICA_ATTEMPT)
+    ]
+    if role is None or not all(number.isdecimal() for number in numbers):
+        return None
+    index, attempt, replica_attempt = map(int, numbers)
+    container = _container(status)
+    ended = _exit(status, container)
+    return observation.Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        replica=replicas.Replica(role, index),
+        attempt=attempt,
+        replica_attempt=replica_attempt,
+        phase=_phase(status, container, ended),
+        deleting=deleting(item),
+        delete_by=_time(metadata.get("deletionTimestamp")),
+        node=(item.get("spec") or {}).get("nodeName", ""),
+        disrupted=_disrupted(status),
+        exit=ended,
+        lingers=ended is not None and _others_run(status),
+        waiting="" if ended else _waiting(status),
+    )
+
+
+def group(api_version: str, item: Raw) -> observation.Group | None:
+    """Return what decisions need of a PodGroup; None for one that is being deleted.
+
+    Args:
+        api_version: whose it is; items of a list do not say.
+        item: the PodGroup.
+    """
+    if deleting(item):
+        return None
+    metadata = item["metadata"]
+    return observation.Group(
+        api_version=api_version,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        spec=item.get("spec") or {},
+    )
+
+
+def config(item: Raw) -> observation.Config | None:
+    """Return what decisions need of a ConfigMap; None for one that is being deleted."""
+    if deleting(item):
+        return None
+    metadata = item["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return observation.Config(metadata["uid"], annotations.get(names.ANNOTATION_CONTENT, ""))
+
+
+def _container(status: Raw) -> Raw:
+    """Return the state of the container tensorflow, empty before the kubelet has written it."""
+    for container in status.get("containerStatuses") or ():
+        if container.get("name") == names.CONTAINER:
+            state: Raw = container.get("state") or {}
+            return state
+    return {}
+
+
+def _others_run(status: Raw) -> bool:
+    """Whether a sidecar runs; the phase does not say, for it ends some time after the last one."""
+    return any(
+        container.get("name") != names.CONTAINER and "running" in (container.get("state") or {})
+        for container in status.get("containerStatuses") or ()
+    )
+
+
+def _exit(status: Raw, container: Raw) -> observation.Exit | None:
+    ended = container.get("terminated")
+    if ended is not None:
+        return observation.Exit(
+            code=int(ended["exitCode"]),
+            reason=ended.get("reason", ""),
+            message=ended.get("message", ""),
+            finished_at=_time(ended.get("finishedAt")),
+        )
+    if status.get("phase") == observation.Phase.FAILED:
+        # Evicted before it ran, or its node is gone: no container can tell how it ended.
+        reason, message = status.get("reason", ""), status.get("message", "")
+        taken = observation.Exit(code=-1, reason=reason, message=message, finished_at=None)
+        return taken if reason else _exit_before_training(status) or taken
+    return None
+
+
+def _exit_before_training(status: Raw) -> observation.Exit | None:
+    """Return how an init container has ended a pod; None when none has.
+
+    The codes of the operator's own container have a meaning; of any other the name says most.
+    """
+    for container in status.get("initContainerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        code = int(ended.get("exitCode", 0))
+        if not code:
+            continue
+        name = container.get("name", "")
+        of_source = name == names.SOURCE_CONTAINER
+        message = ended.get("message", "")
+        return observation.Exit(
+            code=code if of_source else -1,
+            reason=ended.get("reason", ""),
+            message=message if of_source else f"init container {name}, code {code} {message}",
+            finished_at=_time(ended.get("finishedAt")),
+            of_source=of_source,
+        )
+    return None
+
+
+def _phase(status: Raw, container: Raw, ended: observation.Exit | None) -> observation.Phase:
+    if ended is not None:
+        succeeded = ended.code == 0
+        return observation.Phase.SUCCEEDED if succeeded else observation.Phase.FAILED
+    phase = status.get("phase")
+    if phase == observation.Phase.SUCCEEDED:
+        return observation.Phase.SUCCEEDED
+    if container.get("running") is not None or (
+        phase == observation.Phase.RUNNING and not container
+    ):
+        return observation.Phase.RUNNING
+    return observation.Phase.PENDING
+
+
+def _disrupted(status: Raw) -> bool:
+    return status.get("reason") in _TAKEN or any(
+        condition.get("type") == _DISRUPTION and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    )
+
+
+def workload(item: Raw) -> observation.Workload:
+    """Return what decisions need of a Workload of Kueue."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    admission = status.get("admission") or {}
+    checks = status.get("admissionChecks") or ()
+    return observation.Workload(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        queue=spec.get("queueName", ""),
+        priority_class=_workload_priority_class(spec),
+        counts={one.get("name", ""): one.get("count", 1) for one in spec.get("podSets") or ()},
+        resources=(metadata.get("annotations") or {}).get(names.ANNOTATION_RESOURCES, ""),
+        active=spec.get("active", True),
+        deleting=deleting(item),
+        conditions=tuple(status.get("conditions") or ()),
+        cluster_queue=admission.get("clusterQueue", ""),
+        admission={
+            one.get("name", ""): observation.PodSetAdmission(
+                flavors=tuple((one.get("flavors") or {}).values()),
+                updates=tuple(
+                    update
+                    for check in checks
+                    for update in check.get("podSetUpdates") or ()
+                    if update.get("name") == one.get("name")
+                ),
+                placed="topologyAssignment" in one,
+            )
+            for one in admission.get("podSetAssignments") or ()
+        },
+        reclaimable={one["name"]: one["count"] for one in status.get("reclaimablePods") or ()},
+        pending_checks=tuple(
+            f"{check['name']}: {check.get('message') or 'pending'}"
+            for check in checks
+            if check.get("state") == "Pending"
+        ),
+    )
+
+
+def _workload_priority_class(spec: Raw) -> str:
+    """Return the name of a Workload's own class, which v1beta2 and v1beta1 write differently."""
+    reference: Raw = spec.get("priorityClassRef") or {
+        "group": spec.get("priorityClassSource", "").partition("/")[0],
+        "name": spec.get("priorityClassName", ""),
+    }
+    return str(reference["name"]) if reference["group"] == names.OF_WORKLOADS else ""
+
+
+def _waiting(status: Raw) -> str:
+    """Say why a pod does not run yet: the kubelet's words, else the scheduler's."""
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(key) or ():
+            waiting = (container.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason", "") not in _UNREMARKABLE:
+                return _words(waiting)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _words(condition)
+    return ""
+
+
+def _words(state: Raw) -> str:
+    return ": ".join(part for part in (state.get("reason"), state.get("message")) if part)
+
+
+def _time(text: str | None) -> datetime.datetime | None:
+    return None if text is None else datetime.datetime.fromisoformat(text)

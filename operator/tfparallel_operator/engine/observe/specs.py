@@ -1,0 +1,112 @@
+"""The spec that a job has: its newest, or the last one that could be used.
+
+An edit may pass the API server and be of no use all the same, and another version of the operator
+may have other rules. Neither ends what runs: the job goes on with the spec on record in its
+ConfigMap (`core.pods.config`), which is read when it is needed and no sooner.
+"""
+
+import json
+
+from tfparallel_operator.api import job_status, load, types
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.core import observation
+from tfparallel_operator.core.pods import config
+from tfparallel_operator.engine.observe import jobs, records
+from tfparallel_operator.engine.workqueue import queue
+
+
+class Specs:
+    """Finds the spec of each job."""
+
+    def __init__(self, api: client.Client) -> None:
+        self._api = api
+        self._valid: dict[queue.Key, tuple[str, int]] = {}
+        """Uid and generation of the jobs whose spec is known to be valid."""
+        self._records: dict[queue.Key, tuple[str, jobs.Body]] = {}
+        """Uid and record of the jobs whose newest spec cannot be used."""
+
+    def forget(self, key: queue.Key) -> None:
+        """Drop what is known of a job that is gone."""
+        self._valid.pop(key, None)
+        self._records.pop(key, None)
+
+    def newest(self, body: jobs.Body) -> types.TFParallelJob:
+        """Read a job; its rules are looked at once for each generation, for they take the longest.
+
+        Raises:
+            load.SpecError: it is no valid job.
+        """
+        key, metadata = jobs.key_of(body), body["metadata"]
+        spec = (metadata["uid"], metadata["generation"])
+        if self._valid.get(key) == spec:
+            return load.read_job(body)
+        job = load.parse_job(body)
+        self._valid[key] = spec
+        self._records.pop(key, None)
+        return job
+
+    async def invalid(self, body: jobs.Body, error: load.SpecError) -> observation.InvalidJob:
+        """Return a job whose newest spec cannot be used, with the last one that could.
+
+        Args:
+            body: the job with its newest spec.
+            error: why that cannot be used.
+
+        Raises:
+            load.StatusError: the job's status cannot be read.
+            errors.ApiError: the record cannot be read.
+        """
+        status = load.read_status(body)
+        problem = observation.Problem(str(error), int(body["metadata"]["generation"]))
+        newer = not status.attempt and load.is_of_newer_version(body)
+        may_run = newer or bool(status.attempt)
+        accepted = await self._last_accepted(body, status) if may_run else None
+        return observation.InvalidJob(problem, status, accepted, newer)
+
+    async def _last_accepted(
+        self, body: jobs.Body, status: job_status.JobStatus
+    ) -> types.TFParallelJob | None:
+        generation = int(body["metadata"]["generation"])
+        record = await self._record(body)
+        if record is not None and record["generation"] < status.observed_generation:
+            record = None  # The operator ended between the status and the record.
+        if record is None and status.observed_generation == generation:
+            # The job began with this spec, under rules of another version.
+            record = {"generation": generation, "spec": body.get("spec") or {}}
+        if record is None:
+            return None
+        metadata = {**body["metadata"], "generation": record["generation"]}
+        try:
+            return load.read_accepted_job({**body, "metadata": metadata, "spec": record["spec"]})
+        except load.StatusError:
+            raise
+        except load.SpecError:
+            return None
+
+    async def _record(self, body: jobs.Body) -> jobs.Body | None:
+        """Read the record of a job's spec; None when there is none."""
+        key, metadata = jobs.key_of(body), body["metadata"]
+        uid, record = self._records.get(key, ("", None))
+        if uid == metadata["uid"]:
+            return record
+        path = resources.CONFIG_MAPS.path(key.namespace, config.name(key.name))
+        try:
+            config_map = await self._api.get(path)
+        except errors.NotFound:
+            return None
+        owner = records.owner(config_map)
+        content = (config_map.get("data") or {}).get(config.SPEC_KEY)
+        if owner is None or owner.uid != metadata["uid"] or content is None:
+            return None
+        try:
+            read: jobs.Body = json.loads(content)
+            self._records[key] = (
+                metadata["uid"],
+                {
+                    "generation": int(read["generation"]),
+                    "spec": dict(read["spec"]),
+                },
+            )
+        except (ValueError, KeyError, TypeError):
+            return None  # Somebody has written over it.
+        return self._records[key][1]

@@ -1,0 +1,1 @@
+"""The progress endpoint: HTTPS with certificates of its own CA, tokens and their reviews."""

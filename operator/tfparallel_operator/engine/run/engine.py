@@ -1,0 +1,252 @@
+"""The engine as one group of tasks: when one of them ends, all of it ends.
+
+Of several operators every one watches, answers probes and takes reports of progress, so that all
+are ready; the one that holds the Lease acts besides. One that loses it ends, for it starts from
+nothing and leaves nothing behind.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from tfparallel_operator import wall_clock
+from tfparallel_operator.api_server import client, credentials, errors
+from tfparallel_operator.core import installation
+from tfparallel_operator.engine.observe import children, jobs, records, sweeper
+from tfparallel_operator.engine.reports import endpoint, serving, tls, tokens
+from tfparallel_operator.engine.run import gauges, lease, probes, reconcile, settings
+from tfparallel_operator.engine.telemetry import metrics
+from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.write import context, publisher
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CERTIFICATE_CHECK = datetime.timedelta(hours=12)
+"""How often the age of the progress endpoint's certificate is looked at."""
+
+ASK_AGAIN_SECONDS = 2.0
+"""Pause before the API server is asked again for what nothing goes on without."""
+
+
+class MemberEnded(Exception):  # noqa: N818 (what has happened)
+    """A task that should run for ever has returned."""
+
+
+class Engine:
+    """All parts of the operator but kopf, made and joined.
+
+    Args:
+        settings: the process's.
+        api: an open client; None: the engine opens two, for a renewal of the Lease never waits.
+    """
+
+    def __init__(self, settings: settings.Settings, api: client.Client | None = None) -> None:
+        self.settings = settings
+        self.metrics = metrics.Metrics()
+        self._clients: tuple[client.Client, ...] = ()
+        if api is None:
+            access, called = credentials.find(settings.kubeconfig), self.metrics.called
+            self._clients = tuple(client.Client(access, called=called) for _ in range(2))
+        self.api, lease_api = (api, api) if api else self._clients
+        self._lease = _lease(lease_api, settings) if settings.lease else None
+        namespaces = settings.watch_namespaces
+        self._bundle: tls.Bundle | None = None
+        self._queue: queue.Queue[queue.Key] = queue.Queue(opened=False)
+        self._timers = timers.Timers(self._queue.add)
+        self.jobs = jobs.Jobs(self._queue, self._job_changed)
+        self._children = children.Children(self.api, namespaces, self._changed)
+        self._sweeper = sweeper.Sweeper(self.api, self.jobs, namespaces)
+        self._listed = asyncio.Event()
+        self.metrics.registry.register(gauges.Gauges(self.jobs, self._queue, self._children))
+
+    async def start(self) -> None:
+        """Return once everything that there was at the start has been listed.
+
+        Raises:
+            ExceptionGroup: the parts that failed before.
+        """
+        self.task = asyncio.create_task(self._run(), name="engine")
+        listed = asyncio.create_task(self._listed.wait())
+        try:
+            await asyncio.wait((self.task, listed), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        finally:
+            listed.cancel()
+        if self.task.done():
+            self.task.result()
+
+    async def stop(self) -> None:
+        """End all parts; return when nothing that they began is on its way.
+
+        Raises:
+            ExceptionGroup: the parts that have failed.
+        """
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+        if not self.task.cancelled():
+            self.task.result()
+        _LOG.info("asked to end")
+
+    def problem(self) -> str:
+        """Return why the process is stuck; empty: it is not."""
+        return probes.healthy(self._children, self._queue)
+
+    def missing(self) -> str:
+        """Return what has not been listed yet; empty: the engine is ready."""
+        return probes.ready(self._children, self._listed.is_set())
+
+    async def _run(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for each in self._clients:
+                await stack.enter_async_context(each)
+            async with asyncio.TaskGroup() as group:
+                spawn(group, "probes", self._serve_probes())
+                if self.settings.progress_host:
+                    self._bundle = await _patiently(self._ensure_certificates)
+                spawn(group, "children", self._children.run())
+                await self._children.wait_synced()
+                await self._sweeper.sweep()
+                self._listed.set()
+                _LOG.info("watching %s", ", ".join(self.settings.watch_namespaces) or "all jobs")
+                spawn(group, "sweeper", self._sweeper.run())
+                if self._bundle is not None:
+                    self._spawn_progress(group, self._bundle)
+                work = self._act() if self._lease is None else self._lead(self._lease)
+                spawn(group, "jobs", work)
+
+    async def _ensure_certificates(self) -> tls.Bundle:
+        options = self.settings
+        return await tls.ensure(
+            self.api, options.namespace, options.tls_secret, options.progress_host
+        )
+
+    async def _lead(self, leadership: lease.Lease) -> None:
+        """Act as soon as no other operator does, and say so when it ends."""
+        await leadership.acquire()
+        try:
+            async with asyncio.TaskGroup() as group:
+                spawn(group, "lease", leadership.keep())
+                await self._catch_up()
+                spawn(group, "work", self._act(leadership.check))
+        finally:
+            await leadership.release()
+
+    async def _catch_up(self) -> None:
+        """Learn all that the last leader has done: the watches may lag behind.
+
+        A job that is known better than its pods would seem to have lost them.
+        """
+        await _patiently(self._children.refresh)
+        await _patiently(self._sweeper.sweep)
+
+    async def _act(self, may_write: Callable[[], None] = lambda: None) -> None:
+        """Bring all jobs on, for ever."""
+        engine = context.Context(
+            self.api,
+            self.jobs,
+            self._children,
+            self._queue,
+            self._timers,
+            self.metrics,
+            self._build_settings(),
+            self.settings.instance,
+            may_write,
+        )
+        workers = reconcile.Workers(engine)
+        self._queue.open(self.jobs.keys())
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.settings.workers):
+                spawn(group, f"worker {number}", workers.run())
+
+    def _job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:
+        if self._queue.opened:  # What happens to a job is counted by the operator that acts.
+            self.metrics.job_changed(before, after)
+
+    def _spawn_progress(self, group: asyncio.TaskGroup, bundle: tls.Bundle) -> None:
+        writer = publisher.Publisher(self.api, self.jobs)
+        reports = endpoint.Endpoint(
+            self.jobs, self._children, tokens.Tokens(self.api), writer, self.metrics
+        )
+        context = bundle.context()
+        served = serving.serve(reports.application(), self.settings.progress_port, context)
+        spawn(group, "progress", served)
+        spawn(group, "publisher", writer.run())
+        spawn(group, "certificates", self._renew(context))
+
+    async def _renew(self, context: ssl.SSLContext) -> None:
+        """Exchange the certificate under the running server before it ends."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_CHECK.total_seconds())
+            try:
+                bundle = await self._ensure_certificates()
+            except errors.ApiError as error:
+                _LOG.warning("certificates: %s; again in %s", error, CERTIFICATE_CHECK)
+            else:
+                bundle.load_into(context)
+
+    async def _serve_probes(self) -> None:
+        application = probes.application(self.problem, self.missing, self.metrics.route())
+        await serving.serve(application, self.settings.health_port)
+
+    def _changed(self, owner: records.Owner) -> None:
+        self._queue.add(queue.Key(owner.namespace, owner.name))
+
+    def _build_settings(self) -> installation.Settings:
+        plain = installation.Settings(
+            trainer_image=self.settings.trainer_image,
+            trainer_pull_secrets=self.settings.trainer_pull_secrets,
+            gangs=self.settings.gangs,
+            queues=True,
+        )
+        if self._bundle is None:
+            return plain
+        return dataclasses.replace(
+            plain,
+            progress_url=f"https://{self.settings.progress_host}:{self.settings.progress_port}",
+            progress_ca=self._bundle.authorities,
+            listening_since=wall_clock.utc_now(),
+        )
+
+
+def from_environment() -> Engine:
+    """Return an engine whose settings are the environment's.
+
+    Raises:
+        click.UsageError: a variable is missing, or has a value that cannot be.
+        credentials.CredentialsError: there is no way to the API server.
+    """
+    return Engine(settings.from_environment())
+
+
+def _lease(api: client.Client, options: settings.Settings) -> lease.Lease:
+    terms = lease.Terms(options.namespace, options.lease, options.instance, options.lease_seconds)
+    return lease.Lease(api, terms)
+
+
+def spawn(group: asyncio.TaskGroup, name: str, member: Coroutine[Any, Any, None]) -> None:
+    """Start a part that should run for ever: the group ends when it fails, and when it returns."""
+
+    async def run() -> None:
+        await member
+        raise MemberEnded(f"the operator's part {name!r} has ended, which it never should")
+
+    group.create_task(run(), name=name)
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until the API server answers: who ends instead is started later and later."""
+    while True:
+        try:
+            return await ask()
+        except errors.Unavailable as error:
+            _LOG.warning("%s; again in %.0f s", error, ASK_AGAIN_SECONDS)
+            await asyncio.sleep(ASK_AGAIN_SECONDS)

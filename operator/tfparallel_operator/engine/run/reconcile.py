@@ -1,0 +1,230 @@
+"""One look at one job: observe, decide, apply. The workers do it for every key of the queue."""
+
+import asyncio
+import dataclasses
+import datetime
+import logging
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api_server import errors, resources
+from tfparallel_operator.core import decide, decision, layout, observation
+from tfparallel_operator.core.life import spec_validity
+from tfparallel_operator.engine.observe import flavors, host_ports, jobs, specs
+from tfparallel_operator.engine.telemetry import logs, metrics
+from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.write import apply, context, recorder
+
+_LOG = logging.getLogger(__name__)
+
+CONFLICT_SECONDS = 0.05
+"""When to look again at a job that changed under a decision: at once, but not in a tight loop."""
+
+BLOCKED_SECONDS = 2.0
+"""When to look again at a name that is still taken; its deletion is watched besides."""
+
+
+class Reconciler:
+    """Looks at jobs."""
+
+    def __init__(self, engine: context.Context) -> None:
+        self._engine = engine
+        self._api = engine.api
+        self._jobs = engine.jobs
+        self._children = engine.children
+        self._timers = engine.timers
+        self._clock = engine.clock
+        self._events = recorder.Recorder(engine)
+        self._applier = apply.Applier(engine, self._events)
+        self._flavors = flavors.Flavors(engine.api, engine.children)
+        self._host_ports = host_ports.HostPorts(engine.jobs)
+        self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
+        self._create_from: dict[queue.Key, datetime.datetime] = {}
+        self._specs = specs.Specs(engine.api)
+
+    async def reconcile(self, key: queue.Key) -> apply.Outcome:
+        """Bring one job a step on. When pods that are refused are tried again is arranged.
+
+        Raises:
+            errors.ApiError: a write was not done; what it was for is decided again.
+            load.StatusError: the job's status cannot be read, so nothing is decided on it.
+        """
+        body = self._jobs.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            self._forget(key)
+            self._specs.forget(key)
+            return apply.DONE  # The garbage collector deletes its children.
+        try:
+            return await self._carry_out(body)
+        except errors.Conflict:
+            await self._read(key, body["metadata"]["uid"])
+            raise
+        except errors.NotFound:
+            await self._read(key, body["metadata"]["uid"])
+            if self._jobs.get(key) is not None:
+                raise
+            return apply.DONE
+        except errors.Refused as error:
+            await self._report(self._jobs.get(key) or body, error)
+            raise
+
+    async def _carry_out(self, body: jobs.Body) -> apply.Outcome:
+        key = jobs.key_of(body)
+        # What is seen of the Workload stays the same for this look: its flavors are known for it.
+        workloads = self._children.of(body["metadata"]["uid"]).workloads
+        admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
+        decided = await self._decide(body, None, admission)
+        outcome = await self._apply(body, decided)
+        if outcome == apply.DONE and decided.creations:
+            self._forget(key)
+        if outcome.refusal is None:
+            return outcome
+        if not outcome.refusal.final:
+            self._postpone(key, outcome)
+        newest = self._jobs.get(key) or body
+        decided = await self._decide(newest, outcome.refusal, admission)
+        answer = await self._apply(newest, decided)
+        return answer if outcome.refusal.final else outcome
+
+    def _postpone(self, key: queue.Key, outcome: apply.Outcome) -> None:
+        """Leave the job's creations alone for a while; the rest of its life goes on."""
+        pause = max(self._refusals.failed(key), outcome.retry_after or 0.0)
+        until = self._clock() + datetime.timedelta(seconds=pause)
+        self._create_from[key] = until
+        self._timers.set(key, until)
+
+    def _forget(self, key: queue.Key) -> None:
+        self._refusals.succeeded(key)
+        self._create_from.pop(key, None)
+
+    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> apply.Outcome:
+        with logs.about(attempt=decided.status.attempt):
+            return await self._applier.apply(body, decided)
+
+    async def _decide(
+        self,
+        body: jobs.Body,
+        refusal: observation.Refusal | None,
+        admission: Mapping[str, Any],
+    ) -> decision.Decision:
+        now = self._clock().replace(microsecond=0)
+        children = dataclasses.replace(self._children.of(body["metadata"]["uid"]), **admission)
+        port = None
+        job: types.TFParallelJob | observation.InvalidJob
+        try:
+            job = self._specs.newest(body)
+            port = self._ports(job)
+            message = spec_validity.find_problem_of_edit(job, self._engine.settings)
+            if message is not None:
+                raise load.SpecError(message)
+        except load.StatusError:
+            raise
+        except load.SpecError as error:
+            job = await self._specs.invalid(body, error)
+        create_from = self._create_from.get(jobs.key_of(body))
+        may_create = create_from is None or self._clock() >= create_from
+        children = dataclasses.replace(children, host_port=port, may_create=may_create)
+        decided = decide.decide(job, children, now, self._engine.settings, refusal)
+        if decided.wake_at is not None:
+            # Set before anything is written: a deadline holds also while writes are refused.
+            self._timers.set(jobs.key_of(body), decided.wake_at)
+        if create_from is not None and not may_create:
+            self._timers.set(jobs.key_of(body), create_from)
+            return dataclasses.replace(decided, creations=())
+        return decided
+
+    def _ports(self, job: types.TFParallelJob) -> int | None:
+        """Set ports of nodes aside for a job; None: it needs none, or has to wait for some.
+
+        Raises:
+            load.SpecError: it has some, and those that follow are not free.
+        """
+        requested = layout.build(job)
+        if not requested.lacks_ports:
+            return None
+        needed = requested.ports_needed
+        port = self._host_ports.find(job.metadata.uid, needed)
+        if port is None and job.status.host_ports is not None:
+            raise load.SpecError(
+                f"spec.tfReplicaSpecs.Worker.maxReplicas: the job needs {needed} ports in a row,"
+                f" and only the {job.status.host_ports.count} that it has are free. Give a smaller"
+                " number, or delete the job and apply it again"
+            )
+        return port
+
+    async def _read(self, key: queue.Key, uid: str) -> None:
+        """Read a job again: its newest version is needed before the watch brings it."""
+        try:
+            self._jobs.answered(await self._api.get(resources.JOBS.path(key.namespace, key.name)))
+        except errors.NotFound:
+            self._jobs.forget(key, uid)
+
+    async def _report(self, body: jobs.Body, error: errors.Refused) -> None:
+        """Say on the job why it does not get on: a person has to change the quota or policy."""
+        message = f"refused by the API server, trying again: {error}"
+        event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
+        # Its numbers change from try to try: which pod, how much of a quota is used.
+        await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
+
+
+class Workers:
+    """Takes keys from the queue and looks at their jobs, each with its own pauses."""
+
+    def __init__(self, engine: context.Context) -> None:
+        self._queue = engine.work
+        self._timers = engine.timers
+        self._metrics = engine.metrics
+        self._reconciler = Reconciler(engine)
+        self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
+
+    async def run(self) -> None:
+        """Work for ever. Several of these may run: the queue keeps them apart."""
+        while True:
+            key = await self._queue.get()
+            begun = time.perf_counter()
+            about = {"namespace": key.namespace, "job": key.name}
+            served = False
+            try:
+                with logs.about(**about, reconcile=logs.new_reconcile()):
+                    outcome = await self._look_at(key)
+                self._metrics.reconciled(outcome, time.perf_counter() - begun)
+                served = outcome not in metrics.UNSERVED
+            finally:
+                self._queue.done(key, served=served)
+            await asyncio.sleep(0)  # A look with nothing to write has not waited.
+
+    async def _look_at(self, key: queue.Key) -> metrics.Outcome:
+        try:
+            outcome = await self._reconciler.reconcile(key)
+        except errors.Conflict:
+            self._timers.after(key, CONFLICT_SECONDS)
+            return metrics.Outcome.CONFLICT
+        except load.StatusError as error:
+            pause = self._backoff.failed(key)
+            _LOG.error("the job is left alone: %s; again in %.0f s", error, pause)
+            self._timers.after(key, pause)
+            return metrics.Outcome.ERROR
+        except errors.ApiError as error:
+            pause = max(self._backoff.failed(key), error.retry_after or 0.0)
+            _LOG.warning("%s; again in %.0f s", error, pause)
+            self._timers.after(key, pause)
+            refused = isinstance(error, errors.Refused)
+            return metrics.Outcome.REFUSED if refused else metrics.Outcome.ERROR
+        except Exception:
+            # A bug that one job meets must not stop the others.
+            pause = self._backoff.failed(key)
+            _LOG.exception("unexpected error; again in %.0f s", pause)
+            self._timers.after(key, pause)
+            return metrics.Outcome.BUG
+        if outcome.refusal is not None:
+            _LOG.info("refused for now: %s", outcome.refusal.message)
+            return metrics.Outcome.REFUSED
+        if outcome.blocked:
+            _LOG.info("waiting: %s", outcome.blocked)
+            self._timers.after(key, BLOCKED_SECONDS)
+            return metrics.Outcome.BLOCKED
+        self._backoff.succeeded(key)
+        return metrics.Outcome.DONE

@@ -1,0 +1,159 @@
+"""Settings of the operator's process: one field, one option and one variable for each."""
+
+import dataclasses
+import enum
+import platform
+import secrets
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import click
+
+from tfparallel_operator.api import types
+from tfparallel_operator.api_server import credentials
+from tfparallel_operator.core import installation
+from tfparallel_operator.engine.telemetry import logs
+
+E = TypeVar("E", bound=enum.StrEnum)
+
+
+class _Values(click.Choice[E]):
+    """A member of an enum by its value."""
+
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
+        """Return the value, where click itself takes the name."""
+        return str(choice)
+
+
+class _Names(click.ParamType[tuple[str, ...]]):
+    """Names that commas separate."""
+
+    name = "names"
+
+    def convert(self, value: Any, *_: object) -> tuple[str, ...]:
+        """Split the text; a tuple is there already."""
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(name for name in map(str.strip, parts) if name)
+
+
+_NAMES = _Names()
+
+
+def _field(
+    text: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    factory: Any = dataclasses.MISSING,
+    kind: click.ParamType[Any] = click.STRING,
+    variable: str = "",
+) -> Any:
+    """Describe a field and its option; its variable is by default TFPARALLEL_ and its name."""
+    option = {"help": text, "type": kind, "envvar": variable}
+    return dataclasses.field(default=default, default_factory=factory, metadata=option)
+
+
+def _random_name() -> str:
+    return f"{platform.node()}-{secrets.token_hex(4)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of the process; `build` fills them from options and environment variables."""
+
+    trainer_image: str = _field("Image of replicas that have no template.")
+    trainer_pull_secrets: tuple[str, ...] = _field(
+        "Comma-separated Secrets that pull that image, in the namespaces of jobs.",
+        (),
+        kind=_NAMES,
+    )
+    watch_namespaces: tuple[str, ...] = _field(
+        "Comma-separated namespaces whose jobs the operator runs; empty: all.", (), kind=_NAMES
+    )
+    namespace: str = _field(
+        "The operator's own namespace, of its Lease and its TLS Secret. Absent: its pod's.",
+        variable="POD_NAMESPACE",
+        factory=credentials.own_namespace,
+    )
+    instance: str = _field(
+        "Name of this operator, unique among those that run: its pod's. Absent: a random name.",
+        variable="POD_NAME",
+        factory=_random_name,
+    )
+    lease: str = _field(
+        "Lease by which several operators elect a leader; empty: this operator is the only one.", ""
+    )
+    lease_seconds: int = _field(
+        "Seconds without a renewal after which another operator becomes the leader.",
+        15,
+        kind=click.IntRange(min=3),
+    )
+    progress_host: str = _field(
+        "Host name by which pods reach the progress endpoint; empty: none.", ""
+    )
+    progress_port: int = _field("Port of the progress endpoint.", 8443, kind=click.INT)
+    health_port: int = _field("Port of probes and metrics; 0: a free one.", 8080, kind=click.INT)
+    tls_secret: str = _field(
+        "Secret that keeps the progress endpoint's certificates.", "tfparallel-operator-tls"
+    )
+    workers: int = _field(
+        "Jobs that the operator reconciles at the same time.", 4, kind=click.IntRange(min=1)
+    )
+    log_format: logs.LogFormat = _field(  # noqa: RUF009 (a field of `dataclasses`)
+        "How log lines are written.", logs.LogFormat.JSON, kind=_Values(logs.LogFormat)
+    )
+    gang_scheduler: types.GangScheduler | None = _field(  # noqa: RUF009
+        "Who starts together the pods of jobs that have runPolicy.schedulingPolicy and name no gang"
+        " scheduler; without it such jobs are refused.",
+        None,
+        kind=_Values(types.GangScheduler),
+    )
+    coscheduling_name: str = _field(
+        "Name of the scheduler that has the plugin Coscheduling.",
+        installation.Gangs().coscheduling_name,
+    )
+    kubeconfig: str | None = _field(
+        "Kubeconfig for running outside of a cluster; without it the service account is used.",
+        None,
+        variable="KUBECONFIG",
+    )
+
+    @property
+    def gangs(self) -> installation.Gangs:
+        """Which gang schedulers the installation has."""
+        return installation.Gangs(self.gang_scheduler, self.coscheduling_name)
+
+
+def options() -> list[click.Parameter]:
+    """Return the option of each field."""
+    return [_option(field) for field in dataclasses.fields(Settings)]
+
+
+def _option(field: dataclasses.Field[Any]) -> click.Option:
+    default = None if field.default is dataclasses.MISSING else field.default
+    if isinstance(default, enum.Enum):
+        default = default.value
+    return click.Option(
+        [f"--{field.name.replace('_', '-')}"],
+        help=field.metadata["help"],
+        type=field.metadata["type"],
+        envvar=field.metadata["envvar"] or f"TFPARALLEL_{field.name.upper()}",
+        show_envvar=True,
+        default=default,
+        show_default=bool(default),
+        required=default is None and field.default_factory is field.default,  # both are missing
+    )
+
+
+def build(values: Mapping[str, Any]) -> Settings:
+    """Return the settings of the options' values; None: the field's default."""
+    return Settings(**{name: value for name, value in values.items() if value is not None})
+
+
+def from_environment() -> Settings:
+    """Return the settings that the environment variables alone give.
+
+    Raises:
+        click.UsageError: a variable is missing or has a value that cannot be.
+    """
+    command = click.Command("tfparallel-operator", params=options())
+    return build(command.make_context("tfparallel-operator", []).params)

@@ -1,0 +1,91 @@
+"""Log lines for machines (JSON) or for people, with the job they are about.
+
+What a line is about follows the flow of the program: everything that is written within `about`
+carries it, in tasks that are started there too, whichever library writes.
+"""
+
+import contextlib
+import contextvars
+import datetime
+import enum
+import json
+import logging
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+
+FIELDS = ("namespace", "job", "attempt", "reconcile")
+"""What a line may be about, where it is known."""
+
+_NOTHING: Mapping[str, object] = {}
+_current: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
+    "about", default=_NOTHING
+)
+
+
+class LogFormat(enum.StrEnum):
+    """How log lines are written."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+@contextlib.contextmanager
+def about(**fields: object) -> Iterator[None]:
+    """Have every line that is written within carry some of `FIELDS`."""
+    token = _current.set({**_current.get(), **fields})
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def new_reconcile() -> str:
+    """Return the id of one look at a job, by which its lines are found together."""
+    return secrets.token_hex(4)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line = {
+            "time": moment.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_about(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, the job where there is one, and the sentence."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        about = " ".join(f"{key}={value}" for key, value in _about().items())
+        head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:7}"
+        text = " ".join(part for part in (head, about, record.getMessage()) if part)
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def configure(log_format: LogFormat) -> None:
+    """Have everything written to standard error, one format for all libraries."""
+    handler = logging.StreamHandler(sys.stderr)
+    as_json = log_format is LogFormat.JSON
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    # kopf says of every event that its handler succeeded.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    for activity in ("startup", "cleanup"):  # What they raise ends the process, with a sentence.
+        logging.getLogger(f"kopf.activities.{activity}").setLevel(logging.CRITICAL)
+
+
+def _about() -> dict[str, object]:
+    known = _current.get()
+    return {key: known[key] for key in FIELDS if key in known}

@@ -1,0 +1,199 @@
+"""What the operator counts, for Prometheus.
+
+Counters of jobs grow with the difference between two seen versions of a status, whoever wrote it,
+so that an answer that was lost or a version that was skipped miscounts nothing. No label names a
+job or a pod: their number has no bound.
+"""
+
+import datetime
+import enum
+import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
+
+import prometheus_client
+from aiohttp import web
+from prometheus_client import exposition
+
+from tfparallel_operator.api import names, policies
+
+PATH = "/metrics"
+
+Body = Mapping[str, Any]
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_LONG = (30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 4 * _HOUR, 12 * _HOUR, _DAY, 3 * _DAY)
+_START = (1, 2, 5, 10, 30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 4 * _HOUR)
+_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Outcome(enum.StrEnum):
+    """How one look at a job ended."""
+
+    DONE = "done"
+    CONFLICT = "conflict"
+    BLOCKED = "blocked"
+    REFUSED = "refused"
+    ERROR = "error"
+    BUG = "bug"
+
+
+UNSERVED = frozenset({Outcome.CONFLICT, Outcome.ERROR, Outcome.BUG})
+"""After these what the look was for is still to be done."""
+
+
+class Metrics:
+    """The counters and histograms, and the registry that everything is shown from."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self.registry)
+        options: dict[str, Any] = {"namespace": "tfparallel", "registry": self.registry}
+        self._started = prometheus_client.Counter(
+            "jobs_started", "Jobs whose first attempt began.", **options
+        )
+        self._ended = prometheus_client.Counter(
+            "jobs_ended", "Jobs that ended.", ["state", "reason"], **options
+        )
+        self._restarts = prometheus_client.Counter(
+            "job_restarts", "Restarts of replicas, alone or together.", ["cause"], **options
+        )
+        for cause in policies.Cause:
+            self._restarts.labels(cause.value)  # shown as 0 from the start
+        self._duration = prometheus_client.Histogram(
+            "job_duration_seconds",
+            "From the start of a job to its end.",
+            ["state"],
+            buckets=_LONG,
+            **options,
+        )
+        self._startup = prometheus_client.Histogram(
+            "job_startup_seconds",
+            "From the start of a job until its replicas first run.",
+            buckets=_START,
+            **options,
+        )
+        self._reconciled = prometheus_client.Histogram(
+            "reconcile_duration_seconds",
+            "One look at one job, with its writes.",
+            ["outcome"],
+            buckets=_SHORT,
+            **options,
+        )
+        self._delay = prometheus_client.Histogram(
+            "status_delay_seconds",
+            "From an event about a job until its status was written.",
+            buckets=_SHORT,
+            **options,
+        )
+        self._requests = prometheus_client.Counter(
+            "api_requests", "Requests to the API server.", ["verb", "resource", "code"], **options
+        )
+        self._answers = prometheus_client.Histogram(
+            "api_request_duration_seconds",
+            "Until the API server has answered; watches are not measured.",
+            ["verb"],
+            buckets=_SHORT,
+            **options,
+        )
+        self._reports = prometheus_client.Counter(
+            "progress_reports", "Reports of progress, by the answer to them.", ["code"], **options
+        )
+        version = importlib.metadata.version("tfparallel-operator")
+        prometheus_client.Info("operator", "The operator.", **options).info({"version": version})
+
+    def job_changed(self, before: Body | None, after: Body) -> None:
+        """Count what happened between two versions of a job; None: it is seen the first time."""
+        if before is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
+            return  # What it went through is not known, or was counted by an earlier operator.
+        old, new = before.get("status") or {}, after.get("status") or {}
+        if not old.get("attempt") and new.get("attempt"):
+            self._started.inc()
+        self._count_restarts(old.get("restartCauses") or {}, new.get("restartCauses") or {})
+        running = _condition(new, names.Condition.RUNNING)
+        if _holds(running) and new.get("attempt") == 1 and _never_ran(old):
+            seconds = _seconds(new.get("startTime"), running["lastTransitionTime"])
+            self._startup.observe(seconds)
+        ended = _ended(new)
+        if ended is not None and _ended(old) is None:
+            self._ended.labels(ended["type"], ended["reason"]).inc()
+            if new.get("startTime"):
+                seconds = _seconds(new["startTime"], new.get("completionTime"))
+                self._duration.labels(ended["type"]).observe(seconds)
+
+    def _count_restarts(self, old: Mapping[str, int], new: Mapping[str, int]) -> None:
+        """Count new restarts; one whose cause turned out to be another was counted before."""
+        left = sum(new.values()) - sum(old.values())
+        for cause, number in new.items():
+            more = min(left, number - old.get(cause, 0))
+            if more > 0:
+                self._restarts.labels(cause).inc(more)
+                left -= more
+
+    def called(self, verb: str, resource: str, code: int, seconds: float | None) -> None:
+        """Count a request.
+
+        Args:
+            verb: what the client calls it.
+            resource: the plural of what it is about.
+            code: the HTTP status; 0: there was no answer.
+            seconds: until the answer; None: it goes on.
+        """
+        self._requests.labels(verb, resource, str(code) if code else "none").inc()
+        if seconds is not None:
+            self._answers.labels(verb).observe(seconds)
+
+    def reconciled(self, outcome: Outcome, seconds: float) -> None:
+        """Count one look at a job."""
+        self._reconciled.labels(outcome.value).observe(seconds)
+
+    def status_written(self, seconds: float) -> None:
+        """Count a status whose write was answered, so many seconds after the event it is for."""
+        self._delay.observe(seconds)
+
+    def reported(self, code: int) -> None:
+        """Count a report of progress and the HTTP status that it was answered with."""
+        self._reports.labels(str(code)).inc()
+
+    def route(self) -> web.RouteDef:
+        """Return the route that shows everything, in the format that is asked for."""
+
+        async def show(request: web.Request) -> web.Response:
+            encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
+            headers = {"Content-Type": content_type}
+            return web.Response(body=encode(self.registry), headers=headers)
+
+        return web.get(PATH, show)
+
+
+def _condition(status: Body, kind: names.Condition) -> Body:
+    """Return a condition, empty when it was never set."""
+    conditions = status.get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), {})
+
+
+def _holds(condition: Body) -> bool:
+    return condition.get("status") == "True"
+
+
+def _ended(status: Body) -> Body | None:
+    """Return the condition that says that a job has ended."""
+    ends = (names.Condition.SUCCEEDED, names.Condition.FAILED)
+    conditions = (_condition(status, kind) for kind in ends)
+    return next((condition for condition in conditions if _holds(condition)), None)
+
+
+def _never_ran(status: Body) -> bool:
+    """Whether the replicas wait since the start: later the condition has changed with them."""
+    running = _condition(status, names.Condition.RUNNING)
+    return not _holds(running) and running.get("lastTransitionTime") in (
+        None,
+        status.get("startTime"),
+    )
+
+
+def _seconds(start: str | None, end: str | None) -> float:
+    if not start or not end:
+        return 0.0
+    begun, ended = map(datetime.datetime.fromisoformat, (start, end))
+    return max(0.0, (ended - begun).total_seconds())

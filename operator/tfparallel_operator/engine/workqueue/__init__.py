@@ -1,0 +1,1 @@
+"""Which job is looked at next, and when: a queue of distinct keys, timers and pauses."""

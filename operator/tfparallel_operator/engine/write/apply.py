@@ -1,0 +1,294 @@
+"""Carries a decision out, in the order that `core.decision` documents."""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.core import decision, observation
+from tfparallel_operator.engine.observe import jobs, records
+from tfparallel_operator.engine.write import context, merge, priorities, recorder, refusals
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_WRITES = 16
+"""Writes for one job at the same time."""
+
+_TOO_MANY = 429
+
+NOT_OURS = ("progress", "placement")
+"""The fields of a status that another field manager owns."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How far a decision was carried out."""
+
+    refusal: observation.Refusal | None = None
+    """Why the API server refused a create; those after it were not tried."""
+    retry_after: float | None = None
+    """Seconds after which the API server wants to be asked again."""
+    blocked: str = ""
+    """Which name still belongs to an object that is being deleted; empty: none."""
+
+
+DONE = Outcome()
+
+
+class Applier:
+    """Writes decisions, and asks before every write whether this operator may."""
+
+    def __init__(self, engine: context.Context, events: recorder.Recorder) -> None:
+        self._engine = engine
+        self._api = engine.api
+        self._children = engine.children
+        self._may_write = engine.may_write
+        self._events = events
+
+    async def apply(self, body: jobs.Body, decided: decision.Decision) -> Outcome:
+        """Carry a decision out, as far as the API server takes it.
+
+        Raises:
+            errors.Conflict: the job has changed since it was read.
+            errors.ApiError: anything else; a later decision leads to the rest of the same steps.
+        """
+        written = await self._write_status(body, decided)
+        if written is not None:
+            for event in decided.events:
+                await self._events.record(written, event)
+        await self._delete(body, decided.deletions)
+        await self._change(body, decided.changes)
+        outcome = await self._create(decided.creations)
+        if decided.delete_job and outcome == DONE:
+            await self._delete_job(written or body)
+        return outcome
+
+    async def _write_status(self, body: jobs.Body, decided: decision.Decision) -> jobs.Body | None:
+        old = {k: v for k, v in (body.get("status") or {}).items() if k not in NOT_OURS}
+        new = decided.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        new = {key: value for key, value in new.items() if key not in NOT_OURS}
+        change = merge.difference(old, new)
+        if not change:
+            return None
+        metadata = body["metadata"]
+        path = resources.JOBS.path(metadata["namespace"], metadata["name"], "status")
+        condition = {"resourceVersion": metadata["resourceVersion"]}
+        self._may_write()
+        answer = await self._api.patch(path, {"metadata": condition, "status": change})
+        self._engine.jobs.answered(answer)
+        self._engine.metrics.status_written(self._engine.work.age(jobs.key_of(body)))
+        _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
+        return answer
+
+    async def _delete(self, body: jobs.Body, deletions: Sequence[decision.Deletion]) -> None:
+        namespace = body["metadata"]["namespace"]
+
+        async def delete(deletion: decision.Deletion) -> Outcome:
+            force = deletion.force_from is not None
+            if deletion.force_from and await self._lives(deletion.force_from):
+                _LOG.warning(
+                    "pod %s: its node %s is ready and does not end it",
+                    deletion.name,
+                    deletion.force_from,
+                )
+                return DONE
+            name, uid = deletion.name, deletion.uid
+            resource = self._children.served(resources.BY_TYPE[deletion.type])
+            self._may_write()
+            try:
+                await self._api.delete(resource, namespace, name, uid, force=force)
+            except (errors.NotFound, errors.Conflict):
+                return DONE  # It is gone, or another pod has the name by now.
+            if force:
+                message = f"{name} was deleted by force: its node did not end it"
+                reason = names.Reason.POD_FORCED
+                event = decision.Event(decision.EventType.WARNING, reason, message)
+                await self._events.record(body, event)
+            return DONE
+
+        _worst(await _at_once(delete, deletions))
+
+    async def _change(self, body: jobs.Body, changes: Sequence[decision.Change]) -> None:
+        for change in changes:
+            resource = resources.BY_TYPE[change.type]
+            namespace = body["metadata"]["namespace"]
+            served = self._children.served(resource)
+            path = served.path(namespace, change.name, change.subresource)
+            condition = {"uid": change.uid, "resourceVersion": change.version}
+            known = {key: value for key, value in condition.items() if value is not None}
+            fields = {**change.fields, "metadata": {**change.fields.get("metadata", {}), **known}}
+            self._may_write()
+            self._children.learn(resource, await self._api.patch(path, fields))
+
+    async def _lives(self, node: str) -> bool:
+        """Whether a node says that it is ready; one that we may not look at does not."""
+        try:
+            manifest = await self._api.get(resources.NODES.path(name=node))
+        except (errors.NotFound, errors.Refused):
+            return False
+        return records.ready(manifest)
+
+    async def _create(self, manifests: Sequence[decision.Manifest]) -> Outcome:
+        for wave in _waves(manifests):
+            outcome = _worst(await _at_once(self._create_one, wave))
+            if outcome != DONE:
+                return outcome
+        return DONE
+
+    async def _create_one(self, manifest: decision.Manifest) -> Outcome:
+        resource = resources.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
+        namespace = manifest["metadata"]["namespace"]
+        served = self._children.served(resource)
+        manifest = {**manifest, "apiVersion": served.api_version}
+        self._may_write()
+        try:
+            if resource == resources.WORKLOADS:
+                manifest = await priorities.with_priority(self._api, manifest)
+            created = await self._api.create(served, namespace, manifest)
+        except errors.AlreadyExists:
+            return await self._adopt(served, manifest)
+        except errors.Invalid as error:
+            if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
+                return Outcome(refusals.refused(str(error)), error.retry_after)
+            return Outcome(refusals.invalid(manifest, str(error)))
+        except errors.NotFound as error:
+            if resource not in (*resources.POD_GROUPS, resources.WORKLOADS):
+                raise
+            return Outcome(refusals.not_installed(manifest), error.retry_after)
+        except errors.Refused as error:
+            return Outcome(refusals.refused(str(error)), error.retry_after)
+        except errors.Unavailable as error:
+            if error.status != _TOO_MANY:
+                raise
+            refusal = observation.Refusal(names.Reason.TOO_MANY_REQUESTS, str(error), final=False)
+            return Outcome(refusal, error.retry_after)
+        return self._learn(resource, created)
+
+    def _learn(self, resource: resources.Resource, answer: client.Object) -> Outcome:
+        if resource != resources.CLAIMS:  # Nobody follows claims: see `core.pods.claims`.
+            self._children.learn(resource, answer)
+        return DONE
+
+    async def _adopt(self, resource: resources.Resource, manifest: decision.Manifest) -> Outcome:
+        """Take the object that has the name already, if it is the one that the job needs."""
+        metadata = manifest["metadata"]
+        name, kind = metadata["name"], manifest["kind"]
+        existing = await self._api.get(resource.path(metadata["namespace"], name))
+        if records.deleting(existing):
+            return Outcome(blocked=f"{kind} {name} is being deleted")
+        if resource == resources.CLAIMS:
+            return _check_claim(existing, manifest)
+        job, owner = metadata["ownerReferences"][0], records.owner(existing)
+        if records.tfjob(existing) == job["name"]:
+            message = f"{kind} {name} belongs to the TFJob of this name: delete the TFJob"
+            reason = names.Reason.NAME_CONFLICT
+            return Outcome(observation.Refusal(reason, message, final=False))
+        if owner is None or owner.name != job["name"]:
+            message = (
+                f"{kind} {name} exists and does not belong to this job: delete it, or give the "
+                "job another name"
+            )
+            return Outcome(observation.Refusal(names.Reason.NAME_CONFLICT, message))
+        if owner.uid != job["uid"]:
+            return Outcome(blocked=f"{kind} {name} of an earlier job of this name is not gone yet")
+        if not _same_attempt(existing, manifest):
+            return Outcome(blocked=f"{kind} {name} of an earlier attempt is not gone yet")
+        return self._learn(resource, existing)
+
+    async def _delete_job(self, body: jobs.Body) -> None:
+        metadata = body["metadata"]
+        self._may_write()
+        try:
+            await self._api.delete(
+                resources.JOBS,
+                metadata["namespace"],
+                metadata["name"],
+                metadata["uid"],
+                metadata["resourceVersion"],
+            )
+        except errors.NotFound:
+            return
+
+
+def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifest]]:
+    """Order creations: what pods need, then a pod of each role, then the other pods.
+
+    A template that is wrong is so found before the other thousand pods exist.
+    """
+    others = [manifest for manifest in manifests if manifest["kind"] != "Pod"]
+    first: dict[str, decision.Manifest] = {}
+    rest: list[decision.Manifest] = []
+    for manifest in manifests:
+        if manifest["kind"] == "Pod":
+            role = manifest["metadata"]["labels"][names.LABEL_ROLE]
+            if first.setdefault(role, manifest) is not manifest:
+                rest.append(manifest)
+    return [others, list(first.values()), rest]
+
+
+async def _at_once(
+    do: Callable[[T], Awaitable[Outcome]], items: Sequence[T]
+) -> list[Outcome | BaseException]:
+    """Do something for every item, a bounded number at a time; return what became of each.
+
+    Nothing more is begun when one of them is not done.
+    """
+    slots = asyncio.Semaphore(MAX_WRITES)
+    stopped = False
+
+    async def attempt(item: T) -> Outcome:
+        nonlocal stopped
+        async with slots:
+            if stopped:
+                return DONE
+            outcome = None
+            try:
+                outcome = await do(item)
+            finally:
+                stopped = stopped or outcome != DONE
+            return outcome
+
+    return await asyncio.gather(*map(attempt, items), return_exceptions=True)
+
+
+def _worst(outcomes: Sequence[Outcome | BaseException]) -> Outcome:
+    """Return or raise what matters most: a bug, a refusal for good or for now, an error, a name."""
+    worst = min(outcomes, key=_rank, default=DONE)
+    if isinstance(worst, BaseException):
+        raise worst
+    return worst
+
+
+def _rank(outcome: Outcome | BaseException) -> int:
+    if isinstance(outcome, BaseException):
+        return 3 if isinstance(outcome, errors.ApiError) else 0
+    if outcome.refusal is not None:
+        return 1 if outcome.refusal.final else 2
+    return 4 if outcome.blocked else 5
+
+
+def _check_claim(existing: client.Object, manifest: decision.Manifest) -> Outcome:
+    """Take the claim of a name, if this job or an earlier one of its name has made it."""
+    name, labels = manifest["metadata"]["name"], existing["metadata"].get("labels") or {}
+    if labels.get(names.LABEL_JOB) != manifest["metadata"]["labels"][names.LABEL_JOB]:
+        return Outcome(refusals.foreign_claim(manifest))
+    owner = records.owner(existing)
+    expected = manifest["metadata"].get("ownerReferences") or ()
+    if owner is not None and owner.uid not in [reference["uid"] for reference in expected]:
+        message = f"PersistentVolumeClaim {name} goes with an earlier job of this name"
+        return Outcome(blocked=message)
+    return DONE
+
+
+def _same_attempt(existing: client.Object, manifest: decision.Manifest) -> bool:
+    needed = manifest["metadata"]["labels"]
+    labels = existing["metadata"].get("labels") or {}
+    return all(
+        labels.get(label) == needed.get(label)
+        for label in (names.LABEL_ATTEMPT, names.LABEL_REPLICA_ATTEMPT)
+    )

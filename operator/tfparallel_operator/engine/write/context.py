@@ -1,0 +1,30 @@
+"""What the parts that act on jobs share."""
+
+import dataclasses
+from collections.abc import Callable
+
+from tfparallel_operator import wall_clock
+from tfparallel_operator.api_server import client
+from tfparallel_operator.core import installation
+from tfparallel_operator.engine.observe import children, jobs
+from tfparallel_operator.engine.telemetry import metrics
+from tfparallel_operator.engine.workqueue import queue, timers
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Context:
+    """The cluster as it was last seen, the ways to act on it, and the leave to do so."""
+
+    api: client.Client
+    jobs: jobs.Jobs
+    children: children.Children
+    work: queue.Queue[queue.Key]
+    timers: timers.Timers[queue.Key]
+    metrics: metrics.Metrics
+    settings: installation.Settings
+    """What the installation decides for every job."""
+    instance: str
+    """Name of this operator in Events."""
+    may_write: Callable[[], None]
+    """Raises an error unless this operator may write at this moment."""
+    clock: wall_clock.Clock = wall_clock.utc_now

@@ -1,0 +1,80 @@
+"""Writes the Events of a job: for people, so one that cannot be written is only logged."""
+
+import datetime
+import hashlib
+import logging
+
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.core import decision
+from tfparallel_operator.engine.observe import jobs
+from tfparallel_operator.engine.write import context
+
+_LOG = logging.getLogger(__name__)
+
+NOTE_LIMIT = 1024
+"""Most characters of an Event's note."""
+
+
+class Recorder:
+    """Records Events; the same one of the same job is written once between two restarts.
+
+    Its name is made of what it says, so that the API server itself refuses a repeat, also one by
+    a restarted operator.
+    """
+
+    def __init__(self, engine: context.Context) -> None:
+        self._engine = engine
+
+    async def record(self, body: jobs.Body, event: decision.Event, same: str = "") -> None:
+        """Write one Event about a job.
+
+        Args:
+            body: the job.
+            event: what has happened.
+            same: what another Event has to have in common with this one to be a repeat of it;
+                empty: its message.
+        """
+        namespace, engine = body["metadata"]["namespace"], self._engine
+        manifest = _manifest(body, event, same, engine.instance, engine.clock())
+        engine.may_write()
+        try:
+            await engine.api.create(resources.EVENTS, namespace, manifest)
+        except errors.AlreadyExists:
+            return
+        except errors.ApiError as error:
+            _LOG.warning("Event %s of %s: %s", event.reason, body["metadata"]["name"], error)
+
+
+def _manifest(
+    body: jobs.Body,
+    event: decision.Event,
+    same: str,
+    instance: str,
+    now: datetime.datetime,
+) -> client.Object:
+    metadata, status = body["metadata"], body.get("status") or {}
+    restarts = sum((status.get("restarts") or {}).values())
+    moment = f"{metadata['uid']} {status.get('attempt', 0)} {restarts}"
+    text = "\n".join((moment, event.reason, same or event.message))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    note = event.message
+    return {
+        "apiVersion": resources.EVENTS.api_version,
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
+        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": names.CONTROLLER,
+        "reportingInstance": instance[:128],
+        "action": "Reconcile",
+        "reason": event.reason,
+        "type": event.type.value,
+        "note": note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}...",
+        "regarding": {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+    }

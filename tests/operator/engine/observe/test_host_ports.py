@@ -1,0 +1,89 @@
+"""Ports of nodes: no two jobs have the same, also after the operator was started anew."""
+
+from typing import Any
+
+import pytest
+
+from testing import waiting
+from testing.operator import harness, objects
+from tfparallel_operator.api_server import errors
+from tfparallel_operator.core.pods import host_network
+from tfparallel_operator.engine.observe import host_ports, jobs
+from tfparallel_operator.engine.workqueue import queue
+
+HOST = {"network": "Open", "hostNetwork": True}
+
+
+def _body(name: str, version: int = 1, **status: Any) -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": name, "uid": name, "resourceVersion": str(version)}
+    return {"metadata": metadata, "status": status}
+
+
+def _known(*bodies: dict[str, Any]) -> jobs.Jobs:
+    known = jobs.Jobs(queue.Queue())
+    for body in bodies:
+        known.watched("ADDED", body)
+    return known
+
+
+def test_ports_that_are_promised_are_not_promised_again() -> None:
+    known = _known(_body("a"), _body("b"), _body("c"))
+    ports = host_ports.HostPorts(known)
+    assert [ports.find(uid, 3) for uid in ("a", "b", "a")] == [10_000, 10_003, 10_000]
+    known.watched("DELETED", _body("a", 2))
+    assert ports.find("c", 4) == 10_006
+    assert host_ports.HostPorts(known).find("c", 3) == 10_000
+
+
+def test_a_gap_is_used_and_what_ended_gives_its_ports_back() -> None:
+    first = _body("a", hostPorts={"first": 10_000, "count": 5})
+    second = _body("b", hostPorts={"first": 10_010, "count": 5})
+    ended = _body("c", hostPorts={"first": 10_015, "count": 5}, state="Succeeded")
+    ports = host_ports.HostPorts(_known(first, second, ended, _body("d"), _body("e")))
+    assert ports.find("d", 5) == 10_005
+    assert ports.find("e", 6) == 10_015
+
+
+def test_a_job_for_which_there_is_no_room_gets_none() -> None:
+    all_of_them = host_network.END_PORT - host_network.FIRST_PORT
+    full_job = _body("a", hostPorts={"first": host_network.FIRST_PORT, "count": all_of_them - 1})
+    ports = host_ports.HostPorts(_known(full_job, _body("b"), _body("c")))
+    assert ports.find("b", 2) is None
+    assert ports.find("c", 1) == host_network.END_PORT - 1
+
+
+def _listens_on(pods: dict[str, dict[str, Any]], job: str) -> list[int]:
+    ports = []
+    for name, pod in sorted(pods.items()):
+        if name.startswith(f"{job}-"):
+            [port] = pod["spec"]["containers"][0]["ports"]
+            assert port["hostPort"] == port["containerPort"]
+            ports.append(port["containerPort"])
+    return ports
+
+
+async def test_jobs_on_their_nodes_network_get_ports_of_their_own(place: harness.Place) -> None:
+    async def pods_of(*names: str) -> None:
+        async def there() -> bool:
+            pods = await place.pods()
+            return all(f"{name}-worker-1" in pods for name in names)
+
+        await waiting.until_async(there, f"the pods of {', '.join(names)}")
+
+    with pytest.raises(errors.Invalid, match="with hostNetwork, set network to Open"):
+        await place.create_job(objects.job("refused", hostNetwork=True))
+    async with place.operator():
+        for name in ("one", "two"):
+            await place.create_job(objects.job(name, workers=2, **HOST))
+        await pods_of("one", "two")
+    async with place.operator():
+        await place.create_job(objects.job("three", workers=2, **HOST))
+        await pods_of("three")
+    pods = await place.pods()
+    ports_by_job = {name: _listens_on(pods, name) for name in ("one", "two", "three")}
+    for name, ports in ports_by_job.items():
+        told = (await place.status(name))["hostPorts"]
+        assert ports == list(range(told["first"], told["first"] + told["count"]))
+    assert sorted(port for ports in ports_by_job.values() for port in ports) == list(
+        range(host_network.FIRST_PORT, host_network.FIRST_PORT + 9)
+    )

@@ -1,0 +1,267 @@
+"""The informer and the store of jobs: nothing is missed, nothing old comes back."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from testing.operator import memory_api, objects
+from tfparallel_operator.api_server import client, resources
+from tfparallel_operator.core import observation
+from tfparallel_operator.engine.observe import informer, jobs, records
+from tfparallel_operator.engine.workqueue import queue
+
+KEY = queue.Key("default", "digits")
+
+
+class World:
+    """An informer of pods on an API server in memory."""
+
+    def __init__(self, namespaces: tuple[str, ...] = ()) -> None:
+        self.api = memory_api.MemoryApi()
+        self.told: list[records.Owner] = []
+        self.pods = informer.Informer(
+            self.api, resources.PODS, namespaces, records.pod, self.told.append
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.pods.run())
+        await self.pods.wait_synced()
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def add(self, name: str, namespace: str = "default") -> client.Object:
+        manifest = objects.pod(name)
+        manifest["metadata"]["namespace"] = namespace
+        return await self.api.create(resources.PODS, namespace, manifest)
+
+    def names(self, uid: str = objects.UID) -> list[str]:
+        return sorted(pod.name for pod in self.pods.of(uid))
+
+
+async def _turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_what_was_there_and_what_comes_is_found_by_the_jobs_uid() -> None:
+    world = World()
+    await world.add("a")
+    async with world.running():
+        await world.add("b")
+        await _turns()
+        assert world.names() == ["a", "b"]
+        assert world.names("another-uid") == []
+        world.api.remove(resources.PODS.path("default", "a"))
+        await _turns()
+        assert world.names() == ["b"]
+    assert world.told == [records.Owner("default", "digits", objects.UID)] * 3
+
+
+async def test_what_vanished_while_nobody_watched_is_removed_after_the_next_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(informer, "RETRY_SECONDS", (0.01, 0.01))
+    world = World()
+    await world.add("a")
+    await world.add("b")
+    async with world.running():
+        await _turns()
+        world.told.clear()
+        world.api.forgotten = world.api.version + 1
+        world.api.remove(resources.PODS.path("default", "a"))
+        await asyncio.sleep(0.1)
+        await world.add("c")
+        await _turns()
+        assert world.names() == ["b", "c"]
+        assert world.told
+
+
+async def test_an_answer_to_a_write_is_known_before_the_watch_tells_of_it() -> None:
+    world = World()
+    async with world.running():
+        created = await world.add("a")
+        world.pods.learn(created)
+        assert world.names() == ["a"]
+
+
+async def test_an_answer_that_comes_late_does_not_bring_back_what_is_gone() -> None:
+    world = World()
+    async with world.running():
+        created = await world.add("a")
+        world.api.remove(resources.PODS.path("default", "a"))
+        await _turns()
+        world.pods.learn(created)
+        assert world.names() == []
+
+
+async def test_a_list_that_is_older_than_a_write_does_not_remove_it() -> None:
+    world = World()
+    async with world.running():
+        listing = await world.api.list(resources.PODS, None)
+        world.pods.learn(await world.add("a"))
+        keys = {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in listing.items}
+        world.pods.keep(keys, int(listing.version), None)
+        assert world.names() == ["a"]
+
+
+async def test_what_a_list_beside_the_watch_has_told_is_not_told_again_by_the_watch() -> None:
+    world = World()
+    first = await world.add("a")
+    async with world.running():
+        world.api.remove(resources.PODS.path("default", "a"))
+        second = await world.add("a")
+        await world.add("b")
+        # The watch has not told of any of it yet.
+        assert [pod.uid for pod in world.pods.of(objects.UID)] == [first["metadata"]["uid"]]
+        await world.pods.refresh()
+        assert world.names() == ["a", "b"]
+        world.told.clear()
+        await _turns()
+        assert world.told == []
+        assert second["metadata"]["uid"] in [pod.uid for pod in world.pods.of(objects.UID)]
+        world.api.remove(resources.PODS.path("default", "a"))
+        await _turns()
+        assert world.names() == ["b"]
+
+
+async def test_a_list_that_the_watch_has_overtaken_brings_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    await world.add("a")
+    async with world.running():
+        answer = world.api.page
+
+        async def late(*arguments: Any, **options: Any) -> client.Listing:
+            listing = await answer(*arguments, **options)
+            world.api.remove(resources.PODS.path("default", "a"))
+            await _turns()
+            return listing
+
+        monkeypatch.setattr(world.api, "page", late)
+        await world.pods.refresh()
+        assert world.names() == []
+
+
+async def test_a_list_that_the_watch_overtakes_while_it_is_taken_in_brings_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "PAGE", 1)
+    world = World()
+    for name in ("a", "b"):
+        await world.add(name)
+    async with world.running():
+        take = world.pods.take
+
+        def late(pods: Any) -> None:
+            take(pods)
+            if [key for key, *_ in pods] == [("default", "a")]:
+                world.api.remove(resources.PODS.path("default", "b"))
+                world.pods.drop(("default", "b"))
+                [stream] = world.pods._streams.values()
+                stream.version = world.api.version
+
+        monkeypatch.setattr(world.pods, "take", late)
+        await world.pods.refresh()
+        assert world.names() == ["a"]
+
+
+async def test_a_list_is_read_page_by_page() -> None:
+    world = World()
+    world.api.page_size = 2
+    for number in range(5):
+        await world.add(f"pod-{number}")
+    async with world.running():
+        assert world.names() == [f"pod-{number}" for number in range(5)]
+
+
+async def test_only_the_given_namespaces_are_followed() -> None:
+    world = World(("one", "two"))
+    for namespace in ("one", "two", "three"):
+        await world.add(f"pod-{namespace}", namespace)
+    async with world.running():
+        assert world.names() == ["pod-one", "pod-two"]
+        world.pods.keep(set(), world.api.version, "one")
+        assert world.names() == ["pod-two"]
+
+
+async def test_a_pod_that_changes_hands_leaves_its_former_job() -> None:
+    world = World()
+    world.pods.put(objects.pod(version=1))
+    raw = objects.pod(version=2, uid="other")
+    raw["metadata"]["ownerReferences"] = [objects.owner(uid="new-uid")]
+    world.pods.put(raw)
+    assert world.names() == []
+    assert world.names("new-uid") == ["digits-worker-0"]
+    del raw["metadata"]["ownerReferences"]
+    world.pods.put({**raw, "metadata": {**raw["metadata"], "resourceVersion": "3"}})
+    assert world.names("new-uid") == []
+
+
+async def test_an_older_version_does_not_replace_a_newer_one() -> None:
+    world = World()
+    world.pods.put(objects.pod(version=5, phase="Running"))
+    world.pods.put(objects.pod(version=4, phase="Pending"))
+    assert [pod.phase for pod in world.pods.of(objects.UID)] == [observation.Phase.RUNNING]
+
+
+async def test_silence_is_the_time_since_anything_was_heard_or_tried() -> None:
+    world = World()
+    async with world.running():
+        now = asyncio.get_running_loop().time()
+        assert world.pods.silence(now + 50) >= 49
+
+
+def _body(version: int, uid: str = "uid-1", **more: Any) -> dict[str, Any]:
+    metadata = {"name": "digits", "namespace": "default", "uid": uid}
+    return {"metadata": {**metadata, "resourceVersion": str(version)}, **more}
+
+
+async def test_the_newest_version_of_a_job_is_kept_whoever_told_of_it() -> None:
+    work: queue.Queue[queue.Key] = queue.Queue()
+    known = jobs.Jobs(work)
+    known.watched("ADDED", _body(1))
+    known.answered(_body(3, status={"attempt": 1}))
+    known.watched("MODIFIED", _body(2))
+    assert known.get(KEY) == _body(3, status={"attempt": 1})
+    assert await work.get() == KEY
+
+
+async def test_an_answer_cannot_bring_back_a_deleted_job_or_overwrite_its_successor() -> None:
+    known = jobs.Jobs(queue.Queue())
+    known.watched("ADDED", _body(1))
+    known.watched("DELETED", _body(4))
+    known.answered(_body(3))
+    assert known.get(KEY) is None
+    known.watched("ADDED", _body(5, uid="uid-2"))
+    known.answered(_body(9, uid="uid-1"))
+    assert known.get(KEY) == _body(5, uid="uid-2")
+    known.forget(KEY, "uid-1")
+    assert known.get(KEY) is not None
+    known.forget(KEY, "uid-2")
+    assert known.get(KEY) is None
+
+
+async def test_a_sweep_removes_jobs_whose_deletion_was_missed() -> None:
+    work: queue.Queue[queue.Key] = queue.Queue()
+    known = jobs.Jobs(work)
+    known.watched("ADDED", _body(1))
+    newer = _body(8)
+    newer["metadata"]["name"] = "newer"
+    known.watched("ADDED", newer)
+    known.swept(client.Listing((), "5"), None)
+    assert known.get(KEY) is None
+    assert known.get(queue.Key("default", "newer")) is not None
+
+
+async def test_who_owns_which_field_is_not_kept() -> None:
+    known = jobs.Jobs(queue.Queue())
+    body = _body(1)
+    body["metadata"]["managedFields"] = [{"manager": "kubectl"}]
+    known.watched("ADDED", body)
+    assert known.get(KEY) == _body(1)

@@ -1,0 +1,189 @@
+"""From a pod's JSON to the value that is decided on."""
+
+import datetime
+from typing import Any
+
+import pytest
+
+from testing.operator import objects
+from tfparallel_operator.api import names, types
+from tfparallel_operator.core import observation, replicas
+from tfparallel_operator.engine.observe import records
+
+PHASE = observation.Phase
+
+
+def _seen(**status: Any) -> observation.Pod:
+    pod = records.pod(objects.pod(**status))
+    assert pod is not None
+    return pod
+
+
+def test_identity_comes_from_labels_and_metadata() -> None:
+    pod = _seen(phase="Pending")
+    assert pod.name == "digits-worker-0"
+    assert pod.uid == "pod-uid"
+    assert pod.replica == replicas.Replica(types.Role.WORKER, 0)
+    assert (pod.attempt, pod.replica_attempt) == (1, 0)
+    assert not pod.deleting
+
+
+@pytest.mark.parametrize("label", [names.LABEL_ROLE, names.LABEL_INDEX, names.LABEL_ATTEMPT])
+def test_a_pod_without_our_labels_is_left_out(label: str) -> None:
+    raw = objects.pod()
+    del raw["metadata"]["labels"][label]
+    assert records.pod(raw) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "phase"),
+    [
+        ({}, PHASE.PENDING),
+        ({"phase": "Pending"}, PHASE.PENDING),
+        ({"phase": "Running"}, PHASE.RUNNING),
+        ({"phase": "Running", **objects.container(running={})}, PHASE.RUNNING),
+        ({"phase": "Pending", **objects.container(waiting={"reason": "X"})}, PHASE.PENDING),
+        ({"phase": "Running", **objects.container(waiting={"reason": "X"})}, PHASE.PENDING),
+        ({"phase": "Running", **objects.container(terminated={"exitCode": 0})}, PHASE.SUCCEEDED),
+        ({"phase": "Running", **objects.container(terminated={"exitCode": 1})}, PHASE.FAILED),
+        ({"phase": "Failed", **objects.container(terminated={"exitCode": 0})}, PHASE.SUCCEEDED),
+        ({"phase": "Succeeded"}, PHASE.SUCCEEDED),
+        ({"phase": "Failed"}, PHASE.FAILED),
+        ({"phase": "Unknown"}, PHASE.PENDING),
+    ],
+)
+def test_the_training_container_decides_and_not_its_sidecars(
+    status: dict[str, Any], phase: observation.Phase
+) -> None:
+    assert _seen(**status).phase is phase
+
+
+@pytest.mark.parametrize(
+    ("state", "beside", "lingers"),
+    [
+        ("terminated", "running", True),
+        ("terminated", "terminated", False),
+        ("terminated", "waiting", False),
+        ("running", "running", False),
+    ],
+)
+def test_a_pod_lingers_while_a_sidecar_outlives_training(
+    state: str, beside: str, lingers: bool
+) -> None:
+    states: dict[str, dict[str, Any]] = {
+        "terminated": {"exitCode": 0},
+        "running": {},
+        "waiting": {},
+    }
+    [trains] = objects.container(**{state: states[state]})["containerStatuses"]
+    proxy = {"name": "proxy", "state": {beside: states[beside]}}
+    assert _seen(phase="Running", containerStatuses=[proxy, trains]).lingers is lingers
+
+
+def test_an_exit_carries_code_reason_message_and_time() -> None:
+    ended = {
+        "exitCode": 137,
+        "reason": "OOMKilled",
+        "message": "too big",
+        "finishedAt": "2026-11-21T10:00:00Z",
+    }
+    pod = _seen(phase="Failed", **objects.container(terminated=ended))
+    moment = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
+    assert pod.exit == observation.Exit(137, "OOMKilled", "too big", moment)
+    assert not pod.disrupted
+
+
+def test_an_evicted_pod_was_taken_by_the_cluster() -> None:
+    pod = _seen(phase="Failed", reason="Evicted", message="low on memory")
+    assert pod.exit == observation.Exit(-1, "Evicted", "low on memory", None)
+    assert pod.disrupted
+
+
+def test_a_disruption_target_is_seen_while_the_pod_still_runs() -> None:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    assert _seen(phase="Running", conditions=[condition]).disrupted
+    assert not _seen(phase="Running", conditions=[{**condition, "status": "False"}]).disrupted
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            objects.container(waiting={"reason": "ImagePullBackOff", "message": "no such image"}),
+            "ImagePullBackOff: no such image",
+        ),
+        (objects.container(waiting={"reason": "ContainerCreating"}), ""),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/4 nodes are available",
+                    }
+                ]
+            },
+            "Unschedulable: 0/4 nodes are available",
+        ),
+        ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, ""),
+    ],
+)
+def test_a_pending_pod_says_why_it_waits(status: dict[str, Any], words: str) -> None:
+    assert _seen(phase="Pending", **status).waiting == words
+
+
+def test_an_init_container_that_cannot_start_is_why_a_pod_waits() -> None:
+    waiting = {"name": "init", "state": {"waiting": {"reason": "ErrImagePull", "message": "gone"}}}
+    assert _seen(phase="Pending", initContainerStatuses=[waiting]).waiting == "ErrImagePull: gone"
+
+
+def _ended_by(name: str, code: int, **status: Any) -> observation.Exit:
+    ended = {"exitCode": code, "reason": "Error", "message": "no such package", "finishedAt": AT}
+    init = {"name": name, "state": {"terminated": ended}}
+    waiting = objects.container(waiting={"reason": "PodInitializing"})
+    done = {"name": "first", "state": {"terminated": {"exitCode": 0}}}
+    pod = _seen(phase="Failed", initContainerStatuses=[done, init], **waiting, **status)
+    assert pod.phase is PHASE.FAILED
+    assert pod.exit is not None
+    return pod.exit
+
+
+AT = "2026-11-21T10:00:00Z"
+
+
+def test_the_exit_of_the_source_is_that_of_the_pod() -> None:
+    at = datetime.datetime.fromisoformat(AT)
+    expected = observation.Exit(78, "Error", "no such package", at, of_source=True)
+    assert _ended_by(names.SOURCE_CONTAINER, 78) == expected
+
+
+def test_an_init_container_of_a_template_is_named_and_its_code_means_nothing() -> None:
+    ended = _ended_by("fetch", 78)
+    assert (ended.code, ended.of_source) == (-1, False)
+    assert ended.message == "init container fetch, code 78 no such package"
+
+
+def test_a_pod_that_was_evicted_while_its_source_was_fetched_was_evicted() -> None:
+    ended = _ended_by(names.SOURCE_CONTAINER, 137, reason="Evicted", message="low on memory")
+    assert (ended.code, ended.reason, ended.of_source) == (-1, "Evicted", False)
+
+
+def test_only_the_controlling_job_is_the_owner() -> None:
+    raw = objects.pod()
+    assert records.owner(raw) == records.Owner("default", "digits", objects.UID)
+    raw["metadata"]["ownerReferences"][0]["controller"] = False
+    assert records.owner(raw) is None
+    foreign = {**objects.owner(), "apiVersion": "kubeflow.org/v1"}
+    raw["metadata"]["ownerReferences"] = [foreign]
+    assert records.owner(raw) is None
+    del raw["metadata"]["ownerReferences"]
+    assert records.owner(raw) is None
+
+
+def test_a_deletion_timestamp_is_seen() -> None:
+    raw = objects.pod(phase="Running")
+    raw["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+    pod = records.pod(raw)
+    assert pod is not None
+    assert pod.deleting

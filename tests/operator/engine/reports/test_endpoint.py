@@ -1,0 +1,318 @@
+"""The progress endpoint: right tokens are heard, all others refused; what is written, and when."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import functools
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+import pytest
+
+from testing import clock, waiting
+from testing.operator import harness, memory_api, objects, progress_site, small_engine
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import errors, resources
+from tfparallel_operator.core.pods import config
+from tfparallel_operator.engine.observe import jobs
+from tfparallel_operator.engine.reports import tls
+from tfparallel_operator.engine.workqueue import queue
+from tfparallel_operator.engine.write import publisher
+from tfparallel_operator.local import ports
+from tfparallel_trainer.contract import progress
+
+PLACEMENT = {
+    "mesh": {
+        "data": 2,
+        "stage": 2,
+        "spatial": 1,
+        "tensor": 1,
+        "microbatches": 4,
+        "schedule": "GPipe",
+        "auto": False,
+        "cuts": [],
+    },
+    "reasons": [],
+    "stages": [
+        {
+            "stage": stage,
+            "devices": [f"worker-{stage}/GPU:0", f"worker-{stage + 2}/GPU:0"],
+            "deviceCount": 2,
+            "layers": "conv to dense",
+            "layerCount": 3,
+            "parameterBytes": 2**40,
+            "busySeconds": "0.25",
+        }
+        for stage in (0, 1)
+    ],
+}
+
+
+@contextlib.asynccontextmanager
+async def _site(place: harness.Place) -> AsyncIterator[progress_site.Site]:
+    [port] = ports.allocate(1)
+    async with place.operator(progress_host=progress_site.HOST, progress_port=port):
+        await place.create_job()
+        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        path = resources.CONFIG_MAPS.path(place.namespace, "digits-tfparallel")
+        authorities = (await place.api.get(path))["data"][config.CA_FILE_KEY]
+        context = ssl.create_default_context(cadata=authorities)
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(connector=connector) as http:
+            yield progress_site.Site(place, port, http)
+
+
+async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Place) -> None:
+    async with _site(place) as site:
+        token = await site.token("digits-chief-0", await site.audience())
+        report = progress_site.REPORT | {"placement": PLACEMENT}
+        assert await site.send(token, report) == (202, "")
+
+        async def shown() -> bool:
+            line = place.kubectl("get", "tfpj", "digits").splitlines()[1]
+            return line.split()[4:8] == ["40", "40", "0.25", "12s"]
+
+        await waiting.until_async(shown, "step, percent, loss and ETA are shown")
+        progress_of_job = (await place.status())["progress"]
+        arrived = datetime.datetime.fromisoformat(progress_of_job.pop("lastUpdateTime"))
+        assert abs((datetime.datetime.now(datetime.UTC) - arrived).total_seconds()) < 60
+        assert progress_of_job == {**progress_site.REPORT, "epoch": 0}
+        assert (await place.status())["placement"] == PLACEMENT
+        job = await place.job()
+        owners = {
+            entry["manager"]: entry["fieldsV1"]
+            for entry in job["metadata"]["managedFields"]
+            if entry.get("subresource") == "status"
+        }
+        fields = set(owners[names.PROGRESS_FIELD_MANAGER]["f:status"])
+        assert fields == {"f:progress", "f:placement"}
+        assert not fields & set(owners[names.FIELD_MANAGER]["f:status"])
+
+
+async def test_reports_that_come_too_fast_are_not_lost_and_the_last_is_written_at_once(
+    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rare = functools.partial(publisher.Publisher, interval=600.0)
+    monkeypatch.setattr(publisher, "Publisher", rare)
+    async with _site(place) as site:
+        token = await site.token("digits-chief-0", await site.audience())
+        for step in (10, 20, 100):
+            report = {"step": step, "totalSteps": 100}
+            assert (await site.send(token, report))[0] == 202
+        await place.until_status(
+            "the last report is written", lambda now: now.get("progress", {}).get("step") == 100
+        )
+
+
+async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> None:
+    async with _site(place) as site:
+        await place.create_job(objects.job("other", workers=0))
+
+        async def there() -> bool:
+            return "other-chief-0" in await place.pods()
+
+        await waiting.until_async(there, "the other job's pod exists")
+        audience, foreign = await site.audience(), await site.audience("other")
+        right = await site.token("digits-chief-0", audience)
+        wrong_audience = await site.token("digits-chief-0", "https://kubernetes.default.svc")
+        others = await site.token("other-chief-0", foreign)
+        # The other job's pod cannot have this token, but whoever may ask for tokens can.
+        others_with_audience = await site.token("other-chief-0", audience)
+        cases: list[tuple[str | None, Any, str, int, str]] = [
+            (None, None, "digits", 401, "send the pod's projected token"),
+            ("nonsense", None, "digits", 401, "is not valid for audience"),
+            (wrong_audience, None, "digits", 401, "is not valid for audience"),
+            (others, None, "digits", 401, "is not valid for audience"),
+            (others_with_audience, None, "digits", 403, "does not belong to job 'digits'"),
+            (right, None, "nobody", 404, "there is no job 'nobody'"),
+            (right, {"step": -1}, "digits", 422, "step: received -1"),
+            (right, {"step": 1, "loss": 2}, "digits", 422, "loss: received 2"),
+            (right, {"step": 1, "pad": "x" * 40_000}, "digits", 413, "larger than 32768 bytes"),
+        ]
+        for token, report, job, status, reason in cases:
+            code, sentence = await site.send(token, report, job)
+            assert (code, reason in sentence) == (status, True), sentence
+        assert "progress" not in await place.status()
+
+
+async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Place) -> None:
+    async with _site(place) as site:
+        # A finalizer keeps the pod, as a node that does not answer would.
+        place.kubectl(
+            *("patch", "pod", "digits-chief-0", "--type=merge", "-p"),
+            '{"metadata":{"finalizers":["tests.example/hold"]}}',
+        )
+        token = await site.token("digits-chief-0", await site.audience())
+        place.kubectl("delete", "pod", "digits-worker-0", "--grace-period=0", "--force")
+        await place.until_status("the second attempt", lambda now: now.get("attempt") == 2)
+        answers: list[tuple[int, str]] = []
+
+        async def refused() -> bool:
+            answers.append(await site.send(token))
+            return answers[-1][0] != 202
+
+        # The operator may not have heard yet what it has written itself.
+        await waiting.until_async(refused, "the report is refused")
+        status, sentence = answers[-1]
+        # The API server may hold the token of a pod that is being deleted for invalid already.
+        assert status in (401, 403)
+        assert sentence.startswith(("pod digits-chief-0 is of attempt 1; 2 runs", "the token"))
+        place.kubectl(
+            *("patch", "pod", "digits-chief-0", "--type=merge", "-p"),
+            '{"metadata":{"finalizers":null}}',
+        )
+
+
+async def test_the_certificates_are_kept_and_only_made_once(place: harness.Place) -> None:
+    certificates = await asyncio.gather(
+        *(tls.ensure(place.api, place.namespace, "keys", "operator.svc") for _ in range(3))
+    )
+    assert certificates[0] == certificates[1] == certificates[2]
+    assert await tls.ensure(place.api, place.namespace, "keys", "operator.svc") == certificates[0]
+    moved = await tls.ensure(place.api, place.namespace, "keys", "elsewhere.svc")
+    assert moved.authorities == certificates[0].authorities
+    assert moved.certificate != certificates[0].certificate
+    assert await tls.ensure(place.api, place.namespace, "keys", "elsewhere.svc") == moved
+
+
+NOW = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
+
+
+def test_a_certificate_is_renewed_in_time_under_the_same_authority() -> None:
+    first = tls.renew(None, "operator.svc", NOW)
+    assert tls.renew(first, "operator.svc", NOW + datetime.timedelta(days=200)) is first
+    later = tls.renew(first, "operator.svc", NOW + datetime.timedelta(days=300))
+    assert later.authorities == first.authorities
+    assert later.certificate != first.certificate
+
+
+def test_a_new_authority_is_trusted_beside_the_old_one_until_that_ends() -> None:
+    first = tls.renew(None, "operator.svc", NOW)
+    second = tls.renew(first, "operator.svc", NOW + datetime.timedelta(days=3000))
+    assert second.authorities.endswith(first.authorities)
+    assert second.authorities.count("BEGIN CERTIFICATE") == 2
+    third = tls.renew(second, "operator.svc", NOW + datetime.timedelta(days=6000))
+    assert third.authorities.count("BEGIN CERTIFICATE") == 2
+    assert not third.authorities.endswith(first.authorities)
+
+
+class Slow(memory_api.MemoryApi):
+    """Counts what is applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+        self.failures = 0
+
+    async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> dict[str, Any]:
+        if self.failures:
+            self.failures -= 1
+            raise errors.Unavailable("busy")
+        assert manager == names.PROGRESS_FIELD_MANAGER
+        self.steps.append(manifest["status"]["progress"]["step"])
+        return await super().apply(path, manifest, manager)
+
+
+INTERVAL = 10.0
+
+
+@dataclasses.dataclass
+class Desk:
+    """A publisher on an API server in memory, in virtual time."""
+
+    api: Slow
+    writer: publisher.Publisher
+    known: jobs.Jobs
+    time: clock.Clock
+    uid: str
+
+    def report(self, step: int, uid: str | None = None) -> None:
+        received = progress.Report(step=step, total_steps=100)
+        key = queue.Key("default", "digits")
+        self.writer.submit(publisher.Report(key, uid or self.uid, received, NOW))
+
+    async def rest(self) -> None:
+        """Let everything happen that can without more time."""
+        await waiting.idle()
+
+    async def pass_time(self, seconds: float) -> None:
+        self.time.advance(seconds)
+        small_engine.fire_due(self.writer._timers)
+        await self.rest()
+
+
+@contextlib.asynccontextmanager
+async def _desk() -> AsyncIterator[Desk]:
+    api, known, time = Slow(), jobs.Jobs(queue.Queue()), clock.Clock()
+    body = await api.create(resources.JOBS, "default", objects.job())
+    known.watched("ADDED", body)
+    writer = publisher.Publisher(api, known, time.utc, INTERVAL)
+    task = asyncio.create_task(writer.run())
+    yield Desk(api, writer, known, time, body["metadata"]["uid"])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_latest_report_is_written_when_the_interval_is_over() -> None:
+    async with _desk() as desk:
+        for step in (1, 2, 3):
+            desk.report(step)
+            await desk.rest()
+        await desk.pass_time(INTERVAL - 1)
+        assert desk.api.steps == [1]
+        await desk.pass_time(1)
+        assert desk.api.steps == [1, 3]
+        await desk.pass_time(INTERVAL)
+        desk.report(4)
+        await desk.rest()
+        assert desk.api.steps == [1, 3, 4]
+
+
+async def test_the_report_of_the_last_step_does_not_wait() -> None:
+    async with _desk() as desk:
+        desk.report(99)
+        await desk.rest()
+        desk.report(100)
+        await desk.rest()
+        assert desk.api.steps == [99, 100]
+
+
+async def test_a_report_that_could_not_be_written_is_written_later() -> None:
+    async with _desk() as desk:
+        desk.api.failures = 1
+        desk.report(5)
+        await desk.rest()
+        assert desk.api.steps == []
+        await desk.pass_time(INTERVAL)
+        assert desk.api.steps == [5]
+
+
+async def test_a_report_that_another_operator_has_overtaken_is_dropped() -> None:
+    async with _desk() as desk:
+        desk.report(1)
+        await desk.rest()
+        desk.report(2)
+        later = {"step": 9, "lastUpdateTime": (NOW + datetime.timedelta(seconds=1)).isoformat()}
+        path = resources.JOBS.path("default", "digits", "status")
+        other = {"metadata": {}, "status": {"progress": later}}
+        body = await memory_api.MemoryApi.apply(desk.api, path, other, "tfparallel-progress")
+        desk.known.watched("MODIFIED", body)
+        await desk.pass_time(INTERVAL)
+        await desk.pass_time(INTERVAL)
+        assert desk.api.steps == [1]
+        desk.report(10)
+        await desk.rest()
+        assert desk.api.steps == [1, 10]
+
+
+async def test_a_report_of_a_job_that_is_gone_or_made_anew_is_dropped() -> None:
+    async with _desk() as desk:
+        desk.report(5, uid="an earlier job's")
+        await desk.pass_time(INTERVAL)
+        desk.known.forget(queue.Key("default", "digits"), desk.uid)
+        desk.report(6)
+        await desk.pass_time(INTERVAL)
+        assert desk.api.steps == []

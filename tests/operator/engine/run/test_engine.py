@@ -1,0 +1,157 @@
+"""The group of tasks, probes and log lines."""
+
+import asyncio
+import json
+import logging
+import sys
+from asyncio import base_events
+
+import pytest
+from aiohttp import test_utils, web
+
+from testing import clock
+from testing.operator import memory_api
+from tfparallel_operator.api_server import client
+from tfparallel_operator.engine.observe import children
+from tfparallel_operator.engine.reports import serving
+from tfparallel_operator.engine.run import engine, probes, settings
+from tfparallel_operator.engine.telemetry import logs
+from tfparallel_operator.engine.workqueue import queue
+
+
+@pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
+async def test_a_part_that_ends_takes_the_process_with_it() -> None:
+    class Ending(memory_api.MemoryApi):
+        """Its list ends in an error that no part expects."""
+
+        async def page(self, *_: object, **__: object) -> client.Listing:
+            raise ZeroDivisionError("a bug")
+
+    operator_settings = settings.Settings("trainer:test", health_port=0)
+    with pytest.raises(ExceptionGroup) as caught:
+        await engine.Engine(operator_settings, Ending()).start()
+    assert caught.value.split(ZeroDivisionError)[0] is not None
+
+
+@pytest.mark.usefixtures("processes")  # it listens on all interfaces
+async def test_a_server_that_is_cancelled_while_it_starts_closes_its_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers: list[asyncio.Server] = []
+    start = base_events.Server._start_serving  # type: ignore[attr-defined]
+
+    def start_and_cancel(server: asyncio.Server) -> None:
+        start(server)
+        servers.append(server)
+        serving_task.cancel()
+
+    monkeypatch.setattr(base_events.Server, "_start_serving", start_and_cancel)
+    serving_task = asyncio.create_task(serving.serve(web.Application(), 0))
+    with pytest.raises(asyncio.CancelledError):
+        await serving_task
+    assert [server.sockets for server in servers] == [()]
+
+
+def test_the_oldest_of_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 2)
+    opened_at = {"a": 0.0, "b": 1.0, "c": 2.0}
+    assert serving.excess(opened_at, 2.0) == ["a"]
+    assert serving.excess(opened_at, serving.CONNECTION_SECONDS + 1.5) == ["a", "b"]
+
+
+async def test_a_client_that_sends_no_request_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "CONNECTION_SECONDS", 0.0)
+    monkeypatch.setattr(serving, "CHECK_SECONDS", 0.05)
+    async with test_utils.TestServer(web.Application()) as server:
+        assert server.runner is not None
+        task = asyncio.create_task(serving.close_old(server.runner))
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        assert await reader.read() == b""
+        writer.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_part_that_returns_is_named() -> None:
+    async def returning() -> None:
+        return None
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            engine.spawn(group, "watch", returning())
+    assert "the operator's part 'watch' has ended" in str(caught.value.exceptions[0])
+
+
+async def test_a_silent_informer_and_a_stuck_worker_are_not_healthy() -> None:
+    time = clock.Clock()
+    work: queue.Queue[queue.Key] = queue.Queue(clock=time)
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    assert probes.healthy(job_children, work) == ""
+    work.add(queue.Key("default", "digits"))
+    await work.get()
+    time.now = probes.KEY_LIMIT_SECONDS + 1
+    assert "a worker been busy, for 601 s" in probes.healthy(job_children, work)
+    assert probes.ready(job_children, jobs_listed=True) == (
+        "the children of the jobs have not been listed yet"
+    )
+
+
+async def test_an_informer_that_neither_hears_nor_tries_is_not_healthy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    monkeypatch.setattr(probes, "SILENCE_LIMIT_SECONDS", -1.0)
+    assert probes.healthy(job_children, queue.Queue()).startswith(
+        "no event, bookmark or attempt of a"
+    )
+
+
+async def test_the_operator_is_ready_when_children_and_jobs_have_been_listed() -> None:
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    task = asyncio.create_task(job_children.run())
+    await job_children.wait_synced()
+    assert probes.ready(job_children, jobs_listed=False) == "the jobs have not been listed yet"
+    assert probes.ready(job_children, jobs_listed=True) == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _record() -> logging.LogRecord:
+    try:
+        raise ValueError("what went wrong")
+    except ValueError:
+        caught = sys.exc_info()
+    return logging.LogRecord("engine", logging.WARNING, "x.py", 1, "%s ready", ("2/3",), caught)
+
+
+def test_a_json_line_carries_the_job_and_the_traceback() -> None:
+    with logs.about(job="digits", reconcile="1f2e"), logs.about(attempt=2):
+        line = json.loads(logs.JsonFormatter().format(_record()))
+    assert (line["level"], line["message"]) == ("warning", "2/3 ready")
+    assert (line["job"], line["attempt"], line["reconcile"]) == ("digits", 2, "1f2e")
+    assert "namespace" not in line
+    assert "ValueError: what went wrong" in line["exception"]
+
+
+async def test_what_a_line_is_about_goes_along_into_tasks_and_ends_with_its_block() -> None:
+    async def line() -> dict[str, object]:
+        await asyncio.sleep(0)
+        record: dict[str, object] = json.loads(logs.JsonFormatter().format(_record()))
+        return record
+
+    with logs.about(job="one"):
+        first = asyncio.create_task(line())
+    with logs.about(job="two"):
+        second = asyncio.create_task(line())
+    assert [(await task)["job"] for task in (first, second)] == ["one", "two"]
+    assert "job" not in await line()
+
+
+def test_a_line_for_people_carries_the_same() -> None:
+    with logs.about(job="digits", namespace="training"):
+        text = logs.TextFormatter().format(_record())
+    first, *rest = text.splitlines()
+    assert first.endswith("WARNING namespace=training job=digits 2/3 ready")
+    assert rest[-1] == "ValueError: what went wrong"

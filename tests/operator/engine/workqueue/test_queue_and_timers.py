@@ -1,0 +1,199 @@
+"""The queue, timers, pauses after failures, and merge patches."""
+
+import asyncio
+import datetime
+from typing import Any
+
+import pytest
+
+from testing import clock
+from testing.operator import small_engine
+from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.write import merge
+
+
+async def test_a_key_waits_only_once() -> None:
+    work: queue.Queue[str] = queue.Queue()
+    for key in ("a", "b", "a", "a"):
+        work.add(key)
+    assert len(work) == 2
+    assert [await work.get(), await work.get()] == ["a", "b"]
+
+
+async def test_a_key_is_never_with_two_workers_and_comes_once_more() -> None:
+    work: queue.Queue[str] = queue.Queue()
+    work.add("a")
+    assert await work.get() == "a"
+    work.add("a")
+    work.add("a")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await work.get()
+    work.done("a")
+    assert await work.get() == "a"
+    work.done("a")
+    assert len(work) == 0
+
+
+async def test_a_queue_that_nobody_works_on_takes_nothing_in() -> None:
+    work: queue.Queue[str] = queue.Queue(opened=False)
+    work.add("a")
+    assert len(work) == 0
+    assert work.oldest() == 0.0
+    work.open(["b", "c"])
+    work.add("b")
+    assert [await work.get(), await work.get()] == ["b", "c"]
+    assert len(work) == 2
+
+
+async def test_many_workers_see_every_key_and_none_at_the_same_time() -> None:
+    work: queue.Queue[int] = queue.Queue()
+    running: set[int] = set()
+    seen: list[int] = []
+
+    async def worker() -> None:
+        while True:
+            key = await work.get()
+            assert key not in running
+            running.add(key)
+            await asyncio.sleep(0)
+            seen.append(key)
+            running.discard(key)
+            work.done(key)
+
+    workers = [asyncio.create_task(worker()) for _ in range(4)]
+    for round_ in range(50):
+        for key in range(5):
+            work.add((key + round_) % 5)
+        await asyncio.sleep(0)
+    while len(work):
+        await asyncio.sleep(0)
+    for task in workers:
+        task.cancel()
+    outcomes = await asyncio.gather(*workers, return_exceptions=True)
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+    assert set(seen) == set(range(5))
+
+
+async def test_a_worker_that_gives_up_waiting_takes_no_key_with_it() -> None:
+    work: queue.Queue[str] = queue.Queue()
+    waiting = asyncio.create_task(work.get())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    work.add("a")
+    assert await work.get() == "a"
+
+
+async def test_the_age_of_the_oldest_key_counts_waiting_and_running() -> None:
+    time = clock.Clock()
+    work: queue.Queue[str] = queue.Queue(clock=time)
+    assert work.oldest() == 0.0
+    work.add("a")
+    time.now = 5.0
+    work.add("b")
+    assert work.oldest() == 5.0
+    await work.get()
+    time.now = 9.0
+    assert work.oldest() == 4.0
+
+
+async def test_a_key_is_as_old_as_the_oldest_thing_that_no_look_has_served() -> None:
+    time = clock.Clock()
+    work: queue.Queue[str] = queue.Queue(clock=time)
+    work.add("a")
+    time.now = 2.0
+    work.add("a")
+    await work.get()
+    assert work.age("a") == 2.0
+    time.now = 3.0
+    work.add("a")
+    work.done("a")
+    await work.get()
+    time.now = 4.0
+    assert work.age("a") == 1.0
+    work.done("a", served=False)
+    time.now = 7.0
+    work.add("a")
+    await work.get()
+    assert work.age("a") == 4.0
+
+
+async def test_a_timer_fires_at_the_earliest_of_its_times_and_once() -> None:
+    time, fired = clock.Clock(), list[str]()
+    start = time.utc()
+    alarm = timers.Timers(fired.append, time.utc)
+    alarm.set("a", start + datetime.timedelta(seconds=10))
+    alarm.set("a", start + datetime.timedelta(seconds=5))
+    alarm.set("a", start + datetime.timedelta(seconds=20))
+    alarm.after("b", 7)
+    for seconds, expected in ((4, []), (1, ["a"]), (100, ["a", "b"]), (100, ["a", "b"])):
+        time.advance(seconds)
+        small_engine.fire_due(alarm)
+        assert fired == expected
+
+
+async def test_a_timer_fires_by_itself() -> None:
+    done = asyncio.Event()
+    alarm: timers.Timers[str] = timers.Timers(lambda _: done.set())
+    alarm.after("far", 1000)
+    alarm.after("near", 0.02)
+    async with asyncio.timeout(60):
+        await done.wait()
+
+
+async def test_a_timer_notices_that_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "LONGEST_SLEEP_SECONDS", 0.01)
+    time, fired = clock.Clock(), asyncio.Event()
+    alarm: timers.Timers[str] = timers.Timers(lambda _: fired.set(), time.utc)
+    alarm.after("a", 1000)
+    time.advance(1000)
+    async with asyncio.timeout(60):
+        await fired.wait()
+
+
+async def test_times_that_no_longer_count_are_not_kept() -> None:
+    time, fired = clock.Clock(), list[str]()
+    alarm = timers.Timers(fired.append, time.utc)
+    for seconds in range(1_000, 0, -1):
+        for key in ("a", "b"):
+            alarm.after(key, seconds)
+    assert len(alarm._times) == 2
+    time.advance(1)
+    small_engine.fire_due(alarm)
+    assert sorted(fired) == ["a", "b"]
+
+
+def test_pauses_double_up_to_five_minutes_and_begin_again_after_success() -> None:
+    backoff: timers.Backoff[str] = timers.Backoff(draw=lambda: 1.0)
+    pauses = [backoff.failed("a") for _ in range(11)]
+    assert pauses[:5] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert pauses[9:] == [300.0, 300.0]
+    assert backoff.failed("b") == 1.0
+    backoff.succeeded("a")
+    assert backoff.failed("a") == 1.0
+
+
+def test_pauses_are_spread_over_the_upper_half() -> None:
+    backoff: timers.Backoff[str] = timers.Backoff(draw=lambda: 0.0)
+    assert backoff.failed("a") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "patch"),
+    [
+        ({}, {}, {}),
+        ({"a": 1}, {"a": 1}, {}),
+        ({"a": 1}, {}, {"a": None}),
+        ({}, {"a": 1}, {"a": 1}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, {"a": {"c": None}}),
+        ({"a": {"b": 1}}, {"a": {"b": 1}, "d": [1]}, {"d": [1]}),
+        ({"a": [1, 2]}, {"a": [2]}, {"a": [2]}),
+        ({"a": {"b": 1}}, {"a": 2}, {"a": 2}),
+        ({}, {"a": {}}, {"a": {}}),
+    ],
+)
+def test_a_merge_patch_holds_only_what_differs(
+    old: dict[str, Any], new: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    assert merge.difference(old, new) == patch

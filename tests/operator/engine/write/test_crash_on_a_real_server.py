@@ -1,0 +1,103 @@
+"""Killing the operator after any write of a status, on a real API server and with kopf."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from testing import waiting
+from testing.operator import crashing, harness
+from tfparallel_operator.api_server import client, credentials
+from tfparallel_operator.engine import handlers
+from tfparallel_operator.engine.run import engine
+
+ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
+STATUS = tuple(("patch", "/status", number) for number in range(1, 13))
+"""The job begins, its pods are seen and three start: twice; it succeeds, and its pods are gone."""
+
+REST = (
+    *(("create", "", number) for number in (3, 5, 9)),
+    *(("delete", "", number) for number in (1, 3, 4)),
+)
+"""A sample of the other writes: the test in memory has them all."""
+
+ALWAYS = {1, 2, 5, 8, 12}
+"""Kills that the short suite has: the begin, a start, a restart, and the end."""
+
+
+class Supervisor:
+    """Runs the operator, and starts it anew when it was killed, as a Deployment does."""
+
+    def __init__(self, place: harness.Place, begin: str, end: str, crash: int) -> None:
+        self._place = place
+        self._begin = begin
+        self._end = end
+        self._crash: int | None = crash
+        self.kills = 0
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        task = asyncio.create_task(self._run(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+    async def _run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            settings = self._place.settings()
+            async with client.Client(credentials.find(settings.kubeconfig)) as api:
+                mortal = crashing.CrashingApi(api, self._crash, self._begin, self._end)
+                try:
+                    await handlers.run(engine.Engine(settings, mortal), stop)
+                except* crashing.Killed:
+                    self.kills += 1
+                    self._crash = None
+            await asyncio.sleep(harness.CLOSE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "crash"),
+    [
+        pytest.param(*kill, marks=() if kill[2] in ALWAYS else pytest.mark.long)
+        for kill in (*STATUS, *REST)
+    ],
+)
+async def test_a_kill_after_a_write_leads_to_the_same_end(
+    begin: str, end: str, crash: int, place: harness.Place
+) -> None:
+    supervisor = Supervisor(place, begin, end, crash)
+    async with place.creations() as created, supervisor.running():
+        await place.create_job()
+        await _start_one_by_one(place, 1)
+        await place.end("digits-worker-0", 1)
+        await _start_one_by_one(place, 2)
+        await place.end("digits-chief-0", 0)
+        status = await place.until_state("Succeeded")
+        await place.until_pods("digits-chief-0", attempt=2)
+
+        async def killed() -> bool:
+            return supervisor.kills == 1
+
+        await waiting.until_async(killed, "the operator was killed")
+    assert status["attempt"] == 2
+    assert status["restarts"] == {"failure": 1, "disruption": 0}
+    assert sorted(created) == [(pod, attempt, "0") for pod in ALL for attempt in ("1", "2")]
+
+
+async def _start_one_by_one(place: harness.Place, attempt: int) -> None:
+    """Start the pods of an attempt; the operator writes of each."""
+    await place.until_pods(*ALL, attempt=attempt)
+    await _until_ready(place, 0)
+    for number, pod in enumerate(ALL, 1):
+        await place.kubelet(pod, "Running", running={})
+        await _until_ready(place, number)
+    await place.until_state("Running")
+
+
+async def _until_ready(place: harness.Place, count: int) -> None:
+    ready = f"{count}/{len(ALL)}"
+    await place.until_status(f"{ready} are ready", lambda now: now.get("ready") == ready)
