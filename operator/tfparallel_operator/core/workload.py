@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.api import job_status, names, quantities, types
 from tfparallel_operator.core import (
     build,
     decision,
@@ -34,6 +34,9 @@ _POD_FIELDS = ("hostname", "subdomain", "schedulingGroup")
 _POD_RESOURCES = ("resources", "overhead", "runtimeClassName", "resourceClaims")
 """What a pod asks for beside its containers."""
 _PLACE = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
+_FORM = "2"
+"""How hashes are computed: those of another release in another form are not compared."""
+
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
@@ -62,7 +65,7 @@ def fits(job: types.TFParallelJob, found: observation.Workload) -> bool:
     """
     if found.deleting or holds(found, "Finished") or found.counts != _counts(job):
         return False
-    resources, _, place = found.resources.partition("-")
+    resources, place = _recorded(found)
     if resources not in ("", _resources(job)) or _runs_again(job, found):
         return False
     labels = job.metadata.labels
@@ -102,7 +105,9 @@ def manifest(job: types.TFParallelJob, settings: build.Settings) -> decision.Man
     """Build the Workload of a job; the number of its priority is filled in when it is created."""
     metadata = ownership.metadata(job, name(job))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
-    metadata["annotations"] = {names.ANNOTATION_RESOURCES: f"{_resources(job)}-{_place(job)}"}
+    metadata["annotations"] = {
+        names.ANNOTATION_RESOURCES: f"{_resources(job)}-{_place(job)}-{_FORM}"
+    }
     pod_sets = [_pod_set(job, role, settings) for role in replicas.by_role(job)]
     queue = job.metadata.labels[names.LABEL_QUEUE]
     spec: dict[str, Any] = {"queueName": queue, "podSets": pod_sets}
@@ -236,16 +241,25 @@ def _runs_again(job: types.TFParallelJob, found: observation.Workload) -> bool:
     return False
 
 
+def _recorded(found: observation.Workload) -> tuple[str, str]:
+    """Return the hashes of resources and of the place that a Workload was written with."""
+    resources, _, rest = found.resources.partition("-")
+    place, _, form = rest.partition("-")
+    return (resources, place) if form == _FORM else ("", "")
+
+
 def _resources(job: types.TFParallelJob) -> str:
     """Return a hash of the resources that each pod of each role asks for.
 
-    Kueue and webhooks may fill in what a Workload leaves out, so what it shows is not compared.
+    It is of what Kueue compares: the containers' requests and limits in their order, as numbers,
+    and not their names. Kueue and webhooks may fill in what a Workload leaves out, so what it shows
+    is not compared.
     """
     asked = {}
     for role, spec in replicas.by_role(job).items():
         pod_spec = (spec.template or {}).get("spec") or {}
         asked[role.label] = [
-            [one.get("name"), _asked(job, role, one), *_fields(one, "restartPolicy")]
+            [_asked(job, role, one), *_fields(one, "restartPolicy")]
             for kind in ("initContainers", "containers")
             for one in (*(pod_spec.get(kind) or ()), *_unwritten(kind, pod_spec))
         ] + _fields(pod_spec, *_POD_RESOURCES)
@@ -285,7 +299,19 @@ def _asked(job: types.TFParallelJob, role: types.Role, container: Mapping[str, A
         growths, policy = _growths(job, role), job.spec.run_policy.out_of_memory
         if growths and policy is not None:
             memory.grow({"resources": resources}, policy, growths)
-    return resources
+    limits = _numbers(resources.get("limits"))
+    requests = {**limits, **_numbers(resources.get("requests"))}  # As the API server fills them in.
+    return {**resources, "limits": limits, "requests": requests}
+
+
+def _numbers(amounts: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return amounts so that two ways to write one number are equal: 1 and 1000m."""
+    written = {name: str(amount) for name, amount in (amounts or {}).items()}
+    numbers = {name: quantities.parse(text) for name, text in written.items()}
+    return {
+        name: text if numbers[name] is None else str(numbers[name])
+        for name, text in written.items()
+    }
 
 
 def _growths(job: types.TFParallelJob, role: types.Role) -> int:
