@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from testing.cluster import console, handle
-from testing.operator import harness, objects, spec_changes
+from testing.operator import edits, harness, objects, spec_changes
 from tfparallel_operator.api import load, names, schema
 from tfparallel_operator.api_server import errors, resources
+from tfparallel_operator.engine import merge
 from tfparallel_trainer.contract import job_file
 
 
@@ -76,6 +77,29 @@ async def test_what_may_not_change_is_refused(
     with pytest.raises(errors.Invalid) as caught:
         await place.api.patch(path, {"spec": job["spec"]})
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+async def test_an_edit_of_each_field_is_admitted_as_the_table_of_edits_says(
+    place: harness.Place, suspended: bool
+) -> None:
+    """docs/life.md: what is refused there is refused here, and nothing else is."""
+    for path, node in edits.fields().items():
+        for example in edits.examples(path, node):
+            before = edits.document(example.job)
+            before["metadata"] = {"name": "job"}
+            before["spec"].setdefault("runPolicy", {})["suspend"] = suspended
+            stored_job = await place.create_job(before)
+            after = edits.edited(stored_job, path, example.value)
+            change = merge.difference(stored_job["spec"], after["spec"])
+            try:
+                await place.api.patch(resources.JOBS.path(place.namespace, "job"), {"spec": change})
+            except errors.Invalid as error:
+                refusal = str(error)
+            else:
+                refusal = ""
+            assert bool(refusal) == bool(edits.refusal(stored_job, after)), (path, refusal)
+            await place.delete_jobs()
 
 
 async def test_what_may_change_is_taken(place: harness.Place) -> None:
