@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from testing.operator import builders, edits, queues, troubled_world
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import conditions, gang, indices, observation, replicas, restarts
+from tfparallel_operator.core import (
+    conditions,
+    failure,
+    gang,
+    indices,
+    observation,
+    replicas,
+    restarts,
+)
 
 SETTINGS = dataclasses.replace(builders.SETTINGS, queues=True, gangs=gang.Installation())
 RULES = [
@@ -21,6 +29,14 @@ RULES = [
 ]
 CLEANUP = [{"delete": "Job"}]
 GANG = {"scheduling": {"gang": "Coscheduling"}}
+MEMORY = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+CONTAINER = {"name": names.CONTAINER, "image": "i", "resources": MEMORY}
+GROWING = {
+    "tfReplicaSpecs": {
+        "Worker": {"replicas": 2, "template": {"spec": {"containers": [CONTAINER]}}}
+    },
+    "runPolicy": {"outOfMemory": {"maxMemory": "4Gi"}},
+}
 SHAPES: tuple[dict[str, Any], ...] = (
     {"worker": 1},
     {"chief": 1, "worker": 2},
@@ -35,6 +51,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
     {"worker": 2, "evaluator": 1, "queue": "research"},
     {"chief": 1, "worker": 2, "ps": 1, "elastic": True, "queue": "research"},
     {"worker": 2, "elastic": True, "queue": "research", "spec": GANG},
+    {"queue": "research", "spec": GROWING},
     {"worker": 2, "run_policy": {"pendingDeadlineSeconds": 30, "cleanup": CLEANUP}},
     {"chief": 1, "worker": 2, "run_policy": {"failurePolicy": {"rules": RULES}}},
     {"worker": 2, "run_policy": {"activeDeadlineSeconds": 50, "ttlSecondsAfterFinished": 20}},
@@ -117,6 +134,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
         pod = self._pick(data)
         if not pod.phase.ended and pod.uid not in self.world.unreachable:
             self.world.exit(pod.name, code)
+            if code == 137 and data.draw(st.booleans()):
+                killed = dataclasses.replace(builders.an_exit(code), reason=failure.OOM_KILLED)
+                self.world.update(pod.name, exit=killed)
 
     @stateful.precondition(lambda self: self.world.pods)
     @stateful.rule(data=st.data())
