@@ -25,7 +25,7 @@ class CredentialsError(Exception):
 
 
 class Token:
-    """A bearer token that is read anew each minute, and at once after it was refused."""
+    """A bearer token that is read again each minute, and at once after it was refused."""
 
     def __init__(
         self, read: Callable[[], str | None], clock: Callable[[], float] = time.monotonic
@@ -44,7 +44,7 @@ class Token:
         return {} if self._value is None else {"Authorization": f"Bearer {self._value}"}
 
     def forget(self) -> None:
-        """Read the token anew before the next request."""
+        """Read the token again before the next request."""
         self._read_at = None
 
 
