@@ -1,4 +1,4 @@
-"""Checks the language of pages, of messages and of names: `python -m testing.language`.
+"""Checks the language of pages, messages, docstrings and names: `python -m testing.language`.
 
 Vale checks prose, by the rules in docs/.vale. Without it no prose is checked: one sentence says so,
 and a run of CI fails.
@@ -26,10 +26,13 @@ PAGES = (
             "buckets",
             "captures",
             "cli",
+            "events",
             "get-model",
             "install",
             "install-command",
+            "isolation",
             "kind",
+            "life",
             "local",
             "python-client",
             "secrets",
@@ -47,6 +50,11 @@ PAGES = (
 CLIENT = paths.ROOT / "client/tfparallel"
 MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator")
 """The packages whose messages are checked."""
+DOCUMENTED = tuple(
+    paths.ROOT / "operator/tfparallel_operator" / name
+    for name in ("api", "api_server", "local", "main.py")
+)
+"""Files and folders whose docstrings are checked; those of `api` are the descriptions of fields."""
 NAMED = (
     paths.ROOT / "images",
     *(
@@ -59,6 +67,8 @@ NAMED = (
 """Files and folders whose identifiers are checked; trainer/split has names to mend."""
 NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
 """What hides the type of a value, and cannot be searched."""
+_PARAGRAPHS = re.compile(r"\n\s*\n|\n\s*(?=\w+: |\w+:\n)")
+"""What stands between two paragraphs, or two arguments."""
 _MIN_WORDS = 5
 """Shorter literals are names and parts of tables."""
 
@@ -86,6 +96,7 @@ def main() -> int:
     prose = [
         *check_pages(PAGES),
         *check_messages([each for package in MESSAGES for each in messages(package)]),
+        *check_messages([each for place in DOCUMENTED for each in docstrings(place)]),
     ]
     for problem in prose:
         print(problem)
@@ -94,18 +105,22 @@ def main() -> int:
 
 def check_identifiers(place: pathlib.Path) -> list[str]:
     """Return the variables, parameters and definitions of a file or folder that are no nouns."""
-    files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
     return [
         _problem(
             str(file.relative_to(paths.ROOT)) if file.is_relative_to(paths.ROOT) else str(file),
             line,
             f"{name!r} is no noun: name what the value is.",
         )
-        for file in files
-        if file.suffix == ".py"
+        for file in _modules(place)
         for line, name in _identifiers(ast.parse(file.read_text(encoding="utf-8")))
         if name.strip("_").lower() in NO_NOUNS
     ]
+
+
+def _modules(place: pathlib.Path) -> list[pathlib.Path]:
+    """Return the modules of a folder, or the file itself if it is one."""
+    files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    return [file for file in files if file.suffix == ".py"]
 
 
 def _identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -129,7 +144,7 @@ def check_pages(files: tuple[pathlib.Path, ...]) -> list[str]:
 
 
 def check_messages(listed: list[Message]) -> list[str]:
-    """Return the problems of messages, each as path:line: sentence."""
+    """Return the problems of messages or docstrings, each as path:line: sentence."""
     with tempfile.TemporaryDirectory() as folder:
         for number, message in enumerate(listed):
             pathlib.Path(folder, f"{number}.txt").write_text(message.text, encoding="utf-8")
@@ -152,6 +167,16 @@ def messages_of(file: pathlib.Path) -> Iterator[Message]:
     for line, text in _literals(ast.parse(file.read_text(encoding="utf-8"))):
         if len(text.split()) >= _MIN_WORDS and not text.startswith("import "):  # a program
             yield Message(file, line, text)
+
+
+def docstrings(place: pathlib.Path) -> Iterator[Message]:
+    """Yield the paragraphs of docstrings, those of attributes too; each argument is one."""
+    for file in _modules(place):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    for paragraph in _PARAGRAPHS.split(text):
+                        yield Message(file, node.lineno, " ".join(paragraph.split()))
 
 
 def _literals(node: ast.AST) -> Iterator[tuple[int, str]]:

@@ -27,8 +27,8 @@ TLS_READ_BYTES = 16 * 1024
 """As much as a TLS record holds.
 
 By asyncio's default (github.com/python/cpython/issues/109534) every connection keeps a buffer of
-256 kB, which is 10 MB in all, and every read cuts its answer from another one: the holes that these
-leave let the process grow for as long as events come.
+256 kB, which is 10 MB in all. Every read cuts its answer from another buffer, and the holes let the
+process grow as long as events come.
 """
 
 YOUNG_ONLY = 1_000_000

@@ -155,6 +155,7 @@ def _set_field(draw: strategies.DrawFn, document: Body) -> None:
         node, place = node[key], inner
 
 
+_NAMES = strategies.from_regex(re.compile(r"\A[a-z0-9A.-]{0,3}(a{0,70}|-)[a-z0-9-]{0,2}\Z"))
 _ODD = strategies.sampled_from(ODD).map(copy.deepcopy)
 _SELDOM = strategies.integers(0, 5).map(lambda number: number == 0)
 
@@ -199,6 +200,14 @@ def _replace(draw: strategies.DrawFn, document: Body) -> None:
         del node[last]
 
 
+def _name(draw: strategies.DrawFn, document: Body) -> None:
+    """Name the job, or let the API server name it, near the bounds of what names may be."""
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("name", None)
+        metadata[draw(strategies.sampled_from(("name", "name", "generateName")))] = draw(_NAMES)
+
+
 def _rename(draw: strategies.DrawFn, document: Body) -> None:
     """Write the name of a field in another way."""
     named = [place for place in _places(document) if isinstance(place[-1], str)]
@@ -240,4 +249,6 @@ def has_template(document: Any) -> bool:
     return any(place[-1] == _TEMPLATE for place in _places(document))
 
 
-_KINDS = strategies.sampled_from((_set_field, _set_field, _set_field, _replace, _rename, _nest))
+_KINDS = strategies.sampled_from(
+    (_set_field, _set_field, _set_field, _replace, _rename, _nest, _name)
+)

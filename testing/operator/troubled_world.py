@@ -1,6 +1,7 @@
 """A job in memory among troubles: refused pods, dead nodes, other versions of the operator."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from testing.operator import builders, edits
@@ -114,6 +115,15 @@ class TroubledWorld(builders.World):
         """Leave the clock alone: the test sees how long an attempt waits."""
         return False
 
+    def _create(self, created: decision.Manifest) -> None:
+        """Create an object; a pod in a queue asks for what its job was admitted with."""
+        super()._create(created)
+        pod_set = created["metadata"]["labels"].get(names.LABEL_POD_SET)
+        if pod_set is not None:
+            workload = next(one for one in reversed(self.manifests) if one["kind"] == "Workload")
+            [asked] = [one for one in workload["spec"]["podSets"] if one["name"] == pod_set]
+            assert _resources(created) == _resources(asked["template"])
+
     def _carry_out(self, action: Any) -> None:
         forced = isinstance(action, decision.Deletion) and action.force_from is not None
         if forced and action.name in self.pods:
@@ -121,3 +131,7 @@ class TroubledWorld(builders.World):
             self.writes += 1
         elif not forced:
             super()._carry_out(action)
+
+
+def _resources(pod: Mapping[str, Any]) -> list[Any]:
+    return [one.get("resources") or {} for one in pod["spec"]["containers"]]

@@ -148,7 +148,7 @@ def test_an_interrupted_comparison_leaves_no_process(tmp_path: pathlib.Path) -> 
             assert b"run 1 of 12: sync, seed 0: begins" in running.stdout.readline()
             waiting.until(
                 lambda: jobs.processes(mark),
-                "two keepers and what they keep",
+                "two supervisors and their commands",
                 when=lambda found: len(found) >= 4,
             )
             running.send_signal(signal.SIGINT)

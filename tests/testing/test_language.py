@@ -16,6 +16,24 @@ def test_sentences_are_messages_and_docstrings_are_not(tmp_path: Path) -> None:
     ]
 
 
+def test_each_paragraph_and_each_argument_of_a_docstring_is_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "verb.py"
+    file.write_text(
+        '"""First words.\n\nThe rest\nof it.\n"""\nA = "no docstring"\n"""What A is."""\n'
+        'def do(x: int) -> None:\n    """Do it.\n\n    Args:\n        x: how often.\n    """\n'
+    )
+    texts = [(each.line, each.text) for each in language.docstrings(file)]
+    assert texts == [
+        (1, "First words."),
+        (1, "The rest of it."),
+        (7, "What A is."),
+        (9, "Do it."),
+        (9, "Args:"),
+        (9, "x: how often."),
+    ]
+    assert list(language.docstrings(tmp_path)) == list(language.docstrings(file))
+
+
 def test_a_name_that_is_no_noun_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "verb.py"
     file.write_text(

@@ -41,7 +41,7 @@ class ClaimMetadata(base.Model):
     labels: Annotated[dict[str, _Text], pydantic.Field(max_length=32)] = pydantic.Field(
         default_factory=dict
     )
-    """Labels of the claim, beside the operator's."""
+    """Labels of the claim, in addition to the operator's."""
 
     annotations: Annotated[
         dict[str, Annotated[str, pydantic.Field(max_length=4096)]], pydantic.Field(max_length=32)
@@ -101,8 +101,8 @@ class RetentionPolicy(base.Model):
     """How long the claims of volumeClaimTemplates live."""
 
     when_deleted: WhenDeleted = WhenDeleted.RETAIN
-    """Retain keeps them when the job is deleted, and the next job of this name uses them; Delete
-    deletes them, and what is on them, with the job."""
+    """What happens to the claims when the job is deleted. Retain keeps them, and the next job of
+    this name uses them. Delete deletes them and their data with the job."""
 
 
 ClaimTemplates = Annotated[

@@ -130,7 +130,7 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
 
 
 def _among_known(document: Mapping[str, Any]) -> Sequence[problems.Problem]:
-    """Return the problems of a manifest that has unknown fields, beside these."""
+    """Return the problems of a manifest that has unknown fields, other than these."""
     known = _without_unknown(document)
     try:
         if known != document:

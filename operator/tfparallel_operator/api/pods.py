@@ -81,7 +81,7 @@ class PodSpec(_Part):
 
     @property
     def others(self) -> list[str]:
-        """Names of the containers beside it."""
+        """Names of the other containers."""
         container_names = [
             container.name for container in (*self.init_containers, *self.containers)
         ]

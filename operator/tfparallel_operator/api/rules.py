@@ -1,5 +1,6 @@
-"""Rules between fields, written once in CEL: the API server evaluates them at `kubectl apply`, and
-`violations` evaluates the same text where there is no API server.
+"""Rules between fields, written once in CEL.
+
+The API server evaluates them at `kubectl apply`. Without one, `violations` evaluates the same text.
 """
 
 import dataclasses
@@ -57,7 +58,7 @@ class Rules:
         return self.extend(handler(schema))
 
     def extend(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return the schema with the rules beside its other keywords."""
+        """Return the schema with the rules as a further keyword."""
         extended = dict(schema)
         if self._rules:
             extended[VALIDATIONS] = [

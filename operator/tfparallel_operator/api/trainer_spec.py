@@ -1,4 +1,4 @@
-"""`spec.trainer`: what the shipped trainer runs, and what its pods get beside it."""
+"""`spec.trainer`: what the shipped trainer runs, and what else its pods get."""
 
 from typing import Annotated
 
@@ -124,7 +124,7 @@ class Volume(base.Model):
 
 
 class Trainer(job_file.TrainerSpec):
-    """What the shipped trainer runs, and what its pods get beside it."""
+    """What the shipped trainer runs, and what else its pods get."""
 
     env: Annotated[
         tuple[Annotated[Variable, trainer_rules.VARIABLE], ...], pydantic.Field(max_length=128)
@@ -146,5 +146,5 @@ class Trainer(job_file.TrainerSpec):
     """Data, settings and credentials as folders of every replica."""
 
     image_pull_secrets: Annotated[tuple[ObjectName, ...], pydantic.Field(max_length=16)] = ()
-    """Names of Secrets that the images of every pod are pulled with, beside those of the
-    template."""
+    """Names of Secrets that the images of every pod are pulled with, in addition to those of
+    the template."""

@@ -159,8 +159,8 @@ class RunPolicy(base.Model):
     """Seconds from the start after which the job fails; absent: no limit."""
 
     cleanup: Annotated[tuple[policies.CleanupStage, ...], pydantic.Field(max_length=8)] = ()
-    """Stages of the clean-up, beside cleanPodPolicy and ttlSecondsAfterFinished: such as pods that
-    are kept for a day when the job has failed."""
+    """Further stages of the clean-up, after cleanPodPolicy. A stage can keep the pods of a failed
+    job for a day, for example."""
 
     evaluator_grace_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 300
     """How long an evaluator may go on after the job's success, for its last evaluation."""
@@ -181,8 +181,8 @@ class RunPolicy(base.Model):
     and restartPolicy say."""
 
     out_of_memory: policies.OutOfMemory | None = None
-    """Replicas that the kernel ended for want of memory run again with a larger request and limit,
-    all of their role alike. Absent: they run again as they are."""
+    """How requests and limits grow when the kernel ends a replica that lacks memory. They grow for
+    all replicas of its role. Absent: they stay."""
 
     suspend: bool = False
     """True stops the job: its pods are deleted until it is set to false."""
@@ -233,7 +233,7 @@ class Spec(base.Model):
     strategy: Strategy | None = None
     """How the replicas train together. Absent: ParameterServer with servers, MultiWorkerMirrored
     with several training replicas, else Mirrored. Custom: under the tf.distribute.Strategy that the
-    module's build_strategy returns; TPU: on the TPU of one replica; ModelSplit: each device holds a
+    module's build_strategy returns. TPU: on the TPU of one replica. ModelSplit: each device holds a
     part of the model, as mesh says."""
 
     mesh: Annotated[job_file.Mesh | None, rules.Rules(*mesh_rules.MESH_RULES)] = None

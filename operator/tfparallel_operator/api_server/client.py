@@ -1,8 +1,8 @@
 """A client of the API server: few verbs, every write conditional.
 
-aiohttp and orjson take a sixth of the CPU time of the generated clients, and an event of a watch
-becomes a dict and nothing more. Nothing here sleeps or tries again: errors go to the caller, who
-knows what has become of the question in the meantime.
+aiohttp and orjson take a sixth of the CPU time of the generated clients. An event of a watch
+becomes a dict and nothing more. Nothing here sleeps or tries again: errors go to the caller, which
+knows whether the request still matters.
 """
 
 import asyncio
@@ -53,8 +53,9 @@ _METHODS = {
 }
 
 Called = Callable[[str, str, int, float | None], None]
-"""Told of every request: its verb, the plural of its resource, the HTTP status of the answer (0:
-none came) and the seconds until it came (None: it is a watch, which goes on)."""
+"""Called after every request: verb, plural of the resource, HTTP status, seconds.
+
+Status 0: no answer came. Seconds None: it is a watch, which goes on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """A cluster in memory: the objects of one job, and a process for each of its pods.
 
-It plays the API server, the kubelet and the garbage collector for one job: it gives uids and
-resource versions, carries decisions out in their documented order, and what it lets `decide`
-observe follows from the processes alone.
+It plays the API server, the kubelet and the garbage collector for one job. It gives uids and
+resource versions, and carries decisions out in their documented order. What `decide` observes
+follows from the processes alone.
 """
 
 import asyncio

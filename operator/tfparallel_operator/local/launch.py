@@ -129,7 +129,7 @@ class Launcher:
     def _folder(self, container: pods.Container, local: text.Substitution) -> pathlib.Path:
         """Return the working directory: a mounted one as asked for, else the job file's folder.
 
-        An image's own folders do not exist here; the user's files lie beside the job's file.
+        An image's own folders do not exist here; the user's files lie next to the job's file.
         """
         mapped = local.apply(container.working_dir)
         if mapped == container.working_dir:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 HOST = "127.0.0.1"
 
 _RANGE = range(15_000, 30_000)
-"""Below the ports that systems hand out to outgoing connections (32768 up on Linux, 49152 up
-elsewhere): a replica that is run again finds its port as it left it."""
+"""Below the ports of outgoing connections, from 32768 on Linux and 49152 elsewhere.
+
+A replica that runs again finds its port free."""
 
 _allocated: set[int] = set()
 """What this process has drawn: locks do not keep it from what it has locked itself."""

@@ -1,4 +1,4 @@
-"""What a user gives to a run: the job's file, what lies in it and beside it, and the overrides."""
+"""What a user gives to a run: the job's file, the files next to it, and the overrides."""
 
 import dataclasses
 import pathlib
@@ -24,8 +24,9 @@ _UNUSED_KINDS = ("PersistentVolumeClaim", "Namespace")
 
 
 RESTARTS = 10
-"""How many failures at most lead to a restart here, unless the user asks for more: a job with no
-limit, as TFJobs are, would repeat a mistake in its script for ever."""
+"""How many failures at most lead to a restart here, unless the user asks for more.
+
+A job with no limit, as TFJobs are, would repeat a mistake in its script forever."""
 
 _LIMIT = "spec.runPolicy.backoffLimit"
 

@@ -2,15 +2,15 @@
 
 Usage: throttle.py FACTOR COMMAND...
 
-Stopping (SIGSTOP, SIGCONT) slows everything that the command's process does, Python, TensorFlow's
-threads and its answers to others, as a slower processor would; no code of the command knows of
+Stopping (SIGSTOP, SIGCONT) slows everything that the command's process does, as a slower processor
+would: Python, TensorFlow's threads and its answers to others. No code of the command knows of
 it. A slice of running is followed by a pause, so that the CPU time of the slice has taken
 FACTOR times as long. While the command only waits it has no pause. A slice with several busy
 threads counts once, for they are slowed together. Pauses are far shorter than any limit after
 which a peer is given up. What the command itself starts is not slowed.
 
-Other systems than Linux do not tell the CPU time of another process; there the time counts
-that the slice has lasted, so that waiting is slowed too.
+Other systems than Linux do not show the CPU time of another process. There the duration of the
+slice counts, so that waiting is slowed too.
 
 This file imports the standard library alone and is run by its path, with `python -I -S`. It hands
 SIGTERM on, and then lets the command end at full speed. It ends with the command's exit code,

@@ -15,7 +15,7 @@ class Volumes:
 
     layout: folders.Folders
     job_folder: pathlib.Path
-    """Stands for every ConfigMap that is not at hand: it is made from the files there."""
+    """Replaces every ConfigMap that is not at hand: it is made from the files there."""
     token: str
     """What a projected service account token holds."""
     secrets: key_maps.KeyMaps = dataclasses.field(default_factory=dict)

@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from testing.cluster import console, handle
-from testing.operator import harness, objects, spec_changes
+from testing.operator import edits, harness, objects, spec_changes
 from tfparallel_operator.api import load, names, schema
 from tfparallel_operator.api_server import errors, resources
+from tfparallel_operator.engine.write import merge
 from tfparallel_trainer.contract import job_file
 
 
@@ -76,6 +77,34 @@ async def test_what_may_not_change_is_refused(
     with pytest.raises(errors.Invalid) as caught:
         await place.api.patch(path, {"spec": job["spec"]})
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+async def test_an_edit_of_each_field_is_admitted_as_the_table_of_edits_says(
+    place: harness.Place, suspended: bool
+) -> None:
+    """docs/life.md: what is refused there is refused here, and nothing else is."""
+    stored_jobs: dict[str, dict[str, Any]] = {}
+    for path, node in edits.fields().items():
+        for example in edits.examples(path, node):
+            if example.job not in stored_jobs:
+                job = edits.document(example.job)
+                job["metadata"] = {"name": example.job}
+                job["spec"].setdefault("runPolicy", {})["suspend"] = suspended
+                stored_jobs[example.job] = await place.create_job(job)
+            before = stored_jobs[example.job]
+            after = edits.edited(before, path, example.value)
+            change = merge.difference(before["spec"], after["spec"])
+            address = resources.JOBS.path(place.namespace, example.job)
+            refusal = ""
+            try:
+                await place.api.patch(address, {"spec": change})
+            except errors.Invalid as error:
+                refusal = str(error)
+            else:
+                uid = stored_jobs.pop(example.job)["metadata"]["uid"]
+                await place.api.delete(resources.JOBS, place.namespace, example.job, uid)
+            assert bool(refusal) == bool(edits.refusal(before, after)), (path, refusal)
 
 
 async def test_what_may_change_is_taken(place: harness.Place) -> None:

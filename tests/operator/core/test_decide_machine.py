@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from testing.operator import builders, edits, queues, troubled_world
 from tfparallel_operator.api import names, types
 from tfparallel_operator.core import installation, layout, observation
-from tfparallel_operator.core.life import restarts
+from tfparallel_operator.core.life import failure, restarts
 from tfparallel_operator.core.status import conditions, indices
 
 SETTINGS = dataclasses.replace(builders.SETTINGS, queues=True, gangs=installation.Gangs())
@@ -23,6 +23,14 @@ RULES = [
 ]
 CLEANUP = [{"delete": "Job"}]
 GANG = {"scheduling": {"gang": "Coscheduling"}}
+MEMORY = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+CONTAINER = {"name": names.CONTAINER, "image": "i", "resources": MEMORY}
+GROWING = {
+    "tfReplicaSpecs": {
+        "Worker": {"replicas": 2, "template": {"spec": {"containers": [CONTAINER]}}}
+    },
+    "runPolicy": {"outOfMemory": {"maxMemory": "4Gi"}},
+}
 SHAPES: tuple[dict[str, Any], ...] = (
     {"worker": 1},
     {"chief": 1, "worker": 2},
@@ -37,6 +45,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
     {"worker": 2, "evaluator": 1, "queue": "research"},
     {"chief": 1, "worker": 2, "ps": 1, "elastic": True, "queue": "research"},
     {"worker": 2, "elastic": True, "queue": "research", "spec": GANG},
+    {"queue": "research", "spec": GROWING},
     {"worker": 2, "run_policy": {"pendingDeadlineSeconds": 30, "cleanup": CLEANUP}},
     {"chief": 1, "worker": 2, "run_policy": {"failurePolicy": {"rules": RULES}}},
     {"worker": 2, "run_policy": {"activeDeadlineSeconds": 50, "ttlSecondsAfterFinished": 20}},
@@ -119,6 +128,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
         pod = self._pick(data)
         if not pod.phase.ended and pod.uid not in self.world.unreachable:
             self.world.exit(pod.name, code)
+            if code == 137 and data.draw(st.booleans()):
+                killed = dataclasses.replace(builders.an_exit(code), reason=failure.OOM_KILLED)
+                self.world.update(pod.name, exit=killed)
 
     @stateful.precondition(lambda self: self.world.pods)
     @stateful.rule(data=st.data())

@@ -12,6 +12,7 @@ from tfparallel_operator.core import decide
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
+    "a command of a person's own": {},
     "topologyKeys": {"scheduling": {"topologyKeys": ["zone", "rack"]}},
     "ModelSplit": {
         "strategy": "ModelSplit",
@@ -22,9 +23,10 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def calls(spec: dict[str, Any], workers: int, stage: str) -> int:
+def calls(shape: str, workers: int, stage: str) -> int:
     """Count the calls, of Python and of C, that one decision makes at a stage of the job's life."""
-    job = builders.a_job(trainer=True, worker=workers, spec=spec)
+    trainer = "command" not in shape
+    job = builders.a_job(trainer=trainer, worker=workers, spec=SHAPES[shape])
     world = builders.World(job, host_port=10_000)
     if stage != "begins":
         world.settle()
@@ -50,8 +52,8 @@ def calls(spec: dict[str, Any], workers: int, stage: str) -> int:
 @pytest.mark.parametrize("stage", ["begins", "runs", "is cleaned up"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_decision_is_linear_in_replicas(shape: str, stage: str) -> None:
-    calls(SHAPES[shape], 20, stage)  # What is cached once for all is not counted.
-    few, many = (calls(SHAPES[shape], count, stage) for count in (80, 320))
+    calls(shape, 20, stage)  # What is cached once for all is not counted.
+    few, many = (calls(shape, count, stage) for count in (80, 320))
     assert many < 5 * few
 
 

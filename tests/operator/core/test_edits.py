@@ -1,14 +1,18 @@
 """What an edit of each field does to a job in each state: the table in docs/life.md."""
 
 import copy
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import yaml
 
-from testing import paths
+from testing import pages, paths
 from testing.operator import builders, edit_effects, edits
 from tfparallel_operator.api import load, names
 
+DEFINITION = "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"
 IMAGE = {"template": {"spec": {"containers": [{"name": "tensorflow", "image": "newer"}]}}}
 
 
@@ -41,6 +45,44 @@ def running() -> tuple[builders.World, dict[str, Any]]:
 def test_the_page_says_what_an_edit_of_each_field_does() -> None:
     page = (paths.PAGES / "life.md").read_text(encoding="utf-8")
     assert edit_effects.table() in page, "run make manifests"
+
+
+def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the fields of a schema that hold values, as the page names them."""
+    inner = {**node.get("properties", {}), **_leaves_of_maps(node)}
+    inner = {key: each for key, each in inner.items() if not _is_trap(each)}
+    if not inner:
+        yield path
+    for key, each in inner.items():
+        yield from _leaves(each, ".".join(filter(None, (path, key))))
+
+
+def _leaves_of_maps(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    values = node.get("additionalProperties", {})
+    items: Mapping[str, Any] = node.get("items", {}).get("properties", {})
+    return {"<role>": values, **items} if "properties" in values else items
+
+
+def _is_trap(node: Mapping[str, Any]) -> bool:
+    return [rule["rule"] for rule in node.get("x-kubernetes-validations", ())] == ["false"]
+
+
+def test_no_field_of_the_resource_definition_lacks_a_row() -> None:
+    """By the file that is installed, and the page as it is read: each in each state."""
+    definition = yaml.safe_load((paths.ROOT / DEFINITION).read_text(encoding="utf-8"))
+    [version] = definition["spec"]["versions"]
+    fields = set(_leaves(version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
+    rows = pages.rows("life.md", "## Edits")
+    named = {name for first, *_ in rows for name in re.findall(r"[\w.<>]+", first)}
+    assert len(fields) > 60
+    assert not {
+        field
+        for field in fields
+        if not any(field == name or field.startswith(f"{name}.") for name in named)
+    }
+    for _, *cells in rows:
+        assert {*cells} <= {*edit_effects.Effect}
+        assert len(cells) == len(edit_effects.State)
 
 
 @pytest.mark.parametrize("path", edits.EXAMPLES)

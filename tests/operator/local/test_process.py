@@ -58,7 +58,7 @@ async def test_the_exit_code_is_that_of_the_command(
         assert await started.wait() == code
 
 
-async def test_ctrl_c_at_a_terminal_reaches_neither_the_command_nor_its_keeper(
+async def test_ctrl_c_at_a_terminal_reaches_neither_the_command_nor_its_supervisor(
     tmp_path: pathlib.Path,
 ) -> None:
     """A terminal signals the processes of its session, of which only the runner is one."""
@@ -127,7 +127,7 @@ async def test_what_went_into_another_session_ends_too(tmp_path: pathlib.Path) -
     assert started.alive() == []
 
 
-async def test_a_killed_keeper_takes_its_command_along(tmp_path: pathlib.Path) -> None:
+async def test_a_killed_supervisor_takes_its_command_along(tmp_path: pathlib.Path) -> None:
     async with Started("sh", "-c", "echo ready; exec sleep 60", folder=tmp_path) as started:
         await started.said("ready")
         [supervisor] = [pid for pid in started.alive() if _parent(pid) == os.getpid()]
@@ -136,7 +136,9 @@ async def test_a_killed_keeper_takes_its_command_along(tmp_path: pathlib.Path) -
     assert started.alive() == []
 
 
-async def test_a_keeper_is_killed_when_its_command_has_just_begun(tmp_path: pathlib.Path) -> None:
+async def test_a_supervisor_is_killed_when_its_command_has_just_begun(
+    tmp_path: pathlib.Path,
+) -> None:
     async with Started("sleep", "60", folder=tmp_path) as started:
         while len(processes := started.alive()) < 2:
             await asyncio.sleep(0)

@@ -23,8 +23,9 @@ class Overdue:
 def deletions(pods: tuple[observation.Pod, ...], now: datetime.datetime) -> Overdue:
     """Return the pods that their node should have ended long ago.
 
-    Nothing that such a pod still does can harm the next attempt: whoever writes checkpoints holds
-    its attempt, and gives way to a newer one.
+    On a node without a network such a pod may still run and write. The shipped trainer fences
+    itself: who writes checkpoints holds its attempt, and gives way to a newer one. No one fences a
+    command of a person's own, so the Event of the deletion warns of it.
     """
     deletions = []
     times = []

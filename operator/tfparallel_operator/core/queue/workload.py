@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tfparallel_operator.api import names, types
+from tfparallel_operator.api import names, quantities, types
 from tfparallel_operator.core import decision, installation, layout, observation, replicas
 from tfparallel_operator.core.pods import memory, ownership, pod_builder
 from tfparallel_operator.core.queue import gang
@@ -29,6 +29,9 @@ _POD_FIELDS = ("hostname", "subdomain", "schedulingGroup")
 _POD_RESOURCES = ("resources", "overhead", "runtimeClassName", "resourceClaims")
 """What a pod asks for in addition to its containers."""
 _PLACE = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
+_FORM = "2"
+"""How hashes are computed: those of another release in another form are not compared."""
+
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
@@ -57,7 +60,7 @@ def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
     """
     if workload.deleting or holds(workload, "Finished") or workload.counts != _counts(layout):
         return False
-    resources, _, place = workload.resources.partition("-")
+    resources, place = _recorded(workload)
     if resources not in ("", _resources(layout)) or _runs_again(layout, workload):
         return False
     labels = layout.job.metadata.labels
@@ -105,7 +108,9 @@ def manifest(layout: layout.Layout, settings: installation.Settings) -> decision
     job = layout.job
     metadata = ownership.metadata(job, name(job))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
-    metadata["annotations"] = {names.ANNOTATION_RESOURCES: f"{_resources(layout)}-{_place(layout)}"}
+    metadata["annotations"] = {
+        names.ANNOTATION_RESOURCES: f"{_resources(layout)}-{_place(layout)}-{_FORM}"
+    }
     pods = pod_builder.PodBuilder(layout, settings, attempt=1)
     pod_sets = [_pod_set(layout, role, pods, settings) for role in layout.specs]
     queue = job.metadata.labels[names.LABEL_QUEUE]
@@ -240,16 +245,25 @@ def _runs_again(layout: layout.Layout, workload: observation.Workload) -> bool:
     return False
 
 
+def _recorded(workload: observation.Workload) -> tuple[str, str]:
+    """Return the hashes of resources and of the place that a Workload was written with."""
+    resources, _, rest = workload.resources.partition("-")
+    place, _, form = rest.partition("-")
+    return (resources, place) if form == _FORM else ("", "")
+
+
 def _resources(layout: layout.Layout) -> str:
     """Return a hash of the resources that each pod of each role asks for.
 
-    Kueue and webhooks may fill in what a Workload leaves out, so what it shows is not compared.
+    It is of what Kueue compares: the containers' requests and limits in their order, as numbers,
+    and not their names. Kueue and webhooks may fill in what a Workload leaves out, so what it shows
+    is not compared.
     """
     asked = {}
     for role, spec in layout.specs.items():
         pod_spec = (spec.template or {}).get("spec") or {}
         asked[role.label] = [
-            [one.get("name"), _asked(layout, role, one), *_fields(one, "restartPolicy")]
+            [_asked(layout, role, one), *_fields(one, "restartPolicy")]
             for kind in ("initContainers", "containers")
             for one in (*(pod_spec.get(kind) or ()), *_unwritten(kind, pod_spec))
         ] + _fields(pod_spec, *_POD_RESOURCES)
@@ -289,7 +303,19 @@ def _asked(layout: layout.Layout, role: types.Role, container: Mapping[str, Any]
         policy = layout.job.spec.run_policy.out_of_memory
         if growths and policy is not None:
             memory.grow({"resources": resources}, policy, growths)
-    return resources
+    limits = _numbers(resources.get("limits"))
+    requests = {**limits, **_numbers(resources.get("requests"))}  # As the API server fills them in.
+    return {**resources, "limits": limits, "requests": requests}
+
+
+def _numbers(amounts: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return amounts so that two ways to write one number are equal: 1 and 1000m."""
+    written = {name: str(amount) for name, amount in (amounts or {}).items()}
+    numbers = {name: quantities.parse(text) for name, text in written.items()}
+    return {
+        name: text if numbers[name] is None else str(numbers[name])
+        for name, text in written.items()
+    }
 
 
 def _pod_set(

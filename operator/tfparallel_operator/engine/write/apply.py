@@ -21,6 +21,12 @@ MAX_WRITES = 16
 
 _TOO_MANY = 429
 
+_MAY_STILL_WRITE = (
+    ". If the node has lost its network alone, the command may still run and write files: make it"
+    " compare TFPARALLEL_ATTEMPT"
+)
+"""What a command of a person's own does not fence, unlike the shipped trainer."""
+
 NOT_OURS = ("progress", "placement")
 """The fields of a status that another field manager owns."""
 
@@ -106,6 +112,8 @@ class Applier:
                 return DONE  # It is gone, or another pod has the name by now.
             if force:
                 message = f"{name} was deleted by force: its node did not end it"
+                if "trainer" not in body["spec"]:
+                    message = f"{message}{_MAY_STILL_WRITE}"
                 reason = names.Reason.POD_FORCED
                 event = decision.Event(decision.EventType.WARNING, reason, message)
                 await self._events.record(body, event)

@@ -10,7 +10,7 @@ from tfparallel_operator.api import names
 from tfparallel_operator.core import observation
 from tfparallel_operator.core.life import restarts
 
-MEMORY = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+MEMORY: dict[str, Any] = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 
 _LIMITS = {"limits": {"nvidia.com/gpu": "8"}}
 GPUS = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "resources": _LIMITS}]}}
@@ -54,8 +54,7 @@ def test_devices_that_an_edit_adds_are_asked_for(changes: dict[str, object]) -> 
 
 def test_memory_that_has_grown_is_asked_for() -> None:
     world = admitted(worker=2, run_policy={"outOfMemory": {"maxMemory": "8Gi"}})
-    container = {"name": "tensorflow", "image": "i", "resources": MEMORY}
-    edit(world, template={"spec": {"containers": [container]}})
+    edit(world, template=template(container(**MEMORY)))
     world.settle()
     queues.admit(world)
     world.run()
@@ -71,13 +70,81 @@ def test_memory_that_has_grown_is_asked_for() -> None:
     assert len(world.pods) == 2
 
 
-def test_a_workload_of_an_older_release_stays() -> None:
+@pytest.mark.parametrize("record", ["", "0123456789abcdef-0123456789abcdef"])
+def test_a_workload_of_an_older_release_stays(record: str) -> None:
     world = admitted(worker=2)
     assert world.workload is not None
-    world.workload = dataclasses.replace(world.workload, resources="")
+    world.workload = dataclasses.replace(world.workload, resources=record)
     edit(world, devices=8)
     world.settle()
     assert len(world.pods) == 2
+
+
+def container(
+    name: str = "tensorflow",
+    limits: dict[str, Any] | None = None,
+    requests: dict[str, Any] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    container_resources = {"limits": limits or {}, "requests": requests or {}}
+    return {"name": name, "image": "i", "resources": container_resources, **fields}
+
+
+def template(*containers: dict[str, Any]) -> dict[str, Any]:
+    return {"spec": {"containers": list(containers)}}
+
+
+ONE = template(container(limits={"cpu": "1", "memory": "1Gi"}), container("log"))
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        template(container(limits={"cpu": "1000m", "memory": "1024Mi"}), container("log")),
+        template(container(limits={"cpu": 1, "memory": 2**30}), container("log")),
+        template(
+            container(limits={"cpu": "1", "memory": "1Gi"}, requests={"cpu": 1}), container("log")
+        ),
+        template(
+            container(limits={"cpu": "1", "memory": "1Gi"}, image="newer", env=[], command=["c"]),
+            container("logger"),
+        ),
+    ],
+)
+def test_what_kueue_takes_for_equal_keeps_the_admission(same: dict[str, Any]) -> None:
+    """Kueue compares requests and limits of containers as numbers, and nothing else of them."""
+    world = queues.queued_world(trainer=True, worker=2)
+    edit(world, template=ONE)
+    world.settle()
+    queues.admit(world)
+    before = queues.workload_of(world)
+    edit(world, template=same)
+    world.settle()
+    assert (queues.workload_of(world).uid, len(world.pods)) == (before.uid, 2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        template(container(limits={"cpu": "1001m", "memory": "1Gi"}), container("log")),
+        template(container(limits={"cpu": "1", "memory": "1Gi"}), container("log", {"cpu": "1m"})),
+        template(container(limits={"cpu": "1", "memory": "1Gi"})),
+        template(
+            container(limits={"cpu": "1", "memory": "1Gi"}, requests={"cpu": "500m"}),
+            container("log"),
+        ),
+    ],
+)
+def test_what_kueue_takes_for_different_is_asked_for(other: dict[str, Any]) -> None:
+    world = queues.queued_world(trainer=True, worker=2)
+    edit(world, template=ONE)
+    world.settle()
+    queues.admit(world)
+    before = queues.workload_of(world)
+    edit(world, template=other)
+    world.settle()
+    assert queues.workload_of(world).uid != before.uid
+    assert world.pods == {}
 
 
 POD_RESOURCES = {"spec": {"resources": {"limits": {"memory": "8Gi"}}}}

@@ -11,6 +11,7 @@ from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import remedies
+from tfparallel_trainer.contract import environment
 
 CHIEF = resources.PODS.path("default", "digits-chief-0")
 
@@ -167,6 +168,25 @@ async def test_a_pod_of_a_dead_node_is_deleted_by_force(world: World) -> None:
         ]
         reasons = [event["reason"] for event in world.api.items(resources.EVENTS)]
         assert names.Reason.POD_FORCED in reasons
+
+
+@pytest.mark.parametrize("trainer", [True, False])
+async def test_of_a_command_that_nobody_fences_the_event_warns(world: World, trainer: bool) -> None:
+    """The shipped trainer gives way to a newer attempt; a command of a person's own may not."""
+    await _lose_a_node(world)
+    spec = {"trainer": {"epochs": 1}} if trainer else {}
+    async with world.running(workers=1, **spec):
+        await _fail_and_keep(world)
+    notes = [
+        event["note"]
+        for event in world.api.items(resources.EVENTS)
+        if event["reason"] == names.Reason.POD_FORCED
+    ]
+    assert notes
+    assert {environment.ATTEMPT in note for note in notes} == {not trainer}
+    for pod in world.raw_pods:
+        [container] = pod["spec"]["containers"]
+        assert {"name": environment.ATTEMPT, "value": "2"} in container["env"]
 
 
 async def test_a_pod_of_a_node_that_lives_is_left_to_it(world: World) -> None:

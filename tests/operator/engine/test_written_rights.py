@@ -1,0 +1,73 @@
+"""The operator's role lets it write what it writes, and nothing more."""
+
+import pathlib
+
+import pytest
+import yaml
+
+from testing import clock, pages, paths
+from testing.operator import memory_api, objects, scenarios, small_engine
+from tfparallel_operator.api_server import resources
+
+pytestmark = pytest.mark.usefixtures("long_computation")
+
+ROLE = paths.ROOT / "manifests/base/rbac/jobs.yaml"
+READS = {"get", "list", "watch"}
+BESIDE_DECISIONS = {
+    ("patch", "tfparalleljobs/status"),  # progress, too
+    ("update", "tfparalleljobs/finalizers"),  # Asked for by the API server, and never written.
+}
+
+
+def scaled_gang() -> scenarios.Scenario:
+    """Return the life of a gang whose group follows the number of workers."""
+    job = objects.job(scheduling={"gang": "Coscheduling"}, runPolicy={"scaleCooldownSeconds": 0})
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
+    more_workers = {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}
+    return scenarios.Scenario(job, (scenarios.run, scenarios.edit(more_workers)), "Running")
+
+
+def granted(role: pathlib.Path) -> set[tuple[str, str]]:
+    """Return verb and resource of each right of a ClusterRole to write."""
+    [document] = [
+        each
+        for each in yaml.safe_load_all(role.read_text(encoding="utf-8"))
+        if each["kind"] == "ClusterRole"
+    ]
+    return {
+        (verb, resource)
+        for rule in document["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        if verb not in READS
+    }
+
+
+async def writes(scenario: scenarios.Scenario) -> set[tuple[str, str]]:
+    """Return verb and resource of what the operator writes in the life of a job."""
+    api, time = memory_api.MemoryApi(), clock.Clock()
+    await api.create(resources.JOBS, "default", scenario.job)
+    before = len(api.log)
+    async with small_engine.SmallEngine(api, api, time).running() as engine:
+        for step in (scenarios.quiet, *scenario.steps):
+            step(api)
+            await engine.settle()
+    written = set()
+    for request in api.log[before:]:
+        verb, path = request.split()
+        subresource = "/status" if path.endswith("/status") else ""
+        written.add((verb, f"{resources.plural_of(path)}{subresource}"))
+    return written
+
+
+async def test_the_role_grants_the_writes_of_all_lives_and_no_other() -> None:
+    written = set()
+    for scenario in (scaled_gang(), *scenarios.SCENARIOS.values()):
+        written |= await writes(scenario)
+    assert granted(ROLE) - BESIDE_DECISIONS == written - BESIDE_DECISIONS
+
+
+def test_the_page_lists_each_right_to_write() -> None:
+    rows = pages.rows("isolation.md", "## What the operator may do")
+    listed = {(verb, resource) for resource, verbs in rows for verb in verbs.split(", ")}
+    assert listed == granted(ROLE)
