@@ -4,10 +4,9 @@ Usage: supervisor.py CONTROL_FD GRACE_SECONDS COMMAND...
 
 A process must never outlive its runner, also when the runner is killed with SIGKILL and can clean
 up nothing. Linux' PR_SET_PDEATHSIG does not give that: it reaches the direct child alone, and
-follows the *thread* that started it. So the runner holds one end
-of a socket and this process the other. When the runner is gone, the socket ends, and that is the
-order to stop. No moment is left unwatched, because the process that starts the command already
-holds the socket.
+follows the *thread* that started it. So the runner holds one end of a socket and this process the
+other. When the runner is gone, the socket ends, and that is the order to stop. No moment is left
+unwatched, because the process that starts the command already holds the socket.
 
 The command leads a session of its own: a Ctrl-C in the terminal does not reach it. What it started
 ends with it, as in a container. On Linux this includes what left its group, because the supervisor
@@ -16,9 +15,9 @@ runner starts it by its path, with `python -I -S`, which takes a few hundredths 
 
 Orders on the socket: T terminate (SIGTERM, after the grace SIGKILL), K kill at once, end of file
 as T. The command writes its id there before it becomes the command, and nobody writes after that.
-So a runner whose supervisor was killed reads the id, or the end of the file if nothing was started.
-The supervisor exits with the command's exit code, 128 + n when signal n ended it, 126 or 127 when it
-could not be started.
+So a runner whose supervisor was killed reads the id, or the end of the file if nothing was
+started. The supervisor exits with the command's exit code, 128 + n when signal n ended it, 126 or
+127 when it could not be started.
 """
 
 import contextlib
