@@ -3,10 +3,11 @@
 import asyncio
 import dataclasses
 import datetime
+import functools
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel_operator.api import load, names, types
@@ -31,6 +32,9 @@ _LOG = logging.getLogger(__name__)
 CONFLICT_SECONDS = 0.05
 """When to look again at a job that changed under a decision: at once, but not in a tight loop."""
 
+LARGE_JOB = 200
+"""Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
+
 BLOCKED_SECONDS = 2.0
 """When to look again at a name that is still taken; its deletion is watched besides."""
 
@@ -52,6 +56,7 @@ class Reconciler:
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
         self._specs = specs.Specs(engine.api)
+        self._large = asyncio.Lock()
 
     async def reconcile(self, key: queue.Key) -> apply.Outcome:
         """Bring one job a step on. When pods that are refused are tried again is arranged.
@@ -141,7 +146,9 @@ class Reconciler:
         create_from = self._create_from.get(jobs.key_of(body))
         may_create = create_from is None or self._clock() >= create_from
         found = dataclasses.replace(found, host_port=port, may_create=may_create)
-        decided = decide.decide(job, found, now, self._engine.settings, refusal, problem)
+        settings = self._engine.settings
+        compute = functools.partial(decide.decide, job, found, now, settings, refusal, problem)
+        decided = await self._compute(compute, _size(job, found))
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
@@ -149,6 +156,18 @@ class Reconciler:
             self._timers.set(jobs.key_of(body), create_from)
             return dataclasses.replace(decided, creations=())
         return decided
+
+    async def _compute(
+        self, compute: Callable[[], decision.Decision], size: int
+    ) -> decision.Decision:
+        """Decide for a job of this size; the event loop does not wait for a large one.
+
+        A decision is a function of values that nobody changes, so a thread may make it.
+        """
+        if size <= LARGE_JOB:
+            return compute()
+        async with self._large:  # Several threads would only take the interpreter from each other.
+            return await asyncio.to_thread(compute)
 
     def _ports(self, job: types.TFParallelJob) -> int | None:
         """Set ports of nodes aside for a job; None: it has to wait for some.
@@ -179,6 +198,11 @@ class Reconciler:
         event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.
         await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
+
+
+def _size(job: types.TFParallelJob, children: observation.Children) -> int:
+    replicas = sum(role.replicas for role in job.spec.tf_replica_specs.values())
+    return max(replicas, len(children.pods))
 
 
 class Workers:

@@ -45,6 +45,9 @@ T = TypeVar("T")
 CERTIFICATE_CHECK = datetime.timedelta(hours=12)
 """How often the age of the progress endpoint's certificate is looked at."""
 
+LOOK_SPACING_SECONDS = 0.05
+"""From one look at a job to the next, at least: a flood of events on a job costs few looks."""
+
 ASK_AGAIN_SECONDS = 2.0
 """Pause before the API server is asked again for what nothing goes on without."""
 
@@ -115,7 +118,9 @@ class Operator:
         self._metrics = counted
         namespaces = wanted.watch_namespaces
         self._lease = _lease(lease_api or api, wanted) if wanted.lease else None
-        self._queue: queue.Queue[queue.Key] = queue.Queue(opened=False)
+        self._queue: queue.Queue[queue.Key] = queue.Queue(
+            opened=False, spacing=LOOK_SPACING_SECONDS
+        )
         self._timers = timers.Timers(self._queue.add)
         self._jobs = jobs.Jobs(self._queue, self._job_changed)
         self._children = children.Children(api, namespaces, self._changed)
