@@ -29,6 +29,17 @@ MAX_WRITES = 16
 
 _TOO_MANY = 429
 
+_KNOWN_BY_METADATA = frozenset(
+    {
+        resources.PODS,
+        resources.SERVICES,
+        resources.CONFIG_MAPS,
+        resources.NETWORK_POLICIES,
+        resources.CLAIMS,
+    }
+)
+"""What the API server adds to these, beside their metadata, is of no use at their creation."""
+
 NOT_OURS = ("progress", "placement")
 """The fields of a status that another field manager owns."""
 
@@ -157,7 +168,8 @@ class Applier:
         try:
             if resource == resources.WORKLOADS:
                 manifest = await kueue.prioritised(self._api, manifest)
-            created = await self._api.create(served, namespace, manifest)
+            brief = resource in _KNOWN_BY_METADATA
+            answer = await self._api.create(served, namespace, manifest, metadata_only=brief)
         except errors.AlreadyExists:
             return await self._adopt(served, manifest)
         except errors.Invalid as error:
@@ -175,6 +187,7 @@ class Applier:
                 raise
             refusal = observation.Refusal(names.Reason.TOO_MANY_REQUESTS, str(error), final=False)
             return Outcome(refusal, error.retry_after)
+        created = {**manifest, "metadata": answer["metadata"]} if brief else answer
         return self._learn(resource, created)
 
     def _learn(self, resource: resources.Resource, answer: client.Object) -> Outcome:
