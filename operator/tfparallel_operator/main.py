@@ -10,7 +10,7 @@ from asyncio import sslproto
 
 import click
 
-from tfparallel_operator.api import schema, types
+from tfparallel_operator.api import rules, schema, types
 from tfparallel_operator.api_server import credentials, errors
 from tfparallel_operator.core import gang
 from tfparallel_operator.engine import logs, service, settings, watch
@@ -171,7 +171,7 @@ def main(
     logs.configure(options.log_format)
     sslproto.SSLProtocol.max_size = TLS_READ_BYTES
     # Neither this nor a search for garbage in what stays for ever may hold up the event loop.
-    schema.job_schema()
+    rules.compile_all(schema.job_schema())
     gc.freeze()
     sys.exit(asyncio.run(_run(options)))
 

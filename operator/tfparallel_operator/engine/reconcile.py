@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import datetime
 import functools
+import gc
 import logging
 import re
 import time
@@ -167,7 +168,7 @@ class Reconciler:
         if size <= LARGE_JOB:
             return compute()
         async with self._large:  # Several threads would only take the interpreter from each other.
-            return await asyncio.to_thread(compute)
+            return await asyncio.to_thread(_without_collection, compute)
 
     def _ports(self, job: types.TFParallelJob) -> int | None:
         """Set ports of nodes aside for a job; None: it has to wait for some.
@@ -198,6 +199,23 @@ class Reconciler:
         event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.
         await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
+
+
+def _without_collection(compute: Callable[[], decision.Decision]) -> decision.Decision:
+    """Decide without a search for garbage: among thousands of manifests it stops all threads.
+
+    These are freed when they have been written, so later searches leave them out, too.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        decided = compute()
+        if len(decided.creations) > LARGE_JOB:
+            gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
+    return decided
 
 
 def _size(job: types.TFParallelJob, children: observation.Children) -> int:
