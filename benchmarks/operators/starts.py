@@ -160,7 +160,8 @@ async def sample(
     async with load.opened(place.cluster, place.namespace) as opened:
         work = load.Load(opened, one)
         async with contestants.running(one, place) as running:
-            await work.start(["warm"], 1)  # Now it does not only say that it is ready.
+            # Now it does not only say that it is ready.
+            await load.Load(opened, dataclasses.replace(one, spec={})).start(["warm"], 1)
             before = usage.cpu_seconds(running.pid)
             seconds = await work.start(names, workers)
             if to_end:
