@@ -28,7 +28,7 @@ from benchmarks import (
     start,
     steps,
 )
-from benchmarks.operators import loop, starts, steady
+from benchmarks.operators import flood, loop, starts, steady
 
 Measure = Callable[[results.Size], list[results.Result]]
 TRAINER: dict[str, Measure] = {
@@ -53,6 +53,7 @@ OPERATOR: dict[str, Measure] = {
     "operator_starts": starts.measure,
     "operator_steady": steady.measure,
     "operator_loop": loop.measure,
+    "operator_flood": flood.measure,
 }
 TRAINING = TRAINER | SPLIT
 PAGE = processes.ROOT / "docs" / "benchmarks.md"

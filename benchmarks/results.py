@@ -34,6 +34,10 @@ class Size:
     """Pods of each of them."""
     large: int
     """Pods of a job that is applied alone."""
+    split: int
+    """Replicas of a job whose model is split, a multiple of four."""
+    huge: int
+    """Replicas of the largest job."""
     many: int
     """Jobs of as many pods that an operator watches over at the same time."""
     seconds: int
@@ -56,6 +60,8 @@ FULL = Size(
     jobs=100,
     replicas=10,
     large=200,
+    split=1000,
+    huge=5000,
     many=1000,
     seconds=60,
 )
@@ -70,6 +76,8 @@ SMALL = Size(
     jobs=3,
     replicas=2,
     large=5,
+    split=8,
+    huge=208,
     many=3,
     seconds=2,
 )

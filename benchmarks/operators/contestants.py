@@ -54,6 +54,10 @@ class Command:
     variables: Mapping[str, str]
     port: int
 
+    def with_variables(self, **variables: str) -> "Command":
+        """The same with more environment variables."""
+        return dataclasses.replace(self, variables={**self.variables, **variables})
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contestant:
@@ -64,6 +68,9 @@ class Contestant:
     resource: resources.Resource
     command: Callable[[Place], Command]
     install: Callable[[handle.Cluster], None]
+    spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of its jobs, beside their workers."""
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str, workers: int, node: str = "", **policy: object) -> Body:
         """A job of workers alone, whose pods stay after its end unless `policy` says otherwise."""
@@ -74,10 +81,11 @@ class Contestant:
         return {
             "apiVersion": self.resource.api_version,
             "kind": self.kind,
-            "metadata": {"name": name},
+            "metadata": {"name": name, "labels": {**self.labels}},
             "spec": {
                 "runPolicy": {"cleanPodPolicy": "None", **policy},
                 "tfReplicaSpecs": {"Worker": {"replicas": workers, "template": {"spec": pod}}},
+                **self.spec,
             },
         }
 
@@ -147,14 +155,19 @@ def watched(report: pathlib.Path) -> Contestant:
 
     def command(place: Place) -> Command:
         plain = _our_command(place, "benchmarks.scripts.watched_operator")
-        variables = {
-            **plain.variables,
-            "PYTHONPATH": os.pathsep.join([str(processes.ROOT), plain.variables["PYTHONPATH"]]),
-            "REPORT": str(report),
-        }
-        return Command(plain.arguments, variables, plain.port)
+        path = os.pathsep.join([str(processes.ROOT), plain.variables["PYTHONPATH"]])
+        return plain.with_variables(PYTHONPATH=path, REPORT=str(report))
 
     return dataclasses.replace(OURS, command=command)
+
+
+def with_variables(one: Contestant, **variables: str) -> Contestant:
+    """An operator with more environment variables."""
+
+    def command(place: Place) -> Command:
+        return one.command(place).with_variables(**variables)
+
+    return dataclasses.replace(one, command=command)
 
 
 def _their_command(place: Place) -> Command:

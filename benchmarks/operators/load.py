@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 from benchmarks.operators import contestants
@@ -32,20 +32,24 @@ class Load:
 
     async def start(self, jobs: Sequence[str], workers: int) -> float:
         """Create jobs at once; return the seconds until all their pods exist."""
+        return await self.until_pods(jobs, workers, self.create(jobs, workers))
+
+    async def until_pods(
+        self, jobs: Sequence[str], workers: int, creation: Coroutine[Any, Any, None]
+    ) -> float:
+        """Begin with this; return the seconds until all pods of the jobs exist."""
         before = (await self.place.api.list(resources.PODS, self.place.namespace)).version
         missing = {f"{job}-worker-{index}" for job in jobs for index in range(workers)}
         begun = time.perf_counter()
-        creating = asyncio.create_task(self.create(jobs, workers))
-        async with asyncio.timeout(LIMIT_SECONDS):
+        async with asyncio.timeout(LIMIT_SECONDS), asyncio.TaskGroup() as group:
+            group.create_task(creation)
             events = self.place.api.watch(resources.PODS, self.place.namespace, before)
             async for event in events:
                 if event.type == "ADDED":
                     missing.discard(event.object["metadata"]["name"])
                 if not missing:
                     break
-        seconds = time.perf_counter() - begun
-        await creating
-        return seconds
+            return time.perf_counter() - begun
 
     async def create(
         self, jobs: Sequence[str], workers: int, node: str = "", **policy: object

@@ -1,13 +1,34 @@
-"""How long the event loop is blocked while many jobs, and a large one, run to their end."""
+"""How long the event loop is blocked while jobs run to their end, and while huge ones begin."""
 
 import asyncio
+import dataclasses
 import json
+import os
 import pathlib
+import signal
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 from benchmarks import results
-from benchmarks.operators import arena, contestants, starts, steady
+from benchmarks.operators import arena, contestants, load, starts, steady
 from testing.cluster import settings
+from tfparallel_operator.api import names
+
+HUGE: Mapping[str, Mapping[str, Any]] = {
+    "plain": starts.TRAINER,
+    "ModelSplit": starts.SPLIT,
+    "topologyKeys": {**starts.TRAINER, "scheduling": {"topologyKeys": ["zone", "rack"]}},
+    "ParameterServer": {**starts.TRAINER, "strategy": "ParameterServer"},
+    "hostNetwork": {**starts.TRAINER, "network": "Open", "hostNetwork": True},
+    "gang": {**starts.TRAINER, "scheduling": {"gang": "Coscheduling"}},
+    "queue": starts.TRAINER,
+}
+"""Jobs of every kind. The cluster has no gang scheduler and no queues, so the last two wait."""
+
+SERVERS = 10
+
+WAITING = ("gang", "queue")
 
 
 def measure(size: results.Size) -> list[results.Result]:
@@ -27,4 +48,36 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
         await starts.sample(contestants.watched(report), place, jobs, workers)
         what = f"{jobs} jobs of {workers} pods run" if jobs > 1 else f"one of {workers} runs"
         found.append(steady.blocks(what, json.loads(report.read_text())))
+    for kind in HUGE:
+        report = place.folder / f"{kind}.json"
+        await _begin(kind, report, place, size.huge)
+        what = f"one of {size.huge} begins, {kind}"
+        found.append(steady.blocks(what, json.loads(report.read_text())))
     return found
+
+
+async def _begin(kind: str, report: pathlib.Path, place: contestants.Place, workers: int) -> None:
+    """Apply a job of this kind; return when all its pods exist, or why they do not."""
+    labels = {names.LABEL_QUEUE: "queue"} if kind == "queue" else {}
+    ours = dataclasses.replace(
+        contestants.watched(report), spec=_spec(kind, workers), labels=labels
+    )
+    async with load.opened(place.cluster, place.namespace) as opened:
+        work = load.Load(opened, ours)
+        async with contestants.running(ours, place) as running:
+            os.kill(running.pid, signal.SIGUSR1)  # What its start took is not asked here.
+            if kind in WAITING:
+                await work.create(["huge"], workers)
+                await work.until_all(["huge"], "CreationRefused")
+            else:
+                await work.start(["huge"], workers)
+        await asyncio.to_thread(work.wipe)
+
+
+def _spec(kind: str, workers: int) -> Mapping[str, Any]:
+    """The job's spec; its batch has an example for each replica."""
+    roles = contestants.OURS.job(kind, workers)["spec"]["tfReplicaSpecs"]
+    if kind == "ParameterServer":
+        roles["PS"] = {**roles["Worker"], "replicas": SERVERS}
+    trainer = {**starts.TRAINER["trainer"], "globalBatchSize": workers}
+    return {**HUGE[kind], "trainer": trainer, "tfReplicaSpecs": roles}

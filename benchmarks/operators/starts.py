@@ -1,17 +1,33 @@
-"""Many jobs, and a large one, from `apply` to their end: time, processor time and memory."""
+"""Many jobs, and a large one, from `apply` to their end: time, processor time and memory.
+
+Beside them stands the floor: a client that knows all pods beforehand and does nothing else.
+"""
 
 import asyncio
 import dataclasses
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks import results
 from benchmarks.operators import arena, contestants, load, usage
 from testing.cluster import settings
+from testing.operator import harness
+from tfparallel_operator import wall_clock
+from tfparallel_operator.api import load as api_load
+from tfparallel_operator.api_server import resources
+from tfparallel_operator.core import decide, installation, observation
 
-TIME_TARGET, CPU_TARGET = 0.5, 1.0
+MANY_TARGET, LARGE_TARGET, CPU_TARGET = 0.9, 0.36, 0.7
+FLOOR_TARGET, SPLIT_TARGET = 1.15, 1.2
+TRAINER: Mapping[str, Any] = {"trainer": {"epochs": 1, "globalBatchSize": 1000}}
+SPLIT: Mapping[str, Any] = {
+    **TRAINER,
+    "strategy": "ModelSplit",
+    "mesh": {"data": -1, "stage": 2, "tensor": 2},
+}
 SETTLE_SECONDS = 2.0
 """What the API server does after jobs were wiped away is not to burden the next ones."""
 
@@ -28,54 +44,130 @@ class Sample:
     """MB at most."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taken:
+    """What was measured in turns."""
+
+    ours: list[Sample] = dataclasses.field(default_factory=list)
+    theirs: list[Sample] = dataclasses.field(default_factory=list)
+    floor: list[float] = dataclasses.field(default_factory=list)
+    """Seconds of the client that does nothing else."""
+
+
 def measure(size: results.Size) -> list[results.Result]:
     """Run both operators in turns on one API server, each run in a fresh process."""
-    wanted = [(size.jobs, size.replicas), (1, size.large)]
+    shapes = ((size.jobs, size.replicas), (1, size.large))
     with arena.cluster("benchmark-starts", settings.Light()) as cluster, contestants.mounted():
-        sides = (contestants.OURS, contestants.THEIRS)
-        for one in sides:
+        for one in (contestants.OURS, contestants.THEIRS):
             one.install(cluster)
         with tempfile.TemporaryDirectory() as name:
-            taken = asyncio.run(_in_turns(cluster, pathlib.Path(name), sides, wanted, size.repeats))
-    return [row for jobs, workers in wanted for row in compared(jobs, workers, *taken[jobs])]
+            place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
+            taken = asyncio.run(_in_turns(place, shapes, size.repeats))
+            split = asyncio.run(split_row(place, size))
+    rows = [row for shape in shapes for row in compared(*shape, taken[shape])]
+    return [*rows, split]
 
 
 async def _in_turns(
-    cluster: arena.Cluster,
-    folder: pathlib.Path,
-    sides: Sequence[contestants.Contestant],
-    wanted: Sequence[tuple[int, int]],
-    repeats: int,
-) -> dict[int, tuple[list[Sample], ...]]:
-    """Samples of each side by the number of jobs."""
-    taken: dict[int, tuple[list[Sample], ...]] = {jobs: ([], []) for jobs, _ in wanted}
-    for one in sides:
-        place = contestants.Place(cluster, f"benchmark-{one.kind.lower()}", folder)
+    place: contestants.Place, shapes: Sequence[tuple[int, int]], repeats: int
+) -> dict[tuple[int, int], Taken]:
+    """Samples by the number of jobs, and of their workers."""
+    taken = {shape: Taken() for shape in shapes}
+    for one in (contestants.OURS, contestants.THEIRS):
         await sample(one, place, 1, 2)  # The API server's caches are warm after it.
     for _ in range(repeats):
-        for jobs, workers in wanted:
-            for one, samples in zip(sides, taken[jobs], strict=True):
-                place = contestants.Place(cluster, f"benchmark-{one.kind.lower()}", folder)
-                found = await sample(one, place, jobs, workers)
-                print(one.name, jobs, workers, found, flush=True)
-                samples.append(found)
+        for shape in shapes:
+            taken[shape].ours.append(await sample(contestants.OURS, place, *shape))
+            taken[shape].theirs.append(await sample(contestants.THEIRS, place, *shape))
+            taken[shape].floor.append(await floor(place, *shape))
+            last = taken[shape]
+            print(shape, last.ours[-1], last.theirs[-1], last.floor[-1], flush=True)
     return taken
 
 
+async def floor(place: contestants.Place, jobs: int, workers: int) -> float:
+    """Create jobs, a status of each, and their pods without an operator.
+
+    Returns:
+        The seconds until all pods exist.
+    """
+    names = [f"job-{number}" for number in range(jobs)]
+    async with load.opened(place.cluster, place.namespace) as opened:
+        work = load.Load(opened, contestants.OURS)
+        prepared = [_prepared(opened, name, workers) for name in names]
+
+        async def create(
+            job: contestants.Body, status: contestants.Body, pods: Sequence[contestants.Body]
+        ) -> None:
+            api, namespace = opened.api, opened.namespace
+            await api.create(resources.JOBS, namespace, job)
+            path = resources.JOBS.path(namespace, job["metadata"]["name"], "status")
+            await api.patch(path, {"status": status})
+            created = (api.create(resources.PODS, namespace, p, metadata_only=True) for p in pods)
+            await asyncio.gather(*created)
+
+        async def create_all() -> None:
+            await asyncio.gather(*(create(*one) for one in prepared))
+
+        seconds = await work.until_pods(names, workers, create_all())
+        await asyncio.to_thread(work.wipe)
+    await asyncio.sleep(SETTLE_SECONDS)
+    return seconds
+
+
+def _prepared(
+    place: harness.Place, name: str, workers: int
+) -> tuple[contestants.Body, contestants.Body, list[contestants.Body]]:
+    """A job, its first status, and its pods, as our operator writes them."""
+    job = contestants.OURS.job(name, workers)
+    identity = {"namespace": place.namespace, "uid": name, "generation": 1}
+    known = api_load.parse_job({**job, "metadata": {**job["metadata"], **identity}})
+    settings_of_jobs = installation.Settings(trainer_image="trainer:test")
+    now = wall_clock.utc_now().replace(microsecond=0)
+    decided = decide.decide(known, observation.Children(), now, settings_of_jobs)
+    status = decided.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return job, status, [one for one in decided.creations if one["kind"] == "Pod"]
+
+
+async def split_row(place: contestants.Place, size: results.Size) -> results.Result:
+    """Compare a job whose model is split with one that trains the same way on whole models."""
+    plain = dataclasses.replace(contestants.OURS, spec=TRAINER)
+    split = dataclasses.replace(contestants.OURS, spec=SPLIT)
+    taken: tuple[list[float], list[float]] = ([], [])
+    for _ in range(size.repeats):
+        for one, seconds in zip((split, plain), taken, strict=True):
+            seconds.append((await sample(one, place, 1, size.split, to_end=False)).pods)
+    return results.Result(
+        f"from apply to all pods, a ModelSplit job of {size.split} replicas",
+        SPLIT_TARGET,
+        results.Bound.AT_MOST,
+        statistics.median(taken[0]) / statistics.median(taken[1]),
+        " x",
+        f"{_middle(taken[0])} against {_middle(taken[1])} of a job that is not split",
+    )
+
+
 async def sample(
-    one: contestants.Contestant, place: contestants.Place, jobs: int, workers: int
+    one: contestants.Contestant,
+    place: contestants.Place,
+    jobs: int,
+    workers: int,
+    *,
+    to_end: bool = True,
 ) -> Sample:
-    """Run an operator and so many jobs of so many workers to their end."""
+    """Run an operator and so many jobs of so many workers, by default to their end."""
     names = [f"job-{number}" for number in range(jobs)]
     async with load.opened(place.cluster, place.namespace) as opened:
         work = load.Load(opened, one)
         async with contestants.running(one, place) as running:
-            await work.start(["warm"], 1)  # Now it does not only say that it is ready.
+            # Now it does not only say that it is ready.
+            await load.Load(opened, dataclasses.replace(one, spec={})).start(["warm"], 1)
             before = usage.cpu_seconds(running.pid)
             seconds = await work.start(names, workers)
-            await work.run(names, workers)
-            await work.end(names, workers)
-            await work.until_all(names, "Succeeded")
+            if to_end:
+                await work.run(names, workers)
+                await work.end(names, workers)
+                await work.until_all(names, "Succeeded")
             cpu = usage.cpu_seconds(running.pid) - before
             resident = usage.most_resident(running.pid)
         await asyncio.to_thread(work.wipe)
@@ -83,14 +175,23 @@ async def sample(
     return Sample(seconds, cpu, resident)
 
 
-def compared(
-    jobs: int, workers: int, ours: Sequence[Sample], theirs: Sequence[Sample]
-) -> list[results.Result]:
-    """Rows for the time, and for the processor time beside the memory."""
+def compared(jobs: int, workers: int, taken: Taken) -> list[results.Result]:
+    """Rows for the time, for the processor time beside the memory, and for the floor."""
     what = f"{jobs} jobs of {workers} pods" if jobs > 1 else f"one job of {workers} pods"
+    ours, theirs = taken.ours, taken.theirs
     memory = [statistics.median(one.resident for one in side) for side in (ours, theirs)]
+    pods = [one.pods for one in ours]
+    time_target = MANY_TARGET if jobs > 1 else LARGE_TARGET
     return [
-        _ratio(f"from apply to all pods, {what}", TIME_TARGET, ours, theirs, lambda one: one.pods),
+        _ratio(f"from apply to all pods, {what}", time_target, ours, theirs, lambda one: one.pods),
+        results.Result(
+            f"from apply to all pods beside a client that does nothing else, {what}",
+            FLOOR_TARGET,
+            results.Bound.AT_MOST,
+            statistics.median(pods) / statistics.median(taken.floor),
+            " x",
+            f"{_middle(pods)} against {_middle(taken.floor)}",
+        ),
         dataclasses.replace(
             row := _ratio(
                 f"processor time from apply to the end, {what}",

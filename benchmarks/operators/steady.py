@@ -17,7 +17,7 @@ from testing import waiting
 from testing.cluster import settings
 
 NODES = 4
-MEMORY_TARGET, DELAY_TARGET, BLOCK_TARGET = 150.0, 1.0, 50.0
+MEMORY_TARGET, DELAY_TARGET, BLOCK_TARGET = 130.0, 1.0, 50.0
 QUANTILE = 0.99
 DELAY = "tfparallel_status_delay_seconds"
 

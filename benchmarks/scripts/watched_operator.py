@@ -1,4 +1,5 @@
-"""Our operator, which writes into the file REPORT how long its event loop was blocked at most.
+"""Our operator, which writes into the file REPORT how long its event loop was blocked at most,
+since its start or the last SIGUSR1.
 
 A block is one callback of the loop, by the clock, without the time in which the kernel gave the
 core to others. A thread looks at long ones while they last, and so knows where they were.
@@ -9,6 +10,7 @@ import gc
 import json
 import os
 import pathlib
+import signal
 import sys
 import threading
 import time
@@ -31,6 +33,10 @@ class Watch:
         self._begun = 0.0
         self._seen: tuple[float, str] = (0.0, "")
         self._collecting = (0.0, 0.0)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was so far."""
         self.longest, self.where, self.collection, self.callbacks = 0.0, "", 0.0, 0
 
     def start(self) -> None:
@@ -94,6 +100,7 @@ def _named(handle: asyncio.Handle) -> str:
 if __name__ == "__main__":
     watch = Watch()
     watch.start()
+    signal.signal(signal.SIGUSR1, lambda *_: watch.reset())
     try:
         main.main()
     finally:

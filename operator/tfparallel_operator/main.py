@@ -11,7 +11,7 @@ from typing import Any
 import click
 import kopf
 
-from tfparallel_operator.api import schema
+from tfparallel_operator.api import rules, schema
 from tfparallel_operator.api_server import credentials, errors
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import sweeper
@@ -45,7 +45,7 @@ def main(**values: Any) -> None:
     logs.configure(options.log_format)
     sslproto.SSLProtocol.max_size = TLS_READ_BYTES
     # Neither this nor a search for garbage in what stays for ever may hold up the event loop.
-    schema.job_schema()
+    rules.compile_all(schema.job_schema())
     kopf.on.startup()(_spare_what_is_listed())
     sys.exit(asyncio.run(_run(options)))
 

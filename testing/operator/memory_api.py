@@ -111,7 +111,12 @@ class MemoryApi(client.Client):
             await self._changed.wait()
 
     async def create(
-        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        manifest: Mapping[str, Any],
+        *,
+        metadata_only: bool = False,
     ) -> client.Object:
         item = _copied(dict(manifest))
         metadata = item["metadata"]
@@ -127,7 +132,7 @@ class MemoryApi(client.Client):
             self.created.append((metadata["name"], *attempts))
         self._objects[path] = item
         self._record(resource, "ADDED", item, f"create {path}")
-        return _copied(item)
+        return _copied({"metadata": metadata} if metadata_only else item)
 
     async def delete(
         self,

@@ -35,10 +35,16 @@ class WrappedApi(client.Client):
             yield event
 
     async def create(
-        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        manifest: Mapping[str, Any],
+        **more: Any,
     ) -> client.Object:
         request = f"create {resource.path(namespace, manifest['metadata'].get('name', ''))}"
-        return await self._write(request, lambda: self._inner.create(resource, namespace, manifest))
+        return await self._write(
+            request, lambda: self._inner.create(resource, namespace, manifest, **more)
+        )
 
     async def delete(
         self, resource: resources.Resource, namespace: str, name: str, *arguments: Any, **more: Any

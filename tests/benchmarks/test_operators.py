@@ -1,11 +1,12 @@
 """The measurements of the operator run, on tiny sizes and with ours alone."""
 
+import dataclasses
 import pathlib
 
 import pytest
 
 from benchmarks import results
-from benchmarks.operators import churn, contestants, loop, starts, steady
+from benchmarks.operators import churn, contestants, flood, loop, starts, steady
 from testing.cluster import handle
 from testing.operator import places
 
@@ -19,8 +20,24 @@ async def test_jobs_are_run_to_their_end(
     assert sample.pods > 0
     assert sample.cpu > 0
     assert 20 < sample.resident < 500
+    assert await starts.floor(place, 2, 2) > 0
+    assert (await starts.split_row(place, results.SMALL)).value > 0
     rows = await loop.rows(place, results.SMALL)
-    assert [0 < row.value < 10_000 for row in rows] == [True, True]
+    assert len(rows) == 2 + len(loop.HUGE)
+    assert all(0 < row.value < 10_000 for row in rows)
+
+
+async def test_others_are_measured_in_a_flood(
+    light_cluster: handle.Cluster, tmp_path: pathlib.Path
+) -> None:
+    places.install(light_cluster)
+    place = contestants.Place(light_cluster, places.fresh_name(), tmp_path)
+    # The Lease is renewed twice in this time at least.
+    size = dataclasses.replace(results.SMALL, seconds=10)
+    delay, gap, memory = await flood.rows(place, size)
+    assert delay.value > 0
+    assert gap.value > 0
+    assert 20 < memory.value < 500
 
 
 async def test_jobs_end_and_begin(
@@ -37,8 +54,10 @@ async def test_jobs_end_and_begin(
 def test_sides_are_compared_by_their_medians() -> None:
     ours = [starts.Sample(pods, 1.0, 90.0) for pods in (1.0, 2.0, 9.0)]
     theirs = [starts.Sample(pods, 2.0, 60.0) for pods in (8.0, 4.0, 3.0)]
-    time, cpu = starts.compared(100, 10, ours, theirs)
+    taken = starts.Taken(ours, theirs, floor=[1.0, 1.6, 3.0])
+    time, floor, cpu = starts.compared(100, 10, taken)
     assert (time.value, time.met, cpu.value, cpu.met) == (0.5, True, 0.5, True)
+    assert (floor.value, floor.met) == (1.25, False)
     assert time.detail == "2.00 s (1.00…9.00) against 4.00 s (3.00…8.00)"
     assert cpu.detail.endswith("resident at most 90 MB against 60 MB")
 

@@ -111,6 +111,21 @@ def violations(
             yield from violations(schema["items"], item, (*place, number))
 
 
+def compile_all(schema: Mapping[str, Any]) -> None:
+    """Compile every rule of a schema: the first object that it is evaluated on need not wait."""
+    for entry in schema.get(VALIDATIONS, ()):
+        for expression in (entry["rule"], entry.get(_MESSAGE_EXPRESSION)):
+            if expression is not None and not Rule(expression, "").compares_versions:
+                _program(expression)
+    for inner in (
+        *schema.get("properties", {}).values(),
+        schema.get("additionalProperties"),
+        schema.get("items"),
+    ):
+        if isinstance(inner, Mapping):
+            compile_all(inner)
+
+
 def _message(rule: Rule, context: "cel.Context") -> str:
     if not rule.message_expression:
         return rule.message

@@ -40,6 +40,7 @@ LARGE_BODY_BYTES = 2**20
 """What aiohttp warns of when it is sent in one piece, such as the files of a job."""
 
 JSON = "application/json"
+METADATA_JSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
@@ -241,11 +242,22 @@ class Client:
             raise errors.Unavailable(_no_answer("GET", path, error)) from error
 
     async def create(
-        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        manifest: Mapping[str, Any],
+        *,
+        metadata_only: bool = False,
     ) -> Object:
-        """Create an object; unknown fields in it are an error, not ignored."""
+        """Create an object; unknown fields in it are an error, not ignored.
+
+        With `metadata_only` the answer holds its metadata alone, which saves both sides work.
+        """
         query = {"fieldManager": self._manager, "fieldValidation": "Strict"}
-        return await self._request("create", resource.path(namespace), query, manifest)
+        accept = METADATA_JSON if metadata_only else JSON
+        return await self._request(
+            "create", resource.path(namespace), query, manifest, accept=accept
+        )
 
     async def check(
         self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
@@ -301,9 +313,10 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
     ) -> Object:
         data = None if body is None else _payload(orjson.dumps(body))
-        headers = {"Accept": JSON, **({} if data is None else {"Content-Type": content_type})}
+        headers = {"Accept": accept, **({} if data is None else {"Content-Type": content_type})}
         method, url = _METHODS[verb], self._access.server + path
         async with self._slots:
             status, begun = 0, time.perf_counter()

@@ -28,6 +28,13 @@ async def test_a_pod_is_created_strictly(place: harness.Place) -> None:
     assert created["metadata"]["managedFields"][0]["manager"] == names.FIELD_MANAGER
 
 
+async def test_an_answer_of_metadata_alone_is_of_the_same_object(place: harness.Place) -> None:
+    answer = await place.api.create(resources.PODS, place.namespace, _pod(), metadata_only=True)
+    stored = await place.api.get(resources.PODS.path(place.namespace, "plain"))
+    assert answer["metadata"] == stored["metadata"]
+    assert not answer.keys() & {"spec", "status"}
+
+
 async def test_a_pod_that_is_wrong_is_refused_with_the_servers_sentence(
     place: harness.Place,
 ) -> None:

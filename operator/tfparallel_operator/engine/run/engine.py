@@ -31,6 +31,9 @@ T = TypeVar("T")
 CERTIFICATE_CHECK = datetime.timedelta(hours=12)
 """How often the age of the progress endpoint's certificate is looked at."""
 
+LOOK_SPACING_SECONDS = 0.05
+"""From one look at a job to the next, at least: a flood of events on a job costs few looks."""
+
 ASK_AGAIN_SECONDS = 2.0
 """Pause before the API server is asked again for what nothing goes on without."""
 
@@ -58,7 +61,9 @@ class Engine:
         self._lease = _lease(lease_api, settings) if settings.lease else None
         namespaces = settings.watch_namespaces
         self._bundle: tls.Bundle | None = None
-        self._queue: queue.Queue[queue.Key] = queue.Queue(opened=False)
+        self._queue: queue.Queue[queue.Key] = queue.Queue(
+            opened=False, spacing=LOOK_SPACING_SECONDS
+        )
         self._timers = timers.Timers(self._queue.add)
         self.jobs = jobs.Jobs(self._queue, self._job_changed)
         self._children = children.Children(self.api, namespaces, self._changed)

@@ -3,10 +3,12 @@
 import asyncio
 import dataclasses
 import datetime
+import functools
+import gc
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel_operator.api import load, names, types
@@ -22,6 +24,9 @@ _LOG = logging.getLogger(__name__)
 
 CONFLICT_SECONDS = 0.05
 """When to look again at a job that changed under a decision: at once, but not in a tight loop."""
+
+LARGE_JOB = 200
+"""Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
 
 BLOCKED_SECONDS = 2.0
 """When to look again at a name that is still taken; its deletion is watched besides."""
@@ -44,6 +49,7 @@ class Reconciler:
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
         self._specs = specs.Specs(engine.api)
+        self._large = asyncio.Lock()
 
     async def reconcile(self, key: queue.Key) -> apply.Outcome:
         """Bring one job a step on. When pods that are refused are tried again is arranged.
@@ -127,7 +133,9 @@ class Reconciler:
         create_from = self._create_from.get(jobs.key_of(body))
         may_create = create_from is None or self._clock() >= create_from
         children = dataclasses.replace(children, host_port=port, may_create=may_create)
-        decided = decide.decide(job, children, now, self._engine.settings, refusal)
+        settings = self._engine.settings
+        compute = functools.partial(decide.decide, job, children, now, settings, refusal)
+        decided = await self._compute(compute, _size(job, children))
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
@@ -135,6 +143,18 @@ class Reconciler:
             self._timers.set(jobs.key_of(body), create_from)
             return dataclasses.replace(decided, creations=())
         return decided
+
+    async def _compute(
+        self, compute: Callable[[], decision.Decision], size: int
+    ) -> decision.Decision:
+        """Decide for a job of this size; the event loop does not wait for a large one.
+
+        A decision is a function of values that nobody changes, so a thread may make it.
+        """
+        if size <= LARGE_JOB:
+            return compute()
+        async with self._large:  # Several threads would only take the interpreter from each other.
+            return await asyncio.to_thread(_without_collection, compute)
 
     def _ports(self, job: types.TFParallelJob) -> int | None:
         """Set ports of nodes aside for a job; None: it needs none, or has to wait for some.
@@ -168,6 +188,30 @@ class Reconciler:
         event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.
         await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
+
+
+def _without_collection(compute: Callable[[], decision.Decision]) -> decision.Decision:
+    """Decide without a search for garbage: among thousands of manifests it stops all threads.
+
+    These are freed when they have been written, so later searches leave them out, too.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        decided = compute()
+        if len(decided.creations) > LARGE_JOB:
+            gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
+    return decided
+
+
+def _size(job: types.TFParallelJob | observation.InvalidJob, children: observation.Children) -> int:
+    """Count the replicas that a job asks for, or the pods that it has, if these are more."""
+    accepted = job.accepted if isinstance(job, observation.InvalidJob) else job
+    specs = {} if accepted is None else accepted.spec.tf_replica_specs
+    return max(sum(role.replicas for role in specs.values()), len(children.pods))
 
 
 class Workers:

@@ -20,12 +20,28 @@ K = TypeVar("K", bound=Hashable)
 class Queue(Generic[K]):
     """A queue of distinct keys; one that is added while it is worked on comes once more."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, opened: bool = True) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        opened: bool = True,
+        spacing: float = 0.0,
+    ) -> None:
+        """Create an empty queue.
+
+        Args:
+            clock: seconds of a clock that is never set.
+            opened: whether keys are taken in from the start.
+            spacing: seconds from one start of work on a key to the next, at least.
+        """
         self._clock = clock
         self.opened = opened
         """Whether keys are taken in; a queue that nobody works on would only grow."""
+        self._spacing = spacing
         self._waiting: collections.OrderedDict[K, float] = collections.OrderedDict()
         self._running: dict[K, float] = {}
+        self._resting: set[K] = set()
+        """Keys whose work has ended, and may not begin again yet."""
         self._again: dict[K, float] = {}
         self._since: dict[K, float] = {}
         """When that was which no look has served yet, of each key."""
@@ -42,7 +58,7 @@ class Queue(Generic[K]):
         if not self.opened:
             return
         now = self._clock()
-        if key in self._running:
+        if key in self._running or key in self._resting:
             self._again.setdefault(key, now)
         elif key not in self._waiting:
             self._waiting[key] = now
@@ -58,9 +74,18 @@ class Queue(Generic[K]):
 
     def done(self, key: K, *, served: bool = True) -> None:
         """Say that the work on a key has ended; not `served`: what it was for is left to do."""
-        del self._running[key]
+        pause = self._running.pop(key) + self._spacing - self._clock()
         if served:
             del self._since[key]
+        if pause > 0:
+            self._resting.add(key)
+            asyncio.get_running_loop().call_later(pause, self._release, key)
+        else:
+            self._release(key)
+
+    def _release(self, key: K) -> None:
+        """Let work on a key begin again, now if something has happened since."""
+        self._resting.discard(key)
         if key in self._again:
             self._since.setdefault(key, self._again.pop(key))
             self.add(key)
@@ -76,4 +101,5 @@ class Queue(Generic[K]):
         return self._clock() - min(times) if times else 0.0
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._running)
+        resting = len(self._resting & self._again.keys())
+        return len(self._waiting) + len(self._running) + resting

@@ -1,6 +1,7 @@
 """Carries a decision out, in the order that `core.decision` documents."""
 
 import asyncio
+import collections
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,6 +27,17 @@ _MAY_STILL_WRITE = (
     " compare TFPARALLEL_ATTEMPT"
 )
 """What a command of a person's own does not fence, unlike the shipped trainer."""
+
+_KNOWN_BY_METADATA = frozenset(
+    {
+        resources.PODS,
+        resources.SERVICES,
+        resources.CONFIG_MAPS,
+        resources.NETWORK_POLICIES,
+        resources.CLAIMS,
+    }
+)
+"""Of these, what the API server adds next to their metadata is of no use at their creation."""
 
 NOT_OURS = ("progress", "placement")
 """The fields of a status that another field manager owns."""
@@ -157,7 +169,8 @@ class Applier:
         try:
             if resource == resources.WORKLOADS:
                 manifest = await priorities.with_priority(self._api, manifest)
-            created = await self._api.create(served, namespace, manifest)
+            is_brief = resource in _KNOWN_BY_METADATA
+            created = await self._api.create(served, namespace, manifest, metadata_only=is_brief)
         except errors.AlreadyExists:
             return await self._adopt(served, manifest)
         except errors.Invalid as error:
@@ -175,6 +188,8 @@ class Applier:
                 raise
             refusal = observation.Refusal(names.Reason.TOO_MANY_REQUESTS, str(error), final=False)
             return Outcome(refusal, error.retry_after)
+        if is_brief:
+            created = {**manifest, "metadata": created["metadata"]}
         return self._learn(resource, created)
 
     def _learn(self, resource: resources.Resource, answer: client.Object) -> Outcome:
@@ -241,39 +256,38 @@ def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifes
 
 async def _at_once(
     do: Callable[[T], Awaitable[Outcome]], items: Sequence[T]
-) -> list[Outcome | BaseException]:
+) -> list[Outcome | Exception]:
     """Do something for every item, a bounded number at a time; return what became of each.
 
     Nothing more is begun when one of them is not done.
     """
-    slots = asyncio.Semaphore(MAX_WRITES)
-    stopped = False
+    remaining = collections.deque(items)
+    outcomes: list[Outcome | Exception] = []
 
-    async def attempt(item: T) -> Outcome:
-        nonlocal stopped
-        async with slots:
-            if stopped:
-                return DONE
-            outcome = None
+    async def work() -> None:
+        while remaining:
             try:
-                outcome = await do(item)
-            finally:
-                stopped = stopped or outcome != DONE
-            return outcome
+                outcome: Outcome | Exception = await do(remaining.popleft())
+            except Exception as error:  # The worst of all is raised in the end.
+                outcome = error
+            outcomes.append(outcome)
+            if outcome != DONE:
+                remaining.clear()
 
-    return await asyncio.gather(*map(attempt, items), return_exceptions=True)
+    await asyncio.gather(*(work() for _ in range(min(MAX_WRITES, len(items)))))
+    return outcomes
 
 
-def _worst(outcomes: Sequence[Outcome | BaseException]) -> Outcome:
+def _worst(outcomes: Sequence[Outcome | Exception]) -> Outcome:
     """Return or raise what matters most: a bug, a refusal for good or for now, an error, a name."""
     worst = min(outcomes, key=_rank, default=DONE)
-    if isinstance(worst, BaseException):
+    if isinstance(worst, Exception):
         raise worst
     return worst
 
 
-def _rank(outcome: Outcome | BaseException) -> int:
-    if isinstance(outcome, BaseException):
+def _rank(outcome: Outcome | Exception) -> int:
+    if isinstance(outcome, Exception):
         return 3 if isinstance(outcome, errors.ApiError) else 0
     if outcome.refusal is not None:
         return 1 if outcome.refusal.final else 2

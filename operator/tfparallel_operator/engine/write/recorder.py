@@ -39,7 +39,7 @@ class Recorder:
         manifest = _manifest(body, event, same, engine.instance, engine.clock())
         engine.may_write()
         try:
-            await engine.api.create(resources.EVENTS, namespace, manifest)
+            await engine.api.create(resources.EVENTS, namespace, manifest, metadata_only=True)
         except errors.AlreadyExists:
             return
         except errors.ApiError as error:

@@ -34,7 +34,11 @@ class Reviewer(client.Client):
         self.answering = asyncio.Event()
 
     async def create(
-        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        manifest: Mapping[str, Any],
+        **more: Any,
     ) -> client.Object:
         self.reviews += 1
         self.at_once += 1

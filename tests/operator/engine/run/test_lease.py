@@ -167,7 +167,7 @@ async def test_a_lease_that_somebody_edits_or_deletes_is_still_held() -> None:
 
 async def test_without_the_right_to_make_the_lease_the_sentence_says_what_is_missing() -> None:
     class NoRight(FaultyApi):
-        async def create(self, *_: object) -> client.Object:
+        async def create(self, *_: object, **__: object) -> client.Object:
             raise errors.Refused("leases is forbidden", status=403)
 
     leader_lease = lease.Lease(NoRight(), lease.Terms("system", "operator", "one", SECONDS))

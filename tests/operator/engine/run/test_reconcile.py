@@ -28,12 +28,16 @@ class RefusingApi(memory_api.MemoryApi):
         """Who writes to the job just before the next status does."""
 
     async def create(
-        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        manifest: Mapping[str, Any],
+        **more: Any,
     ) -> client.Object:
         if resource == resources.PODS and self.refusal is not None:
             self.refused += 1
             raise self.refusal
-        return await super().create(resource, namespace, manifest)
+        return await super().create(resource, namespace, manifest, **more)
 
     async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
         manager, self.intruder = self.intruder, ""

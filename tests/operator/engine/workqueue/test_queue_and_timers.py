@@ -35,6 +35,44 @@ async def test_a_key_is_never_with_two_workers_and_comes_once_more() -> None:
     assert len(work) == 0
 
 
+async def test_a_flood_on_one_key_delays_no_other_key() -> None:
+    work: queue.Queue[str] = queue.Queue(spacing=600.0)
+    others = [f"other-{number}" for number in range(100)]
+    order = []
+    for other in ("flooded", *others):
+        for _ in range(100):
+            work.add("flooded")
+        work.add(other)
+        order.append(await work.get())
+        work.done(order[-1])
+    assert order == ["flooded", *others]
+    assert len(work) == 1, "the flooded key comes once more, after its pause"
+
+
+async def test_after_its_pause_a_key_comes_once_more() -> None:
+    work: queue.Queue[str] = queue.Queue(spacing=0.01)
+    work.add("a")
+    assert await work.get() == "a"
+    work.done("a")
+    work.add("a")
+    work.add("a")
+    assert await work.get() == "a"
+    work.done("a")
+    assert len(work) == 0
+
+
+async def test_a_pause_counts_in_the_age_of_a_key() -> None:
+    time = clock.Clock()
+    work: queue.Queue[str] = queue.Queue(clock=time, spacing=0.01)
+    work.add("a")
+    await work.get()
+    work.done("a")
+    work.add("a")
+    time.now = 5.0
+    await work.get()
+    assert work.age("a") == 5.0
+
+
 async def test_a_queue_that_nobody_works_on_takes_nothing_in() -> None:
     work: queue.Queue[str] = queue.Queue(opened=False)
     work.add("a")

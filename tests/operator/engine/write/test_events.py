@@ -36,13 +36,17 @@ class RefusingApi(memory_api.MemoryApi):
         self.refused = itertools.count()
 
     async def create(
-        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        manifest: Mapping[str, Any],
+        **more: Any,
     ) -> client.Object:
         if resource == resources.PODS and self._refuse is not None:
             name, used = manifest["metadata"]["name"], next(self.refused)
             message = f"pods {name!r} is forbidden: {self._words}: used: pods={used}"
             raise self._refuse(message, status=self._status)
-        return await super().create(resource, namespace, manifest)
+        return await super().create(resource, namespace, manifest, **more)
 
 
 class ForbiddingApi(memory_api.MemoryApi):
@@ -56,11 +60,15 @@ class WithoutGangsApi(memory_api.MemoryApi):
     """Knows no PodGroups and no Workloads."""
 
     async def create(
-        self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        manifest: Mapping[str, Any],
+        **more: Any,
     ) -> client.Object:
         if resource in (*resources.POD_GROUPS, resources.WORKLOADS):
             raise errors.NotFound("the server could not find the requested resource", status=404)
-        return await super().create(resource, namespace, manifest)
+        return await super().create(resource, namespace, manifest, **more)
 
 
 REFUSALS = (

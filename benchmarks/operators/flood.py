@@ -1,0 +1,238 @@
+"""Other jobs while one job, and the progress endpoint, are flooded: delay, Lease, memory."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from benchmarks import processes, results
+from benchmarks.operators import arena, contestants, load, usage
+from benchmarks.scripts import flood
+from testing.cluster import settings
+from tfparallel_operator.api_server import resources
+from tfparallel_operator.engine.run import lease
+from tfparallel_operator.local import ports
+
+DELAY_TARGET, MEMORY_TARGET = 1.0, 150.0
+LEASE = "operator"
+LEASE_SECONDS = 15
+FLOODED = "flooded"
+RATE = 5.0
+"""Events of the other jobs in a second."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """What was seen in some seconds."""
+
+    delays: Sequence[float]
+    """Seconds from each event of another job until its status showed it."""
+    renewals: Sequence[datetime.datetime]
+    """When the Lease was renewed, by the operator's clock."""
+
+    @property
+    def delay(self) -> float:
+        """The delay that 99 % of the events did not exceed."""
+        return statistics.quantiles(self.delays, n=100, method="inclusive")[-1]
+
+    @property
+    def longest_gap(self) -> float:
+        """Seconds from one renewal to the next, at most."""
+        gaps = zip(self.renewals, self.renewals[1:], strict=False)
+        return max((after - before).total_seconds() for before, after in gaps)
+
+
+class Others:
+    """The jobs that nobody attacks: their pods start and end, one after another."""
+
+    def __init__(self, work: load.Load, jobs: Sequence[str], workers: int) -> None:
+        self._work = work
+        self._api = work.place.api
+        self._jobs = jobs
+        self._workers = workers
+        self._running = dict.fromkeys(jobs, 0)
+        """How many pods of each job run, as their statuses say."""
+        self._seen = asyncio.Condition()
+
+    async def follow(self) -> None:
+        """Learn of every status, for ever."""
+        namespace = self._work.place.namespace
+        version = (await self._api.list(resources.JOBS, namespace)).version
+        async for event in self._api.watch(resources.JOBS, namespace, version):
+            name = event.object["metadata"]["name"]
+            if name in self._running:
+                roles = (event.object.get("status") or {}).get("replicas") or {}
+                self._running[name] = roles.get("Worker", {}).get("running", 0)
+                async with self._seen:
+                    self._seen.notify_all()
+
+    async def delays(self, seconds: float) -> list[float]:
+        """Start and stop a pod of one job after another; return the seconds until each is seen."""
+        begun = time.monotonic()
+        tasks = []
+        for number in range(round(seconds * RATE)):
+            await asyncio.sleep(max(0.0, begun + number / RATE - time.monotonic()))
+            job = self._jobs[number % len(self._jobs)]
+            tasks.append(asyncio.create_task(self._change(job, number // len(self._jobs))))
+        return list(await asyncio.gather(*tasks))
+
+    async def _change(self, job: str, turn: int) -> float:
+        """Start the pod of a turn, or have it wait again; return the seconds until that is seen."""
+        starts = turn % 2 == 0
+        pod = f"{job}-worker-{turn // 2 % self._workers}"
+        state: dict[str, contestants.Body] = {"running": {}} if starts else {"waiting": {}}
+        await self._work.place.kubelet(pod, "Running" if starts else "Pending", **state)
+        begun = time.perf_counter()
+        async with asyncio.timeout(load.LIMIT_SECONDS), self._seen:
+            await self._seen.wait_for(lambda: self._running[job] == int(starts))
+        return time.perf_counter() - begun
+
+
+def measure(size: results.Size) -> list[results.Result]:
+    """Run once, on a cluster of its own."""
+    with arena.cluster("benchmark-flood", settings.Light()) as cluster:
+        contestants.OURS.install(cluster)
+        with tempfile.TemporaryDirectory() as name:
+            place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
+            return asyncio.run(rows(place, size))
+
+
+async def rows(place: contestants.Place, size: results.Size) -> list[results.Result]:
+    """Measure on a cluster without nodes, first in peace and then in a flood."""
+    [port] = ports.allocate(1)
+    ours = contestants.with_variables(
+        contestants.OURS,
+        TFPARALLEL_LEASE=LEASE,
+        TFPARALLEL_LEASE_SECONDS=str(LEASE_SECONDS),
+        TFPARALLEL_PROGRESS_PORT=str(port),
+    )
+    jobs = [f"other-{number}" for number in range(min(size.jobs, 20))]
+    async with load.opened(place.cluster, place.namespace) as opened:
+        work = load.Load(opened, ours)
+        async with contestants.running(ours, place) as running:
+            await work.start([FLOODED], size.large)
+            await work.start(jobs, size.replicas)
+            others = Others(work, jobs, size.replicas)
+            target = flood.Target(
+                str(place.cluster.kubeconfig),
+                place.namespace,
+                FLOODED,
+                size.large,
+                port,
+                float(size.seconds),
+            )
+            async with _following(others):
+                peace = await _sample(work, others, size.seconds / 2)
+                resident = usage.resident(running.pid)
+                used = usage.cpu_seconds(running.pid)
+                async with _flooding(target) as counts:
+                    flooded = await _sample(work, others, size.seconds)
+                used = usage.cpu_seconds(running.pid) - used
+            most = usage.most_resident(running.pid)
+        await asyncio.to_thread(work.wipe)
+    return _results(peace, flooded, counts, used, (resident, most))
+
+
+@contextlib.asynccontextmanager
+async def _following(others: Others) -> AsyncIterator[None]:
+    task = asyncio.create_task(others.follow())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _flooding(target: flood.Target) -> AsyncIterator[dict[str, float]]:
+    """Attack from a process of its own; what it counted is there when this is left."""
+    counts: dict[str, float] = {}
+    command = ("-m", flood.__name__, json.dumps(dataclasses.asdict(target)))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=processes.ROOT
+    )
+    try:
+        yield counts
+        output, _ = await process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"The flood ended with exit code {process.returncode}.")
+        counts |= json.loads(output)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
+    """Measure delays for some seconds, and note each renewal of the Lease."""
+    api, namespace = work.place.api, work.place.namespace
+    renewals: list[datetime.datetime] = []
+
+    def note(body: contestants.Body) -> None:
+        renewals.append(datetime.datetime.fromisoformat(body["spec"]["renewTime"]))
+
+    async def follow() -> None:
+        listing = await api.list(resources.LEASES, namespace)
+        for item in listing.items:
+            note(item)
+        async for event in api.watch(resources.LEASES, namespace, listing.version):
+            note(event.object)
+
+    task = asyncio.create_task(follow())
+    try:
+        delays = await others.delays(seconds)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return Sample(delays, renewals)
+
+
+def _results(
+    peace: Sample,
+    flooded: Sample,
+    counts: Mapping[str, float],
+    used: float,
+    resident: tuple[float, float],
+) -> list[results.Result]:
+    seconds = counts["seconds"]
+
+    def rate(what: str) -> str:
+        return f"{counts.get(what, 0) / seconds:.0f}"
+
+    at_most = results.Bound.AT_MOST
+    return [
+        results.Result(
+            "99 % of other jobs' statuses after their event, in a flood",
+            DELAY_TARGET,
+            at_most,
+            flooded.delay,
+            " s",
+            f"{len(flooded.delays)} events; in peace {peace.delay:.2f} s; in each second"
+            f" {rate('events')} events on one job, {rate('tokens')} wrong tokens,"
+            f" {rate('uploads')} reports that are too large; {flood.SLOW} connections that send"
+            f" next to nothing; the operator used {100 * used / seconds:.0f} % of a core",
+        ),
+        results.Result(
+            "longest time between two renewals of the Lease, in a flood",
+            LEASE_SECONDS * lease.RENEWED_WITHIN,
+            at_most,
+            flooded.longest_gap,
+            " s",
+            f"{LEASE_SECONDS / lease.TRIES:.0f} s are planned; in peace {peace.longest_gap:.2f} s",
+        ),
+        results.Result(
+            "resident memory at most, in a flood",
+            MEMORY_TARGET,
+            at_most,
+            resident[1],
+            " MB",
+            f"{resident[0]:.0f} MB before it",
+        ),
+    ]

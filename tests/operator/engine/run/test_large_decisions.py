@@ -1,0 +1,93 @@
+"""A decision on a large job holds up no other job, and is made once at a time."""
+
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from testing import clock, waiting
+from testing.operator import memory_api, objects, small_engine
+from tfparallel_operator.api_server import resources
+from tfparallel_operator.core import decide, decision
+from tfparallel_operator.engine.run import reconcile
+
+LARGE = reconcile.LARGE_JOB + 1
+
+
+class Gate:
+    """Lets a decision on a large job through when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.waiting = 0
+        """Decisions on large jobs that have begun and not ended."""
+        self._decide = decide.decide
+        monkeypatch.setattr(decide, "decide", self.pass_through)
+
+    def pass_through(self, job: Any, *arguments: Any) -> decision.Decision:
+        if sum(role.replicas for role in job.spec.tf_replica_specs.values()) < LARGE:
+            return self._decide(job, *arguments)
+        self.waiting += 1
+        assert self.open.wait(waiting.LIMIT_SECONDS)
+        self.waiting -= 1
+        return self._decide(job, *arguments)
+
+
+@contextlib.asynccontextmanager
+async def _running(gate: Gate) -> AsyncIterator[memory_api.MemoryApi]:
+    api = memory_api.MemoryApi()
+    engine = small_engine.SmallEngine(api, api, clock.Clock())
+    async with engine.running():
+        try:
+            yield api
+            gate.open.set()
+            await engine.settle(seconds=0)
+        finally:
+            gate.open.set()
+
+
+async def _until_decided_on(gate: Gate) -> None:
+    async def begun() -> bool:
+        return gate.waiting == 1
+
+    await waiting.until_async(begun, "the decision on the large job has begun")
+
+
+def _pods(api: memory_api.MemoryApi, job: str) -> int:
+    names = [pod["metadata"]["name"] for pod in api.items(resources.PODS)]
+    return sum(name.startswith(f"{job}-") for name in names)
+
+
+async def test_other_jobs_go_on_during_a_decision_on_a_large_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch)
+    async with _running(gate) as api:
+        await api.create(resources.JOBS, "default", objects.job("large", LARGE))
+        await _until_decided_on(gate)
+        await api.create(resources.JOBS, "default", objects.job("small", 2))
+
+        async def created() -> bool:
+            return _pods(api, "small") == 3
+
+        await waiting.until_async(created, "the small job has its pods")
+        assert (gate.waiting, _pods(api, "large")) == (1, 0)
+    assert _pods(api, "large") == LARGE + 1
+
+
+async def test_a_job_that_changes_during_its_decision_is_decided_on_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch)
+    async with _running(gate) as api:
+        await api.create(resources.JOBS, "default", objects.job("large", LARGE))
+        await _until_decided_on(gate)
+        path = resources.JOBS.path("default", "large")
+        await api.patch(path, {"spec": {"runPolicy": {"suspend": True}}})
+        await waiting.idle()
+        assert gate.waiting == 1, "one worker for a job"
+    assert _pods(api, "large") == 0
+    [job] = api.items(resources.JOBS)
+    assert job["status"]["state"] == "Suspended"
