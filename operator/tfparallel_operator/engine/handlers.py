@@ -62,7 +62,7 @@ async def take_job(event: kopf.RawEvent, namespace: str | None, memo: kopf.Memo,
 
 
 async def run(parts: engine.Engine, stop: asyncio.Event) -> None:
-    """Run kopf with these handlers until `stop` is set, a signal comes or a part fails.
+    """Run kopf with these handlers until a signal comes or `stop` is set, by a part that fails too.
 
     Raises:
         ExceptionGroup: the parts of the engine that failed.

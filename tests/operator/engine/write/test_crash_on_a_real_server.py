@@ -34,25 +34,28 @@ class Supervisor:
         self._begin = begin
         self._end = end
         self._crash: int | None = crash
+        self._ended = False
+        self._stop = asyncio.Event()
         self.kills = 0
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        stop = asyncio.Event()
-        task = asyncio.create_task(self._run(stop))
+        task = asyncio.create_task(self._run())
         try:
             yield
         finally:
-            stop.set()
+            self._ended = True
+            self._stop.set()
             await task
 
-    async def _run(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
+    async def _run(self) -> None:
+        while not self._ended:
+            self._stop = asyncio.Event()
             settings = self._place.settings()
             async with client.Client(credentials.find(settings.kubeconfig)) as api:
                 mortal = crashing.CrashingApi(api, self._crash, self._begin, self._end)
                 try:
-                    await handlers.run(engine.Engine(settings, mortal), stop)
+                    await handlers.run(engine.Engine(settings, mortal), self._stop)
                 except* crashing.Killed:
                     self.kills += 1
                     self._crash = None
