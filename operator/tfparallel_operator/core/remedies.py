@@ -1,7 +1,7 @@
 """What to do when a job waits or fails: the words of Kubernetes and exit codes, to remedies. Pure.
 
 Words are those of the scheduler, the kubelet, the API server, Kueue and the container runtime, as
-they stand in conditions, container states and Events.
+they appear in conditions, container states and Events.
 """
 
 import dataclasses

@@ -13,7 +13,7 @@ _CONTRACT = frozenset(exits.Exit)
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 OOM_KILLED = "OOMKilled"
-"""The kubelet's reason when the kernel ended a container for want of memory."""
+"""The kubelet's reason when the kernel ended a container that ran out of memory."""
 
 _TURNED_AWAY = frozenset(
     {
