@@ -62,7 +62,7 @@ def main(rank_number: int) -> None:
                     groups[number],
                 )
                 part = sharded.run_nodes(plan, *arguments, leaving=[output])
-                whole = sharded.whole(plan, output, part.tensors[output], groups[number])
+                whole = sharded.unsharded(plan, output, part.tensors[output], groups[number])
             loss = tf.reduce_sum(whole**3)
         gradients = tape.gradient(loss, values_by_key)
         parts = [

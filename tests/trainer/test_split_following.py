@@ -37,7 +37,7 @@ def run(
         return keras.Model(first, between(cut, source_tensor))
 
     return split_group.compare(
-        build, degrees or {TENSOR: 3}, wishes={"cut": "column"}, training=training
+        build, degrees or {TENSOR: 3}, overrides={"cut": "column"}, training=training
     )
 
 
@@ -169,7 +169,7 @@ def test_an_unknown_activation_gets_all_of_its_input(
     wishes = {"first": "rows" if SPATIAL in degrees else "filters"}
     if name in {"column", "row"} and TENSOR in degrees:
         wishes["wish"] = name
-    split_group.compare(build, degrees, wishes=wishes)
+    split_group.compare(build, degrees, overrides=wishes)
 
 
 def test_a_rescaling_by_several_numbers_gets_the_whole_input() -> None:

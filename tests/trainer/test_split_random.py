@@ -36,7 +36,7 @@ def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, li
             plan, model_graph.nodes, inputs, weights, True, rank.groups, leaving=tensors
         )
         (number,) = tensors
-        return sharded.whole(plan, number, part.tensors[number], rank.groups), part.changed
+        return sharded.unsharded(plan, number, part.tensors[number], rank.groups), part.changed
 
     results = split_group.together(split_group.ranks({TENSOR: ranks}), run)
     return np.array(results[0][0]), [changed for _, changed in results]

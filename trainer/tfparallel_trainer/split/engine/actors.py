@@ -137,7 +137,7 @@ class Stage(fences.Fences):
         """An output of the model as the loss wants it."""
         if not self.own.groups:
             return part
-        return sharded.whole(self._divided.plan, number, part, self.own.groups)
+        return sharded.unsharded(self._divided.plan, number, part, self.own.groups)
 
     def _run(self, microbatch: int, taken: Mapping[stages.Transfer, Any]) -> execution.Part:
         rows = self._rows[microbatch]

@@ -40,14 +40,14 @@ def run_nodes(
         The parts of the leaving tensors, the new parts of variables that have changed, and the
         losses that layers add, which are the same on all ranks.
     """
-    seat = _Seat(plan, dict(tensors), dict(variables), training, groups, same_dropout)
+    runner = _NodeRunner(plan, dict(tensors), dict(variables), training, groups, same_dropout)
     for node in nodes:
-        seat.run(node)
-    changed = {key: seat.variables[key] for key in seat.changed}
-    return execution.Part(_with_one_end(plan.model, seat.tensors, leaving), changed, seat.added)
+        runner.run(node)
+    changed = {key: runner.variables[key] for key in runner.changed}
+    return execution.Part(_with_one_end(plan.model, runner.tensors, leaving), changed, runner.added)
 
 
-def whole(plan: assignment.Assignment, tensor: int, part: Any, groups: resharding.Group) -> Any:
+def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: resharding.Group) -> Any:
     """Make a tensor whole on every rank, as the loss and the metrics want an output.
 
     Args:
@@ -58,17 +58,17 @@ def whole(plan: assignment.Assignment, tensor: int, part: Any, groups: reshardin
     """
     lies = plan.layouts[tensor]
 
-    def made(own: Any) -> Any:
-        return resharding.change(own, lies, layout.whole(len(lies.cuts)), groups)
+    def gather(shard: Any) -> Any:
+        return resharding.change(shard, lies, layout.whole(len(lies.cuts)), groups)
 
     logits = execution.logits_of(part)
     if logits is None or lies.is_whole:
-        return made(part)
-    return execution.with_logits(made(part), made(logits))
+        return gather(part)
+    return execution.with_logits(gather(part), gather(logits))
 
 
 @dataclasses.dataclass(slots=True)
-class _Seat:
+class _NodeRunner:
     """A rank while it runs nodes."""
 
     plan: assignment.Assignment
@@ -84,17 +84,17 @@ class _Seat:
     def run(self, node: graph.Node) -> None:
         """Run the next node."""
         choice = self.plan.of(node)
-        given = {one: self._bring(one, lies) for one, lies in choice.split.wants.items()}
-        own = {key: self.variables[key] for key in node.variables}
+        tensors = {one: self._bring(one, lies) for one, lies in choice.split.wants.items()}
+        variables = {key: self.variables[key] for key in node.variables}
         if choice.way == registry.REPLICATED:
-            part = execution.run_nodes(self.plan.model, (node,), given, own, self.training)
+            part = execution.run_nodes(self.plan.model, (node,), tensors, variables, self.training)
             self.tensors |= {one: part.tensors[one] for one in node.outputs}
             self._change(part.changed)
             self.added += part.added
             return
         changed: dict[str, Any] = {}
         place = {axis: group.index for axis, group in self.groups.items()}
-        made = table.ways(node)[choice.way].compute(
+        outputs = table.rules_of(node)[choice.way].compute(
             registry.Local(
                 model=self.plan.model,
                 node=node,
@@ -102,12 +102,12 @@ class _Seat:
                 training=self.training,
                 same_dropout=self.same_dropout,
                 groups=self.groups,
-                tensors=given,
-                variables=own,
+                tensors=tensors,
+                variables=variables,
                 changed=changed,
             )
         )
-        for number, part in zip(node.outputs, made, strict=True):
+        for number, part in zip(node.outputs, outputs, strict=True):
             # Some operations forget sizes, without which parts cannot be gathered.
             dims = choice.split.gives[number].local(self.plan.model.tensors[number].shape, place)
             self.tensors[number] = (
@@ -132,13 +132,13 @@ class _Seat:
 
 
 def _with_one_end(
-    model: graph.Graph, found: Mapping[int, Any], leaving: Collection[int]
+    model: graph.Graph, tensors: Mapping[int, Any], leaving: Collection[int]
 ) -> dict[int, Any]:
     real = [one for one in leaving if model.tensors[one].is_real]
-    logits = {one: execution.logits_of(found[one]) for one in real}
-    given = [one for one in real if logits[one] is not None]
-    ends = adjoint.one_end([found[one] for one in real] + [logits[one] for one in given])
-    made = dict(zip(real, ends, strict=False))
-    for one, end in zip(given, ends[len(real) :], strict=True):
-        execution.with_logits(made[one], end)
-    return {one: found[one] for one in leaving} | made
+    logits = {one: execution.logits_of(tensors[one]) for one in real}
+    with_logits = [one for one in real if logits[one] is not None]
+    ends = adjoint.one_end([tensors[one] for one in real] + [logits[one] for one in with_logits])
+    joined = dict(zip(real, ends, strict=False))
+    for one, end in zip(with_logits, ends[len(real) :], strict=True):
+        execution.with_logits(joined[one], end)
+    return {one: tensors[one] for one in leaving} | joined

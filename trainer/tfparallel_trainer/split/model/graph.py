@@ -109,7 +109,7 @@ class Graph:
     """Edges, nested as the model gives its outputs."""
     variables: Mapping[str, Any]
     """The variables of the model by key: weights as in a checkpoint, and seeds."""
-    wishes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sharding_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The way in which a layer or a node is to be split, by its name."""
 
     @property

@@ -26,4 +26,4 @@ def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
             f"{module.path}: layer_ways returned {found!r}: return a dictionary of ways by the "
             "names of layers, such as {'dense': 'column'}."
         )
-    return dataclasses.replace(recording.record(skeleton), wishes=found)
+    return dataclasses.replace(recording.record(skeleton), sharding_overrides=found)

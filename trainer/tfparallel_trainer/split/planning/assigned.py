@@ -21,7 +21,7 @@ def ways_of(model: graph.Graph, optimizer: Any = None) -> choose.WaysOf:
 
     def on(mesh: shape.Mesh) -> Sequence[ways.Way]:
         degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
-        if not model.wishes and all(degree == 1 for degree in degrees.values()):
+        if not model.sharding_overrides and all(degree == 1 for degree in degrees.values()):
             return [ways.REPLICATED] * len(model.nodes)
         assigned = assignment.assign(model, degrees)
         assigned.check()
