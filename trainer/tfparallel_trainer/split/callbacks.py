@@ -35,7 +35,9 @@ _ON_OTHERS = {
 class Divided:
     """A `fitting.reach.Reach` over ranks that each have a part of the model."""
 
-    def __init__(self, own: ranks.Ranks, together: upkeep.Upkeep, callbacks: Sequence[Any]) -> None:
+    def __init__(
+        self, own: ranks.Ranks, together: upkeep.Coordinator, callbacks: Sequence[Any]
+    ) -> None:
         """Args:
         own: the ranks of this process.
         together: how all ranks meet.
@@ -46,7 +48,7 @@ class Divided:
         """
         for callback in callbacks:
             _check(callback)
-        self._members = own.members
+        self._members = own.local
         self._together = together
 
     @property
@@ -61,19 +63,21 @@ class Divided:
 
     def shown_to(self, callback: Any) -> Any:
         """What stands for the model."""
-        return Model(self.model, self._members[0].optimizer.given, type(callback).__name__)
+        return Model(
+            self.model, self._members[0].optimizer.keras_optimizer, type(callback).__name__
+        )
 
     def after(self, call: Callable[[], bytes]) -> bytes:
         """A learning rate that the call sets is set on all ranks."""
         content = b""
         if self.leads:
             answer = call()
-            rate = self._members[0].optimizer.given.learning_rate
+            rate = self._members[0].optimizer.keras_optimizer.learning_rate
             content = _RATE.pack(float(tf.convert_to_tensor(rate))) + answer
         told = self._together.tell(content)
         (rate,) = _RATE.unpack(told[: _RATE.size])
         for own in self._members:
-            held = own.optimizer.given.learning_rate
+            held = own.optimizer.keras_optimizer.learning_rate
             if isinstance(held, keras.Variable) and float(tf.convert_to_tensor(held)) != rate:
                 held.assign(rate)
         return told[_RATE.size :]

@@ -50,7 +50,7 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
         watch.peers(settings.cluster, process.give_up),
     ):
         ready, own, kept, found = _prepare(settings, process, asked, names)
-        together = upkeep.Upkeep(own)
+        together = upkeep.Coordinator(own)
         ending.push(run.leaving(settings, process, together.barrier))
         made = _engine(settings, process, ready, own, together)
         reporter.placement = functools.partial(_placement, settings, found, own)
@@ -131,11 +131,11 @@ def _prepare(
     places = {first + place: name for place, name in enumerate(names)}
     own = ranks.build(process.module, bare, divided, places, examples)
     advice = checks.check(bare, mesh.data)
-    kept = keeping.prepare(given, process.module, together, own.members, process.out.say)
+    kept = keeping.prepare(given, process.module, together, own.local, process.out.say)
     process.watch.moved("reading the newest checkpoint began")
     ready = setup.Ready(
         mesh=mesh,
-        replicas=[dataclasses.replace(one.head, advice=advice) for one in own.members],
+        replicas=[dataclasses.replace(one.head, advice=advice) for one in own.local],
         training=examples,
         evaluation=looked_at,
         saved=kept.saved,
@@ -151,7 +151,7 @@ def _engine(
     process: run.Process,
     ready: setup.Ready,
     own: ranks.Ranks,
-    together: upkeep.Upkeep,
+    together: upkeep.Coordinator,
 ) -> engine.Engine:
     evaluator = None
     if ready.evaluation is not None:
@@ -187,7 +187,7 @@ def _observer(
     process: run.Process,
     ready: setup.Ready,
     own: ranks.Ranks,
-    together: upkeep.Upkeep,
+    together: upkeep.Coordinator,
 ) -> observer.Observer:
     reach = functools.partial(divided_callbacks.Divided, own, together)
     return callbacks.of_module(given, process.module, ready, reach)
@@ -196,8 +196,8 @@ def _observer(
 def _placement(
     given: settings.Settings, found: planned.Planned, own: ranks.Ranks
 ) -> progress.Placement:
-    divided = own.divided
-    kind = tf.DeviceSpec.from_string(own.members[0].device).device_type
+    divided = own.partition
+    kind = tf.DeviceSpec.from_string(own.local[0].device).device_type
     return placing.describe(
         found.mesh,
         placing.Place(divided.mesh, given.cluster, kind),
@@ -225,7 +225,7 @@ def _write_pipeline(given: settings.Settings, found: planned.Planned, own: ranks
 def _announce(
     given: settings.Settings, process: run.Process, own: ranks.Ranks, outer: training.Training
 ) -> None:
-    divided, tasks = own.divided, given.cluster.tasks
+    divided, tasks = own.partition, given.cluster.tasks
     axes = " x ".join(f"{axis} {divided.mesh.degree(axis)}" for axis in shape.Axis)
     process.out.say(
         f"{given.job.strategy}: {axes} = {run.counted(divided.mesh.size, 'rank')} on "

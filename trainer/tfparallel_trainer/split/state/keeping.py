@@ -22,7 +22,7 @@ class Keeping:
     module: user.Module
     together: peers.Peers
     drawn: blueprint.Blueprint
-    members: Sequence[member.Member]
+    members: Sequence[member.Rank]
     state: shard.State
     saved: store.Store | None
     """None when the job saves no checkpoints."""
@@ -86,7 +86,7 @@ def prepare(
     given: settings.Settings,
     module: user.Module,
     together: peers.Peers,
-    members: Sequence[member.Member],
+    members: Sequence[member.Rank],
     say: Callable[[str], None],
 ) -> Keeping:
     """See that the state of these ranks can be saved and exported.
@@ -133,7 +133,7 @@ def _store(
     return store.Store(folder, keep, given.job_uid, given.attempt, say, together)
 
 
-def _share(drawn: blueprint.Blueprint, own: member.Member) -> dict[str, shard.Shard]:
+def _share(drawn: blueprint.Blueprint, own: member.Rank) -> dict[str, shard.Shard]:
     """What a rank brings to a checkpoint."""
     weights = {
         key: shard.Shard(
@@ -148,5 +148,7 @@ def _share(drawn: blueprint.Blueprint, own: member.Member) -> dict[str, shard.Sh
     trained = {key: weights[key] for key in own.trained}
     return {
         **weights,
-        **slots.shards(own.optimizer.given, trained, drawn.slots, writes_counters=own.rank == 0),
+        **slots.shards(
+            own.optimizer.keras_optimizer, trained, drawn.slots, writes_counters=own.index == 0
+        ),
     }
