@@ -24,7 +24,7 @@ def main(count, repeats, most=None):
             recorded = recording.record(model)
             known = time.perf_counter()
             subject = subjects.of(recorded, keras.optimizers.Adam(), cluster)
-            choose.plan_for(subject, settings.Wanted())
+            choose.plan_for(subject, settings.Constraints())
             ended = time.perf_counter()
             told.tell("planned", model=name, recorded=known - began, planned=ended - known)
 

@@ -40,7 +40,7 @@ def main(batch, written):
         microbatches = mesh.pop("microbatches", 1)
         cluster = dataclasses.replace(measured, processes=math.prod(mesh.values()))
         subject = subjects.of(recorded, model.optimizer, cluster, None, found)
-        wanted = settings.Wanted(mesh=mesh, microbatches=microbatches, batch=batch)
+        wanted = settings.Constraints(mesh=mesh, microbatches=microbatches, batch=batch)
         made = choose.plan_for(subject, wanted, measured=True)
         told.tell("planned", seconds=made.step_seconds)
 

@@ -60,7 +60,7 @@ def subject_of(
         costs=known,
         times=times.estimated(known, cluster.device),
         cluster=cluster,
-        ways_of=assigned.ways_of(recorded),
+        shardings_of=assigned.shardings_of(recorded),
     )
 
 
@@ -73,11 +73,11 @@ def test_planning_repeats_to_the_byte(name: str) -> None:
     model = skeleton_of(name)
     cluster = devices.Cluster(processes=4)
 
-    def planned(constraints: settings.Wanted) -> plan.Plan:
+    def planned(constraints: settings.Constraints) -> plan.Plan:
         return choose.plan_for(subject_of(recording.record(model), cluster), constraints)
 
-    assert len({planned(settings.Wanted()).model_dump_json() for _ in range(3)}) == 1
-    split_plan = planned(settings.Wanted(mesh={"stage": 4}, microbatches=8))
+    assert len({planned(settings.Constraints()).model_dump_json() for _ in range(3)}) == 1
+    split_plan = planned(settings.Constraints(mesh={"stage": 4}, microbatches=8))
     assert sorted(split_plan.order) == list(range(len(recording.record(model).nodes)))
     assert plan.Plan.model_validate_json(split_plan.model_dump_json(by_alias=True)) == split_plan
     assert split_plan.bubble == plan.bubble(split_plan.spans, len(split_plan.stages))
@@ -104,7 +104,7 @@ def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     cluster = devices.Cluster(processes=2)
     recorded = part(recording.record(skeleton_of(name)), BLOCKS)
     model_subject = subject_of(recorded, cluster)
-    constraints = settings.Wanted(mesh={"stage": 2}, microbatches=4)
+    constraints = settings.Constraints(mesh={"stage": 2}, microbatches=4)
     split_plan = choose.plan_for(model_subject, constraints)
     few = blocks.condense(model_subject.model, times.weights(model_subject.times), BLOCKS)
     assert 4 <= len(few) <= BLOCKS
@@ -158,7 +158,7 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
     for optimizer in ("SGD", "Adam", "Adafactor", "Nadam", "Lion", "Muon"):
         planned_optimizer, real = (getattr(keras.optimizers, optimizer)() for _ in range(2))
         model_subject = subject_of(recorded, devices.Cluster(), planned_optimizer)
-        [only] = choose.plan_for(model_subject, settings.Wanted(mesh={})).stages
+        [only] = choose.plan_for(model_subject, settings.Constraints(mesh={})).stages
         real.build(model.trainable_variables)
         assert only.holds.parameters == size(model.variables)
         assert only.holds.gradients == size(model.trainable_variables)
@@ -168,13 +168,13 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
 def test_memory_is_a_hard_limit() -> None:
     cluster = devices.Cluster(processes=4)
     model_subject = subject(planned_models.perceptron, cluster)
-    replicas = settings.Wanted(mesh={"data": 4})
+    replicas = settings.Constraints(mesh={"data": 4})
     limit = choose.plan_for(model_subject, replicas).stages[0].holds.peak * 6 // 10
     tight = devices.Cluster(processes=4, device=devices.Device(memory=limit))
     model_subject = dataclasses.replace(model_subject, cluster=tight)
     with pytest.raises(errors.BadConfigurationError, match="does not fit 4 devices"):
         choose.plan_for(model_subject, replicas)
-    split_plan = choose.plan_for(model_subject, settings.Wanted())
+    split_plan = choose.plan_for(model_subject, settings.Constraints())
     assert split_plan.mesh.data < 4
     assert all(one.holds.peak <= limit for one in split_plan.stages)
     assert any("does not fit: a device lacks" in one.what for one in split_plan.alternatives)
@@ -183,7 +183,7 @@ def test_memory_is_a_hard_limit() -> None:
 def test_what_does_not_fit_says_by_how_much_and_where() -> None:
     tight = devices.Cluster(processes=2, device=devices.Device(memory=10 * 2**20))
     with pytest.raises(errors.BadConfigurationError) as caught:
-        choose.plan_for(subject(planned_models.perceptron, tight), settings.Wanted())
+        choose.plan_for(subject(planned_models.perceptron, tight), settings.Constraints())
     sentence = str(caught.value)
     assert "does not fit 2 devices with 10.0 MiB each" in sentence
     assert "a device of stage" in sentence
@@ -206,7 +206,7 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
 def test_what_is_impossible_is_refused(constraints: dict[str, Any], sentence: str) -> None:
     model_subject = subject(planned_models.perceptron, devices.Cluster(processes=7))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
-        choose.plan_for(model_subject, settings.Wanted(**constraints))
+        choose.plan_for(model_subject, settings.Constraints(**constraints))
 
 
 def _normalised() -> Any:
@@ -234,7 +234,7 @@ def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
         model_subject = dataclasses.replace(
             model_subject, cluster=devices.Cluster(processes=stages)
         )
-        split_plan = choose.plan_for(model_subject, settings.Wanted(mesh={"stage": stages}))
+        split_plan = choose.plan_for(model_subject, settings.Constraints(mesh={"stage": stages}))
         held_by = [{"normal", "normal#2"}.intersection(one.nodes) for one in split_plan.stages]
         assert sorted(map(len, held_by)) == [0] * (stages - 1) + [2]
 
@@ -251,7 +251,7 @@ def test_stages_that_cannot_be_are_refused(
 ) -> None:
     model_subject = subject(build, devices.Cluster(processes=stages))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
-        choose.plan_for(model_subject, settings.Wanted(mesh={"stage": stages}))
+        choose.plan_for(model_subject, settings.Constraints(mesh={"stage": stages}))
 
 
 def test_an_open_length_has_to_be_told() -> None:
@@ -293,6 +293,8 @@ def test_a_stage_may_take_a_branch_each() -> None:
         return keras.Model(first, keras.layers.Add()([left, right]))
 
     model_subject = subject(build, devices.Cluster(processes=2))
-    split_plan = choose.plan_for(model_subject, settings.Wanted(mesh={"stage": 2}, batch=2**14))
+    split_plan = choose.plan_for(
+        model_subject, settings.Constraints(mesh={"stage": 2}, batch=2**14)
+    )
     assert split_plan.order != tuple(range(len(split_plan.order)))
     assert split_plan.stages[0].sent_bytes == 2**14 * 64 * 4

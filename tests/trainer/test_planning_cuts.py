@@ -107,9 +107,9 @@ def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float,
         costs=planned_graphs.costs_of(model, [0.0] * 4),
         times=planned_graphs.times_of(took),
         cluster=devices.Cluster(processes=2),
-        ways_of=lambda _: [ways.REPLICATED] * 4,
+        shardings_of=lambda _: [ways.REPLICATED] * 4,
     )
-    split_plan = choose.plan_for(subject, settings.Wanted(mesh={"stage": 2}, microbatches=8))
+    split_plan = choose.plan_for(subject, settings.Constraints(mesh={"stage": 2}, microbatches=8))
     assert split_plan.ends == (end,)
     other = split_plan.alternatives[0]
     assert other.step_seconds is not None

@@ -55,7 +55,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     bare = skeleton.build(module, 0)
     recorded = recording.record(bare)
     subject = subjects.of(recorded, optimizer(), devices.Cluster())
-    constraints = settings.Wanted(mesh={}, microbatches=1, batch=rows)
+    constraints = settings.Constraints(mesh={}, microbatches=1, batch=rows)
     planned = choose.plan_for(subject, constraints).stages[0].holds.peak
     (first,), (last,) = recorded.inputs, recorded.outputs
     given, expected = (

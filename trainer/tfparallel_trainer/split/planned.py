@@ -58,7 +58,7 @@ def over(
     if asked.cuts:
         ends = tuple(named.ends(model, asked.cuts))
         return Planned(mesh=asked, model=model, ends=ends, made=None)
-    wanted = settings.Wanted(order=asked.schedule, batch=batch)
+    wanted = settings.Constraints(order=asked.schedule, batch=batch)
     if not asked.auto:
         parts = asked.data * asked.microbatches
         wanted = dataclasses.replace(

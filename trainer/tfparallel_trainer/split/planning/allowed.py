@@ -19,54 +19,54 @@ Between = npt.NDArray[np.bool_]
 
 def stages(
     model: graph.Graph,
-    made: Sequence[blocks.Block],
+    blocks: Sequence[blocks.Block],
     together: Collection[tuple[int, ...]],
-    member: npt.NDArray[np.float64],
+    membership: npt.NDArray[np.float64],
 ) -> Between:
     """Tell which stages there may be.
 
     Args:
         model: the graph.
-        made: its blocks.
+        blocks: its blocks.
         together: positions of nodes that have to be in one stage, all of a tuple.
-        member: 1 where a downset (row) has a block (column), else 0.
+        membership: 1 where a downset (row) has a block (column), else 0.
     """
-    inside = member @ (1 - member.T)  # blocks of the first that the second lacks
-    works = member @ np.array([not _only_masks(model, one) for one in made], dtype=float)
-    found = (inside == 0) & (works[None, :] > works[:, None])
-    home = {node: place for place, one in enumerate(made) for node in one.nodes}
+    inside = membership @ (1 - membership.T)  # blocks of the first that the second lacks
+    works = membership @ np.array([not _only_masks(model, one) for one in blocks], dtype=float)
+    valid = (inside == 0) & (works[None, :] > works[:, None])
+    home = {node: place for place, one in enumerate(blocks) for node in one.nodes}
     for nodes in together:
         places = sorted({home[node] for node in nodes})
-        held = member[:, places].sum(axis=1)
-        count = held[None, :] - held[:, None]
-        found &= (count == 0) | (count == len(places))
-    return np.asarray(found)
+        totals = membership[:, places].sum(axis=1)
+        count = totals[None, :] - totals[:, None]
+        valid &= (count == 0) | (count == len(places))
+    return np.asarray(valid)
 
 
-def most(found: Between) -> int:
+def most(valid: Between) -> int:
     """The number of stages that a model can be cut into; any smaller one is possible, too."""
-    longest = np.where(found[0], 1.0, -np.inf)
-    for place in range(1, len(found)):  # a downset comes behind all that it holds
-        longest = np.maximum(longest, np.where(found[place], longest[place] + 1, -np.inf))
+    longest = np.where(valid[0], 1.0, -np.inf)
+    for place in range(1, len(valid)):  # a downset comes behind all that it holds
+        longest = np.maximum(longest, np.where(valid[place], longest[place] + 1, -np.inf))
     return int(longest[-1])
 
 
 def why_not_more(
-    model: graph.Graph, made: Sequence[blocks.Block], together: Collection[tuple[int, ...]]
+    model: graph.Graph, blocks: Sequence[blocks.Block], together: Collection[tuple[int, ...]]
 ) -> str:
     """Say why there cannot be as many stages as blocks."""
-    return "; ".join(_reasons(model, made, together))
+    return "; ".join(_reasons(model, blocks, together))
 
 
 def _reasons(
-    model: graph.Graph, made: Sequence[blocks.Block], together: Collection[tuple[int, ...]]
+    model: graph.Graph, blocks: Sequence[blocks.Block], together: Collection[tuple[int, ...]]
 ) -> Iterator[str]:
     for nodes in sorted(together):
         yield (
             f"{model.nodes[nodes[0]].name} is called {len(nodes)} times and gathers statistics, of "
             "which there can be one copy only"
         )
-    if any(_only_masks(model, one) for one in made):
+    if any(_only_masks(model, one) for one in blocks):
         yield "a mask alone is no stage"
 
 

@@ -26,19 +26,19 @@ def answer(question: plan.Question) -> plan.Plan:
         devices=question.devices,
         device=devices.Device(memory=question.memory),
     )
-    found = None
+    measured = None
     if question.calibrate:
         microbatch = max(1, question.batch // (cluster.size * (question.microbatches or 1)))
-        found = calibrate.measure(recorded, microbatch, question.length)
+        measured = calibrate.measure(recorded, microbatch, question.length)
         cluster = _measured(cluster, calibrate.update(model.optimizer, recorded))
-    subject = subjects.of(recorded, model.optimizer, cluster, question.length, found)
-    wanted = settings.Wanted(
+    subject = subjects.of(recorded, model.optimizer, cluster, question.length, measured)
+    constraints = settings.Constraints(
         mesh=question.mesh,
         microbatches=question.microbatches,
         order=question.schedule,
         batch=question.batch,
     )
-    return choose.plan_for(subject, wanted, question.calibrate)
+    return choose.plan_for(subject, constraints, question.calibrate)
 
 
 def _measured(cluster: devices.Cluster, update: devices.Update) -> devices.Cluster:

@@ -27,12 +27,12 @@ def of(
         BadConfigurationError: there are such dimensions, and no length.
         UserCodeError: the optimizer cannot be made from its configuration.
     """
-    held, fixed = ({}, 0) if optimizer is None else slots.of(optimizer, model.variables)
-    known = model_costs.of(model, held, fixed, length, slots.copies(optimizer))
+    state_bytes, fixed = ({}, 0) if optimizer is None else slots.of(optimizer, model.variables)
+    known = model_costs.of(model, state_bytes, fixed, length, slots.copies(optimizer))
     return choose.Subject(
         model=model,
         costs=known,
         times=measured or times.estimated(known, cluster.device),
         cluster=cluster,
-        ways_of=assigned.ways_of(model, optimizer),
+        shardings_of=assigned.shardings_of(model, optimizer),
     )

@@ -38,6 +38,6 @@ def _estimated(node: costs.NodeCost, device: devices.Device) -> NodeTime:
     return NodeTime(Line(fixed, each), Line(node.backward * fixed, node.backward * each))
 
 
-def weights(found: Sequence[NodeTime]) -> list[float]:
+def weights(node_times: Sequence[NodeTime]) -> list[float]:
     """What the nodes cost beside each other, to balance by."""
-    return [one.each for one in found]
+    return [one.each for one in node_times]
