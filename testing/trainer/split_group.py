@@ -203,7 +203,7 @@ def _unsplit(
         with tf.GradientTape() as tape:
             tape.watch(_trained(model_graph, variables))
             part = execution.run_nodes(model_graph, model_graph.nodes, inputs, variables, training)
-            outputs = [part.tensors[one] for one in model_graph.wanted()]
+            outputs = [part.tensors[one] for one in model_graph.output_tensors()]
             target = _target(outputs)
         return Found(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
@@ -219,7 +219,7 @@ def _split(
 ) -> Found:
     model_graph = plan.model
     variables = _held(model_graph, values, plan.parts(rank.place))
-    tensors = list(dict.fromkeys(model_graph.wanted()))
+    tensors = list(dict.fromkeys(model_graph.output_tensors()))
     with tf.GradientTape() as tape:
         tape.watch(_trained(model_graph, variables))
         part = sharded.run_nodes(
@@ -235,7 +235,7 @@ def _split(
         whole = {
             one: sharded.unsharded(plan, one, part.tensors[one], rank.groups) for one in tensors
         }
-        outputs = [whole[one] for one in model_graph.wanted()]
+        outputs = [whole[one] for one in model_graph.output_tensors()]
         target = _target(outputs)
     return Found(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 

@@ -413,7 +413,7 @@ def test_spatial_dropout_drops_a_channel_on_all_ranks() -> None:
     )
     plan = assignment.assign(model_graph, {SPATIAL: 3})
     values_by_key = {key: tf.constant(one.value) for key, one in model_graph.variables.items()}
-    (output,) = model_graph.wanted()
+    (output,) = model_graph.output_tensors()
 
     def run(rank: split_group.Rank) -> Any:
         given_image = {0: tf.random.stateless_normal((3, 6, 3, 8), (1, 2), dtype=tf.float64)}

@@ -25,7 +25,7 @@ WIDTH = 400
 def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, list[Any]]:
     """What dropout makes of ones: the whole tensor, and the seeds that ranks then have."""
     plan = assignment.assign(model_graph, {TENSOR: ranks}, {"cut": "column"})
-    tensors = list(model_graph.wanted())
+    tensors = list(model_graph.output_tensors())
 
     def run(rank: split_group.Rank) -> Any:
         weights = {

@@ -195,7 +195,7 @@ def _gradients(
     parts = plan.parts(member.place)
     variables = {key: tf.constant(value[parts[key]]) for key, value in values.items()}
     nodes = plan.model.nodes
-    (output,) = plan.model.wanted()
+    (output,) = plan.model.output_tensors()
     with tf.GradientTape() as tape:
         tape.watch(variables)
         part = sharded.run_nodes(

@@ -129,7 +129,7 @@ class StageWorker(fences.Fences):
     @property
     def _leaving(self) -> list[int]:
         """The tensors that are used outside of the stage's nodes."""
-        outputs = self._partition.model.wanted() if self.rank.is_last else ()
+        outputs = self._partition.model.output_tensors() if self.rank.is_last else ()
         return list(dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]))
 
     def _synchronised(self) -> contextlib.AbstractContextManager[object]:
@@ -218,7 +218,8 @@ class StageWorker(fences.Fences):
         rows = self._rows[microbatch]
         _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._workload.part)
         tensors = {
-            number: self._unsharded(number, part.tensors[number]) for number in model.wanted()
+            number: self._unsharded(number, part.tensors[number])
+            for number in model.output_tensors()
         }
         masked = {
             one.tensor: execution.marked(tensors[one.tensor], tensors[one.mask])

@@ -162,7 +162,7 @@ class _Walk:
         makers = {number: node for node in self._model.nodes for number in node.outputs}
         ending = [
             one
-            for number in dict.fromkeys(self._model.wanted())
+            for number in dict.fromkeys(self._model.output_tensors())
             for one in self._bringing(number, self._whole_layout(number))
             # What Keras makes an output of goes along with it: see `execution.logits_of`.
             for _ in range(

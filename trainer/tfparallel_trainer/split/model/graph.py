@@ -117,7 +117,7 @@ class Graph:
         """The tensors that come from outside."""
         return range(len(self.input_names))
 
-    def wanted(self) -> Iterator[int]:
+    def output_tensors(self) -> Iterator[int]:
         """The tensors that leave the model, masks among them."""
         for output in self.outputs:
             yield output.tensor
@@ -125,9 +125,9 @@ class Graph:
                 yield output.mask
 
 
-def needed(nodes: Collection[Node], wanted: Collection[int]) -> tuple[Node, ...]:
+def needed(nodes: Collection[Node], targets: Collection[int]) -> tuple[Node, ...]:
     """Those of the nodes that some tensors depend on, in the same order."""
-    open_tensors = set(wanted)
+    open_tensors = set(targets)
     kept: list[Node] = []
     for node in reversed(tuple(nodes)):
         if open_tensors.intersection(node.outputs):

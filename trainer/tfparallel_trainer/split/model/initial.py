@@ -46,10 +46,10 @@ def values(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[
 def _in_blocks(variable: Any, part: Part, rows: drawing.Rows, dtype: tf.DType) -> Any:
     box = shard.box(part, variable.shape)
     low, *inner = box.slices
-    found = np.empty(box.shape, dtype.as_numpy_dtype)
+    content = np.empty(box.shape, dtype.as_numpy_dtype)
     count = blocks.rows_of(variable.shape, dtype.size)
     for first in range(low.start, low.stop, count):
         last = min(first + count, low.stop)
         block = rows(first, last)
-        found[first - low.start : last - low.start] = block[(slice(None), *inner)]
-    return found
+        content[first - low.start : last - low.start] = block[(slice(None), *inner)]
+    return content

@@ -60,7 +60,7 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
         tensor: index for index, own in enumerate(nodes) for node in own for tensor in node.outputs
     }
     wanted = [{tensor for node in own for tensor in node.inputs} for own in nodes]
-    wanted[-1].update(model.wanted())
+    wanted[-1].update(model.output_tensors())
     transfers = sorted(
         Transfer(makers[tensor], index, tensor)
         for index, tensors in enumerate(wanted)
