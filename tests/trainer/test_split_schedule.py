@@ -89,7 +89,7 @@ def test_a_stage_works_in_the_order_of_its_schedule(pipeline: programs.Pipeline)
 
 @given(pipelines())
 def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.Pipeline) -> None:
-    seen: set[communication.Meeting] = set()
+    seen: set[communication.Rendezvous] = set()
     for stage, steps in programs.lists(pipeline).items():
         done: list[object] = []
         for step in steps:
@@ -104,8 +104,8 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.
             assert (action in done) == (stage == source)
             assert stage in (source, target)
             seen.add(step)
-        meetings = [step for step in steps if isinstance(step, communication.Meeting)]
-        assert len(set(meetings)) == len(meetings)
+        rendezvous = [step for step in steps if isinstance(step, communication.Rendezvous)]
+        assert len(set(rendezvous)) == len(rendezvous)
     back = [one for one in pipeline.transfers if one.tensor not in pipeline.without_gradient]
     assert len(seen) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
 
@@ -122,7 +122,7 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     for steps in rank_programs.values():
         apart = [programs.GRADIENTS, programs.LOSS, programs.NORM]
         whole = [programs.ALL] if mesh.only_data else apart
-        ends = [one.tag for one in steps if isinstance(one, communication.Meeting)]
+        ends = [one.tag for one in steps if isinstance(one, communication.Rendezvous)]
         assert [tag for tag in ends if tag in (*apart, programs.ALL)] == whole
         split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
         assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
@@ -265,8 +265,8 @@ def test_a_group_waits_for_its_last_member() -> None:
 def test_ranks_that_agree_on_one_order_come_to_their_end(
     order: list[tuple[set[int], int]],
 ) -> None:
-    meetings = [communication.total(sorted(ranks), tag) for ranks, tag in order]
-    lists = {rank: [one for one in meetings if rank in one.ranks] for rank in range(5)}
+    rendezvous = [communication.total(sorted(ranks), tag) for ranks, tag in order]
+    lists = {rank: [one for one in rendezvous if rank in one.ranks] for rank in range(5)}
     assert not communication.simulate(lists).waiting
 
 

@@ -53,7 +53,7 @@ class Reduction:
                 states = worker.rank.head.model.metrics_variables
                 self._before[index] = [(state, tf.identity(state.value)) for state in states]
 
-    def total(self, step: communication.Meeting, participants: Sequence[int]) -> None:
+    def total(self, step: communication.Rendezvous, participants: Sequence[int]) -> None:
         """Make a sum that a list asks for, for these of its ranks."""
         match step.tag:
             case programs.DENOMINATORS:

@@ -57,7 +57,7 @@ class Worker(Protocol):
         """What the rank does next waits for all messages, too."""
 
 
-Total = collections.abc.Callable[[communication.Meeting, Sequence[int]], None]
+Total = collections.abc.Callable[[communication.Rendezvous, Sequence[int]], None]
 """Makes a sum, given the ranks of this process that take part."""
 
 
@@ -106,7 +106,7 @@ def _advance(
     while steps:
         step = steps[0]
         participants = [rank]
-        if isinstance(step, communication.Meeting):
+        if isinstance(step, communication.Rendezvous):
             participants = [participant for participant in step.ranks if participant in workers]
             if any(not waiting[one] or waiting[one][0] != step for one in participants):
                 break
@@ -116,9 +116,9 @@ def _advance(
         match step:
             case communication.Compute(what=schedule.Action() as action):
                 workers[rank].work(action)
-            case communication.Meeting(ranks=(source, target), tag=programs.Parcel() as parcel):
+            case communication.Rendezvous(ranks=(source, target), tag=programs.Parcel() as parcel):
                 messages.pass_on(source, target, parcel)
-            case communication.Meeting() if total is not None:
+            case communication.Rendezvous() if total is not None:
                 for participant in participants:
                     workers[participant].settle()
                 total(step, participants)

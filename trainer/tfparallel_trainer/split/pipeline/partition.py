@@ -43,17 +43,17 @@ class Partition:
         Args:
             shares: how many examples each of them has.
         """
-        found = [min(self.microbatches, share) for share in shares]
+        counts = [min(self.microbatches, share) for share in shares]
         if not self.adds_up:
-            return found
-        fewest = min((count for count in found if count), default=0)
-        return [min(count, fewest) for count in found]
+            return counts
+        fewest = min((count for count in counts if count), default=0)
+        return [min(count, fewest) for count in counts]
 
     def pipeline(self, count: int) -> programs.Pipeline:
         """What the stages do with this many microbatches of one place along the data axis."""
         order = schedule.gpipe if self.settles else self.order
-        made = programs.of_stages(self.model, self.stages, count, order)
-        return dataclasses.replace(made, settles=self.settles)
+        pipeline = programs.of_stages(self.model, self.stages, count, order)
+        return dataclasses.replace(pipeline, settles=self.settles)
 
     def training(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
         """The list of each rank for a step.
@@ -76,8 +76,8 @@ class Partition:
 
     def keys(self) -> dict[tuple[int, ...], int]:
         """A group key for each set of ranks that ever meet, the same in all processes."""
-        found = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
-        return {ranks: self.mesh.other_key(number) for number, ranks in enumerate(found)}
+        groups = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
+        return {ranks: self.mesh.other_key(number) for number, ranks in enumerate(groups)}
 
     def stage_of(self, rank: int) -> int:
         """Which stage a rank runs."""
@@ -107,15 +107,15 @@ class Partition:
 
     def _groups(self) -> Iterator[tuple[int, ...]]:
         yield tuple(range(self.mesh.size))
-        shared = [members for _, members in self.pipeline(1).shared]
+        shared = [group for _, group in self.pipeline(1).shared]
         pairs = {(one.source, one.target) for stage in self.stages for one in stage.sent}
         for rank in range(self.mesh.size):
             yield self.mesh.group(rank, shape.Axis.DATA).ranks
             along = self.mesh.group(rank, shape.Axis.STAGE).ranks
             for axis in layout.AXES:
                 yield self.mesh.group(rank, axis).ranks
-            for members in (*shared, *pairs):
-                yield tuple(sorted(along[stage] for stage in members))
+            for group in (*shared, *pairs):
+                yield tuple(sorted(along[stage] for stage in group))
 
 
 def divide(
@@ -149,8 +149,8 @@ def divide(
             **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
         )
         batch = mesh.data * microbatches * _USUAL_EXAMPLES
-        found = planned.over(model, asked, batch, devices.Cluster(devices=mesh.size))
-        model, ends = found.model, found.ends
+        chosen = planned.over(model, asked, batch, devices.Cluster(devices=mesh.size))
+        model, ends = chosen.model, chosen.ends
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()
     return Partition(
