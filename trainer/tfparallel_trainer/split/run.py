@@ -104,7 +104,7 @@ def _wanted(given: settings.Settings, count: int) -> job_file.Mesh:
 
 def _prepare(
     given: settings.Settings, process: run.Process, asked: job_file.Mesh, names: list[str]
-) -> tuple[setup.Ready, ranks.Ranks, keeping.Keeping, planned.Planned]:
+) -> tuple[setup.Ready, ranks.Ranks, keeping.Persistence, planned.Planned]:
     """Divide the model, load the data and build what the ranks of this process have of both."""
     process.watch.moved("the preparation began")
     together = peers.of(given.cluster, names[0], process.watch)

@@ -35,7 +35,7 @@ class Blueprint:
         return {key: mine[key] for slot, key in self.slots.items() if not slot.axes}
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def stand_ins(self) -> dict[str, Any]:
         """The optimizer's other variables, by key: stand-ins."""
         mine = keys.of_optimizer(self.model.optimizer)
         return {key: mine[key] for slot, key in self.slots.items() if slot.axes}
