@@ -94,18 +94,18 @@ def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
     assert kept.mesh == asked
     assert len(kept.ends) == 1
     chosen = planned.over(model, AUTO, 32, cluster, ADAM)
-    assert chosen.made is not None
+    assert chosen.plan is not None
     assert not chosen.mesh.auto
     assert chosen.mesh.over(2) == chosen.mesh
-    reasons = placing.reasons(chosen.made)
+    reasons = placing.reasons(chosen.plan)
     assert any("The next best" in one for one in reasons)
     cut = planned.over(model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM)
-    assert cut.made is None
+    assert cut.plan is None
 
 
 def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
     model, cluster = perceptron(), devices.Cluster(processes=4)
-    whole = planned.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).made
+    whole = planned.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan
     assert whole is not None
     peak = whole.stages[0].holds.peak
 

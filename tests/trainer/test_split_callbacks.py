@@ -80,10 +80,10 @@ def test_they_lead_to_the_weights_of_one_process(
     assert list((run.output / "board" / "train").iterdir())
 
 
-def divided(arrays: list[Any]) -> callbacks.Divided:
+def divided(arrays: list[Any]) -> callbacks.SplitReach:
     functions = cases.CASES[0].functions(synchronized=False)
     split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
-    return callbacks.Divided(split_replicas, upkeep.Coordinator(split_replicas), arrays)
+    return callbacks.SplitReach(split_replicas, upkeep.Coordinator(split_replicas), arrays)
 
 
 class Peeking(keras.callbacks.Callback):
@@ -143,5 +143,5 @@ def test_a_rate_reaches_all_ranks() -> None:
         return b"done"
 
     assert reach.after(act) == b"done"
-    rates = [float(one.optimizer.keras_optimizer.learning_rate.numpy()) for one in reach._members]
+    rates = [float(one.optimizer.keras_optimizer.learning_rate.numpy()) for one in reach._ranks]
     assert rates == [0.03125] * 2
