@@ -17,7 +17,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import callbacks
-from tfparallel_trainer.split.engine import upkeep
+from tfparallel_trainer.split.engine import coordination
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -83,7 +83,7 @@ def test_they_lead_to_the_weights_of_one_process(
 def divided(arrays: list[Any]) -> callbacks.SplitReach:
     functions = cases.CASES[0].functions(synchronized=False)
     split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
-    return callbacks.SplitReach(split_replicas, upkeep.Coordinator(split_replicas), arrays)
+    return callbacks.SplitReach(split_replicas, coordination.Coordinator(split_replicas), arrays)
 
 
 class Peeking(keras.callbacks.Callback):

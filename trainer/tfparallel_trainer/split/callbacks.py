@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.split.engine import ranks, upkeep
+from tfparallel_trainer.split.engine import coordination, ranks
 
 _RATE = struct.Struct("<d")
 _INSTEAD = (
@@ -36,7 +36,10 @@ class SplitReach:
     """A `fitting.reach.Reach` over ranks that each have a part of the model."""
 
     def __init__(
-        self, local_ranks: ranks.Ranks, coordinator: upkeep.Coordinator, callbacks: Sequence[Any]
+        self,
+        local_ranks: ranks.Ranks,
+        coordinator: coordination.Coordinator,
+        callbacks: Sequence[Any],
     ) -> None:
         """Args:
         local_ranks: the ranks of this process.

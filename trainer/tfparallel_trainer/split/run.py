@@ -23,7 +23,7 @@ from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.mesh import devices, shape, watch
 from tfparallel_trainer.split import callbacks as divided_callbacks
 from tfparallel_trainer.split import placing, planned
-from tfparallel_trainer.split.engine import evaluation, ranks, steps, upkeep
+from tfparallel_trainer.split.engine import coordination, evaluation, ranks, steps
 from tfparallel_trainer.split.model import skeleton, wishes
 from tfparallel_trainer.split.pipeline import partition
 from tfparallel_trainer.split.planning import settings as planner
@@ -50,7 +50,7 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
         watch.peers(settings.cluster, process.give_up),
     ):
         ready, local_ranks, model_state, plan = _prepare(settings, process, job_mesh, names)
-        coordinator = upkeep.Coordinator(local_ranks)
+        coordinator = coordination.Coordinator(local_ranks)
         ending.push(run.leaving(settings, process, coordinator.barrier))
         split_engine = _engine(settings, process, ready, local_ranks, coordinator)
         reporter.placement = functools.partial(_placement, settings, plan, local_ranks)
@@ -160,7 +160,7 @@ def _engine(
     process: run.Process,
     ready: setup.Ready,
     local_ranks: ranks.Ranks,
-    coordinator: upkeep.Coordinator,
+    coordinator: coordination.Coordinator,
 ) -> engine.Engine:
     evaluator = None
     if ready.evaluation is not None:
@@ -196,7 +196,7 @@ def _observer(
     process: run.Process,
     ready: setup.Ready,
     local_ranks: ranks.Ranks,
-    coordinator: upkeep.Coordinator,
+    coordinator: coordination.Coordinator,
 ) -> observer.Observer:
     reach = functools.partial(divided_callbacks.SplitReach, local_ranks, coordinator)
     return callbacks.of_module(settings, process.module, ready, reach)

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.split.engine import actors, exchange, member, tracing
+from tfparallel_trainer.split.engine import exchange, rank_model, stage_worker, tracing
 from tfparallel_trainer.split.layers import adjoint
 from tfparallel_trainer.split.pipeline import division, partition, programs, schedule, stages
 from tfparallel_trainer.step import loss
@@ -20,17 +20,17 @@ class _ForwardResult:
     tape: tf.GradientTape
     taken: dict[stages.Transfer, tf.Tensor]
     tensors: dict[int, Any]
-    terms: list[actors.Counted]
+    terms: list[stage_worker.Counted]
 
 
-class Training(actors.StageWorker):
+class Training(stage_worker.StageWorker):
     """A rank's work in a step."""
 
     def __init__(
         self,
-        rank: member.Rank,
+        rank: rank_model.Rank,
         partition: partition.Partition,
-        workload: actors.Workload,
+        workload: stage_worker.Workload,
         known: division.Division,
     ) -> None:
         """Args:
@@ -113,7 +113,7 @@ class Training(actors.StageWorker):
         self.did([*self._keep(action.microbatch, part), *numerators, *changed.values()])
 
     def _targets(
-        self, microbatch: int, terms: Sequence[actors.Counted]
+        self, microbatch: int, terms: Sequence[stage_worker.Counted]
     ) -> tuple[list[Any], list[Any]]:
         """Numerators, and what each is multiplied by before gradients are taken."""
         if self._known is division.Division.LAST and len(terms) > 1:
@@ -168,7 +168,7 @@ class Training(actors.StageWorker):
         self.did([*input_gradients.values(), *exchange.parts(self.gradients.values())])
 
 
-def _with_one_end(terms: Sequence[actors.Counted]) -> list[actors.Counted]:
+def _with_one_end(terms: Sequence[stage_worker.Counted]) -> list[stage_worker.Counted]:
     """Let gradients come in through one operation (see `adjoint.one_end`)."""
     ends = adjoint.one_end([one.numerator for _, one in terms])
     return [

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.split.engine import actors, ranks, tracing, upkeep
+from tfparallel_trainer.split.engine import coordination, ranks, stage_worker, tracing
 from tfparallel_trainer.step import evaluate
 
 
@@ -26,7 +26,7 @@ class Evaluation:
         self._ranks = local_ranks
         self._spec = spec
         self._traced: dict[ranks.Shares, Any] = {}
-        self._coordinator = upkeep.Coordinator(local_ranks)
+        self._coordinator = coordination.Coordinator(local_ranks)
 
     def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
         """Give loss and metrics over all examples; the same on every process."""
@@ -65,7 +65,9 @@ class Evaluation:
         workers = {}
         for rank in self._ranks.local:
             workload = self._ranks.workload(rank, shares, parts, tf.zeros((), tf.int64))
-            workers[rank.index] = actors.StageWorker(rank, partition, workload, training=False)
+            workers[rank.index] = stage_worker.StageWorker(
+                rank, partition, workload, training=False
+            )
         tracing.emit(partition, partition.evaluation(shares), workers, self._ranks.between)
         totals = [tf.zeros((2, len(self._ranks.local[0].head.terms)), tf.float64)]
         done = []

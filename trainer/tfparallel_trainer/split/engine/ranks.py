@@ -10,7 +10,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest, order
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split import watched
-from tfparallel_trainer.split.engine import actors, exchange, member
+from tfparallel_trainer.split.engine import exchange, rank_model, stage_worker
 from tfparallel_trainer.split.layers import whole
 from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.pipeline import division, partition
@@ -25,7 +25,7 @@ class Ranks:
     """The ranks of this process and how they meet all others."""
 
     partition: partition.Partition
-    local: Sequence[member.Rank]
+    local: Sequence[rank_model.Rank]
     between: exchange.Exchange
     division: division.Division
     """When the denominators of the loss are known."""
@@ -58,10 +58,10 @@ class Ranks:
         return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
     def workload(
-        self, rank: member.Rank, shares: Shares, parts: Mapping[int, Any], step: tf.Tensor
-    ) -> actors.Workload:
+        self, rank: rank_model.Rank, shares: Shares, parts: Mapping[int, Any], step: tf.Tensor
+    ) -> stage_worker.Workload:
         """What one of the ranks works on."""
-        return actors.Workload(
+        return stage_worker.Workload(
             part=parts.get(rank.data),
             examples=shares[rank.data],
             microbatches=self.partition.counts(shares)[rank.data],
@@ -120,7 +120,7 @@ def build(
     sample = examples.sample()
     _check(partition)
     local = [
-        member.build(module, skeleton, partition, rank, device, sample)
+        rank_model.build(module, skeleton, partition, rank, device, sample)
         for rank, device in places.items()
     ]
     whole.check_optimizer(skeleton.optimizer, partition.model.variables, partition.plan.variables)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, fingerprints
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.split.engine import backward, closing, ranks, tracing
+from tfparallel_trainer.split.engine import backward, ranks, step_reduction, tracing
 from tfparallel_trainer.step import synchrony, train
 
 
@@ -37,7 +37,7 @@ class TrainStep:
         self._full_shares = local_ranks.shares(batch_size)
         self._leaves_out = leaves_out
         self._traced: dict[ranks.Shares, Any] = {}
-        self._kinds: closing.Kinds = {}
+        self._kinds: step_reduction.Kinds = {}
 
     def __call__(self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
@@ -97,6 +97,8 @@ class TrainStep:
         for rank in self._ranks.local:
             workload = self._ranks.workload(rank, shares, parts, step)
             workers[rank.index] = backward.Training(rank, partition, workload, self._ranks.division)
-        reduction = closing.Reduction(workers, between, signals, self._kinds, self._ranks.division)
+        reduction = step_reduction.Reduction(
+            workers, between, signals, self._kinds, self._ranks.division
+        )
         tracing.emit(partition, partition.training(shares), workers, between, reduction.total)
         return reduction.update(leaves_out=self._leaves_out)

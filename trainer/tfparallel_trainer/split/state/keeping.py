@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from tfparallel_trainer import settings, user
 from tfparallel_trainer.checkpoint import files, peers, shard, slots, store
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.split.engine import member
+from tfparallel_trainer.split.engine import rank_model
 from tfparallel_trainer.split.state import blueprint, export, warm
 from tfparallel_trainer.storage import directory
 
@@ -22,7 +22,7 @@ class Persistence:
     module: user.Module
     peers: peers.Peers
     drawn: blueprint.Blueprint
-    ranks: Sequence[member.Rank]
+    ranks: Sequence[rank_model.Rank]
     state: shard.State
     saved: store.Store | None
     """None when the job saves no checkpoints."""
@@ -86,7 +86,7 @@ def prepare(
     settings: settings.Settings,
     module: user.Module,
     peers: peers.Peers,
-    ranks: Sequence[member.Rank],
+    ranks: Sequence[rank_model.Rank],
     say: Callable[[str], None],
 ) -> Persistence:
     """See that the state of these ranks can be saved and exported.
@@ -133,7 +133,7 @@ def _store(
     return store.Store(folder, keep, settings.job_uid, settings.attempt, say, peers)
 
 
-def _share(drawn: blueprint.Blueprint, rank: member.Rank) -> dict[str, shard.Shard]:
+def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:
     """What a rank brings to a checkpoint."""
     weights = {
         key: shard.Shard(

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.split.engine import member, ranks
+from tfparallel_trainer.split.engine import rank_model, ranks
 from tfparallel_trainer.step import averages, metrics
 
 _BROADCAST_BYTES = 1024
@@ -58,7 +58,7 @@ class Coordinator:
     def finite(self) -> bool:
         """Whether the weights that are trained are finite numbers; the same on every process."""
 
-        def failures(rank: member.Rank) -> list[tf.Tensor]:
+        def failures(rank: rank_model.Rank) -> list[tf.Tensor]:
             weights = [tf.convert_to_tensor(one) for one in rank.trained.values()]
             fits = [tf.reduce_all(tf.math.is_finite(one)) for one in weights]
             return [tf.add_n([tf.zeros(()), *(tf.cast(~one, tf.float32) for one in fits)])]
@@ -80,7 +80,7 @@ class Coordinator:
         def run(tensor: tf.Tensor) -> list[tf.Tensor]:
             first = self._ranks.local[0]
 
-            def parts(rank: member.Rank) -> list[tf.Tensor]:
+            def parts(rank: rank_model.Rank) -> list[tf.Tensor]:
                 contributions = metrics.contributions(rank.head)
                 if not rank.speaks:
                     contributions = [tf.zeros_like(one) for one in contributions]
@@ -139,7 +139,7 @@ class Coordinator:
                 ):
                     variable.assign(value)
 
-    def _over_all(self, parts: Callable[[member.Rank], Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    def _over_all(self, parts: Callable[[rank_model.Rank], Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """Add up what each rank of the mesh gives."""
         summands = {}
         for rank in self._ranks.local:

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.engine import backward, exchange, outcome
+from tfparallel_trainer.split.engine import backward, exchange, step_result
 from tfparallel_trainer.split.pipeline import communication, division, programs
 from tfparallel_trainer.step import gradients, lookups
 
@@ -44,8 +44,8 @@ class Reduction:
         self._signals = signals
         self._kinds = kinds
         self._divides = known is division.Division.LAST
-        self._losses: dict[int, outcome.Loss] = {}
-        self._finished: dict[int, outcome.CompleteGradients] = {}
+        self._losses: dict[int, step_result.Loss] = {}
+        self._finished: dict[int, step_result.CompleteGradients] = {}
         self._norms: dict[int, tf.Tensor] = {}
         self._before = {}
         for index, worker in workers.items():
@@ -234,7 +234,7 @@ class Reduction:
         count = len(self._first.rank.head.terms)
         for index, numbers in sums.items():
             worker = self._workers[index]
-            self._losses[index] = outcome.Loss(worker, numbers, count, self._signals.shape[0])
+            self._losses[index] = step_result.Loss(worker, numbers, count, self._signals.shape[0])
 
     def _denominators(self, index: int) -> tf.Tensor:
         return tf.stack(self._workers[index].denominators)
@@ -243,7 +243,7 @@ class Reduction:
         """What a rank adds to the loss, what its process tells, and what is seen of it."""
         worker = self._workers[index]
         rank = worker.rank
-        penalty = outcome.penalty(rank.trained, [key for key in rank.trained if rank.owns(key)])
+        penalty = step_result.penalty(rank.trained, [key for key in rank.trained if rank.owns(key)])
         numbers = tf.stack([*worker.denominators, *worker.numerators])
         if not rank.is_first:  # others compute the same
             numbers = tf.zeros_like(numbers)
@@ -255,7 +255,7 @@ class Reduction:
         """Complete the gradients of a rank, once the loss is known."""
         if index not in self._finished:
             factor = self._losses[index].factor if self._divides else None
-            self._finished[index] = outcome.CompleteGradients(
+            self._finished[index] = step_result.CompleteGradients(
                 self._workers[index], factor, speaks_for_all=speaks_for_all
             )
 

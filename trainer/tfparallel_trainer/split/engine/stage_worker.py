@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.split.engine import fences, head, member, tracing
+from tfparallel_trainer.split.engine import fences, head, rank_model, tracing
 from tfparallel_trainer.split.layers import sharded
 from tfparallel_trainer.split.model import execution, graph
 from tfparallel_trainer.split.pipeline import partition, programs, schedule, stages
@@ -45,7 +45,7 @@ class StageWorker(fences.Fences):
 
     def __init__(
         self,
-        rank: member.Rank,
+        rank: rank_model.Rank,
         partition: partition.Partition,
         workload: Workload,
         *,
