@@ -9,7 +9,13 @@ from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import job_file, plan
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.pipeline import named
-from tfparallel_trainer.split.planning import choose, devices, room, settings, subjects
+from tfparallel_trainer.split.planning import (
+    choose,
+    device_memory,
+    hardware,
+    search_space,
+    subjects,
+)
 
 _USUAL_LENGTH = 128
 """Stands for dimensions that only the data tells."""
@@ -39,7 +45,7 @@ def over(
     model: graph.Graph,
     job_mesh: job_file.Mesh,
     batch: int,
-    cluster: devices.Cluster,
+    cluster: hardware.Cluster,
     optimizer: Any = None,
 ) -> Planned:
     """Divide a model over devices.
@@ -58,7 +64,7 @@ def over(
     if job_mesh.cuts:
         ends = tuple(named.ends(model, job_mesh.cuts))
         return Planned(mesh=job_mesh, model=model, ends=ends, plan=None)
-    constraints = settings.Constraints(order=job_mesh.schedule, batch=batch)
+    constraints = search_space.Constraints(order=job_mesh.schedule, batch=batch)
     if not job_mesh.auto:
         parts = job_mesh.data * job_mesh.microbatches
         constraints = dataclasses.replace(
@@ -78,7 +84,7 @@ def over(
     )
 
 
-def devices_of(job_mesh: job_file.Mesh, peers: peers.Peers, count: int) -> devices.Cluster:
+def devices_of(job_mesh: job_file.Mesh, peers: peers.Peers, count: int) -> hardware.Cluster:
     """The devices of all processes; with `auto`, with the memory of the smallest one.
 
     Args:
@@ -88,10 +94,10 @@ def devices_of(job_mesh: job_file.Mesh, peers: peers.Peers, count: int) -> devic
     """
     memory = None
     if job_mesh.auto:
-        least = min(peers.gather(room.of_device(count) or _MOST))
+        least = min(peers.gather(device_memory.of_device(count) or _MOST))
         memory = None if least == _MOST else least
-    return devices.Cluster(
-        processes=peers.count, devices=count, device=devices.Device(memory=memory)
+    return hardware.Cluster(
+        processes=peers.count, devices=count, device=hardware.Device(memory=memory)
     )
 
 

@@ -26,7 +26,7 @@ from tfparallel_trainer.split import placing, planned
 from tfparallel_trainer.split.engine import coordination, evaluation, ranks, steps
 from tfparallel_trainer.split.model import skeleton, wishes
 from tfparallel_trainer.split.pipeline import partition
-from tfparallel_trainer.split.planning import settings as planner
+from tfparallel_trainer.split.planning import search_space
 from tfparallel_trainer.split.state import keeping
 from tfparallel_trainer.step import checks
 from tfparallel_trainer.storage import folder
@@ -130,7 +130,7 @@ def _prepare(
         plan.model,
         mesh,
         planned_mesh.microbatches,
-        planner.ORDERS[planned_mesh.schedule],
+        search_space.ORDERS[planned_mesh.schedule],
         plan.ends,
     )
     model_partition = dataclasses.replace(model_partition, same_dropout=settings.same_dropout)

@@ -11,7 +11,7 @@ from tfparallel_trainer.split.layers import assignment, layout
 from tfparallel_trainer.split.model import graph, mixing, randomness, recording
 from tfparallel_trainer.split.pipeline import communication, programs, schedule
 from tfparallel_trainer.split.pipeline import stages as cuts
-from tfparallel_trainer.split.planning import devices
+from tfparallel_trainer.split.planning import hardware
 
 _USUAL_EXAMPLES = 32
 """Of a microbatch."""
@@ -149,7 +149,7 @@ def divide(
             **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
         )
         batch = mesh.data * microbatches * _USUAL_EXAMPLES
-        chosen = planned.over(model, asked, batch, devices.Cluster(devices=mesh.size))
+        chosen = planned.over(model, asked, batch, hardware.Cluster(devices=mesh.size))
         model, ends = chosen.model, chosen.ends
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()

@@ -6,7 +6,14 @@ import pathlib
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import skeleton, wishes
-from tfparallel_trainer.split.planning import calibrate, choose, devices, links, settings, subjects
+from tfparallel_trainer.split.planning import (
+    calibrate,
+    choose,
+    hardware,
+    links,
+    search_space,
+    subjects,
+)
 
 
 def answer(question: plan.Question) -> plan.Plan:
@@ -21,10 +28,10 @@ def answer(question: plan.Question) -> plan.Plan:
     recorded = wishes.recorded(module, model)
     # Not before: Keras cannot clone a compiled model without weights.
     skeleton.compile_model(module, model)
-    cluster = devices.Cluster(
+    cluster = hardware.Cluster(
         processes=question.processes,
         devices=question.devices,
-        device=devices.Device(memory=question.memory),
+        device=hardware.Device(memory=question.memory),
     )
     measured = None
     if question.calibrate:
@@ -32,7 +39,7 @@ def answer(question: plan.Question) -> plan.Plan:
         measured = calibrate.measure(recorded, microbatch, question.length)
         cluster = _measured(cluster, calibrate.update(model.optimizer, recorded))
     subject = subjects.of(recorded, model.optimizer, cluster, question.length, measured)
-    constraints = settings.Constraints(
+    constraints = search_space.Constraints(
         mesh=question.mesh,
         microbatches=question.microbatches,
         order=question.schedule,
@@ -41,7 +48,7 @@ def answer(question: plan.Question) -> plan.Plan:
     return choose.plan_for(subject, constraints, question.calibrate)
 
 
-def _measured(cluster: devices.Cluster, update: devices.Update) -> devices.Cluster:
+def _measured(cluster: hardware.Cluster, update: hardware.Update) -> hardware.Cluster:
     """A cluster whose links and updates are as fast as on this machine."""
     device = dataclasses.replace(cluster.device, update=update)
     if cluster.size == 1:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.split.model import execution, graph
-from tfparallel_trainer.split.planning import devices, times
+from tfparallel_trainer.split.planning import hardware, times
 
 _REPEATS = 5
 _SMALLER = 4
@@ -48,7 +48,7 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
     return node_times
 
 
-def update(optimizer: Any, model: graph.Graph) -> devices.Update:
+def update(optimizer: Any, model: graph.Graph) -> hardware.Update:
     """Measure how fast an optimizer changes weights.
 
     Args:
@@ -57,12 +57,12 @@ def update(optimizer: Any, model: graph.Graph) -> devices.Update:
     """
     trained = [one for one in model.variables.values() if one.trainable]
     if not trained:
-        return devices.Update()
+        return hardware.Update()
     like = max(trained, key=lambda one: math.prod(one.shape))
     (few, less), (many, more) = (_update(optimizer, like, size) for size in _WEIGHTS)
     less = min(less, more / 2)  # other work on the machine may have held up the smaller ones
     bandwidth = (many - few) / (more - less)
-    return devices.Update(
+    return hardware.Update(
         bandwidth=bandwidth, weight_seconds=max(0.0, less - few / bandwidth) / _UPDATED
     )
 

@@ -12,17 +12,17 @@ from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import (
-    allowed,
     blocks,
+    cost_tables,
     costs,
     cuts,
-    devices,
     explain,
+    hardware,
     predict,
-    settings,
-    tables,
+    search_space,
+    shardings,
     times,
-    ways,
+    valid_stages,
 )
 
 MOST_CUTS = 160
@@ -41,7 +41,7 @@ _COMPARED = 8
 _SHOWN = 5
 """Alternatives that a plan tells, of those that are possible and of those that are not."""
 
-ShardingsOf = Callable[[shape.Mesh], Sequence[ways.Sharding]]
+ShardingsOf = Callable[[shape.Mesh], Sequence[shardings.Sharding]]
 """Gives the way of each node on a mesh; raises a TrainerError when it cannot be split so."""
 
 
@@ -53,7 +53,7 @@ class Subject:
     costs: costs.Costs
     times: Sequence[times.NodeTime]
     """Of each node."""
-    cluster: devices.Cluster
+    cluster: hardware.Cluster
     shardings_of: ShardingsOf
 
 
@@ -61,7 +61,7 @@ class Subject:
 class _Cut:
     """A cut for a setting."""
 
-    setting: settings.Setting
+    setting: search_space.Setting
     path: tuple[int, ...]
     value: float
     """Seconds of a step by the formula of `cuts`; or, for one that does not fit, bytes."""
@@ -71,7 +71,7 @@ _Run = tuple[_Cut, predict.Prediction]
 
 
 def plan_for(
-    subject: Subject, constraints: settings.Constraints, measured: bool = False
+    subject: Subject, constraints: search_space.Constraints, measured: bool = False
 ) -> plan.Plan:
     """Find the best plan.
 
@@ -90,11 +90,11 @@ class _Planner:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._cluster = subject.cluster
-        self._tables: dict[tuple[int, int], tables.Tables | errors.TrainerError] = {}
+        self._tables: dict[tuple[int, int], cost_tables.Tables | errors.TrainerError] = {}
 
-    def make(self, constraints: settings.Constraints, measured: bool) -> plan.Plan:
+    def make(self, constraints: search_space.Constraints, measured: bool) -> plan.Plan:
         """Find the best plan; see `plan_for`."""
-        fits, misfits = self._search(settings.every(constraints, self._cluster.size))
+        fits, misfits = self._search(search_space.every(constraints, self._cluster.size))
         if not fits:
             least = min(misfits, key=lambda one: one.value)
             limit = self._cluster.device.memory or 0
@@ -123,7 +123,7 @@ class _Planner:
             alternatives=tuple(others),
         )
 
-    def _search(self, every: Sequence[settings.Setting]) -> tuple[list[_Cut], list[_Cut]]:
+    def _search(self, every: Sequence[search_space.Setting]) -> tuple[list[_Cut], list[_Cut]]:
         """The best cut of each setting, and for those that do not fit the one that lacks least."""
         fits: list[_Cut] = []
         misfits: list[_Cut] = []
@@ -143,7 +143,7 @@ class _Planner:
             raise problem
         return fits, misfits
 
-    def _best(self, known: tables.Tables, setting: settings.Setting) -> _Cut | None:
+    def _best(self, known: cost_tables.Tables, setting: search_space.Setting) -> _Cut | None:
         rows, loads = known.matrices(setting, self._cluster)
         path = cuts.best(rows, loads)
         return None if path is None else _Cut(setting, path, cuts.step(path, rows, loads))
@@ -198,7 +198,7 @@ class _Planner:
             *(one for one in runs if one[0].path != path or one[0].setting != setting),
         ]
 
-    def _known(self, mesh: shape.Mesh) -> tables.Tables:
+    def _known(self, mesh: shape.Mesh) -> cost_tables.Tables:
         """The tables for a way of splitting layers, made once.
 
         Raises:
@@ -215,15 +215,17 @@ class _Planner:
             raise result
         if mesh.stage > result.most_stages:
             subject = self._subject
-            why = allowed.why_not_more(subject.model, result.blocks, subject.costs.together)
+            why = valid_stages.why_not_more(subject.model, result.blocks, subject.costs.together)
             raise errors.BadConfigurationError(
                 explain.too_many_stages(mesh.stage, result.most_stages, len(result.blocks), why)
             )
         return result
 
-    def _build_tables(self, chosen: Sequence[ways.Sharding]) -> tables.Tables:
+    def _build_tables(self, chosen: Sequence[shardings.Sharding]) -> cost_tables.Tables:
         subject, (blocks, downsets) = self._subject, self._cuts
-        return tables.Tables(subject.model, subject.costs, subject.times, blocks, downsets, chosen)
+        return cost_tables.Tables(
+            subject.model, subject.costs, subject.times, blocks, downsets, chosen
+        )
 
     @functools.cached_property
     def _cuts(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
@@ -250,7 +252,7 @@ class _Planner:
         return plan.Rank(rank=rank, process=process, device=device, **place)
 
 
-def _roomiest(known: tables.Tables, setting: settings.Setting) -> _Cut:
+def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
     """The cut whose fullest device is emptiest."""
     peaks = [known.memory(setting, stage).peak for stage in range(setting.mesh.stage)]
     least = cuts.least_maximum(peaks)
@@ -278,7 +280,7 @@ def _others(
 
 
 def _alternative(
-    setting: settings.Setting, what: str, seconds: float | None, peak: int
+    setting: search_space.Setting, what: str, seconds: float | None, peak: int
 ) -> plan.Alternative:
     return plan.Alternative(
         mesh=explain.axes(setting.mesh),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.pipeline import schedule
-from tfparallel_trainer.split.planning import predict, settings
+from tfparallel_trainer.split.planning import predict, search_space
 
 
 def size(count: float) -> str:
@@ -22,7 +22,9 @@ def axes(mesh: shape.Mesh) -> plan.Axes:
 
 
 def reasons(
-    prediction: predict.Prediction, setting: settings.Setting, others: Sequence[plan.Alternative]
+    prediction: predict.Prediction,
+    setting: search_space.Setting,
+    others: Sequence[plan.Alternative],
 ) -> Iterator[str]:
     """What decides the time and the memory of a step, and what the next best would cost."""
     stages = len(prediction.stages)
@@ -69,7 +71,7 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
         asked: how many were asked for.
         most: how many there can be.
         count: calls that the model makes.
-        why: as `allowed.why_not_more` tells, where there can be fewer stages than calls.
+        why: as `valid_stages.why_not_more` tells, where there can be fewer stages than calls.
     """
     reason = f"the model cannot be cut into more than {most} ({why})"
     if most == count:
@@ -78,7 +80,7 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
 
 
 def excess(
-    prediction: predict.Prediction, setting: settings.Setting, tried: int, limit: int
+    prediction: predict.Prediction, setting: search_space.Setting, tried: int, limit: int
 ) -> str:
     """Why nothing fits, and by how much.
 

@@ -9,7 +9,7 @@ import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.split.model import graph, recording
-from tfparallel_trainer.split.planning import costs, flops, keeping
+from tfparallel_trainer.split.planning import activation_memory, costs, flops
 
 
 def of(
@@ -26,7 +26,7 @@ def of(
         slots: bytes of optimizer slots of each variable that is trained, by key.
         fixed_slots: bytes that the optimizer holds besides.
         length: stands for dimensions that only the data tells.
-        copies: of the gradients while the optimizer updates, as `slots.copies` tells.
+        copies: of the gradients while the optimizer updates, as `optimizer_state.copies` tells.
 
     Raises:
         BadConfigurationError: there are such dimensions, and no length.
@@ -39,7 +39,9 @@ def of(
     ]
     gradients = _with_gradient(model)
     ends = {one.tensor for one in model.outputs}
-    kept = set(ends).union(*(keeping.tensors(node) for node in _backward(model, gradients)))
+    kept = set(ends).union(
+        *(activation_memory.tensors(node) for node in _backward(model, gradients))
+    )
     measures = _Measures(model, shapes, widths, sizes, gradients)
     return costs.Costs(
         nodes=tuple(map(measures.cost, model.nodes)),
@@ -83,8 +85,8 @@ class _Measures:
         inner = working = 0.0
         if any(one in self.gradients for one in node.outputs):
             width = self.widths[node.outputs[0]]
-            inner = rows * keeping.inner(node, forms, outputs, width)
-            working = rows * width * keeping.working(node, forms, outputs)
+            inner = rows * activation_memory.inner(node, forms, outputs, width)
+            working = rows * width * activation_memory.working(node, forms, outputs)
         ends = {one.tensor for one in self.model.outputs}
         # The loss keeps as much of an output as the output has.
         inner += sum(self.sizes[one] for one in node.outputs if one in ends)

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.pipeline import communication, programs, schedule, stages
-from tfparallel_trainer.split.planning import devices, routes, settings, tables, timeline, ways
+from tfparallel_trainer.split.planning import (
+    cost_tables,
+    hardware,
+    routes,
+    search_space,
+    shardings,
+    timeline,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +65,10 @@ class _Seconds:
 
 def predict(
     model: graph.Graph,
-    known: tables.Tables,
+    known: cost_tables.Tables,
     path: Sequence[int],
-    setting: settings.Setting,
-    cluster: devices.Cluster,
+    setting: search_space.Setting,
+    cluster: hardware.Cluster,
 ) -> Prediction:
     """Run a step in thought.
 
@@ -79,7 +86,7 @@ def predict(
     model_stages = stages.cut(ordered, ends)
     seconds = _seconds(known, model_stages, parts, setting, cluster)
     pipeline = programs.of_stages(
-        ordered, model_stages, setting.microbatches, settings.ORDERS[setting.order]
+        ordered, model_stages, setting.microbatches, search_space.ORDERS[setting.order]
     )
     spans = timeline.run(programs.lists(pipeline), seconds.of)
     sums, applies = known.sums(setting, cluster), known.applies(cluster)
@@ -111,11 +118,11 @@ def predict(
 
 
 def _seconds(
-    known: tables.Tables,
+    known: cost_tables.Tables,
     model_stages: Sequence[stages.Stage],
     parts: Sequence[Sequence[int]],
-    setting: settings.Setting,
-    cluster: devices.Cluster,
+    setting: search_space.Setting,
+    cluster: hardware.Cluster,
 ) -> _Seconds:
     work = {}
     for index, part in enumerate(parts):
@@ -131,9 +138,9 @@ def _seconds(
 
 def _stage(
     model: graph.Graph,
-    known: tables.Tables,
+    known: cost_tables.Tables,
     part: Sequence[int],
-    setting: settings.Setting,
+    setting: search_space.Setting,
     seconds: _Seconds,
     stage: stages.Stage,
     holds: plan.Bytes,
@@ -150,13 +157,13 @@ def _stage(
         for one in stage.received
         if known.directions(one.tensor) > 1
     )
-    shardings = {place: known.shardings[place] for place in part}
+    node_shardings = {place: known.shardings[place] for place in part}
     return plan.Stage(
         nodes=tuple(model.nodes[place].name for place in part),
         split={
             model.nodes[place].name: sharding.name
-            for place, sharding in shardings.items()
-            if sharding is not ways.REPLICATED
+            for place, sharding in node_shardings.items()
+            if sharding is not shardings.REPLICATED
         },
         holds=holds,
         held_microbatches=setting.held_microbatches(stage.index),
@@ -169,7 +176,7 @@ def _stage(
     )
 
 
-def _bytes(matrices: tables.Bytes, pair: tuple[int, int]) -> plan.Bytes:
+def _bytes(matrices: cost_tables.Bytes, pair: tuple[int, int]) -> plan.Bytes:
     return plan.Bytes(
         **{
             field.name: round(float(getattr(matrices, field.name)[pair]))

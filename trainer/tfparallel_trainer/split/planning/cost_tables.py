@@ -11,19 +11,19 @@ import numpy.typing as npt
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import (
-    allowed,
+    blocks,
     costs,
     crossing,
     cuts,
-    devices,
     durations,
-    holding,
+    hardware,
+    parameter_memory,
     routes,
-    settings,
+    search_space,
+    shardings,
     times,
-    ways,
+    valid_stages,
 )
-from tfparallel_trainer.split.planning import blocks as blocks_
 
 _UPDATE_COPIES = 1.0
 """Of the largest gradient, while the optimizer applies it."""
@@ -55,13 +55,13 @@ class Tables:
         model: graph.Graph,
         known: costs.Costs,
         node_times: Sequence[times.NodeTime],
-        blocks: Sequence[blocks_.Block],
+        blocks: Sequence[blocks.Block],
         downsets: Sequence[int],
-        chosen: Sequence[ways.Sharding] | None = None,
+        chosen: Sequence[shardings.Sharding] | None = None,
     ) -> None:
         self._model = model
         self._costs = known
-        self.shardings = tuple(chosen or [ways.REPLICATED] * len(model.nodes))
+        self.shardings = tuple(chosen or [shardings.REPLICATED] * len(model.nodes))
         """Of each node."""
         self._durations = durations.Durations(model, known, node_times, self.shardings)
         self.downsets = tuple(downsets)
@@ -69,7 +69,7 @@ class Tables:
         self._block_of = {node: place for place, one in enumerate(blocks) for node in one.nodes}
         bits = [[one >> place & 1 for place in range(len(blocks))] for one in downsets]
         self._membership = np.array(bits, dtype=float)
-        self.valid: npt.NDArray[np.bool_] = allowed.stages(
+        self.valid: npt.NDArray[np.bool_] = valid_stages.stages(
             model, blocks, known.together, self._membership
         )
         """Whether there may be a stage between two downsets."""
@@ -77,10 +77,10 @@ class Tables:
     @functools.cached_property
     def most_stages(self) -> int:
         """Into how many stages the model can be cut."""
-        return allowed.most(self.valid)
+        return valid_stages.most(self.valid)
 
     def matrices(
-        self, setting: settings.Setting, cluster: devices.Cluster
+        self, setting: search_space.Setting, cluster: hardware.Cluster
     ) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
         """Rows and loads of the stages, as `cuts` defines them.
 
@@ -101,7 +101,7 @@ class Tables:
             loads.append(load)
         return rows, loads
 
-    def sums(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Matrix:
+    def sums(self, setting: search_space.Setting, cluster: hardware.Cluster) -> cuts.Matrix:
         """Seconds in which a stage adds up: its gradients over the data axis, and a few numbers
         over all ranks.
         """
@@ -114,13 +114,13 @@ class Tables:
         steps = link.total(len(group), 0.0)
         return numbers + steps + gradients * (link.total(len(group), 1.0) - steps)
 
-    def applies(self, cluster: devices.Cluster) -> cuts.Matrix:
+    def applies(self, cluster: hardware.Cluster) -> cuts.Matrix:
         """Seconds of a stage's optimizer: it reads and writes weights and slots."""
         variables, update = self.variables, cluster.device.update
         moved = 2 * variables.parameters + 2 * variables.slots + variables.gradients
         return variables.trained * update.weight_seconds + moved / update.bandwidth
 
-    def memory(self, setting: settings.Setting, stage: int) -> Bytes:
+    def memory(self, setting: search_space.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
 
         The most at one time is weights, slots and gradients (which wait for all others, because no
@@ -146,7 +146,7 @@ class Tables:
         return tuple(itertools.chain.from_iterable(one.nodes for one in chosen))
 
     def seconds(
-        self, nodes: Iterable[int], setting: settings.Setting, cluster: devices.Cluster
+        self, nodes: Iterable[int], setting: search_space.Setting, cluster: hardware.Cluster
     ) -> tuple[float, float]:
         """Seconds of some nodes for one microbatch, forward and backward, without messages."""
         places = list(nodes)
@@ -162,18 +162,18 @@ class Tables:
         return 1 + self._costs.tensors[tensor].has_gradient
 
     @functools.cached_property
-    def variables(self) -> holding.Variables:
+    def variables(self) -> parameter_memory.Variables:
         """What a stage holds of variables."""
-        return holding.Variables(self._variables_by_blocks, self._costs, self._membership)
+        return parameter_memory.Variables(self._variables_by_blocks, self._costs, self._membership)
 
     @functools.cached_property
-    def _variables_by_blocks(self) -> dict[tuple[int, ...], list[holding.Share]]:
+    def _variables_by_blocks(self) -> dict[tuple[int, ...], list[parameter_memory.Share]]:
         """Variables and a rank's share of each, by the blocks that read them."""
         readers: dict[str, list[int]] = {}
         for place, node in enumerate(self._model.nodes):
             for key in node.variables:
                 readers.setdefault(key, []).append(place)
-        shares: dict[tuple[int, ...], list[holding.Share]] = {}
+        shares: dict[tuple[int, ...], list[parameter_memory.Share]] = {}
         for key, nodes in readers.items():
             share = min(self.shardings[node].variables.get(key, 1.0) for node in nodes)
             places = tuple(self._places(nodes))
@@ -189,7 +189,7 @@ class Tables:
         total = self._membership @ of_blocks
         return np.asarray(total[None, :] - total[:, None])
 
-    def _work(self, setting: settings.Setting, cluster: devices.Cluster) -> cuts.Vector:
+    def _work(self, setting: search_space.Setting, cluster: hardware.Cluster) -> cuts.Vector:
         """Seconds of each block for one microbatch, without messages."""
         forward, backward = self._durations.of(setting, cluster)
         homes = [self._block_of[node] for node in range(len(forward))]
@@ -227,7 +227,7 @@ class Tables:
         )
 
     def _messages(
-        self, setting: settings.Setting, cluster: devices.Cluster, stage: int
+        self, setting: search_space.Setting, cluster: hardware.Cluster, stage: int
     ) -> cuts.Matrix | float:
         """Seconds of a stage's messages for one microbatch, both ends waiting."""
         received, receives, sent, sends = self._traffic
@@ -281,7 +281,7 @@ class Tables:
         """Bytes of an example of the widest node of a stage."""
         widest = np.zeros((len(self.downsets), len(self.downsets)))
         for place in np.argsort(self._working):
-            has = holding.stages_with(self._membership, [int(place)])
+            has = parameter_memory.stages_with(self._membership, [int(place)])
             widest = np.where(has, self._working[place], widest)
         return widest
 
@@ -294,7 +294,7 @@ class Tables:
         kept = np.zeros((len(self.downsets), len(self.downsets)))
         most = kept
         for place, size in enumerate(self._kept_by_block):
-            holds = holding.stages_with(self._membership, [place])
+            holds = parameter_memory.stages_with(self._membership, [place])
             kept = kept + holds * size
             most = np.maximum(most, holds * (kept + self._working[place]))
         return most + self._received

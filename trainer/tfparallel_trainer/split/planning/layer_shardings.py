@@ -9,7 +9,7 @@ from tfparallel_trainer.split.layers import assignment, layout, traffic, whole
 from tfparallel_trainer.split.layers.rules import registry
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.pipeline import schedule
-from tfparallel_trainer.split.planning import choose, ways
+from tfparallel_trainer.split.planning import choose, shardings
 
 
 def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsOf:
@@ -19,10 +19,10 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsO
     and where the optimizer cannot train parts.
     """
 
-    def on(mesh: shape.Mesh) -> Sequence[ways.Sharding]:
+    def on(mesh: shape.Mesh) -> Sequence[shardings.Sharding]:
         degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
         if not model.sharding_overrides and all(degree == 1 for degree in degrees.values()):
-            return [ways.REPLICATED] * len(model.nodes)
+            return [shardings.REPLICATED] * len(model.nodes)
         assigned = assignment.assign(model, degrees)
         assigned.check()
         if optimizer is not None:
@@ -42,13 +42,13 @@ def _axes(choice: assignment.Choice) -> Iterator[shape.Axis]:
         yield from (cut.axis for cut in one.cuts if cut is not None)
 
 
-def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> ways.Sharding:
+def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> shardings.Sharding:
     model, degrees = assigned.model, assigned.degrees
     axes = set(_axes(choice))
     if choice.way == registry.REPLICATED and not choice.costs:
-        return ways.REPLICATED
+        return shardings.REPLICATED
     sent = {work: [one for one in choice.costs if one.work is work] for work in schedule.Work}
-    return ways.Sharding(
+    return shardings.Sharding(
         name=choice.way,
         compute=math.prod(1 / degrees.get(axis, 1) for axis in axes),
         kept=max(
