@@ -16,7 +16,7 @@ from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import callbacks
+from tfparallel_trainer.split import callback_reach
 from tfparallel_trainer.split.engine import coordination
 
 pytestmark = [
@@ -80,10 +80,12 @@ def test_they_lead_to_the_weights_of_one_process(
     assert list((run.output / "board" / "train").iterdir())
 
 
-def divided(arrays: list[Any]) -> callbacks.SplitReach:
+def divided(arrays: list[Any]) -> callback_reach.SplitReach:
     functions = cases.CASES[0].functions(synchronized=False)
     split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
-    return callbacks.SplitReach(split_replicas, coordination.Coordinator(split_replicas), arrays)
+    return callback_reach.SplitReach(
+        split_replicas, coordination.Coordinator(split_replicas), arrays
+    )
 
 
 class Peeking(keras.callbacks.Callback):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.pipeline import communication, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import communication, cutting, programs, schedule
 
 ALL = (schedule.gpipe, schedule.one_forward_one_backward)
 counts = st.integers(1, 6)
@@ -19,9 +19,9 @@ def pipelines(draw: st.DrawFn) -> programs.Pipeline:
     """Any number of stages in a row, with skips over stages and tensors without a gradient."""
     count = draw(counts)
     places = st.integers(0, count - 1)
-    row = [stages.Transfer(stage, stage + 1, stage) for stage in range(count - 1)]
+    row = [cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1)]
     skips = [
-        stages.Transfer(source, target, count + place)
+        cutting.Transfer(source, target, count + place)
         for place, (source, target) in enumerate(draw(st.lists(st.tuples(places, places))))
         if source < target
     ]
@@ -186,7 +186,7 @@ def test_one_forward_one_backward_takes_tensors_for_no_more_than_it_holds(
 def test_bubbles_are_those_of_the_formula(
     order: schedule.Schedule, count: int, microbatches: int
 ) -> None:
-    row = tuple(stages.Transfer(stage, stage + 1, stage) for stage in range(count - 1))
+    row = tuple(cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1))
     pipeline = programs.Pipeline(count=count, microbatches=microbatches, order=order, transfers=row)
     outcome = communication.simulate(programs.lists(pipeline))
     total = max(outcome.finished.values())
@@ -201,7 +201,7 @@ def test_the_lists_of_two_stages_are_these() -> None:
         count=2,
         microbatches=2,
         order=schedule.one_forward_one_backward,
-        transfers=(stages.Transfer(0, 1, 7),),
+        transfers=(cutting.Transfer(0, 1, 7),),
     )
     first, second = programs.lists(pipeline).values()
     assert list(map(str, first)) == [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tfparallel_trainer.contract import job_file, plan, progress
 from tfparallel_trainer.mesh import shape, tasks
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import stages
+from tfparallel_trainer.split.pipeline import cutting
 
 _TO = " to "
 
@@ -37,7 +37,7 @@ class Place:
 def describe(
     mesh: job_file.Mesh,
     place: Place,
-    model_stages: Sequence[stages.Stage],
+    model_stages: Sequence[cutting.Stage],
     parameter_bytes: Sequence[int],
     busy_seconds: Sequence[float] | None = None,
     expected: plan.Plan | None = None,
@@ -91,7 +91,7 @@ def _number(seconds: Sequence[float] | None, stage: int) -> str | None:
     return None if seconds is None else progress.format_number(seconds[stage])
 
 
-def _layers(stage: stages.Stage) -> list[str]:
+def _layers(stage: cutting.Stage) -> list[str]:
     """The names of a stage's layers, each once, in the order in which they are called first."""
     return list(
         dict.fromkeys(

@@ -21,13 +21,12 @@ from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.mesh import devices, shape, watch
-from tfparallel_trainer.split import callbacks as divided_callbacks
-from tfparallel_trainer.split import placing, planned
+from tfparallel_trainer.split import callback_reach, placing, planned
 from tfparallel_trainer.split.engine import coordination, evaluation, ranks, steps
-from tfparallel_trainer.split.model import skeleton, wishes
+from tfparallel_trainer.split.model import overrides, skeleton
 from tfparallel_trainer.split.pipeline import partition
 from tfparallel_trainer.split.planning import search_space
-from tfparallel_trainer.split.state import keeping
+from tfparallel_trainer.split.state import persistence
 from tfparallel_trainer.step import checks
 from tfparallel_trainer.storage import folder
 
@@ -107,12 +106,12 @@ def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
 
 def _prepare(
     settings: settings.Settings, process: run.Process, job_mesh: job_file.Mesh, names: list[str]
-) -> tuple[setup.Ready, ranks.Ranks, keeping.Persistence, planned.Planned]:
+) -> tuple[setup.Ready, ranks.Ranks, persistence.Persistence, planned.Planned]:
     """Divide the model, load the data and build what the ranks of this process have of both."""
     process.watch.moved("the preparation began")
     all_peers = peers.of(settings.cluster, names[0], process.watch)
     bare = skeleton.build(process.module, settings.job.trainer.seed)
-    model = wishes.recorded(process.module, bare)
+    model = overrides.recorded(process.module, bare)
     skeleton.compile_model(process.module, bare)  # not before: it could not be recorded
     plan = planned.over(
         model,
@@ -138,7 +137,7 @@ def _prepare(
     places = {first + place: name for place, name in enumerate(names)}
     local_ranks = ranks.build(process.module, bare, model_partition, places, examples)
     advice = checks.check(bare, mesh.data)
-    model_state = keeping.prepare(
+    model_state = persistence.prepare(
         settings, process.module, all_peers, local_ranks.local, process.out.say
     )
     process.watch.moved("reading the newest checkpoint began")
@@ -198,7 +197,7 @@ def _observer(
     local_ranks: ranks.Ranks,
     coordinator: coordination.Coordinator,
 ) -> observer.Observer:
-    reach = functools.partial(divided_callbacks.SplitReach, local_ranks, coordinator)
+    reach = functools.partial(callback_reach.SplitReach, local_ranks, coordinator)
     return callbacks.of_module(settings, process.module, ready, reach)
 
 

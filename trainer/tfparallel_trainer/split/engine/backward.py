@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.split.engine import exchange, rank_model, stage_worker, tracing
 from tfparallel_trainer.split.layers import adjoint
-from tfparallel_trainer.split.pipeline import division, partition, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import cutting, division, partition, programs, schedule
 from tfparallel_trainer.step import loss
 
 
@@ -18,7 +18,7 @@ class _ForwardResult:
     """What a microbatch's backward work needs of its forward work."""
 
     tape: tf.GradientTape
-    taken: dict[stages.Transfer, tf.Tensor]
+    taken: dict[cutting.Transfer, tf.Tensor]
     tensors: dict[int, Any]
     terms: list[stage_worker.Counted]
 

@@ -14,8 +14,8 @@ from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.split.engine import clock, head, update
 from tfparallel_trainer.split.layers import layout
 from tfparallel_trainer.split.layers.rules import registry
-from tfparallel_trainer.split.model import initial, recording, tables
-from tfparallel_trainer.split.pipeline import partition, stages
+from tfparallel_trainer.split.model import initial_values, recording, table_rows
+from tfparallel_trainer.split.pipeline import cutting, partition
 from tfparallel_trainer.step import evaluate, gradients, lookups, replica
 
 
@@ -26,7 +26,7 @@ class Rank:
     index: int
     device: str
     place: Mapping[shape.Axis, int]
-    stage: stages.Stage
+    stage: cutting.Stage
     weights: dict[str, Any]
     """By key: its parts of those that its nodes read; some may be borrowed from another stage."""
     parts: dict[str, shard.Part]
@@ -118,7 +118,7 @@ def build(
     keys = {key: parts[key] for key in partition.model.variables if key in read}
     splits = [partition.mesh.group(index, axis) for axis in layout.AXES]
     with tf.device(device):
-        values = dict(initial.values(partition.model.variables, keys))
+        values = dict(initial_values.of(partition.model.variables, keys))
         seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
         weights = {
             key: _variable(partition.model.variables[key], values.pop(key)) for key in list(values)
@@ -139,7 +139,7 @@ def build(
                 for group in splits
                 if any(len(one.ranks) > 1 for one in splits)
             },
-            rows=tables.rows(partition.model, stage.nodes),
+            rows=table_rows.rows(partition.model, stage.nodes),
             seeds=seeds,
             head=compiled,
             optimizer=update.Optimizer(compiled.model.optimizer, trained),

@@ -11,7 +11,7 @@ from tfparallel_trainer.data import feed, nest, order
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split import watched
 from tfparallel_trainer.split.engine import exchange, rank_model, stage_worker
-from tfparallel_trainer.split.layers import whole
+from tfparallel_trainer.split.layers import elementwise
 from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.pipeline import division, partition
 from tfparallel_trainer.step import checks, synchrony
@@ -123,7 +123,9 @@ def build(
         rank_model.build(module, skeleton, partition, rank, device, sample)
         for rank, device in places.items()
     ]
-    whole.check_optimizer(skeleton.optimizer, partition.model.variables, partition.plan.variables)
+    elementwise.check_optimizer(
+        skeleton.optimizer, partition.model.variables, partition.plan.variables
+    )
     adds = any(
         getattr(layer, "activity_regularizer", None) is not None
         for layer in checks.layers(skeleton)

@@ -13,7 +13,7 @@ from tfparallel_trainer.data import nest, order
 from tfparallel_trainer.split.engine import fences, head, rank_model, tracing
 from tfparallel_trainer.split.layers import sharded
 from tfparallel_trainer.split.model import execution, graph
-from tfparallel_trainer.split.pipeline import partition, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import cutting, partition, programs, schedule
 from tfparallel_trainer.step import loss, synchrony
 
 _BORROWED = 1 << 16
@@ -118,7 +118,7 @@ class StageWorker(fences.Fences):
         """Those of the whole model."""
         return self._partition.model.nodes
 
-    def _taken(self, action: schedule.Action) -> dict[stages.Transfer, tf.Tensor]:
+    def _taken(self, action: schedule.Action) -> dict[cutting.Transfer, tf.Tensor]:
         """What other stages have sent for a turn."""
         microbatch = action.microbatch
         return {
@@ -146,7 +146,7 @@ class StageWorker(fences.Fences):
             return part
         return sharded.unsharded(self._partition.plan, number, part, self.rank.groups)
 
-    def _run(self, microbatch: int, taken: Mapping[stages.Transfer, Any]) -> execution.Part:
+    def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> execution.Part:
         rows = self._rows[microbatch]
         inputs = {
             number: self._inputs[number][rows.start : rows.stop]

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfparallel_trainer.split.engine import exchange
-from tfparallel_trainer.split.pipeline import communication, partition, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import communication, cutting, partition, programs, schedule
 
-Address = tuple[stages.Transfer, programs.Parcel]
+Address = tuple[cutting.Transfer, programs.Parcel]
 """What tells a message of a rank apart from all its others."""
 
 
@@ -158,9 +158,9 @@ class _Messages:
                 taker.took(taken)
             taker.take(address, taken)
 
-    def _transfer(self, source: int, target: int, parcel: programs.Parcel) -> stages.Transfer:
+    def _transfer(self, source: int, target: int, parcel: programs.Parcel) -> cutting.Transfer:
         """Which transfer a message belongs to; a gradient goes against it."""
         begin, end = self._partition.stage_of(source), self._partition.stage_of(target)
         if parcel.work is schedule.Work.BACKWARD:
             begin, end = end, begin
-        return stages.Transfer(begin, end, parcel.tensor)
+        return cutting.Transfer(begin, end, parcel.tensor)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import layout, resharding, traffic, whole
-from tfparallel_trainer.split.layers.rules import activations, registry, table
-from tfparallel_trainer.split.model import graph, initial
+from tfparallel_trainer.split.layers import elementwise, layout, resharding, traffic
+from tfparallel_trainer.split.layers.rules import activations, catalog, registry
+from tfparallel_trainer.split.model import graph, initial_values
 
 _USUAL_BATCH = 32
 """Examples of a microbatch, to weigh what grows with the batch against what does not."""
@@ -58,7 +58,7 @@ class Assignment:
         """The choice for a node of the model."""
         return next(choice for choice in self.choices if choice.node is node)
 
-    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, initial.Part]:
+    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, initial_values.Part]:
         """Which part of each variable the rank at a place of the mesh keeps, by key."""
         return {key: shard.layout.part(place) for key, shard in self.variables.items()}
 
@@ -191,7 +191,7 @@ class _Walk:
         override = self._override_of(node)
         reasons: list[str] = []
         choices: list[Choice] = []
-        for way, rule in table.rules_of(node).items():
+        for way, rule in catalog.rules_of(node).items():
             if override != way and (override is not None or rule.only_asked):
                 continue
             if any(call.ranks(axis) == 1 for axis in rule.axes):
@@ -220,7 +220,7 @@ class _Walk:
     def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
         """See that variables can be cut so, and are where other nodes read them, too."""
         for key, shard in split.variables.items():
-            whole.check_variable(self._model.variables[key], shard.layout)
+            elementwise.check_variable(self._model.variables[key], shard.layout)
             if key in self._uncut and shard != self._unsplit(key):
                 raise registry.CannotSplitError("another call needs the same weights whole")
             if self._variables.get(key, shard).layout != shard.layout:
@@ -260,7 +260,7 @@ class _Walk:
         return tuple(dataclasses.replace(one, rows=rows) for one in costs)
 
     def _rank(self, choice: Choice) -> tuple[int, bool, float]:
-        axes = len(table.rules_of(choice.node)[choice.way].axes)
+        axes = len(catalog.rules_of(choice.node)[choice.way].axes)
         divides = any(not shard.layout.is_whole for shard in choice.split.variables.values())
         sent = sum(one.sent(_USUAL_BATCH, self._degrees.get(one.axis, 1)) for one in choice.costs)
         return -axes, not divides, sent
@@ -281,7 +281,7 @@ class _Walk:
         return all(self._degrees.get(axis, 1) == 1 for axis in layout.AXES)
 
     def _refusal(self, node: graph.Node, override: str, reasons: list[str]) -> str:
-        rules = table.rules_of(node)
+        rules = catalog.rules_of(node)
         what = f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {override}"
         others = ", ".join(one for one in [*rules, registry.REPLICATED] if one != override)
         if reasons:

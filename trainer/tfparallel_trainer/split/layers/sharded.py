@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.split.layers import adjoint, assignment, layout, resharding
-from tfparallel_trainer.split.layers.rules import registry, table
+from tfparallel_trainer.split.layers.rules import catalog, registry
 from tfparallel_trainer.split.model import execution, graph
 
 
@@ -94,7 +94,7 @@ class _NodeRunner:
             return
         changed: dict[str, Any] = {}
         place = {axis: group.index for axis, group in self.groups.items()}
-        outputs = table.rules_of(node)[choice.way].compute(
+        outputs = catalog.rules_of(node)[choice.way].compute(
             registry.Local(
                 model=self.plan.model,
                 node=node,

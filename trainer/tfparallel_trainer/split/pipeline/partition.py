@@ -9,8 +9,7 @@ from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import planned
 from tfparallel_trainer.split.layers import assignment, layout
 from tfparallel_trainer.split.model import graph, mixing, randomness, recording
-from tfparallel_trainer.split.pipeline import communication, programs, schedule
-from tfparallel_trainer.split.pipeline import stages as cuts
+from tfparallel_trainer.split.pipeline import communication, cutting, programs, schedule
 from tfparallel_trainer.split.planning import hardware
 
 _USUAL_EXAMPLES = 32
@@ -23,7 +22,7 @@ class Partition:
 
     mesh: shape.Mesh
     model: graph.Graph
-    stages: tuple[cuts.Stage, ...]
+    stages: tuple[cutting.Stage, ...]
     microbatches: int
     """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
     order: schedule.Schedule
@@ -83,7 +82,7 @@ class Partition:
         """Which stage a rank runs."""
         return self.mesh.coordinates(rank)[shape.Axis.STAGE]
 
-    def parameter_bytes(self, stage: cuts.Stage) -> int:
+    def parameter_bytes(self, stage: cutting.Stage) -> int:
         """Bytes of the weights on the device of a stage that has most, borrowed ones among them."""
         size = 0
         for key in (*stage.owned, *(key for key, _ in stage.borrowed)):
@@ -93,7 +92,7 @@ class Partition:
                 size += math.prod(one or 0 for one in part) * graph.itemsize(variable.dtype)
         return size
 
-    def number(self, parcel: programs.Parcel, transfer: cuts.Transfer) -> int:
+    def number(self, parcel: programs.Parcel, transfer: cutting.Transfer) -> int:
         """A number that no other message between the same two ranks has in a step."""
         transfers = self.stages[transfer.source].sent
         kind = 0 if parcel.work is schedule.Work.FORWARD else 1
@@ -156,7 +155,7 @@ def divide(
     return Partition(
         mesh=mesh,
         model=model,
-        stages=cuts.cut(model, ends),
+        stages=cutting.cut(model, ends),
         microbatches=microbatches,
         order=order,
         plan=plan,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import communication, schedule, stages
+from tfparallel_trainer.split.pipeline import communication, cutting, schedule
 
 GRADIENTS = "gradients"
 """Tag of the sum over the data axis when all microbatches are through."""
@@ -57,7 +57,7 @@ class Pipeline:
     """Number of stages."""
     microbatches: int
     order: schedule.Schedule
-    transfers: tuple[stages.Transfer, ...]
+    transfers: tuple[cutting.Transfer, ...]
     without_gradient: frozenset[int] = frozenset()
     """Tensors that have none, such as masks and indices."""
     shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -73,7 +73,7 @@ class Pipeline:
 
 def of_stages(
     model: graph.Graph,
-    model_stages: Sequence[stages.Stage],
+    model_stages: Sequence[cutting.Stage],
     microbatches: int,
     order: schedule.Schedule,
 ) -> Pipeline:

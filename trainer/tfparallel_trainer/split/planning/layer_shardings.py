@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, layout, traffic, whole
+from tfparallel_trainer.split.layers import assignment, elementwise, layout, traffic
 from tfparallel_trainer.split.layers.rules import registry
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.pipeline import schedule
@@ -26,7 +26,7 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsO
         assigned = assignment.assign(model, degrees)
         assigned.check()
         if optimizer is not None:
-            whole.check_optimizer(optimizer, model.variables, assigned.variables)
+            elementwise.check_optimizer(optimizer, model.variables, assigned.variables)
         return [_sharding(assigned, choice) for choice in assigned.choices]
 
     return on

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import communication, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import communication, cutting, programs, schedule
 from tfparallel_trainer.split.planning import (
     cost_tables,
     hardware,
@@ -83,7 +83,7 @@ def predict(
     order = tuple(itertools.chain.from_iterable(parts))
     ends = tuple(itertools.accumulate(map(len, parts[:-1])))
     ordered = dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in order))
-    model_stages = stages.cut(ordered, ends)
+    model_stages = cutting.cut(ordered, ends)
     seconds = _seconds(known, model_stages, parts, setting, cluster)
     pipeline = programs.of_stages(
         ordered, model_stages, setting.microbatches, search_space.ORDERS[setting.order]
@@ -119,7 +119,7 @@ def predict(
 
 def _seconds(
     known: cost_tables.Tables,
-    model_stages: Sequence[stages.Stage],
+    model_stages: Sequence[cutting.Stage],
     parts: Sequence[Sequence[int]],
     setting: search_space.Setting,
     cluster: hardware.Cluster,
@@ -142,7 +142,7 @@ def _stage(
     part: Sequence[int],
     setting: search_space.Setting,
     seconds: _Seconds,
-    stage: stages.Stage,
+    stage: cutting.Stage,
     holds: plan.Bytes,
     update: float,
 ) -> plan.Stage:

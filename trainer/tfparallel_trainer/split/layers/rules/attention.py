@@ -12,7 +12,7 @@ import keras
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.split.layers.rules import calling, dense, randomness, registry
+from tfparallel_trainer.split.layers.rules import calling, dense, dropout, registry
 from tfparallel_trainer.split.pipeline import schedule
 
 _TENSOR = shape.Axis.TENSOR
@@ -84,7 +84,7 @@ class Heads(registry.Rule):
             tensors[one] = adjoint.spread(group, tensors[one])
         spread = dataclasses.replace(local, tensors=tensors)
         summand, *scores = calling.smaller(
-            spread, config, _ordered(layer, local, variables), randomness.seed_offset(local, heads)
+            spread, config, _ordered(layer, local, variables), dropout.seed_offset(local, heads)
         )
         result = adjoint.total(group, summand)
         if bias is not None:

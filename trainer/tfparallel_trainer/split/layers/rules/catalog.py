@@ -10,15 +10,15 @@ from tfparallel_trainer.split.layers.rules import (
     borders,
     convolution,
     dense,
+    dropout,
     einsum,
     embedding,
     examples,
-    following,
     images,
     normalisation,
     places,
     pooling,
-    randomness,
+    propagation,
     registry,
     statistics,
 )
@@ -36,8 +36,8 @@ MODULES: Sequence[ModuleType] = (
     normalisation,
     statistics,
     places,
-    following,
-    randomness,
+    propagation,
+    dropout,
     examples,
 )
 """Each has its `RULES` by class of layer, or `OPERATIONS` by name of an operation, or both."""

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.checkpoint import shard
-from tfparallel_trainer.checkpoint import values as blocks
+from tfparallel_trainer.checkpoint import shard, values
 from tfparallel_trainer.split.model import drawing
 
 Part = shard.Part
 
 
-def values(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
+def of(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
     """Give the parts of the initial values of some variables, one variable after the other.
 
     What the caller keeps is in memory, and besides at most one small variable, a block of a large
@@ -32,7 +31,7 @@ def values(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[
     for key, part in parts.items():
         variable = variables[key]
         dtype = tf.as_dtype(variable.dtype)
-        large = math.prod(variable.shape) * dtype.size > blocks.BLOCK_BYTES
+        large = math.prod(variable.shape) * dtype.size > values.BLOCK_BYTES
         rows = drawing.of(variable) if large else None
         if rows is not None:
             yield key, _in_blocks(variable, part, rows, dtype)
@@ -47,7 +46,7 @@ def _in_blocks(variable: Any, part: Part, rows: drawing.Rows, dtype: tf.DType) -
     box = shard.box(part, variable.shape)
     low, *inner = box.slices
     content = np.empty(box.shape, dtype.as_numpy_dtype)
-    count = blocks.rows_of(variable.shape, dtype.size)
+    count = values.rows_of(variable.shape, dtype.size)
     for first in range(low.start, low.stop, count):
         last = min(first + count, low.stop)
         block = rows(first, last)

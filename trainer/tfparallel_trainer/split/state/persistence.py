@@ -7,7 +7,7 @@ from tfparallel_trainer import settings, user
 from tfparallel_trainer.checkpoint import files, peers, shard, slots, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.split.engine import rank_model
-from tfparallel_trainer.split.state import blueprint, export, warm
+from tfparallel_trainer.split.state import blueprint, export, weights_file
 from tfparallel_trainer.storage import directory
 
 _EXPORT = ".exporting"
@@ -47,7 +47,7 @@ class Persistence:
             return restored
         weights = self.settings.job.trainer.initial_weights
         if weights is not None:
-            warm.load(self.drawn, self.state, weights, self.settings.source_dir)
+            weights_file.load(self.drawn, self.state, weights, self.settings.source_dir)
             say(f"starting with the weights of {weights}")
         return files.Position(step=0, epoch=self.settings.first_epoch, example=0)
 
