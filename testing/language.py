@@ -51,9 +51,9 @@ NAMED = (
     paths.ROOT / "images",
     *(paths.ROOT / "operator/tfparallel_operator" / name for name in ("api", "local", "main.py")),
     CLIENT,
-    *sorted({*paths.TRAINER.iterdir()} - {paths.TRAINER / "split"}),
+    paths.TRAINER,
 )
-"""Files and folders whose identifiers are checked; trainer/split has names to mend."""
+"""Files and folders whose identifiers are checked."""
 NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
 """What hides the type of a value, and cannot be searched."""
 _MIN_WORDS = 5
