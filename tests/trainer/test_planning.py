@@ -230,7 +230,7 @@ def _masked() -> Any:
 def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
     """A frozen one gathers nothing."""
     model_subject = subject(_normalised, hardware.Cluster(processes=2))
-    [together] = model_subject.costs.together
+    [together] = model_subject.costs.colocated
     assert {model_subject.model.nodes[place].name for place in together} == {"normal", "normal#2"}
     for stages in (2, 4):
         model_subject = dataclasses.replace(

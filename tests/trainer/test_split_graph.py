@@ -81,7 +81,9 @@ def test_losses_that_layers_add_are_given_without_those_of_weights() -> None:
     model = split_models.eager(split_models.own_layers)
     model_graph = recording.record(model)
     inputs = split_models.inputs_of(model, 3)
-    added = execution.run(model_graph, inputs, split_models.values(model), training=False).added
+    added = execution.run(
+        model_graph, inputs, split_models.values(model), training=False
+    ).added_losses
     model(inputs)
     np.testing.assert_allclose(added, model.losses[:1], rtol=0, atol=1e-12)
     assert len(model.losses) == 2

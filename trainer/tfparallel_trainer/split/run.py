@@ -124,7 +124,7 @@ def _prepare(
     planned_mesh = plan.mesh
     mesh = shape.Mesh(**planned_mesh.axes, generation=next(run.generations))
     division = setup.over(mesh, settings, len(names))
-    examples, looked_at = setup.examples(settings, process.module, division)
+    examples, evaluation_examples = setup.examples(settings, process.module, division)
     model_partition = partition.divide(
         plan.model,
         mesh,
@@ -145,7 +145,7 @@ def _prepare(
         mesh=mesh,
         replicas=[dataclasses.replace(one.head, advice=advice) for one in local_ranks.local],
         training=examples,
-        evaluation=looked_at,
+        evaluation=evaluation_examples,
         saved=model_state.saved,
         state=model_state.state,
         start=model_state.start(process.out.say),

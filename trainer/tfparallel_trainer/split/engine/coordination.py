@@ -1,4 +1,4 @@
-"""What ranks do together beside steps: share statistics, report metrics, look at weights, wait."""
+"""What ranks do together outside of steps: share statistics, report metrics, read weights, wait."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence

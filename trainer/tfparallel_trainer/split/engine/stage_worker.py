@@ -201,9 +201,9 @@ class StageWorker(fences.Fences):
         terms: list[Counted] = []
         if self.rank.is_last:
             terms += zip(self.rank.head.terms, self._of_outputs(microbatch, part), strict=False)
-        if part.added:
+        if part.added_losses:
             kind = keras.config.floatx()
-            total = tf.add_n([tf.cast(tf.reduce_sum(one), kind) for one in part.added])
+            total = tf.add_n([tf.cast(tf.reduce_sum(one), kind) for one in part.added_losses])
             fraction = loss.Fraction(total * examples, tf.constant(examples, tf.float64))
             terms.append((self.rank.head.terms[-1], fraction))
         for term, one in terms:

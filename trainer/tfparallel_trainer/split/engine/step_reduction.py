@@ -82,7 +82,7 @@ class Reduction:
             leaves_out: whether a step that is not finite changes nothing.
 
         Returns:
-            The loss, that of each output, the sum of what processes told, whether all is finite,
+            The loss, that of each output, the sum of all processes' signals, whether all is finite,
             and what is seen of the step (`watched.Watched`).
         """
         results = []

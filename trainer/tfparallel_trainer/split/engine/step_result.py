@@ -36,7 +36,7 @@ class CompleteGradients:
         """Args:
         worker: of a rank, with its gradients summed over ranks.
         factor: what these are multiplied by first.
-        speaks_for_all: whether it tells of all its variables, not only of those that it owns.
+        speaks_for_all: whether it counts all its variables, not only those that it owns.
         """
         rank = worker.rank
         gradients = _with_penalty(worker, factor)

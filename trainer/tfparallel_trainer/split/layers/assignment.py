@@ -1,6 +1,6 @@
 """Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
 
-A node is split as the user wishes, or else in the way of its rules that communicates least among
+A node is split as the user chose, or else in the way of its rules that communicates least among
 those that use most axes and divide its weights: for two layers in a row that is a column and then a
 row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
 """
@@ -110,7 +110,7 @@ def assign(
             model's own.
 
     Raises:
-        BadConfigurationError: a wish names no layer or no way, or cannot be granted.
+        BadConfigurationError: an override names no layer or no way, or is not possible.
     """
     overrides = dict(model.sharding_overrides if overrides is None else overrides)
     _check(model, overrides)

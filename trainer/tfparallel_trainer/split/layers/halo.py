@@ -1,6 +1,6 @@
 """Rows that change hands between ranks, with their gradients.
 
-A rank gets the rows that it needs beside its own, which lie in other ranks' shards (its halo). The
+A rank gets the rows that it needs besides its own, which lie in other ranks' shards (its halo). The
 gradient of a row goes back to who gave the row, and is added to the others of that row.
 """
 

@@ -74,7 +74,7 @@ class Exchange:
     def messages(self) -> tuple[Message, ...]:
         """What ranks send each other, in one order for all of them.
 
-        Pairs that share no rank are beside each other, so they can exchange at the same time.
+        Pairs that share no rank are next to each other, so they can exchange at the same time.
         """
         return _messages(self)
 

@@ -44,7 +44,9 @@ def run_nodes(
     for node in nodes:
         runner.run(node)
     changed = {key: runner.variables[key] for key in runner.changed}
-    return execution.Part(_with_one_end(plan.model, runner.tensors, leaving), changed, runner.added)
+    return execution.Part(
+        _with_one_end(plan.model, runner.tensors, leaving), changed, runner.added_losses
+    )
 
 
 def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: resharding.Group) -> Any:
@@ -78,7 +80,7 @@ class _NodeRunner:
     groups: resharding.Group
     same_dropout: bool
     changed: set[str] = dataclasses.field(default_factory=set)
-    added: tuple[Any, ...] = ()
+    added_losses: tuple[Any, ...] = ()
     _brought: dict[tuple[int, layout.Layout], Any] = dataclasses.field(default_factory=dict)
 
     def run(self, node: graph.Node) -> None:
@@ -90,7 +92,7 @@ class _NodeRunner:
             part = execution.run_nodes(self.plan.model, (node,), tensors, variables, self.training)
             self.tensors |= {one: part.tensors[one] for one in node.outputs}
             self._change(part.changed)
-            self.added += part.added
+            self.added_losses += part.added_losses
             return
         changed: dict[str, Any] = {}
         place = {axis: group.index for axis, group in self.groups.items()}

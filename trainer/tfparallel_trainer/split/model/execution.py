@@ -23,7 +23,7 @@ class Result:
     """Of each output that has one, by its name."""
     changed: dict[str, Any]
     """Variables that the run would have changed, by key: statistics and seeds."""
-    added: tuple[Any, ...]
+    added_losses: tuple[Any, ...]
     """The losses that layers add themselves; not those of weights."""
 
 
@@ -35,7 +35,7 @@ class Part:
     """All that are then known, by number."""
     changed: dict[str, Any]
     """As in a result."""
-    added: tuple[Any, ...]
+    added_losses: tuple[Any, ...]
     """As in a result."""
 
 
@@ -54,7 +54,7 @@ def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training:
         outputs=_filled(model.output_structure, tensors),
         masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
         changed=part.changed,
-        added=part.added,
+        added_losses=part.added_losses,
     )
 
 

@@ -26,7 +26,7 @@ class Kind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Edge:
-    """Stands in the arguments of a node for a tensor."""
+    """The place of a tensor among the arguments of a node."""
 
     tensor: int
 

@@ -18,7 +18,7 @@ def of(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tupl
 
     What the caller keeps is in memory, and besides at most one small variable, a block of a large
     one, or a large one that has to be drawn as a whole (Orthogonal, arrays). A layer must not be
-    made anew with the shape of its part: its initialiser would draw other numbers, and some scale
+    built with the shape of its part: its initialiser would draw other numbers, and some scale
     them by the shape.
 
     Args:

@@ -215,7 +215,7 @@ class _Planner:
             raise result
         if mesh.stage > result.most_stages:
             subject = self._subject
-            why = valid_stages.why_not_more(subject.model, result.blocks, subject.costs.together)
+            why = valid_stages.why_not_more(subject.model, result.blocks, subject.costs.colocated)
             raise errors.BadConfigurationError(
                 explain.too_many_stages(mesh.stage, result.most_stages, len(result.blocks), why)
             )

@@ -70,7 +70,7 @@ class Tables:
         bits = [[one >> place & 1 for place in range(len(blocks))] for one in downsets]
         self._membership = np.array(bits, dtype=float)
         self.valid: npt.NDArray[np.bool_] = valid_stages.stages(
-            model, blocks, known.together, self._membership
+            model, blocks, known.colocated, self._membership
         )
         """Whether there may be a stage between two downsets."""
 
@@ -289,7 +289,7 @@ class Tables:
     def _running(self) -> cuts.Matrix:
         """The most bytes of a microbatch's only example while its backward goes through a stage.
 
-        When a block runs backward, what later blocks had kept is not there any more.
+        When a block runs backward, what later blocks kept is freed.
         """
         kept = np.zeros((len(self.downsets), len(self.downsets)))
         most = kept

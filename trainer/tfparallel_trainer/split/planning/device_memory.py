@@ -17,7 +17,7 @@ def of_device(count: int) -> int | None:
     """Bytes that each of so many devices may take; None when nothing limits them.
 
     GPUs have what TensorFlow may take of them. Those of a processor share what the control group
-    (v2) and the limits of the process leave beside what it has already.
+    (v2) and the limits of the process leave besides what it already has.
     """
     if tf.config.list_physical_devices("GPU"):
         return _of_gpus()

@@ -15,7 +15,7 @@ from tfparallel_trainer.split.planning import choose, shardings
 def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsOf:
     """Give the ways of a model's nodes on any mesh.
 
-    They raise where a degree would divide nothing, where a wish of the user's cannot be granted,
+    They raise where a degree would divide nothing, where a layer cannot be split as the user chose,
     and where the optimizer cannot train parts.
     """
 

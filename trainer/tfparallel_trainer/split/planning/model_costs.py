@@ -56,7 +56,7 @@ def of(
         variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
         fixed_slots=fixed_slots,
         copies=copies,
-        together=_together(model),
+        colocated=_colocated(model),
     )
 
 
@@ -113,7 +113,7 @@ def _variable(one: Any, slots: int) -> costs.Variable:
     return costs.Variable(size, size if one.trainable else 0, slots)
 
 
-def _together(model: graph.Graph) -> frozenset[tuple[int, ...]]:
+def _colocated(model: graph.Graph) -> frozenset[tuple[int, ...]]:
     readers: dict[str, list[int]] = {key: [] for key in recording.gathered(model)}
     for place, node in enumerate(model.nodes):
         for key in readers.keys() & set(node.variables):

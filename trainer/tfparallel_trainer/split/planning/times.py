@@ -39,5 +39,5 @@ def _estimated(node: costs.NodeCost, device: hardware.Device) -> NodeTime:
 
 
 def weights(node_times: Sequence[NodeTime]) -> list[float]:
-    """What the nodes cost beside each other, to balance by."""
+    """The costs of the nodes relative to each other, to balance by."""
     return [one.each for one in node_times]

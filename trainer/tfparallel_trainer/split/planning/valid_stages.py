@@ -20,7 +20,7 @@ Between = npt.NDArray[np.bool_]
 def stages(
     model: graph.Graph,
     blocks: Sequence[blocks.Block],
-    together: Collection[tuple[int, ...]],
+    colocated: Collection[tuple[int, ...]],
     membership: npt.NDArray[np.float64],
 ) -> Between:
     """Tell which stages there may be.
@@ -28,14 +28,14 @@ def stages(
     Args:
         model: the graph.
         blocks: its blocks.
-        together: positions of nodes that have to be in one stage, all of a tuple.
+        colocated: positions of nodes that have to be in one stage, all of a tuple.
         membership: 1 where a downset (row) has a block (column), else 0.
     """
     inside = membership @ (1 - membership.T)  # blocks of the first that the second lacks
     works = membership @ np.array([not _only_masks(model, one) for one in blocks], dtype=float)
     valid = (inside == 0) & (works[None, :] > works[:, None])
     home = {node: place for place, one in enumerate(blocks) for node in one.nodes}
-    for nodes in together:
+    for nodes in colocated:
         places = sorted({home[node] for node in nodes})
         totals = membership[:, places].sum(axis=1)
         count = totals[None, :] - totals[:, None]
@@ -52,16 +52,16 @@ def most(valid: Between) -> int:
 
 
 def why_not_more(
-    model: graph.Graph, blocks: Sequence[blocks.Block], together: Collection[tuple[int, ...]]
+    model: graph.Graph, blocks: Sequence[blocks.Block], colocated: Collection[tuple[int, ...]]
 ) -> str:
     """Say why there cannot be as many stages as blocks."""
-    return "; ".join(_reasons(model, blocks, together))
+    return "; ".join(_reasons(model, blocks, colocated))
 
 
 def _reasons(
-    model: graph.Graph, blocks: Sequence[blocks.Block], together: Collection[tuple[int, ...]]
+    model: graph.Graph, blocks: Sequence[blocks.Block], colocated: Collection[tuple[int, ...]]
 ) -> Iterator[str]:
-    for nodes in sorted(together):
+    for nodes in sorted(colocated):
         yield (
             f"{model.nodes[nodes[0]].name} is called {len(nodes)} times and gathers statistics, of "
             "which there can be one copy only"

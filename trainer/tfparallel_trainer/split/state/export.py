@@ -152,9 +152,9 @@ def _fill(
 
     with archive.opened(empty) as source:
         archive.fill(source, target, drawn.weights, describe, content)
-    beside = empty.with_name(f"optimizer{archive.WEIGHTS}")
-    archive.save_optimizer(drawn.model.optimizer, beside, drawn.stand_ins)
-    with archive.opened(beside) as source:
+    optimizer_file = empty.with_name(f"optimizer{archive.WEIGHTS}")
+    archive.save_optimizer(drawn.model.optimizer, optimizer_file, drawn.stand_ins)
+    with archive.opened(optimizer_file) as source:
         target.create_group(archive.OPTIMIZER)
         archive.fill(
             source[archive.OPTIMIZER], target[archive.OPTIMIZER], drawn.stand_ins, describe, content

@@ -63,14 +63,14 @@ class Persistence:
             UserCodeError: Keras cannot write the model.
         """
         saved = [] if self.saved is None else store.of_step(self.settings.checkpoints, at.step)
-        beside = self.settings.results.child(_EXPORT)
+        export_folder = self.settings.results.child(_EXPORT)
         if not saved:
-            part_store = self.unsaved or _store(self.settings, beside, 1, say, self.peers)
+            part_store = self.unsaved or _store(self.settings, export_folder, 1, say, self.peers)
             part_store.save(self.state, at)
-            saved = store.of_step(beside, at.step)
+            saved = store.of_step(export_folder, at.step)
         if self.peers.is_chief:
             self._write(saved[-1], say)
-            self.settings.results.remove(beside)
+            self.settings.results.remove(export_folder)
 
     def _write(self, checkpoint: directory.Directory, say: Callable[[str], None]) -> None:
         path = self.settings.output_dir / outputs.MODEL
@@ -107,7 +107,7 @@ def prepare(
     if peers.is_chief:
         export.check(drawn, module)
     checkpoint = settings.job.trainer.checkpoint
-    beside = settings.results.child(_EXPORT)
+    export_folder = settings.results.child(_EXPORT)
     return Persistence(
         settings=settings,
         module=module,
@@ -119,7 +119,7 @@ def prepare(
         if checkpoint
         else None,
         # A folder that processes do not share is found now, and not once the model is trained.
-        unsaved=None if checkpoint else _store(settings, beside, 1, say, peers),
+        unsaved=None if checkpoint else _store(settings, export_folder, 1, say, peers),
     )
 
 

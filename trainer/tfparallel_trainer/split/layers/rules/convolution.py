@@ -36,7 +36,7 @@ class _ConvolutionRule(registry.Rule):
         self._kernels = kernels
 
     def _input(self, call: registry.Call, unit: int = 1) -> tuple[layout.Layout, layout.Cut]:
-        """The input cut by channels, as it comes or anew; `unit` channels stay together."""
+        """The input cut by channels, as it comes or cut again; `unit` channels stay together."""
         rank = len(call.dimensions(call.first))
         place = channels(call.layer, rank)
         size = call.dimensions(call.first)[place]

@@ -116,7 +116,7 @@ def check(layer: Any) -> None:
 
 
 def others(input_layout: layout.Layout) -> frozenset[shape.Axis]:
-    """The axes beside the tensor axis that cut a tensor, and so leave a sum of gradients."""
+    """The axes other than the tensor axis that cut a tensor, and so leave a sum of gradients."""
     return frozenset(axis for axis in layout.AXES if axis is not _TENSOR) & frozenset(
         cut.axis for cut in input_layout.cuts if cut is not None
     )

@@ -46,7 +46,7 @@ class Split:
     variables: Mapping[str, Shard] = dataclasses.field(default_factory=dict)
     """By key."""
     costs: tuple[traffic.Traffic, ...] = ()
-    """What the rule itself communicates, beside bringing tensors into the layouts it wants."""
+    """What the rule itself communicates, besides bringing tensors into the layouts it wants."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
