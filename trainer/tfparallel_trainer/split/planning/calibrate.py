@@ -68,7 +68,7 @@ def update(optimizer: Any, model: graph.Graph) -> hardware.Update:
 
 
 def _update(optimizer: Any, like: Any, elements: int) -> tuple[float, float]:
-    """Bytes of some weights, their gradients and slots, as `tables` counts them, and seconds."""
+    """Bytes of weights, their gradients and slots, counted as in `cost_tables`, and seconds."""
     axes = len(like.shape)
     shape = (round(elements ** (1 / axes)),) * axes
     weights = [keras.Variable("zeros", shape=shape, dtype=like.dtype) for _ in range(_UPDATED)]
