@@ -62,9 +62,9 @@ NAMED = (
         for name in ("api", "api_server", "engine", "local", "main.py")
     ),
     CLIENT,
-    *sorted({*paths.TRAINER.iterdir()} - {paths.TRAINER / "split"}),
+    paths.TRAINER,
 )
-"""Files and folders whose identifiers are checked; trainer/split has names to mend."""
+"""Files and folders whose identifiers are checked."""
 NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
 """What hides the type of a value, and cannot be searched."""
 _PARAGRAPHS = re.compile(r"\n\s*\n|\n\s*(?=\w+: |\w+:\n)")

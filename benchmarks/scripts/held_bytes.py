@@ -15,7 +15,7 @@ from benchmarks.models import stacks
 from benchmarks.scripts import told
 from tfparallel_trainer import user
 from tfparallel_trainer.mesh import devices, shape
-from tfparallel_trainer.split.engine import member
+from tfparallel_trainer.split.engine import rank_model
 from tfparallel_trainer.split.model import recording, skeleton
 from tfparallel_trainer.split.pipeline import partition, schedule
 from tfparallel_trainer.step import replica
@@ -36,7 +36,9 @@ def main(name, stages, tensor):
     for rank in range(mesh.size):
         replica.forget_names()
         before = taken()
-        own = member.build(module, bare, divided, rank, f"/device:CPU:{rank}", stacks.example(bare))
+        own = rank_model.build(
+            module, bare, divided, rank, f"/device:CPU:{rank}", stacks.example(bare)
+        )
         kept.append(own)
         told.tell(
             "rank",

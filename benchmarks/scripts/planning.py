@@ -11,12 +11,12 @@ from benchmarks.scripts import told
 from testing.trainer import planned_models
 from tfparallel_trainer import user
 from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.split.planning import choose, devices, settings, subjects
+from tfparallel_trainer.split.planning import choose, hardware, search_space, subjects
 
 
 def main(count, repeats, most=None):
     gc.freeze()  # as `tfparallel plan` does
-    cluster = devices.Cluster(processes=count)
+    cluster = hardware.Cluster(processes=count)
     for name, build in list(planned_models.REAL.items())[:most]:
         model = skeleton.build(user.Module(pathlib.Path(name), {"build_model": build}), 0)
         for _ in range(repeats):
@@ -24,7 +24,7 @@ def main(count, repeats, most=None):
             recorded = recording.record(model)
             known = time.perf_counter()
             subject = subjects.of(recorded, keras.optimizers.Adam(), cluster)
-            choose.plan_for(subject, settings.Wanted())
+            choose.plan_for(subject, search_space.Constraints())
             ended = time.perf_counter()
             told.tell("planned", model=name, recorded=known - began, planned=ended - known)
 

@@ -17,7 +17,14 @@ from benchmarks.models import planned
 from benchmarks.scripts import told
 from tfparallel_trainer import user
 from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.split.planning import calibrate, choose, devices, links, settings, subjects
+from tfparallel_trainer.split.planning import (
+    calibrate,
+    choose,
+    hardware,
+    links,
+    search_space,
+    subjects,
+)
 
 
 def main(batch, written):
@@ -30,8 +37,8 @@ def main(batch, written):
     skeleton.compile_model(module, model)
     microbatch = max(1, batch // 2)
     found = calibrate.measure(recorded, microbatch)
-    device = devices.Device(update=calibrate.update(model.optimizer, recorded))
-    measured = devices.Cluster(device=device)
+    device = hardware.Device(update=calibrate.update(model.optimizer, recorded))
+    measured = hardware.Cluster(device=device)
     meshes = [json.loads(one) for one in written]
     if any(meshes):
         known = links.measure()
@@ -40,7 +47,7 @@ def main(batch, written):
         microbatches = mesh.pop("microbatches", 1)
         cluster = dataclasses.replace(measured, processes=math.prod(mesh.values()))
         subject = subjects.of(recorded, model.optimizer, cluster, None, found)
-        wanted = settings.Wanted(mesh=mesh, microbatches=microbatches, batch=batch)
+        wanted = search_space.Constraints(mesh=mesh, microbatches=microbatches, batch=batch)
         made = choose.plan_for(subject, wanted, measured=True)
         told.tell("planned", seconds=made.step_seconds)
 

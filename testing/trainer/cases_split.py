@@ -92,8 +92,8 @@ def train(
 def whole(replicas: ranks.Ranks) -> list[Any]:
     """The weights of a model, in its order, from the parts of all its ranks."""
     weights: dict[str, Any] = {}
-    variables = replicas.divided.model.variables
-    for rank in replicas.members:
+    variables = replicas.partition.model.variables
+    for rank in replicas.local:
         for key, weight in rank.weights.items():
             if rank.owns(key):
                 empty = np.full(variables[key].shape, np.nan)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import strategies as st
 
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import blocks, costs, devices, tables, times, ways
+from tfparallel_trainer.split.planning import blocks, cost_tables, costs, hardware, shardings, times
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,17 +95,17 @@ def times_of(seconds: Sequence[float]) -> list[times.NodeTime]:
 
 def tables_of(
     model: graph.Graph, known: costs.Costs, node_times: Sequence[times.NodeTime]
-) -> tables.Tables:
+) -> cost_tables.Tables:
     """With every cut that there is."""
     block_graph = blocks.condense(model, [one.each for one in node_times], len(model.nodes))
-    return tables.Tables(
+    return cost_tables.Tables(
         model,
         known,
         node_times,
         block_graph,
         blocks.downsets(block_graph),
-        [ways.REPLICATED] * len(model.nodes),
+        [shardings.REPLICATED] * len(model.nodes),
     )
 
 
-CLUSTER = devices.Cluster(processes=8, across=devices.Link(100.0, 0.01))
+CLUSTER = hardware.Cluster(processes=8, across=hardware.Link(100.0, 0.01))

@@ -120,7 +120,7 @@ def compare(
     build: Callable[[], Any],
     degrees: Mapping[shape.Axis, int],
     *,
-    wishes: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
     training: bool = False,
     tolerance: float = 1e-10,
     counted: bool = True,
@@ -135,7 +135,7 @@ def compare(
     model_graph = recording.record(model)
     values = {key: _drawn(one) for key, one in model_graph.variables.items()}
     inputs = execution.by_number(model_graph, split_models.inputs_of(model, EXAMPLES))
-    plan = assignment.assign(model_graph, degrees, wishes)
+    plan = assignment.assign(model_graph, degrees, overrides)
     expected = _unsplit(model_graph, inputs, values, training)
     members = ranks(degrees)
     rank_results = together(members, lambda rank: _split(plan, rank, inputs, values, training))
@@ -203,7 +203,7 @@ def _unsplit(
         with tf.GradientTape() as tape:
             tape.watch(_trained(model_graph, variables))
             part = execution.run_nodes(model_graph, model_graph.nodes, inputs, variables, training)
-            outputs = [part.tensors[one] for one in model_graph.wanted()]
+            outputs = [part.tensors[one] for one in model_graph.output_tensors()]
             target = _target(outputs)
         return Found(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
@@ -219,7 +219,7 @@ def _split(
 ) -> Found:
     model_graph = plan.model
     variables = _held(model_graph, values, plan.parts(rank.place))
-    tensors = list(dict.fromkeys(model_graph.wanted()))
+    tensors = list(dict.fromkeys(model_graph.output_tensors()))
     with tf.GradientTape() as tape:
         tape.watch(_trained(model_graph, variables))
         part = sharded.run_nodes(
@@ -232,8 +232,10 @@ def _split(
             leaving=tensors,
             same_dropout=True,
         )
-        whole = {one: sharded.whole(plan, one, part.tensors[one], rank.groups) for one in tensors}
-        outputs = [whole[one] for one in model_graph.wanted()]
+        whole = {
+            one: sharded.unsharded(plan, one, part.tensors[one], rank.groups) for one in tensors
+        }
+        outputs = [whole[one] for one in model_graph.output_tensors()]
         target = _target(outputs)
     return Found(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 

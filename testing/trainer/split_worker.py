@@ -43,7 +43,7 @@ def main(rank_number: int) -> None:
 
     def run(number: int | None) -> tuple[tf.Tensor, list[tf.Tensor]]:
         values_by_key = {key: tf.constant(value) for key, value in values.items()}
-        (output,) = model_graph.wanted()
+        (output,) = model_graph.output_tensors()
         with tf.GradientTape() as tape:
             tape.watch(values_by_key)
             if number is None:
@@ -62,7 +62,7 @@ def main(rank_number: int) -> None:
                     groups[number],
                 )
                 part = sharded.run_nodes(plan, *arguments, leaving=[output])
-                whole = sharded.whole(plan, output, part.tensors[output], groups[number])
+                whole = sharded.unsharded(plan, output, part.tensors[output], groups[number])
             loss = tf.reduce_sum(whole**3)
         gradients = tape.gradient(loss, values_by_key)
         parts = [

@@ -16,7 +16,7 @@ from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import exits, job_file
 from tfparallel_trainer.split import placing, planned
 from tfparallel_trainer.split.model import graph, recording
-from tfparallel_trainer.split.planning import devices, room
+from tfparallel_trainer.split.planning import device_memory, hardware
 
 pytestmark = split_models.MARKS
 
@@ -88,29 +88,29 @@ def test_a_run_that_fits_nowhere_says_what_is_lacking(
 
 
 def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
-    model, cluster = perceptron(), devices.Cluster(processes=2)
+    model, cluster = perceptron(), hardware.Cluster(processes=2)
     asked = job_file.Mesh(stage=2, microbatches=3, schedule=job_file.PipelineSchedule.GPIPE)
     kept = planned.over(model, asked, 32, cluster, ADAM)
     assert kept.mesh == asked
     assert len(kept.ends) == 1
     chosen = planned.over(model, AUTO, 32, cluster, ADAM)
-    assert chosen.made is not None
+    assert chosen.plan is not None
     assert not chosen.mesh.auto
     assert chosen.mesh.over(2) == chosen.mesh
-    reasons = placing.reasons(chosen.made)
+    reasons = placing.reasons(chosen.plan)
     assert any("The next best" in one for one in reasons)
     cut = planned.over(model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM)
-    assert cut.made is None
+    assert cut.plan is None
 
 
 def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
-    model, cluster = perceptron(), devices.Cluster(processes=4)
-    whole = planned.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).made
+    model, cluster = perceptron(), hardware.Cluster(processes=4)
+    whole = planned.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan
     assert whole is not None
     peak = whole.stages[0].holds.peak
 
     def limited(memory: int) -> planned.Planned:
-        device = devices.Device(memory=memory)
+        device = hardware.Device(memory=memory)
         return planned.over(model, AUTO, 32, dataclasses.replace(cluster, device=device), ADAM)
 
     tight = limited(peak * 6 // 10)
@@ -120,7 +120,7 @@ def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
 
 
 def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
-    cluster = devices.Cluster(processes=4, device=devices.Device(memory=2**62))
+    cluster = hardware.Cluster(processes=4, device=hardware.Device(memory=2**62))
     lamb = keras.optimizers.Lamb()
     assert planned.over(perceptron(), AUTO, 32, cluster, lamb).mesh.tensor == 1
     with pytest.raises(errors.UserCodeError, match="The optimizer Lamb takes the norms"):
@@ -133,7 +133,7 @@ def test_the_least_memory_counts_and_plans_are_compared() -> None:
     assert planned.devices_of(AUTO, together, 2).device.memory == 5
     assert planned.devices_of(AUTO, together, 2).device.memory is None
     planned_mesh = planned.over(
-        perceptron(), job_file.Mesh(stage=2), 32, devices.Cluster(processes=2)
+        perceptron(), job_file.Mesh(stage=2), 32, hardware.Cluster(processes=2)
     )
     planned.compare(planned_mesh, peers.Peers())
     with pytest.raises(errors.BadConfigurationError, match="worker-0 divides the model otherwise"):
@@ -160,5 +160,5 @@ def limit() -> Iterator[int]:
 
 
 def test_devices_share_what_a_limit_leaves(limit: int) -> None:
-    assert room.of_device(1) == pytest.approx(limit, rel=0.2)
-    assert room.of_device(4) == pytest.approx(limit / 4, rel=0.2)
+    assert device_memory.of_device(1) == pytest.approx(limit, rel=0.2)
+    assert device_memory.of_device(4) == pytest.approx(limit / 4, rel=0.2)

@@ -16,15 +16,15 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import graph, recording
 from tfparallel_trainer.split.planning import (
-    assigned,
     blocks,
     choose,
-    devices,
+    cost_tables,
+    hardware,
+    layer_shardings,
     model_costs,
+    optimizer_state,
     predict,
-    settings,
-    slots,
-    tables,
+    search_space,
     times,
 )
 
@@ -37,7 +37,7 @@ pytestmark = [
 BLOCKS = 16
 """So many blocks can be cut in all ways."""
 
-AT_ONCE = devices.Link(bandwidth=math.inf, latency=0.0)
+AT_ONCE = hardware.Link(bandwidth=math.inf, latency=0.0)
 
 
 @functools.cache
@@ -46,21 +46,23 @@ def skeleton_of(name: str) -> Any:
     return split_models.bare(planned_models.REAL[name])
 
 
-def subject(build: Callable[[], Any], cluster: devices.Cluster) -> choose.Subject:
+def subject(build: Callable[[], Any], cluster: hardware.Cluster) -> choose.Subject:
     return subject_of(recording.record(split_models.bare(build)), cluster)
 
 
 def subject_of(
-    recorded: graph.Graph, cluster: devices.Cluster, optimizer: Any = None
+    recorded: graph.Graph, cluster: hardware.Cluster, optimizer: Any = None
 ) -> choose.Subject:
-    slots_of_weights, fixed = slots.of(optimizer or keras.optimizers.Adam(), recorded.variables)
+    slots_of_weights, fixed = optimizer_state.of(
+        optimizer or keras.optimizers.Adam(), recorded.variables
+    )
     known = model_costs.of(recorded, slots_of_weights, fixed)
     return choose.Subject(
         model=recorded,
         costs=known,
         times=times.estimated(known, cluster.device),
         cluster=cluster,
-        ways_of=assigned.ways_of(recorded),
+        shardings_of=layer_shardings.shardings_of(recorded),
     )
 
 
@@ -71,13 +73,13 @@ ORDINARY = ("MobileNetV2", "decoder", "lstm")
 @pytest.mark.parametrize("name", repeats.some(planned_models.REAL, ORDINARY))
 def test_planning_repeats_to_the_byte(name: str) -> None:
     model = skeleton_of(name)
-    cluster = devices.Cluster(processes=4)
+    cluster = hardware.Cluster(processes=4)
 
-    def planned(constraints: settings.Wanted) -> plan.Plan:
+    def planned(constraints: search_space.Constraints) -> plan.Plan:
         return choose.plan_for(subject_of(recording.record(model), cluster), constraints)
 
-    assert len({planned(settings.Wanted()).model_dump_json() for _ in range(3)}) == 1
-    split_plan = planned(settings.Wanted(mesh={"stage": 4}, microbatches=8))
+    assert len({planned(search_space.Constraints()).model_dump_json() for _ in range(3)}) == 1
+    split_plan = planned(search_space.Constraints(mesh={"stage": 4}, microbatches=8))
     assert sorted(split_plan.order) == list(range(len(recording.record(model).nodes)))
     assert plan.Plan.model_validate_json(split_plan.model_dump_json(by_alias=True)) == split_plan
     assert split_plan.bubble == plan.bubble(split_plan.spans, len(split_plan.stages))
@@ -101,22 +103,22 @@ def part(model: graph.Graph, most: int) -> graph.Graph:
 
 @pytest.mark.parametrize("name", repeats.some(planned_models.REAL, ORDINARY))
 def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
-    cluster = devices.Cluster(processes=2)
+    cluster = hardware.Cluster(processes=2)
     recorded = part(recording.record(skeleton_of(name)), BLOCKS)
     model_subject = subject_of(recorded, cluster)
-    constraints = settings.Wanted(mesh={"stage": 2}, microbatches=4)
+    constraints = search_space.Constraints(mesh={"stage": 2}, microbatches=4)
     split_plan = choose.plan_for(model_subject, constraints)
     few = blocks.condense(model_subject.model, times.weights(model_subject.times), BLOCKS)
     assert 4 <= len(few) <= BLOCKS
-    known = tables.Tables(
+    known = cost_tables.Tables(
         model_subject.model, model_subject.costs, model_subject.times, few, blocks.downsets(few)
     )
-    [setting] = settings.every(constraints, cluster.size)
+    [setting] = search_space.every(constraints, cluster.size)
     assert split_plan.step_seconds <= 1.05 * brute_force(model_subject, known, setting)
 
 
 def brute_force(
-    model_subject: choose.Subject, known: tables.Tables, setting: settings.Setting
+    model_subject: choose.Subject, known: cost_tables.Tables, setting: search_space.Setting
 ) -> float:
     """The shortest step of all cuts into two stages.
 
@@ -157,8 +159,8 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
 
     for optimizer in ("SGD", "Adam", "Adafactor", "Nadam", "Lion", "Muon"):
         planned_optimizer, real = (getattr(keras.optimizers, optimizer)() for _ in range(2))
-        model_subject = subject_of(recorded, devices.Cluster(), planned_optimizer)
-        [only] = choose.plan_for(model_subject, settings.Wanted(mesh={})).stages
+        model_subject = subject_of(recorded, hardware.Cluster(), planned_optimizer)
+        [only] = choose.plan_for(model_subject, search_space.Constraints(mesh={})).stages
         real.build(model.trainable_variables)
         assert only.holds.parameters == size(model.variables)
         assert only.holds.gradients == size(model.trainable_variables)
@@ -166,24 +168,24 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
 
 
 def test_memory_is_a_hard_limit() -> None:
-    cluster = devices.Cluster(processes=4)
+    cluster = hardware.Cluster(processes=4)
     model_subject = subject(planned_models.perceptron, cluster)
-    replicas = settings.Wanted(mesh={"data": 4})
+    replicas = search_space.Constraints(mesh={"data": 4})
     limit = choose.plan_for(model_subject, replicas).stages[0].holds.peak * 6 // 10
-    tight = devices.Cluster(processes=4, device=devices.Device(memory=limit))
+    tight = hardware.Cluster(processes=4, device=hardware.Device(memory=limit))
     model_subject = dataclasses.replace(model_subject, cluster=tight)
     with pytest.raises(errors.BadConfigurationError, match="does not fit 4 devices"):
         choose.plan_for(model_subject, replicas)
-    split_plan = choose.plan_for(model_subject, settings.Wanted())
+    split_plan = choose.plan_for(model_subject, search_space.Constraints())
     assert split_plan.mesh.data < 4
     assert all(one.holds.peak <= limit for one in split_plan.stages)
     assert any("does not fit: a device lacks" in one.what for one in split_plan.alternatives)
 
 
 def test_what_does_not_fit_says_by_how_much_and_where() -> None:
-    tight = devices.Cluster(processes=2, device=devices.Device(memory=10 * 2**20))
+    tight = hardware.Cluster(processes=2, device=hardware.Device(memory=10 * 2**20))
     with pytest.raises(errors.BadConfigurationError) as caught:
-        choose.plan_for(subject(planned_models.perceptron, tight), settings.Wanted())
+        choose.plan_for(subject(planned_models.perceptron, tight), search_space.Constraints())
     sentence = str(caught.value)
     assert "does not fit 2 devices with 10.0 MiB each" in sentence
     assert "a device of stage" in sentence
@@ -204,9 +206,9 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
     ],
 )
 def test_what_is_impossible_is_refused(constraints: dict[str, Any], sentence: str) -> None:
-    model_subject = subject(planned_models.perceptron, devices.Cluster(processes=7))
+    model_subject = subject(planned_models.perceptron, hardware.Cluster(processes=7))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
-        choose.plan_for(model_subject, settings.Wanted(**constraints))
+        choose.plan_for(model_subject, search_space.Constraints(**constraints))
 
 
 def _normalised() -> Any:
@@ -227,14 +229,16 @@ def _masked() -> Any:
 
 def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
     """A frozen one gathers nothing."""
-    model_subject = subject(_normalised, devices.Cluster(processes=2))
-    [together] = model_subject.costs.together
+    model_subject = subject(_normalised, hardware.Cluster(processes=2))
+    [together] = model_subject.costs.colocated
     assert {model_subject.model.nodes[place].name for place in together} == {"normal", "normal#2"}
     for stages in (2, 4):
         model_subject = dataclasses.replace(
-            model_subject, cluster=devices.Cluster(processes=stages)
+            model_subject, cluster=hardware.Cluster(processes=stages)
         )
-        split_plan = choose.plan_for(model_subject, settings.Wanted(mesh={"stage": stages}))
+        split_plan = choose.plan_for(
+            model_subject, search_space.Constraints(mesh={"stage": stages})
+        )
         held_by = [{"normal", "normal#2"}.intersection(one.nodes) for one in split_plan.stages]
         assert sorted(map(len, held_by)) == [0] * (stages - 1) + [2]
 
@@ -249,9 +253,9 @@ def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
 def test_stages_that_cannot_be_are_refused(
     build: Callable[[], Any], stages: int, sentence: str
 ) -> None:
-    model_subject = subject(build, devices.Cluster(processes=stages))
+    model_subject = subject(build, hardware.Cluster(processes=stages))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
-        choose.plan_for(model_subject, settings.Wanted(mesh={"stage": stages}))
+        choose.plan_for(model_subject, search_space.Constraints(mesh={"stage": stages}))
 
 
 def test_an_open_length_has_to_be_told() -> None:
@@ -268,7 +272,7 @@ def test_an_open_length_has_to_be_told() -> None:
 def test_the_operations_of_known_networks() -> None:
     """As published: VGG16 15.5, ResNet50 3.9, MobileNetV2 0.3 thousand million products."""
     for name, published in (("VGG16", 15.5), ("ResNet50", 3.9), ("MobileNetV2", 0.3)):
-        known = subject_of(recording.record(skeleton_of(name)), devices.Cluster()).costs
+        known = subject_of(recording.record(skeleton_of(name)), hardware.Cluster()).costs
         products = sum(one.flops for one in known.nodes) / 2e9
         assert products == pytest.approx(published, rel=0.12)
 
@@ -292,7 +296,9 @@ def test_a_stage_may_take_a_branch_each() -> None:
             right = keras.layers.Dense(64)(right)
         return keras.Model(first, keras.layers.Add()([left, right]))
 
-    model_subject = subject(build, devices.Cluster(processes=2))
-    split_plan = choose.plan_for(model_subject, settings.Wanted(mesh={"stage": 2}, batch=2**14))
+    model_subject = subject(build, hardware.Cluster(processes=2))
+    split_plan = choose.plan_for(
+        model_subject, search_space.Constraints(mesh={"stage": 2}, batch=2**14)
+    )
     assert split_plan.order != tuple(range(len(split_plan.order)))
     assert split_plan.stages[0].sent_bytes == 2**14 * 64 * 4

@@ -14,7 +14,7 @@ from testing.trainer import split_models
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.mesh import cluster, tasks
 from tfparallel_trainer.split.model import recording
-from tfparallel_trainer.split.planning import calibrate, devices, links, times
+from tfparallel_trainer.split.planning import calibrate, hardware, links, times
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
@@ -57,7 +57,7 @@ def test_an_update_is_measured_where_there_is_one() -> None:
     assert update_times.weight_seconds >= 0
     nothing = keras.Sequential([keras.Input((3,)), keras.layers.ReLU()])
     bare = recording.record(split_models.bare(lambda: nothing))
-    assert calibrate.update(keras.optimizers.Adam(), bare) == devices.Update()
+    assert calibrate.update(keras.optimizers.Adam(), bare) == hardware.Update()
 
 
 class StoppedError(Exception):

@@ -15,14 +15,14 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import (
-    allowed,
     blocks,
     choose,
     cuts,
-    devices,
+    hardware,
     predict,
-    settings,
-    ways,
+    search_space,
+    shardings,
+    valid_stages,
 )
 
 seconds = st.floats(0.0, 10.0)
@@ -106,10 +106,12 @@ def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float,
         model=model,
         costs=planned_graphs.costs_of(model, [0.0] * 4),
         times=planned_graphs.times_of(took),
-        cluster=devices.Cluster(processes=2),
-        ways_of=lambda _: [ways.REPLICATED] * 4,
+        cluster=hardware.Cluster(processes=2),
+        shardings_of=lambda _: [shardings.REPLICATED] * 4,
     )
-    split_plan = choose.plan_for(subject, settings.Wanted(mesh={"stage": 2}, microbatches=8))
+    split_plan = choose.plan_for(
+        subject, search_space.Constraints(mesh={"stage": 2}, microbatches=8)
+    )
     assert split_plan.ends == (end,)
     other = split_plan.alternatives[0]
     assert other.step_seconds is not None
@@ -180,7 +182,7 @@ def test_stages_have_work_and_all_of_what_belongs_together(
     member = np.array(
         [[one >> place & 1 for place in range(len(block_graph))] for one in downsets], float
     )
-    places_allowed = allowed.stages(model, block_graph, together, member)
+    places_allowed = valid_stages.stages(model, block_graph, together, member)
     chains = {0: 0}
     for second, later in enumerate(downsets):
         for first, earlier in enumerate(downsets):
@@ -198,12 +200,12 @@ def test_stages_have_work_and_all_of_what_belongs_together(
             assert places_allowed[first, second] == expected
             if expected and first in chains:
                 chains[second] = max(chains.get(second, 0), chains[first] + 1)
-    assert allowed.most(places_allowed) == chains[len(downsets) - 1]
+    assert valid_stages.most(places_allowed) == chains[len(downsets) - 1]
 
 
-def setting_of(draw: Callable[..., Any], count: int) -> settings.Setting:
+def setting_of(draw: Callable[..., Any], count: int) -> search_space.Setting:
     microbatches = draw(st.sampled_from([1, 2, 4]))
-    return settings.Setting(
+    return search_space.Setting(
         mesh=shape.Mesh(
             stage=draw(st.integers(1, min(4, count))), data=draw(st.sampled_from([1, 2]))
         ),

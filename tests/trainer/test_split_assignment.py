@@ -147,7 +147,7 @@ def rows_whole() -> Any:
 
 def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
     degrees = {SPATIAL: 2, TENSOR: 2}
-    plan = split_group.compare(rows_whole, degrees, wishes={"wide": "filters"}, training=True)
+    plan = split_group.compare(rows_whole, degrees, overrides={"wide": "filters"}, training=True)
     ways = {choice.node.name: choice.way for choice in plan.choices}
     assert ways["wide"] == "filters"
     assert ways["global_average_pooling2d"] == registry.REPLICATED

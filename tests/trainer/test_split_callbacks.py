@@ -16,8 +16,8 @@ from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import callbacks
-from tfparallel_trainer.split.engine import upkeep
+from tfparallel_trainer.split import callback_reach
+from tfparallel_trainer.split.engine import coordination
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -80,10 +80,12 @@ def test_they_lead_to_the_weights_of_one_process(
     assert list((run.output / "board" / "train").iterdir())
 
 
-def divided(arrays: list[Any]) -> callbacks.Divided:
+def divided(arrays: list[Any]) -> callback_reach.SplitReach:
     functions = cases.CASES[0].functions(synchronized=False)
     split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
-    return callbacks.Divided(split_replicas, upkeep.Upkeep(split_replicas), arrays)
+    return callback_reach.SplitReach(
+        split_replicas, coordination.Coordinator(split_replicas), arrays
+    )
 
 
 class Peeking(keras.callbacks.Callback):
@@ -143,5 +145,5 @@ def test_a_rate_reaches_all_ranks() -> None:
         return b"done"
 
     assert reach.after(act) == b"done"
-    rates = [float(one.optimizer.given.learning_rate.numpy()) for one in reach._members]
+    rates = [float(one.optimizer.keras_optimizer.learning_rate.numpy()) for one in reach._ranks]
     assert rates == [0.03125] * 2

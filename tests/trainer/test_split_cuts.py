@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import programs, schedule, stages
+from tfparallel_trainer.split.pipeline import cutting, programs, schedule
 
 
 @st.composite
@@ -66,7 +66,7 @@ def cuts(draw: st.DrawFn) -> tuple[graph.Graph, list[int]]:
 @given(cuts())
 def test_stages_are_the_nodes_in_order(given_cut: tuple[graph.Graph, list[int]]) -> None:
     model, ends = given_cut
-    model_stages = stages.cut(model, ends)
+    model_stages = cutting.cut(model, ends)
     assert len(model_stages) == len(ends) + 1
     assert tuple(node for stage in model_stages for node in stage.nodes) == model.nodes
     assert [stage.index for stage in model_stages] == list(range(len(model_stages)))
@@ -77,7 +77,7 @@ def test_a_stage_knows_all_it_needs_and_is_sent_no_more(
     given_cut: tuple[graph.Graph, list[int]],
 ) -> None:
     model, ends = given_cut
-    for stage in stages.cut(model, ends):
+    for stage in cutting.cut(model, ends):
         known = {*stage.inputs, *(one.tensor for one in stage.received)}
         available: set[int] = set()
         used: set[int] = set()
@@ -98,7 +98,7 @@ def test_a_stage_knows_all_it_needs_and_is_sent_no_more(
 def test_what_is_sent_is_received_later_once_and_in_the_same_order(
     given_cut: tuple[graph.Graph, list[int]],
 ) -> None:
-    model_stages = stages.cut(*given_cut)
+    model_stages = cutting.cut(*given_cut)
     sent = [one for stage in model_stages for one in stage.sent]
     received = [one for stage in model_stages for one in stage.received]
     assert len(set(sent)) == len(sent)
@@ -115,7 +115,7 @@ def test_every_output_and_variable_has_one_stage(
     given_cut: tuple[graph.Graph, list[int]],
 ) -> None:
     model, ends = given_cut
-    model_stages = stages.cut(model, ends)
+    model_stages = cutting.cut(model, ends)
     outputs = [output for stage in model_stages for output in stage.outputs]
     assert sorted(output.name for output in outputs) == sorted(one.name for one in model.outputs)
     owned = [key for stage in model_stages for key in stage.owned]
@@ -142,10 +142,10 @@ def test_a_skip_goes_straight_to_the_stage_that_takes_it() -> None:
         output_structure=None,
         variables={},
     )
-    first, second, third = stages.cut(model, [1, 3])
-    assert first.sent == (stages.Transfer(0, 1, 1), stages.Transfer(0, 2, 1))
-    assert second.received == (stages.Transfer(0, 1, 1),)
-    assert third.received == (stages.Transfer(0, 2, 1), stages.Transfer(1, 2, 3))
+    first, second, third = cutting.cut(model, [1, 3])
+    assert first.sent == (cutting.Transfer(0, 1, 1), cutting.Transfer(0, 2, 1))
+    assert second.received == (cutting.Transfer(0, 1, 1),)
+    assert third.received == (cutting.Transfer(0, 2, 1), cutting.Transfer(1, 2, 3))
 
 
 def test_a_pipeline_knows_masks_and_shared_weights() -> None:
@@ -165,12 +165,12 @@ def test_a_pipeline_knows_masks_and_shared_weights() -> None:
         output_structure=None,
         variables={"own": None, "table": None},
     )
-    pipeline = programs.of_stages(model, stages.cut(model, [1, 2]), 4, schedule.gpipe)
+    pipeline = programs.of_stages(model, cutting.cut(model, [1, 2]), 4, schedule.gpipe)
     assert (pipeline.count, pipeline.microbatches) == (3, 4)
     assert pipeline.transfers == (
-        stages.Transfer(0, 1, 1),
-        stages.Transfer(0, 2, 2),
-        stages.Transfer(1, 2, 3),
+        cutting.Transfer(0, 1, 1),
+        cutting.Transfer(0, 2, 2),
+        cutting.Transfer(1, 2, 3),
     )
     assert pipeline.without_gradient == {2}
     assert pipeline.shared == (("table", (0, 2)),)
@@ -189,4 +189,4 @@ def test_a_stage_without_nodes_is_an_error(ends: list[int]) -> None:
         variables={},
     )
     with pytest.raises(ValueError, match="of 4 nodes are empty"):
-        stages.cut(model, ends)
+        cutting.cut(model, ends)

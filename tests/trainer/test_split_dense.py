@@ -41,6 +41,6 @@ def test_a_split_layer_computes_the_same(
     plan = split_group.compare(
         lambda: one_layer(width, units=units, use_bias=bias, activation=activation),
         {TENSOR: ranks},
-        wishes={"split": way},
+        overrides={"split": way},
     )
     assert plan.choices[-1].way == way

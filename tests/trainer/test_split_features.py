@@ -117,8 +117,8 @@ def test_what_overflows_halves_the_scale_and_changes_nothing() -> None:
             step(number, batch, frozenset())
     assert cases.difference(cases_split.whole(split_replicas), expected, relative=False) == 0
     scales = [
-        float(actual_losses.optimizer.given.dynamic_scale)
-        for actual_losses in split_replicas.members
+        float(actual_losses.optimizer.keras_optimizer.dynamic_scale)
+        for actual_losses in split_replicas.local
     ]
     assert scales == [2.0**27] * 4
 

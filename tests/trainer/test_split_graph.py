@@ -12,7 +12,7 @@ from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys
-from tfparallel_trainer.split.model import execution, initial, recording
+from tfparallel_trainer.split.model import execution, initial_values, recording
 
 pytestmark = split_models.MARKS
 
@@ -81,7 +81,9 @@ def test_losses_that_layers_add_are_given_without_those_of_weights() -> None:
     model = split_models.eager(split_models.own_layers)
     model_graph = recording.record(model)
     inputs = split_models.inputs_of(model, 3)
-    added = execution.run(model_graph, inputs, split_models.values(model), training=False).added
+    added = execution.run(
+        model_graph, inputs, split_models.values(model), training=False
+    ).added_losses
     model(inputs)
     np.testing.assert_allclose(added, model.losses[:1], rtol=0, atol=1e-12)
     assert len(model.losses) == 2
@@ -185,9 +187,9 @@ def test_parts_are_those_of_the_whole_model(name: str) -> None:
             key: (slice(half * (one.shape[0] // 2), (half + 1) * (one.shape[0] // 2)),)
             for key, one in whole.items()
         }
-        for key, part in initial.values(skeleton_weights, parts):
+        for key, part in initial_values.of(skeleton_weights, parts):
             np.testing.assert_array_equal(part, whole[key][parts[key]])
-    for key, value in initial.values(skeleton_weights, dict.fromkeys(whole, ())):
+    for key, value in initial_values.of(skeleton_weights, dict.fromkeys(whole, ())):
         np.testing.assert_array_equal(value, whole[key])
 
 
@@ -204,7 +206,7 @@ def drawn_one_by_one() -> tuple[int, int]:
     weights = keys.of_weights(split_models.bare(large))
     kept = tf.config.experimental.get_memory_info("CPU:0")["current"] - before
     tf.config.experimental.reset_memory_stats("CPU:0")
-    parts = dict(initial.values(weights, dict.fromkeys(weights, (slice(0, 8),))))
+    parts = dict(initial_values.of(weights, dict.fromkeys(weights, (slice(0, 8),))))
     assert len(parts) == 8
     return kept, tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
 

@@ -50,7 +50,7 @@ def of_layer(dims: tuple[int, ...], make: Callable[[], Any]) -> Any:
 def compare(
     build: Callable[[], Any], degrees: dict[shape.Axis, int], way: str = "rows", **options: Any
 ) -> assignment.Assignment:
-    plan = split_group.compare(build, degrees, wishes={"split": way}, counted=False, **options)
+    plan = split_group.compare(build, degrees, overrides={"split": way}, counted=False, **options)
     assert all(choice.way != registry.REPLICATED for choice in plan.choices[1:])
     return plan
 
@@ -280,7 +280,7 @@ def test_the_gradient_of_a_largest_number_is_shared_by_all_that_are_it() -> None
         none = LAYERS.Conv2D(2, 1, name="start")(split_group.Source()(first)) * 0.0
         return keras.Model(first, LAYERS.GlobalMaxPooling2D(name="split")(none))
 
-    plan = split_group.compare(build, {SPATIAL: 3}, wishes={"start": "rows"}, counted=False)
+    plan = split_group.compare(build, {SPATIAL: 3}, overrides={"start": "rows"}, counted=False)
     assert plan.choices[1].way == "rows"
 
 
@@ -413,14 +413,14 @@ def test_spatial_dropout_drops_a_channel_on_all_ranks() -> None:
     )
     plan = assignment.assign(model_graph, {SPATIAL: 3})
     values_by_key = {key: tf.constant(one.value) for key, one in model_graph.variables.items()}
-    (output,) = model_graph.wanted()
+    (output,) = model_graph.output_tensors()
 
     def run(rank: split_group.Rank) -> Any:
         given_image = {0: tf.random.stateless_normal((3, 6, 3, 8), (1, 2), dtype=tf.float64)}
         part = sharded.run_nodes(
             plan, model_graph.nodes, given_image, values_by_key, True, rank.groups, leaving=[output]
         )
-        return sharded.whole(plan, output, part.tensors[output], rank.groups)
+        return sharded.unsharded(plan, output, part.tensors[output], rank.groups)
 
     image, *_ = split_group.together(split_group.ranks({SPATIAL: 3}), run)
     dropped = image.numpy() == 0.0

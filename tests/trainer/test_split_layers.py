@@ -47,7 +47,7 @@ def compare(
 
 
 def run(build: Callable[[], Any], ranks: int, way: str, **options: bool) -> assignment.Assignment:
-    plan = split_group.compare(build, {TENSOR: ranks}, wishes={"split": way}, **options)
+    plan = split_group.compare(build, {TENSOR: ranks}, overrides={"split": way}, **options)
     (chosen,) = [one for one in plan.choices if one.node.name == "split"]
     assert chosen.way == way
     assert any(not shard.layout.is_whole for shard in chosen.split.variables.values())
@@ -223,7 +223,7 @@ def test_two_convolutions(ways: tuple[str, str]) -> None:
         return keras.Model(first, LAYERS.Conv2D(5, 2, name="second")(rows))
 
     wishes = dict(zip(("first", "second"), ways, strict=True))
-    split_group.compare(build, {TENSOR: 2}, wishes=wishes)
+    split_group.compare(build, {TENSOR: 2}, overrides=wishes)
     if ways[0] != ways[1]:
         plan = split_group.compare(build, {TENSOR: 2})
         assert [one.way for one in plan.choices] == [registry.REPLICATED, *ways]
@@ -247,7 +247,7 @@ def test_normalisations_of_parts(name: str, ranks: int) -> None:
         rows = LAYERS.Dense(12, name="cut")(split_group.Source()(first))
         return keras.Model(first, NORMALISATIONS[name]()(rows))
 
-    plan = split_group.compare(build, {TENSOR: ranks}, wishes={"cut": "column"}, training=True)
+    plan = split_group.compare(build, {TENSOR: ranks}, overrides={"cut": "column"}, training=True)
     assert plan.choices[-1].way != registry.REPLICATED
 
 

@@ -9,9 +9,9 @@ from testing import pages, paths
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, whole
+from tfparallel_trainer.split.layers import assignment, elementwise
 from tfparallel_trainer.split.layers.rules import attention, convolution, dense, einsum, embedding
-from tfparallel_trainer.split.model import skeleton, wishes
+from tfparallel_trainer.split.model import overrides, skeleton
 from tfparallel_trainer.split.planning import answer
 from tfparallel_trainer.step import replica
 
@@ -37,9 +37,9 @@ def test_the_page_names_every_layer_whose_weights_are_divided_and_its_ways() -> 
 
 def test_the_page_names_every_optimizer() -> None:
     text = (paths.ROOT / "docs" / PAGE).read_text()
-    assert all(kind.__name__ in text for kind in whole.ELEMENTWISE)
+    assert all(kind.__name__ in text for kind in elementwise.ELEMENTWISE)
     assert dict(pages.rows(PAGE, "## Optimizers")) == {
-        kind.__name__: reason for kind, reason in whole.REASONS.items()
+        kind.__name__: reason for kind, reason in elementwise.REASONS.items()
     }
 
 
@@ -47,7 +47,7 @@ def wished(degrees: Mapping[shape.Axis, int], folder: pathlib.Path = EXAMPLE) ->
     """The ways of the layers of a module that wishes for some."""
     module = user.load(folder, "ways.py")
     replica.forget_names()
-    model = wishes.recorded(module, skeleton.build(module, 0))
+    model = overrides.recorded(module, skeleton.build(module, 0))
     choices = assignment.assign(model, degrees).choices
     return {choice.node.name: choice.way for choice in choices}
 

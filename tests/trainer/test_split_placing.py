@@ -7,7 +7,7 @@ from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.mesh import shape, tasks
 from tfparallel_trainer.split import placing
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import stages
+from tfparallel_trainer.split.pipeline import cutting
 
 
 def chain(*names: str) -> graph.Graph:
@@ -22,7 +22,7 @@ def place(mesh: shape.Mesh, processes: int, kind: str = "CPU") -> placing.Place:
 
 def test_each_stage_is_told_with_its_devices_and_layers() -> None:
     mesh = job_file.Mesh(data=2, stage=2, microbatches=4)
-    model_stages = stages.cut(chain("conv", "pool", "dense", "dense#2"), [2])
+    model_stages = cutting.cut(chain("conv", "pool", "dense", "dense#2"), [2])
     placement = placing.describe(
         mesh,
         place(shape.Mesh(data=2, stage=2), 2, "GPU"),
@@ -43,7 +43,7 @@ def test_a_model_in_one_stage_is_told_too() -> None:
     [whole] = placing.describe(
         job_file.Mesh(tensor=8),
         place(shape.Mesh(tensor=8), 4),
-        stages.cut(chain("a"), []),
+        cutting.cut(chain("a"), []),
         [7],
     ).stages
     assert whole.device_count == 8
@@ -54,7 +54,7 @@ def test_a_model_in_one_stage_is_told_too() -> None:
 def test_a_stage_without_layers_has_none_to_name() -> None:
     model = split_graphs.chain(["mask"], kind=graph.Kind.MASK)
     [only] = placing.describe(
-        job_file.Mesh(), place(shape.Mesh(), 1), stages.cut(model, []), [0]
+        job_file.Mesh(), place(shape.Mesh(), 1), cutting.cut(model, []), [0]
     ).stages
     assert (only.layers, only.layer_count) == ("", 0)
 
@@ -63,7 +63,7 @@ def test_a_stage_without_layers_has_none_to_name() -> None:
 def test_the_largest_report_is_taken(count: int) -> None:
     layer = "a" * 200
     model = chain(*(f"{layer}{number}{end}" for number in range(count) for end in "xy"))
-    model_stages = stages.cut(model, [2 * number for number in range(1, count)])
+    model_stages = cutting.cut(model, [2 * number for number in range(1, count)])
     members = tuple(tasks.Task("worker", 10**60 + index, "host") for index in range(count))
     mesh = shape.Mesh(data=10, stage=count)
     where = placing.Place(mesh, tasks.Cluster(members, 0), "GPU")

@@ -25,7 +25,7 @@ WIDTH = 400
 def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, list[Any]]:
     """What dropout makes of ones: the whole tensor, and the seeds that ranks then have."""
     plan = assignment.assign(model_graph, {TENSOR: ranks}, {"cut": "column"})
-    tensors = list(model_graph.wanted())
+    tensors = list(model_graph.output_tensors())
 
     def run(rank: split_group.Rank) -> Any:
         weights = {
@@ -36,7 +36,7 @@ def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, li
             plan, model_graph.nodes, inputs, weights, True, rank.groups, leaving=tensors
         )
         (number,) = tensors
-        return sharded.whole(plan, number, part.tensors[number], rank.groups), part.changed
+        return sharded.unsharded(plan, number, part.tensors[number], rank.groups), part.changed
 
     results = split_group.together(split_group.ranks({TENSOR: ranks}), run)
     return np.array(results[0][0]), [changed for _, changed in results]

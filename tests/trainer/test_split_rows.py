@@ -48,7 +48,7 @@ def brought(plan: rows.Plan) -> list[list[int]]:
     exchange = plan.exchange
     row_numbers = [
         {row for row in range(owned.start, owned.stop) if want.start <= row < want.stop}
-        for owned, want in zip(exchange.owned, exchange.wanted, strict=True)
+        for owned, want in zip(exchange.owned, exchange.needed, strict=True)
     ]
     for message in exchange.messages():
         owned = exchange.owned[message.source]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.pipeline import communication, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import communication, cutting, programs, schedule
 
 ALL = (schedule.gpipe, schedule.one_forward_one_backward)
 counts = st.integers(1, 6)
@@ -19,9 +19,9 @@ def pipelines(draw: st.DrawFn) -> programs.Pipeline:
     """Any number of stages in a row, with skips over stages and tensors without a gradient."""
     count = draw(counts)
     places = st.integers(0, count - 1)
-    row = [stages.Transfer(stage, stage + 1, stage) for stage in range(count - 1)]
+    row = [cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1)]
     skips = [
-        stages.Transfer(source, target, count + place)
+        cutting.Transfer(source, target, count + place)
         for place, (source, target) in enumerate(draw(st.lists(st.tuples(places, places))))
         if source < target
     ]
@@ -57,9 +57,11 @@ def test_one_forward_one_backward_holds_no_more_than_stages_follow(
     count: int, microbatches: int, data: st.DataObject
 ) -> None:
     stage = data.draw(st.integers(0, count - 1))
-    bounded = schedule.held(schedule.one_forward_one_backward(count, microbatches, stage))
+    bounded = schedule.peak_microbatches(
+        schedule.one_forward_one_backward(count, microbatches, stage)
+    )
     assert bounded == min(count - stage, microbatches)
-    assert schedule.held(schedule.gpipe(count, microbatches, stage)) == microbatches
+    assert schedule.peak_microbatches(schedule.gpipe(count, microbatches, stage)) == microbatches
 
 
 @pytest.mark.parametrize("order", ALL)
@@ -87,7 +89,7 @@ def test_a_stage_works_in_the_order_of_its_schedule(pipeline: programs.Pipeline)
 
 @given(pipelines())
 def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.Pipeline) -> None:
-    seen: set[communication.Meeting] = set()
+    seen: set[communication.Rendezvous] = set()
     for stage, steps in programs.lists(pipeline).items():
         done: list[object] = []
         for step in steps:
@@ -102,8 +104,8 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.
             assert (action in done) == (stage == source)
             assert stage in (source, target)
             seen.add(step)
-        meetings = [step for step in steps if isinstance(step, communication.Meeting)]
-        assert len(set(meetings)) == len(meetings)
+        rendezvous = [step for step in steps if isinstance(step, communication.Rendezvous)]
+        assert len(set(rendezvous)) == len(rendezvous)
     back = [one for one in pipeline.transfers if one.tensor not in pipeline.without_gradient]
     assert len(seen) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
 
@@ -120,7 +122,7 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     for steps in rank_programs.values():
         apart = [programs.GRADIENTS, programs.LOSS, programs.NORM]
         whole = [programs.ALL] if mesh.only_data else apart
-        ends = [one.tag for one in steps if isinstance(one, communication.Meeting)]
+        ends = [one.tag for one in steps if isinstance(one, communication.Rendezvous)]
         assert [tag for tag in ends if tag in (*apart, programs.ALL)] == whole
         split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
         assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
@@ -184,7 +186,7 @@ def test_one_forward_one_backward_takes_tensors_for_no_more_than_it_holds(
 def test_bubbles_are_those_of_the_formula(
     order: schedule.Schedule, count: int, microbatches: int
 ) -> None:
-    row = tuple(stages.Transfer(stage, stage + 1, stage) for stage in range(count - 1))
+    row = tuple(cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1))
     pipeline = programs.Pipeline(count=count, microbatches=microbatches, order=order, transfers=row)
     outcome = communication.simulate(programs.lists(pipeline))
     total = max(outcome.finished.values())
@@ -199,7 +201,7 @@ def test_the_lists_of_two_stages_are_these() -> None:
         count=2,
         microbatches=2,
         order=schedule.one_forward_one_backward,
-        transfers=(stages.Transfer(0, 1, 7),),
+        transfers=(cutting.Transfer(0, 1, 7),),
     )
     first, second = programs.lists(pipeline).values()
     assert list(map(str, first)) == [
@@ -263,8 +265,8 @@ def test_a_group_waits_for_its_last_member() -> None:
 def test_ranks_that_agree_on_one_order_come_to_their_end(
     order: list[tuple[set[int], int]],
 ) -> None:
-    meetings = [communication.total(sorted(ranks), tag) for ranks, tag in order]
-    lists = {rank: [one for one in meetings if rank in one.ranks] for rank in range(5)}
+    rendezvous = [communication.total(sorted(ranks), tag) for ranks, tag in order]
+    lists = {rank: [one for one in rendezvous if rank in one.ranks] for rank in range(5)}
     assert not communication.simulate(lists).waiting
 
 

@@ -195,13 +195,13 @@ def _gradients(
     parts = plan.parts(member.place)
     variables = {key: tf.constant(value[parts[key]]) for key, value in values.items()}
     nodes = plan.model.nodes
-    (output,) = plan.model.wanted()
+    (output,) = plan.model.output_tensors()
     with tf.GradientTape() as tape:
         tape.watch(variables)
         part = sharded.run_nodes(
             plan, nodes, {0: tf.constant(images)}, variables, True, member.groups, leaving=[output]
         )
-        logits = sharded.whole(plan, output, part.tensors[output], member.groups)
+        logits = sharded.unsharded(plan, output, part.tensors[output], member.groups)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
     return loss, tape.gradient(loss, variables)
 
@@ -229,10 +229,10 @@ def test_ranks_send_the_bytes_of_their_halos(
         return exchanged, tape.gradient(exchanged, given_rows)
 
     readers = np.zeros(size)
-    for span in plan.wanted:
+    for span in plan.needed:
         readers[span.start : span.stop] += 1
     for rank, (exchanged, gradient) in enumerate(split_group.together(members, swap)):
-        owned_rows, needed_rows = plan.owned[rank], plan.wanted[rank]
+        owned_rows, needed_rows = plan.owned[rank], plan.needed[rank]
         np.testing.assert_array_equal(exchanged, image[:, needed_rows.start : needed_rows.stop])
         np.testing.assert_array_equal(
             gradient[0, :, 0], readers[owned_rows.start : owned_rows.stop]
@@ -264,7 +264,7 @@ def test_a_layer_can_divide_the_examples_of_its_group(degrees: Mapping[shape.Axi
     plan = split_group.compare(
         build,
         degrees,
-        wishes={"split": "data", "before": "replicated"},
+        overrides={"split": "data", "before": "replicated"},
         training=True,
         counted=math.prod(degrees.values()) <= split_group.EXAMPLES,  # else they are filled up
     )

@@ -12,7 +12,7 @@ import tensorflow as tf
 from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer.split.model import execution, graph, recording
-from tfparallel_trainer.split.pipeline import stages
+from tfparallel_trainer.split.pipeline import cutting
 
 pytestmark = split_models.MARKS
 
@@ -33,11 +33,14 @@ def whole(model: graph.Graph, inputs: Any, weights: dict[str, Any]) -> tuple[Any
 
 
 def in_stages(
-    model: graph.Graph, model_stages: tuple[stages.Stage, ...], inputs: Any, weights: dict[str, Any]
+    model: graph.Graph,
+    model_stages: tuple[cutting.Stage, ...],
+    inputs: Any,
+    weights: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same, one stage after the other, each with its own tape and replicas of variables."""
     inputs_by_number = execution.by_number(model, inputs)
-    mail: dict[stages.Transfer, Any] = {}
+    mail: dict[cutting.Transfer, Any] = {}
     runs = []
     outputs: dict[str, Any] = {}
     for stage in model_stages:
@@ -56,7 +59,7 @@ def in_stages(
         outputs |= mine
         mail |= {one: tf.identity(tensors[one.tensor]) for one in stage.sent}
         runs.append((stage, tape, taken, stage_weights, loss, tensors))
-    back: dict[stages.Transfer, Any] = {}
+    back: dict[cutting.Transfer, Any] = {}
     gradients: dict[str, Any] = {}
     for stage, tape, taken, stage_weights, loss, tensors in reversed(runs):
         sent = [one for one in stage.sent if back[one] is not None]
@@ -94,7 +97,7 @@ def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
     pairs = itertools.islice(itertools.combinations(places[::3], 2), 4)
     everywhere = [*([place] for place in places), *map(list, pairs), list(places)]
     for ends in everywhere:
-        actual, actual_gradients = in_stages(model, stages.cut(model, ends), inputs, weights)
+        actual, actual_gradients = in_stages(model, cutting.cut(model, ends), inputs, weights)
         for key, one in expected.items():
             np.testing.assert_allclose(actual[key], one, rtol=0, atol=1e-12)
         for key, one in gradients.items():

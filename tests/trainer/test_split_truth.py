@@ -118,7 +118,7 @@ def test_layers_split_in_the_three_ways_equal_a_plain_loop() -> None:
     functions = {**case.functions(synchronized=False), "layer_ways": lambda: ways}
     mesh = shape.Mesh(spatial=2, tensor=2)
     split_replicas, _, _ = split_ranks.prepare_new(functions, mesh, 1)
-    chosen = {choice.node.name: choice.way for choice in split_replicas.divided.plan.choices}
+    chosen = {choice.node.name: choice.way for choice in split_replicas.partition.plan.choices}
     assert ways.items() <= chosen.items()
     assert difference(functions, mesh, 1) <= case.limit
 
@@ -139,12 +139,12 @@ def test_weights_that_stages_share_stay_equal() -> None:
     assert difference(functions, shape.Mesh(stage=3), 2) <= 1e-10
     split_replicas, examples, step = split_ranks.prepare_new(functions, shape.Mesh(stage=3), 2)
     step(0, next(iter(examples.epoch(0, 0))), frozenset())
-    lent = {key for member in split_replicas.members for key, _ in member.stage.borrowed}
+    lent = {key for member in split_replicas.local for key, _ in member.stage.borrowed}
     assert lent
     for key in lent:
         first, *others = [
             np.array(member.weights[key].value)
-            for member in split_replicas.members
+            for member in split_replicas.local
             if key in member.weights
         ]
         assert others
@@ -156,13 +156,13 @@ def test_each_stage_has_its_own_weights_and_slots_only() -> None:
     split_replicas, _, _ = split_ranks.prepare_new(
         case.functions(synchronized=False), shape.Mesh(stage=3), 2
     )
-    keys = [set(member.weights) for member in split_replicas.members]
+    keys = [set(member.weights) for member in split_replicas.local]
     assert all(keys)
     assert len(set.union(*keys)) == sum(map(len, keys))
-    for member in split_replicas.members:
+    for member in split_replicas.local:
         on = {one.value.device.rpartition("device:")[2] for one in member.optimizer.variables}
         on |= {one.value.device.rpartition("device:")[2] for one in member.weights.values()}
-        assert on == {f"CPU:{member.rank}"}
+        assert on == {f"CPU:{member.index}"}
 
 
 def test_flags_of_a_rank_without_loss_reach_all() -> None:

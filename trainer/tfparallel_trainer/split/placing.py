@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tfparallel_trainer.contract import job_file, plan, progress
 from tfparallel_trainer.mesh import shape, tasks
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import stages
+from tfparallel_trainer.split.pipeline import cutting
 
 _TO = " to "
 
@@ -35,31 +35,31 @@ class Place:
 
 
 def describe(
-    wanted: job_file.Mesh,
+    mesh: job_file.Mesh,
     place: Place,
-    made: Sequence[stages.Stage],
+    model_stages: Sequence[cutting.Stage],
     parameter_bytes: Sequence[int],
     busy_seconds: Sequence[float] | None = None,
-    made_plan: plan.Plan | None = None,
+    expected: plan.Plan | None = None,
 ) -> progress.Placement:
     """Say where the parts of a model are.
 
     Args:
-        wanted: the mesh in force, with every axis a number.
+        mesh: the mesh in force, with every axis a number.
         place: the devices.
-        made: the stages; one when the layers are not divided.
+        model_stages: the stages; one when the layers are not divided.
         parameter_bytes: for each stage, the bytes of weights on the device that has most of them.
         busy_seconds: for each stage, the seconds of a step in which it computes; None when they
             have not been measured.
-        made_plan: what the planner expects of these stages; None when it did not cut them.
+        expected: what the planner expects of these stages; None when it did not cut them.
     """
-    planned = None if made_plan is None else [_computes(made_plan, one) for one in made_plan.stages]
-    found = []
-    for stage in made[: progress.MAX_STAGES]:
+    planned = None if expected is None else [_computes(expected, one) for one in expected.stages]
+    placements = []
+    for stage in model_stages[: progress.MAX_STAGES]:
         ranks = place.of_stage(stage.index)
         names = _layers(stage)
         shown = ranks[: progress.MAX_STAGE_DEVICES]
-        found.append(
+        placements.append(
             progress.StagePlacement(
                 stage=stage.index,
                 devices=tuple(place.device(rank)[: progress.MAX_DEVICE_LETTERS] for rank in shown),
@@ -72,26 +72,26 @@ def describe(
             )
         )
     return progress.Placement(
-        mesh=wanted, stages=tuple(found), reasons=() if made_plan is None else reasons(made_plan)
+        mesh=mesh, stages=tuple(placements), reasons=() if expected is None else reasons(expected)
     )
 
 
-def reasons(made: plan.Plan) -> tuple[str, ...]:
+def reasons(plan: plan.Plan) -> tuple[str, ...]:
     """Why a plan was chosen, as far as a report has room."""
-    shown = made.reasons[: progress.MAX_REASONS]
+    shown = plan.reasons[: progress.MAX_REASONS]
     return tuple(one[: progress.MAX_REASON_LETTERS] for one in shown)
 
 
-def _computes(made: plan.Plan, stage: plan.Stage) -> float:
+def _computes(plan: plan.Plan, stage: plan.Stage) -> float:
     """Seconds of a step in which a stage is expected to compute."""
-    return made.microbatches * (stage.forward_seconds + stage.backward_seconds)
+    return plan.microbatches * (stage.forward_seconds + stage.backward_seconds)
 
 
 def _number(seconds: Sequence[float] | None, stage: int) -> str | None:
     return None if seconds is None else progress.format_number(seconds[stage])
 
 
-def _layers(stage: stages.Stage) -> list[str]:
+def _layers(stage: cutting.Stage) -> list[str]:
     """The names of a stage's layers, each once, in the order in which they are called first."""
     return list(
         dict.fromkeys(
@@ -104,6 +104,6 @@ def _ends(names: Sequence[str]) -> str:
     """The first and the last name, each cut to fit."""
     if not names:
         return ""
-    room = (progress.MAX_LAYERS_LETTERS - len(_TO)) // 2
-    ends = [name if len(name) <= room else f"{name[: room - 1]}…" for name in names]
+    letters = (progress.MAX_LAYERS_LETTERS - len(_TO)) // 2
+    ends = [name if len(name) <= letters else f"{name[: letters - 1]}…" for name in names]
     return ends[0] if len(ends) == 1 else f"{ends[0]}{_TO}{ends[-1]}"

@@ -9,7 +9,13 @@ from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import job_file, plan
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.pipeline import named
-from tfparallel_trainer.split.planning import choose, devices, room, settings, subjects
+from tfparallel_trainer.split.planning import (
+    choose,
+    device_memory,
+    hardware,
+    search_space,
+    subjects,
+)
 
 _USUAL_LENGTH = 128
 """Stands for dimensions that only the data tells."""
@@ -31,22 +37,22 @@ class Planned:
     """Its nodes are in the order in which stages have them."""
     ends: tuple[int, ...]
     """Behind how many nodes each stage but the last one ends."""
-    made: plan.Plan | None
+    plan: plan.Plan | None
     """What the planner expects; None where the job file says where to cut."""
 
 
 def over(
     model: graph.Graph,
-    asked: job_file.Mesh,
+    job_mesh: job_file.Mesh,
     batch: int,
-    cluster: devices.Cluster,
+    cluster: hardware.Cluster,
     optimizer: Any = None,
 ) -> Planned:
     """Divide a model over devices.
 
     Args:
         model: its graph.
-        asked: the job's mesh; with every axis a number, or `auto`.
+        job_mesh: the job's mesh; with every axis a number, or `auto`.
         batch: examples of a step.
         cluster: the devices; their memory is a limit where the planner chooses the mesh.
         optimizer: the one that the user compiled the model with; absent: nothing of it is counted.
@@ -55,57 +61,57 @@ def over(
         BadConfigurationError: it cannot be divided so; or nothing fits, with what lacks how much.
         UserCodeError: the optimizer cannot train what the mesh divides.
     """
-    if asked.cuts:
-        ends = tuple(named.ends(model, asked.cuts))
-        return Planned(mesh=asked, model=model, ends=ends, made=None)
-    wanted = settings.Wanted(order=asked.schedule, batch=batch)
-    if not asked.auto:
-        parts = asked.data * asked.microbatches
-        wanted = dataclasses.replace(
-            wanted,
-            mesh=asked.axes,
-            microbatches=asked.microbatches,
+    if job_mesh.cuts:
+        ends = tuple(named.ends(model, job_mesh.cuts))
+        return Planned(mesh=job_mesh, model=model, ends=ends, plan=None)
+    constraints = search_space.Constraints(order=job_mesh.schedule, batch=batch)
+    if not job_mesh.auto:
+        parts = job_mesh.data * job_mesh.microbatches
+        constraints = dataclasses.replace(
+            constraints,
+            mesh=job_mesh.axes,
+            microbatches=job_mesh.microbatches,
             batch=-(-batch // parts) * parts,  # parts may be unequal: the largest counts
         )
-    made = choose.plan_for(subjects.of(model, optimizer, cluster, _USUAL_LENGTH), wanted)
+    plan = choose.plan_for(subjects.of(model, optimizer, cluster, _USUAL_LENGTH), constraints)
     return Planned(
         mesh=job_file.Mesh(
-            **made.mesh.model_dump(), microbatches=made.microbatches, schedule=made.schedule
+            **plan.mesh.model_dump(), microbatches=plan.microbatches, schedule=plan.schedule
         ),
-        model=dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in made.order)),
-        ends=made.ends,
-        made=made,
+        model=dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in plan.order)),
+        ends=plan.ends,
+        plan=plan,
     )
 
 
-def devices_of(asked: job_file.Mesh, together: peers.Peers, count: int) -> devices.Cluster:
+def devices_of(job_mesh: job_file.Mesh, peers: peers.Peers, count: int) -> hardware.Cluster:
     """The devices of all processes; with `auto`, with the memory of the smallest one.
 
     Args:
-        asked: the job's mesh.
-        together: all processes, each of which makes this call.
+        job_mesh: the job's mesh.
+        peers: all processes, each of which makes this call.
         count: devices of each process.
     """
     memory = None
-    if asked.auto:
-        least = min(together.gather(room.of_device(count) or _MOST))
+    if job_mesh.auto:
+        least = min(peers.gather(device_memory.of_device(count) or _MOST))
         memory = None if least == _MOST else least
-    return devices.Cluster(
-        processes=together.count, devices=count, device=devices.Device(memory=memory)
+    return hardware.Cluster(
+        processes=peers.count, devices=count, device=hardware.Device(memory=memory)
     )
 
 
-def compare(found: Planned, together: peers.Peers) -> None:
+def compare(planned: Planned, peers: peers.Peers) -> None:
     """See that all processes have come to the same plan; they would wait for each other otherwise.
 
     Raises:
         BadConfigurationError: one has not.
     """
-    told = repr((found.mesh, found.ends, [node.name for node in found.model.nodes]))
-    digest = int(hashlib.sha256(told.encode()).hexdigest()[:_DIGITS], 16)
-    for name, other in zip(together.names, together.gather(digest), strict=True):
+    description = repr((planned.mesh, planned.ends, [node.name for node in planned.model.nodes]))
+    digest = int(hashlib.sha256(description.encode()).hexdigest()[:_DIGITS], 16)
+    for name, other in zip(peers.names, peers.gather(digest), strict=True):
         if other != digest:
             raise errors.BadConfigurationError(
-                f"{name} divides the model otherwise than {together.names[together.me]}: let "
+                f"{name} divides the model otherwise than {peers.names[peers.me]}: let "
                 "build_model give the same model in all processes, or give the mesh and its cuts."
             )

@@ -21,13 +21,12 @@ from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.fitting import callbacks
 from tfparallel_trainer.mesh import devices, shape, watch
-from tfparallel_trainer.split import callbacks as divided_callbacks
-from tfparallel_trainer.split import placing, planned
-from tfparallel_trainer.split.engine import evaluation, ranks, steps, upkeep
-from tfparallel_trainer.split.model import skeleton, wishes
+from tfparallel_trainer.split import callback_reach, placing, planned
+from tfparallel_trainer.split.engine import coordination, evaluation, ranks, steps
+from tfparallel_trainer.split.model import overrides, skeleton
 from tfparallel_trainer.split.pipeline import partition
-from tfparallel_trainer.split.planning import settings as planner
-from tfparallel_trainer.split.state import keeping
+from tfparallel_trainer.split.planning import search_space
+from tfparallel_trainer.split.state import persistence
 from tfparallel_trainer.step import checks
 from tfparallel_trainer.storage import folder
 
@@ -39,8 +38,8 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
         TrainerError: the run ends early; TensorFlow's own errors are not translated here.
     """
     count = process.devices or devices.prepare(settings.cpu_devices, settings.cluster.alone)
-    asked = _wanted(settings, count)
-    held = None if process.devices else run.join(settings, process)
+    job_mesh = _mesh_of(settings, count)
+    joined = None if process.devices else run.join(settings, process)
     process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
     names = devices.names(settings.cluster, count)
     run.compare(settings, process, names[0], count)
@@ -49,191 +48,206 @@ def train_to_end(settings: settings.Settings, process: run.Process) -> None:
         run.reporter_of(settings, process) as reporter,
         watch.peers(settings.cluster, process.give_up),
     ):
-        ready, own, kept, found = _prepare(settings, process, asked, names)
-        together = upkeep.Upkeep(own)
-        ending.push(run.leaving(settings, process, together.barrier))
-        made = _engine(settings, process, ready, own, together)
-        reporter.placement = functools.partial(_placement, settings, found, own)
+        ready, local_ranks, model_state, plan = _prepare(settings, process, job_mesh, names)
+        coordinator = coordination.Coordinator(local_ranks)
+        ending.push(run.leaving(settings, process, coordinator.barrier))
+        split_engine = _engine(settings, process, ready, local_ranks, coordinator)
+        reporter.placement = functools.partial(_placement, settings, plan, local_ranks)
         watched = dataclasses.replace(
-            process, observe=lambda found: _observer(settings, process, found, own, together)
+            process,
+            observe=lambda prepared: _observer(
+                settings, process, prepared, local_ranks, coordinator
+            ),
         )
-        outer = run.loop(settings, watched, ready, reporter, made)
+        outer = run.loop(settings, watched, ready, reporter, split_engine)
         if settings.cluster.is_chief:
-            _announce(settings, process, own, outer)
-            if asked.auto and found.made is not None:
-                process.out.say("the planner's choice: " + " ".join(found.made.reasons))
+            _announce(settings, process, local_ranks, outer)
+            if job_mesh.auto and plan.plan is not None:
+                process.out.say("the planner's choice: " + " ".join(plan.plan.reasons))
             run.warn(settings, process, ready)
         process.stop.allow(termination.STEP_SECONDS)
         outer.run()
         process.watch.moved(f"the export of {outputs.MODEL} began")
-        kept.export(outer.position, process.out.say)
+        model_state.export(outer.position, process.out.say)
         if settings.cluster.is_chief:
-            _write_pipeline(settings, found, own)
+            _write_pipeline(settings, plan, local_ranks)
             run.write_summary(settings, process, ready, reporter, outer.position)
         with process.watch.waiting():
-            together.barrier()  # nobody leaves before the chief has written everything
-    del held  # the processes are one cluster as long as it lives
+            coordinator.barrier()  # nobody leaves before the chief has written everything
+    del joined  # the processes are one cluster as long as it lives
 
 
-def _wanted(given: settings.Settings, count: int) -> job_file.Mesh:
+def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
     """The job's mesh with every axis a number; or the planner's to choose.
 
     Raises:
         BadConfigurationError: it does not fit the devices, or the batch does not fit it.
     """
-    asked = given.job.mesh or job_file.Mesh()  # the job file is refused without it
-    if asked.auto:
-        return asked
-    processes = len(given.cluster.tasks)
+    job_mesh = settings.job.mesh or job_file.Mesh()  # the job file is refused without it
+    if job_mesh.auto:
+        return job_mesh
+    processes = len(settings.cluster.tasks)
     try:
-        wanted = asked.over(processes * count)
+        mesh = job_mesh.over(processes * count)
     except ValueError as error:
         raise errors.BadConfigurationError(
             f"{error} ({run.counted(processes, 'process')} with {run.counted(count, 'device')} "
             "each)."
         ) from error
-    size = given.job.trainer.global_batch_size
-    if size < wanted.data * wanted.microbatches:
+    size = settings.job.trainer.global_batch_size
+    if size < mesh.data * mesh.microbatches:
         raise errors.BadConfigurationError(
-            f"trainer.globalBatchSize is {size}, and mesh.data is {wanted.data} with "
-            f"{wanted.microbatches} microbatches, so that some would have no example: give at "
-            f"least {wanted.data * wanted.microbatches}, or fewer microbatches."
+            f"trainer.globalBatchSize is {size}, and mesh.data is {mesh.data} with "
+            f"{mesh.microbatches} microbatches, so that some would have no example: give at "
+            f"least {mesh.data * mesh.microbatches}, or fewer microbatches."
         )
-    return wanted
+    return mesh
 
 
 def _prepare(
-    given: settings.Settings, process: run.Process, asked: job_file.Mesh, names: list[str]
-) -> tuple[setup.Ready, ranks.Ranks, keeping.Keeping, planned.Planned]:
+    settings: settings.Settings, process: run.Process, job_mesh: job_file.Mesh, names: list[str]
+) -> tuple[setup.Ready, ranks.Ranks, persistence.Persistence, planned.Planned]:
     """Divide the model, load the data and build what the ranks of this process have of both."""
     process.watch.moved("the preparation began")
-    together = peers.of(given.cluster, names[0], process.watch)
-    bare = skeleton.build(process.module, given.job.trainer.seed)
-    model = wishes.recorded(process.module, bare)
+    all_peers = peers.of(settings.cluster, names[0], process.watch)
+    bare = skeleton.build(process.module, settings.job.trainer.seed)
+    model = overrides.recorded(process.module, bare)
     skeleton.compile_model(process.module, bare)  # not before: it could not be recorded
-    found = planned.over(
+    plan = planned.over(
         model,
-        asked,
-        given.job.trainer.global_batch_size,
-        planned.devices_of(asked, together, len(names)),
+        job_mesh,
+        settings.job.trainer.global_batch_size,
+        planned.devices_of(job_mesh, all_peers, len(names)),
         bare.optimizer,
     )
-    planned.compare(found, together)
-    wanted = found.mesh
-    mesh = shape.Mesh(**wanted.axes, generation=next(run.generations))
-    division = setup.over(mesh, given, len(names))
-    examples, looked_at = setup.examples(given, process.module, division)
-    divided = partition.divide(
-        found.model, mesh, wanted.microbatches, planner.ORDERS[wanted.schedule], found.ends
+    planned.compare(plan, all_peers)
+    planned_mesh = plan.mesh
+    mesh = shape.Mesh(**planned_mesh.axes, generation=next(run.generations))
+    division = setup.over(mesh, settings, len(names))
+    examples, evaluation_examples = setup.examples(settings, process.module, division)
+    model_partition = partition.divide(
+        plan.model,
+        mesh,
+        planned_mesh.microbatches,
+        search_space.ORDERS[planned_mesh.schedule],
+        plan.ends,
     )
-    divided = dataclasses.replace(divided, same_dropout=given.same_dropout)
-    first = given.cluster.me * len(names)
+    model_partition = dataclasses.replace(model_partition, same_dropout=settings.same_dropout)
+    first = settings.cluster.me * len(names)
     places = {first + place: name for place, name in enumerate(names)}
-    own = ranks.build(process.module, bare, divided, places, examples)
+    local_ranks = ranks.build(process.module, bare, model_partition, places, examples)
     advice = checks.check(bare, mesh.data)
-    kept = keeping.prepare(given, process.module, together, own.members, process.out.say)
+    model_state = persistence.prepare(
+        settings, process.module, all_peers, local_ranks.local, process.out.say
+    )
     process.watch.moved("reading the newest checkpoint began")
     ready = setup.Ready(
         mesh=mesh,
-        replicas=[dataclasses.replace(one.head, advice=advice) for one in own.members],
+        replicas=[dataclasses.replace(one.head, advice=advice) for one in local_ranks.local],
         training=examples,
-        evaluation=looked_at,
-        saved=kept.saved,
-        state=kept.state,
-        start=kept.start(process.out.say),
-        given_attempt=given.attempt or 1,
+        evaluation=evaluation_examples,
+        saved=model_state.saved,
+        state=model_state.state,
+        start=model_state.start(process.out.say),
+        given_attempt=settings.attempt or 1,
     )
-    return ready, own, kept, found
+    return ready, local_ranks, model_state, plan
 
 
 def _engine(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: run.Process,
     ready: setup.Ready,
-    own: ranks.Ranks,
-    together: upkeep.Upkeep,
+    local_ranks: ranks.Ranks,
+    coordinator: coordination.Coordinator,
 ) -> engine.Engine:
     evaluator = None
     if ready.evaluation is not None:
-        evaluator = evaluation.Evaluation(process.module, own, ready.evaluation.spec)
+        evaluator = evaluation.Evaluation(process.module, local_ranks, ready.evaluation.spec)
     step = steps.TrainStep(
         process.module,
-        own,
+        local_ranks,
         ready.training.spec,
-        given.job.trainer.global_batch_size,
-        leaves_out=given.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+        settings.job.trainer.global_batch_size,
+        leaves_out=settings.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
     )
-    step.check(_last_batch(given, ready.training))
+    step.check(_last_batch(settings, ready.training))
     return engine.Synchronous(
         ready.replicas,
         step,
         evaluator,
         ready.evaluation,
-        together.metrics,
-        together.finite,
-        together.barrier,
+        coordinator.metrics,
+        coordinator.finite,
+        coordinator.barrier,
     )
 
 
-def _last_batch(given: settings.Settings, examples: feed.Feed) -> int:
+def _last_batch(settings: settings.Settings, examples: feed.Feed) -> int:
     """Examples of the smallest batch, as far as that is known before training."""
-    size, steps = given.job.trainer.global_batch_size, given.job.trainer.steps
+    size, steps = settings.job.trainer.global_batch_size, settings.job.trainer.steps
     whole, rest = divmod(examples.examples or 0, size)
     return rest if rest and (steps is None or steps > whole) else size
 
 
 def _observer(
-    given: settings.Settings,
+    settings: settings.Settings,
     process: run.Process,
     ready: setup.Ready,
-    own: ranks.Ranks,
-    together: upkeep.Upkeep,
+    local_ranks: ranks.Ranks,
+    coordinator: coordination.Coordinator,
 ) -> observer.Observer:
-    reach = functools.partial(divided_callbacks.Divided, own, together)
-    return callbacks.of_module(given, process.module, ready, reach)
+    reach = functools.partial(callback_reach.SplitReach, local_ranks, coordinator)
+    return callbacks.of_module(settings, process.module, ready, reach)
 
 
 def _placement(
-    given: settings.Settings, found: planned.Planned, own: ranks.Ranks
+    settings: settings.Settings, plan: planned.Planned, local_ranks: ranks.Ranks
 ) -> progress.Placement:
-    divided = own.divided
-    kind = tf.DeviceSpec.from_string(own.members[0].device).device_type
+    model_partition = local_ranks.partition
+    kind = tf.DeviceSpec.from_string(local_ranks.local[0].device).device_type
     return placing.describe(
-        found.mesh,
-        placing.Place(divided.mesh, given.cluster, kind),
-        divided.stages,
-        [divided.parameter_bytes(stage) for stage in divided.stages],
-        own.watched.busy,
-        found.made,
+        plan.mesh,
+        placing.Place(model_partition.mesh, settings.cluster, kind),
+        model_partition.stages,
+        [model_partition.parameter_bytes(stage) for stage in model_partition.stages],
+        local_ranks.watched.busy,
+        plan.plan,
     )
 
 
-def _write_pipeline(given: settings.Settings, found: planned.Planned, own: ranks.Ranks) -> None:
+def _write_pipeline(
+    settings: settings.Settings, plan: planned.Planned, local_ranks: ranks.Ranks
+) -> None:
     """Leave how the stages worked in the output directory, if this attempt has made steps."""
-    if not own.watched.spans:
+    if not local_ranks.watched.spans:
         return
     content = pipeline.Pipeline(
-        placement=_placement(given, found, own),
-        planned=found.made,
-        step_seconds=own.watched.step_seconds,
-        spans=own.watched.spans,
+        placement=_placement(settings, plan, local_ranks),
+        planned=plan.plan,
+        step_seconds=local_ranks.watched.step_seconds,
+        spans=local_ranks.watched.spans,
     )
     text = content.model_dump_json(by_alias=True)
-    folder.Folder(given.output_dir).write(outputs.PIPELINE, text.encode())
+    folder.Folder(settings.output_dir).write(outputs.PIPELINE, text.encode())
 
 
 def _announce(
-    given: settings.Settings, process: run.Process, own: ranks.Ranks, outer: training.Training
+    settings: settings.Settings,
+    process: run.Process,
+    local_ranks: ranks.Ranks,
+    outer: training.Training,
 ) -> None:
-    divided, tasks = own.divided, given.cluster.tasks
-    axes = " x ".join(f"{axis} {divided.mesh.degree(axis)}" for axis in shape.Axis)
+    model_partition, tasks = local_ranks.partition, settings.cluster.tasks
+    axes = " x ".join(f"{axis} {model_partition.mesh.degree(axis)}" for axis in shape.Axis)
     process.out.say(
-        f"{given.job.strategy}: {axes} = {run.counted(divided.mesh.size, 'rank')} on "
+        f"{settings.job.strategy}: {axes} = {run.counted(model_partition.mesh.size, 'rank')} on "
         f"{run.counted(len(tasks), 'process')}; global batch "
-        f"{given.job.trainer.global_batch_size}, {run.counted(divided.microbatches, 'part')} "
-        f"through the stages; {outer.total_steps or 'unknown'} steps"
+        f"{settings.job.trainer.global_batch_size}, "
+        f"{run.counted(model_partition.microbatches, 'part')} through the stages; "
+        f"{outer.total_steps or 'unknown'} steps"
     )
-    for stage in divided.stages:
+    for stage in model_partition.stages:
         process.out.say(
             f"stage {stage.index}: {stage.nodes[0].name} to {stage.nodes[-1].name}, "
             f"{run.counted(len(stage.owned), 'variable')}"

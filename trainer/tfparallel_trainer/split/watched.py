@@ -37,14 +37,14 @@ class Watched:
         self._stages = stages
         self._steps: collections.deque[_Step] = collections.deque(maxlen=_LATELY)
 
-    def add(self, told: Sequence[float]) -> None:
+    def add(self, numbers: Sequence[float]) -> None:
         """Take in a step.
 
         Args:
-            told: for each stage the seconds in which it computed; then, for each stage and
+            numbers: for each stage the seconds in which it computed; then, for each stage and
                 microbatch, `MOMENTS`.
         """
-        busy, moments = told[: self._stages], told[self._stages :]
+        busy, moments = numbers[: self._stages], numbers[self._stages :]
         spans = sorted(_spans(moments, self._stages), key=lambda one: one.begin)
         self._steps.append(_Step(busy, spans))
 
@@ -78,10 +78,10 @@ class Watched:
 
 def _spans(moments: Sequence[float], stages: int) -> Iterator[plan.Span]:
     microbatches = len(moments) // (stages * MOMENTS)
-    given = iter(moments)
+    iterator = iter(moments)
     for stage, microbatch in itertools.product(range(stages), range(microbatches)):
         for work in schedule.Work:
-            begin, end = next(given), next(given)
+            begin, end = next(iterator), next(iterator)
             if begin:
                 yield plan.Span(
                     stage=stage, work=work.value, microbatch=microbatch, begin=begin, end=end

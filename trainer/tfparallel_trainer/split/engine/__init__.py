@@ -1,1 +1,1 @@
-"""What the ranks of a process do together in a step and beside steps."""
+"""What the ranks of a process do together in a step and outside of steps."""

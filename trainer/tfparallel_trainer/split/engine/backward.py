@@ -7,49 +7,49 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.split.engine import actors, exchange, member, tracing
+from tfparallel_trainer.split.engine import exchange, rank_model, stage_worker, tracing
 from tfparallel_trainer.split.layers import adjoint
-from tfparallel_trainer.split.pipeline import division, partition, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import cutting, division, partition, programs, schedule
 from tfparallel_trainer.step import loss
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Held:
+class _ForwardResult:
     """What a microbatch's backward work needs of its forward work."""
 
     tape: tf.GradientTape
-    taken: dict[stages.Transfer, tf.Tensor]
+    taken: dict[cutting.Transfer, tf.Tensor]
     tensors: dict[int, Any]
-    terms: list[actors.Counted]
+    terms: list[stage_worker.Counted]
 
 
-class Training(actors.Stage):
+class Training(stage_worker.StageWorker):
     """A rank's work in a step."""
 
     def __init__(
         self,
-        own: member.Member,
-        divided: partition.Partition,
-        share: actors.Share,
+        rank: rank_model.Rank,
+        partition: partition.Partition,
+        workload: stage_worker.Workload,
         known: division.Division,
     ) -> None:
         """Args:
-        own: the rank.
-        divided: the model on the mesh.
-        share: what it works on.
+        rank: the rank.
+        partition: the model on the mesh.
+        workload: what it works on.
         known: when the denominators of the loss are known.
         """
-        super().__init__(own, divided, share, training=True)
+        super().__init__(rank, partition, workload, training=True)
         self._known = known
         self.settled: tf.Tensor | None = None
         """The denominators of the loss of outputs over the whole batch, once they are known."""
-        self._held: dict[int, _Held] = {}
-        self.gradients: dict[str, Any] = dict.fromkeys(own.trained)
+        self._forward_results: dict[int, _ForwardResult] = {}
+        self.gradients: dict[str, Any] = dict.fromkeys(rank.trained)
         self.statistics: dict[str, tf.Tensor] = {}
         self._moments: dict[schedule.Action, tuple[tf.Tensor, tf.Tensor]] = {}
         """Begin and end of what it does; the rest of a step it waits."""
-        with tf.device(own.device):
-            self.scale = own.optimizer.scale()
+        with tf.device(rank.device):
+            self.scale = rank.optimizer.scale()
 
     def work(self, action: schedule.Action) -> None:
         """Go forward or backward with a microbatch."""
@@ -75,26 +75,26 @@ class Training(actors.Stage):
         The seconds in which each stage computes are means over its ranks; the moments are those of
         the first of them: float64 [stages + stages * microbatches * MOMENTS].
         """
-        mesh = self._divided.mesh
-        tells = float(self.own.is_first and self.own.data == 0)
-        with tf.device(self.own.clock.processor):
+        mesh = self._partition.mesh
+        tells = float(self.rank.is_first and self.rank.data == 0)
+        with tf.device(self.rank.clock.processor):
             nothing = tf.zeros((), tf.float64)
             lasted = [end - begin for begin, end in self._moments.values()]
             seconds = tf.add_n([nothing, *lasted]) * (mesh.stage / mesh.size)
             actions = [
                 schedule.Action(work, microbatch)
-                for microbatch in range(self._divided.microbatches)
+                for microbatch in range(self._partition.microbatches)
                 for work in schedule.Work
             ]
             moments = [self._moments.get(one, (nothing, nothing)) for one in actions]
-            own = tf.one_hot(self.own.stage.index, mesh.stage, dtype=tf.float64)
-            of_all = tells * own[:, tf.newaxis] * tf.reshape(tf.stack(moments), (-1,))
-            return tf.concat([seconds * own, tf.reshape(of_all, (-1,))], 0)
+            one_hot = tf.one_hot(self.rank.stage.index, mesh.stage, dtype=tf.float64)
+            of_all = tells * one_hot[:, tf.newaxis] * tf.reshape(tf.stack(moments), (-1,))
+            return tf.concat([seconds * one_hot, tf.reshape(of_all, (-1,))], 0)
 
     def _now(self) -> tf.Tensor:
         """The moment at which all is done that this rank did before, as its processor sees it."""
         with self.fence():
-            moment = self.own.clock.read()
+            moment = self.rank.clock.read()
         self.did([moment])
         return moment
 
@@ -103,23 +103,23 @@ class Training(actors.Stage):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
             tape.watch([self.values[key] for key in self.gradients])
-            found = self._run(action.microbatch, taken)
-            terms = _with_one_end(self._terms(action.microbatch, found))
-        changed = {key: one for key, one in found.changed.items() if key in self.values}
+            part = self._run(action.microbatch, taken)
+            terms = _with_one_end(self._terms(action.microbatch, part))
+        changed = {key: one for key, one in part.changed.items() if key in self.values}
         self.values |= changed
         self.statistics |= changed
-        self._held[action.microbatch] = _Held(tape, taken, found.tensors, terms)
+        self._forward_results[action.microbatch] = _ForwardResult(tape, taken, part.tensors, terms)
         numerators = [one.numerator for _, one in terms]
-        self.did([*self._keep(action.microbatch, found), *numerators, *changed.values()])
+        self.did([*self._keep(action.microbatch, part), *numerators, *changed.values()])
 
     def _targets(
-        self, microbatch: int, terms: Sequence[actors.Counted]
+        self, microbatch: int, terms: Sequence[stage_worker.Counted]
     ) -> tuple[list[Any], list[Any]]:
         """Numerators, and what each is multiplied by before gradients are taken."""
         if self._known is division.Division.LAST and len(terms) > 1:
             raise errors.UserCodeError(
                 "The loss of a masked output is known when a batch is through all stages, and a "
-                f"layer of stage {self.own.stage.index} adds another loss: remove one of the two, "
+                f"layer of stage {self.rank.stage.index} adds another loss: remove one of the two, "
                 "or use MultiWorkerMirrored."
             )
         scales = []
@@ -135,40 +135,40 @@ class Training(actors.Stage):
     ) -> tf.Tensor:
         """Divide by the denominator of a term over the whole batch, as far as it is known."""
         if self.settled is not None and term.output:
-            whole = self.settled[self.own.head.terms.index(term)]
-            return tf.math.divide_no_nan(scale, whole)
+            denominator = self.settled[self.rank.head.terms.index(term)]
+            return tf.math.divide_no_nan(scale, denominator)
         if self._known is division.Division.LAST:
             return scale
-        return scale * (len(self._rows[microbatch]) / self._share.total) / one.denominator
+        return scale * (len(self._rows[microbatch]) / self._workload.total) / one.denominator
 
     def _backward(self, action: schedule.Action) -> None:
-        held = self._held.pop(action.microbatch)
-        targets, scales = self._targets(action.microbatch, held.terms)
-        for one in self.own.stage.sent:
+        forward = self._forward_results.pop(action.microbatch)
+        targets, scales = self._targets(action.microbatch, forward.terms)
+        for one in self.rank.stage.sent:
             parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
             if (one, parcel) in self._mail:
-                targets.append(held.tensors[one.tensor])
+                targets.append(forward.tensors[one.tensor])
                 scales.append(self._mail.pop((one, parcel)))
-        watched = {one: tensor for one, tensor in held.taken.items() if tensor.dtype.is_floating}
+        watched = {one: tensor for one, tensor in forward.taken.items() if tensor.dtype.is_floating}
         sources = [*watched.values(), *(self.values[key] for key in self.gradients)]
-        found = iter(
-            held.tape.gradient(targets, sources, output_gradients=scales)
+        gradients = iter(
+            forward.tape.gradient(targets, sources, output_gradients=scales)
             if targets
             else [None] * len(sources)
         )
-        given = {}
+        input_gradients = {}
         for one, tensor in watched.items():
-            gradient = next(found)
+            gradient = next(gradients)
             parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
-            given[one, parcel] = tf.zeros_like(tensor) if gradient is None else gradient
-        self._mail |= given
+            input_gradients[one, parcel] = tf.zeros_like(tensor) if gradient is None else gradient
+        self._mail |= input_gradients
         for key in self.gradients:
-            both = [self.gradients[key], next(found)]
-            self.gradients[key] = exchange.add(both, [self.own.kind(key, one) for one in both])
-        self.did([*given.values(), *exchange.parts(self.gradients.values())])
+            both = [self.gradients[key], next(gradients)]
+            self.gradients[key] = exchange.add(both, [self.rank.kind(key, one) for one in both])
+        self.did([*input_gradients.values(), *exchange.parts(self.gradients.values())])
 
 
-def _with_one_end(terms: Sequence[actors.Counted]) -> list[actors.Counted]:
+def _with_one_end(terms: Sequence[stage_worker.Counted]) -> list[stage_worker.Counted]:
     """Let gradients come in through one operation (see `adjoint.one_end`)."""
     ends = adjoint.one_end([one.numerator for _, one in terms])
     return [

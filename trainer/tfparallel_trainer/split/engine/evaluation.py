@@ -9,42 +9,42 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.split.engine import actors, ranks, tracing, upkeep
+from tfparallel_trainer.split.engine import coordination, ranks, stage_worker, tracing
 from tfparallel_trainer.step import evaluate
 
 
 class Evaluation:
     """Evaluates the model of all ranks; an `engine.Evaluator`."""
 
-    def __init__(self, module: user.Module, own: ranks.Ranks, spec: Any) -> None:
+    def __init__(self, module: user.Module, local_ranks: ranks.Ranks, spec: Any) -> None:
         """Args:
         module: the user's module, for the messages.
-        own: the ranks of this process.
+        local_ranks: the ranks of this process.
         spec: structure of a part of a batch.
         """
         self._module = module
-        self._ranks = own
+        self._ranks = local_ranks
         self._spec = spec
         self._traced: dict[ranks.Shares, Any] = {}
-        self._upkeep = upkeep.Upkeep(own)
+        self._coordinator = coordination.Coordinator(local_ranks)
 
     def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
         """Give loss and metrics over all examples; the same on every process."""
-        self._upkeep.share_statistics()
-        with self._upkeep.averaged():
+        self._coordinator.share_statistics()
+        with self._coordinator.averaged():
             return self._run(batches)
 
     def _run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
-        heads = [own.head for own in self._ranks.members]
+        heads = [rank.head for rank in self._ranks.local]
         evaluate.reset_metrics(heads)
         sums = np.zeros((2, len(heads[0].terms)))
         for batch in batches:
             shares = self._ranks.shares(batch.examples)
             sums += self._function(shares)(self._ranks.parts(batch, shares)).numpy()
-        penalty = sum(float(own.penalty()) for own in self._ranks.members)
-        found, (totals, penalties) = self._upkeep.report(sums, penalty)
+        penalty = sum(float(rank.penalty()) for rank in self._ranks.local)
+        metrics, (totals, penalties) = self._coordinator.report(sums, penalty)
         evaluate.reset_metrics(heads)
-        return {**evaluate.losses_with(heads[0], totals, penalties), **found}
+        return {**evaluate.losses_with(heads[0], totals, penalties), **metrics}
 
     def _function(self, shares: ranks.Shares) -> Any:
         if shares not in self._traced:
@@ -61,21 +61,23 @@ class Evaluation:
 
     def _sums(self, shares: ranks.Shares, parts: Any) -> tf.Tensor:
         """Numerators and denominators over the examples of this process: [2, terms]."""
-        divided = self._ranks.divided
-        working = {}
-        for own in self._ranks.members:
-            share = self._ranks.share(own, shares, parts, tf.zeros((), tf.int64))
-            working[own.rank] = actors.Stage(own, divided, share, training=False)
-        tracing.emit(divided, divided.evaluation(shares), working, self._ranks.between)
-        found = [tf.zeros((2, len(self._ranks.members[0].head.terms)), tf.float64)]
+        partition = self._ranks.partition
+        workers = {}
+        for rank in self._ranks.local:
+            workload = self._ranks.workload(rank, shares, parts, tf.zeros((), tf.int64))
+            workers[rank.index] = stage_worker.StageWorker(
+                rank, partition, workload, training=False
+            )
+        tracing.emit(partition, partition.evaluation(shares), workers, self._ranks.between)
+        totals = [tf.zeros((2, len(self._ranks.local[0].head.terms)), tf.float64)]
         done = []
-        for actor in working.values():
-            with actor.fence():
+        for worker in workers.values():
+            with worker.fence():
                 done.append(tf.no_op())
-                if actor.own.is_first:
-                    sums = [tf.stack(actor.numerators), tf.stack(actor.denominators)]
-                    found.append(tf.stack(sums))
+                if worker.rank.is_first:
+                    sums = [tf.stack(worker.numerators), tf.stack(worker.denominators)]
+                    totals.append(tf.stack(sums))
         # TensorFlow leaves out what a rank only sends, unless an operation waits for it; and
         # `add_n` of one tensor, where no rank here counts anything, is no operation.
         with tf.control_dependencies(done):
-            return tf.identity(tf.add_n(found))
+            return tf.identity(tf.add_n(totals))

@@ -22,14 +22,14 @@ _CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 class Exchange:
     """This process's ends of all groups."""
 
-    def __init__(self, divided: partition.Partition, devices: Mapping[int, str]) -> None:
+    def __init__(self, partition: partition.Partition, devices: Mapping[int, str]) -> None:
         """Args:
-        divided: the model on the mesh.
+        partition: the model on the mesh.
         devices: those of this process, by their ranks.
         """
-        self._divided = divided
+        self._partition = partition
         self._devices = devices
-        self._keys = divided.keys()
+        self._keys = partition.keys()
         self._ends = {
             (ranks, rank): collectives.Communicator(
                 key, len(ranks), ranks.index(rank), devices[rank]
@@ -49,7 +49,7 @@ class Exchange:
         """
         for end in self._ends.values():
             end.begin(program, variant)
-        numbers = variant * self._divided.numbers()
+        numbers = variant * self._partition.numbers()
         self._first = collectives.Program.PASS_ON << collectives.POSITION_BITS | numbers
 
     def send(self, source: int, target: int, number: int, tensor: tf.Tensor) -> tf.Tensor:
@@ -73,28 +73,28 @@ class Exchange:
         return tf.cast(tf.ensure_shape(taken, shape), kind)
 
     def total(
-        self, ranks: tuple[int, ...], given: Mapping[int, Sequence[tf.Tensor]]
+        self, ranks: tuple[int, ...], summands: Mapping[int, Sequence[tf.Tensor]]
     ) -> dict[int, list[tf.Tensor]]:
         """Add tensors up over ranks.
 
         Args:
             ranks: all that take part.
-            given: of each that is in this process its tensors, of static shapes.
+            summands: of each that is in this process its tensors, of static shapes.
         """
         if not self._is_inside(ranks):
-            found: dict[int, list[tf.Tensor]] = {}
-            for rank, tensors in given.items():
+            totals: dict[int, list[tf.Tensor]] = {}
+            for rank, tensors in summands.items():
                 with tf.device(self._devices[rank]):
-                    found[rank] = self._ends[ranks, rank].sum_all(tensors)
-            return found
+                    totals[rank] = self._ends[ranks, rank].sum_all(tensors)
+            return totals
         with tf.device(self._devices[ranks[0]]):
-            sums = [tf.add_n(parts) for parts in zip(*given.values(), strict=True)]
+            sums = [tf.add_n(parts) for parts in zip(*summands.values(), strict=True)]
         return self._on_each(ranks, sums)
 
     def gradients(
         self,
         ranks: tuple[int, ...],
-        given: Mapping[int, Sequence[Any]],
+        local_gradients: Mapping[int, Sequence[Any]],
         kinds: Mapping[int, Sequence[gradients.Kind]],
         variables: Mapping[int, Sequence[Any]],
         also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
@@ -103,38 +103,39 @@ class Exchange:
 
         Args:
             ranks: all that take part.
-            given: of each that is in this process the gradients of its variables.
+            local_gradients: of each that is in this process the gradients of its variables.
             kinds: of these gradients.
             variables: of each that is in this process.
             also: of each that is in this process further tensors, whose sums come last.
         """
         if not self._is_inside(ranks):
-            found: dict[int, list[Any]] = {}
-            for rank, own in given.items():
+            totals: dict[int, list[Any]] = {}
+            for rank, rank_gradients in local_gradients.items():
                 with tf.device(self._devices[rank]):
-                    found[rank] = gradients.add_up(
+                    totals[rank] = gradients.add_up(
                         self._ends[ranks, rank],
-                        own,
+                        rank_gradients,
                         kinds[rank],
                         variables[rank],
                         also.get(rank, ()),
                     )
-            return found
-        parts = zip(*given.values(), strict=True)
-        further = zip(*(also.get(rank, ()) for rank in given), strict=True)
+            return totals
+        parts = zip(*local_gradients.values(), strict=True)
+        further = zip(*(also.get(rank, ()) for rank in local_gradients), strict=True)
         with tf.device(self._devices[ranks[0]]):
             sums = [
-                add(one, [kinds[rank][place] for rank in given]) for place, one in enumerate(parts)
+                add(one, [kinds[rank][place] for rank in local_gradients])
+                for place, one in enumerate(parts)
             ]
             sums += [tf.add_n(one) for one in further]
         return self._on_each(ranks, sums)
 
     def _on_each(self, ranks: Sequence[int], sums: Sequence[Any]) -> dict[int, list[Any]]:
-        found = {}
+        copies = {}
         for rank in ranks:
             with tf.device(self._devices[rank]):
-                found[rank] = [here(one) for one in sums]
-        return found
+                copies[rank] = [here(one) for one in sums]
+        return copies
 
     def _is_inside(self, ranks: Sequence[int]) -> bool:
         return all(rank in self._devices for rank in ranks)
@@ -155,22 +156,22 @@ def add(parts: Sequence[Any], kinds: Sequence[gradients.Kind]) -> Any:
         parts: the gradients, or None.
         kinds: of each.
     """
-    found = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if part is not None]
-    if len(found) < 2:
-        return found[0][0] if found else None
-    if not all(isinstance(part, tf.IndexedSlices) for part, _ in found):
-        return tf.add_n([tf.convert_to_tensor(part) for part, _ in found])
-    divided = [lookups.divide(part, kind.sources) for part, kind in found]
-    return lookups.join(lookups.add(divided), found[0][0].dense_shape)
+    pairs = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if part is not None]
+    if len(pairs) < 2:
+        return pairs[0][0] if pairs else None
+    if not all(isinstance(part, tf.IndexedSlices) for part, _ in pairs):
+        return tf.add_n([tf.convert_to_tensor(part) for part, _ in pairs])
+    divided = [lookups.divide(part, kind.sources) for part, kind in pairs]
+    return lookups.join(lookups.add(divided), pairs[0][0].dense_shape)
 
 
 def parts(gradients: Iterable[Any]) -> list[tf.Tensor]:
     """The tensors that gradients are made of."""
-    found: list[tf.Tensor] = []
+    tensors: list[tf.Tensor] = []
     for one in gradients:
         if one is not None:
-            found += [one.values, one.indices] if isinstance(one, tf.IndexedSlices) else [one]
-    return found
+            tensors += [one.values, one.indices] if isinstance(one, tf.IndexedSlices) else [one]
+    return tensors
 
 
 def floats(gradients: Iterable[Any]) -> list[tf.Tensor]:

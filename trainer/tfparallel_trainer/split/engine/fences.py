@@ -28,9 +28,9 @@ class Fences:
 
     def did(self, tensors: Sequence[Any]) -> None:
         """What the rank does next waits for these, which were made behind its fence."""
-        found = [one for one in tensors if one is not None]
-        if found:
-            self._last = [*found, *self._arrived]
+        done = [one for one in tensors if one is not None]
+        if done:
+            self._last = [*done, *self._arrived]
             self._arrived = []
 
     def begin(self) -> None:

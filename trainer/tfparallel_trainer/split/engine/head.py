@@ -41,9 +41,9 @@ def build(
         UserCodeError: `compile_model` raises or does not compile, or its loss does not fit,
             or a metric cannot be added up over ranks.
     """
-    given = _compiled(module, skeleton)
+    compile_arguments = _compiled(module, skeleton)
     head = _identities(skeleton, model)
-    head.compile(**{**given, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
+    head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
     y_pred = of_outputs(model, {one.tensor: _nothing(model, one) for one in model.outputs})
     with user.guard(module.path, "computing the metrics of the first training example raised"):
@@ -71,12 +71,12 @@ def of_outputs(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:
 
 def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:
     """Let the user compile the skeleton; gives what `compile` was called with."""
-    given: dict[str, Any] = {}
+    compile_arguments: dict[str, Any] = {}
     signature = inspect.signature(keras.Model.compile)
 
     def compile_skeleton(*arguments: Any, **keywords: Any) -> None:
         bound = signature.bind(skeleton, *arguments, **keywords)
-        given.update(bound.arguments)
+        compile_arguments.update(bound.arguments)
         keras.Model.compile(*bound.args, **bound.kwargs)
 
     skeleton.compile = compile_skeleton
@@ -84,34 +84,34 @@ def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:
         module.compile_model(skeleton)
     finally:
         del skeleton.compile
-    if not given or skeleton.optimizer is None:
+    if not compile_arguments or skeleton.optimizer is None:
         raise errors.UserCodeError(
             "The model is not compiled: call model.compile(optimizer, loss) in compile_model."
         )
-    del given["self"]
-    return given
+    del compile_arguments["self"]
+    return compile_arguments
 
 
 def _identities(skeleton: Any, model: graph.Graph) -> Any:
     names = iter(_names(skeleton, model))
-    made: list[Any] = []
+    inputs: list[Any] = []
 
     def output_of(edge: graph.Edge) -> Any:
         tensor = model.tensors[edge.tensor]
-        made.append(keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype))
+        inputs.append(keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype))
         identity = keras.layers.Identity(name=next(names), dtype=tensor.dtype)
-        return identity(made[-1])
+        return identity(inputs[-1])
 
-    found = keras.tree.map_structure(output_of, model.output_structure)
-    return keras.Model(made, found)
+    identities = keras.tree.map_structure(output_of, model.output_structure)
+    return keras.Model(inputs, identities)
 
 
 def _names(skeleton: Any, model: graph.Graph) -> list[str]:
     """The names that the loss and the metrics know the outputs by."""
     edges = keras.tree.flatten(model.output_structure)
-    given = getattr(skeleton, "output_names", None)
-    if given is not None and len(given) == len(edges):
-        return list(given)
+    names = getattr(skeleton, "output_names", None)
+    if names is not None and len(names) == len(edges):
+        return list(names)
     return [outputs.names_of(skeleton, one)[0] for one in edges]
 
 

@@ -10,8 +10,8 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, nest, order
 from tfparallel_trainer.mesh import collectives
 from tfparallel_trainer.split import watched
-from tfparallel_trainer.split.engine import actors, exchange, member
-from tfparallel_trainer.split.layers import whole
+from tfparallel_trainer.split.engine import exchange, rank_model, stage_worker
+from tfparallel_trainer.split.layers import elementwise
 from tfparallel_trainer.split.model import recording
 from tfparallel_trainer.split.pipeline import division, partition
 from tfparallel_trainer.step import checks, synchrony
@@ -24,8 +24,8 @@ Shares = tuple[int, ...]
 class Ranks:
     """The ranks of this process and how they meet all others."""
 
-    divided: partition.Partition
-    members: Sequence[member.Member]
+    partition: partition.Partition
+    local: Sequence[rank_model.Rank]
     between: exchange.Exchange
     division: division.Division
     """When the denominators of the loss are known."""
@@ -49,22 +49,22 @@ class Ranks:
                 "and each needs a program of its own: give batches of one size."
             )
         self.between.begin(program, variant)
-        for own in self.members:
-            for group in (*own.groups.values(), own.head.data):
+        for rank in self.local:
+            for group in (*rank.groups.values(), rank.head.data):
                 group.begin(program, variant)
 
     def shares(self, examples: int) -> Shares:
         """How examples are divided over the data axis."""
-        return tuple(len(part) for part in order.split(examples, self.divided.mesh.data))
+        return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
-    def share(
-        self, own: member.Member, shares: Shares, parts: Mapping[int, Any], step: tf.Tensor
-    ) -> actors.Share:
+    def workload(
+        self, rank: rank_model.Rank, shares: Shares, parts: Mapping[int, Any], step: tf.Tensor
+    ) -> stage_worker.Workload:
         """What one of the ranks works on."""
-        return actors.Share(
-            part=parts.get(own.data),
-            examples=shares[own.data],
-            microbatches=self.divided.counts(shares)[own.data],
+        return stage_worker.Workload(
+            part=parts.get(rank.data),
+            examples=shares[rank.data],
+            microbatches=self.partition.counts(shares)[rank.data],
             total=sum(shares),
             step=step,
         )
@@ -75,17 +75,18 @@ class Ranks:
         Raises:
             UserCodeError: they are not divided as other processes think.
         """
-        found: dict[int, Any] = {}
-        for own, part in zip(self.members, batch.parts, strict=True):
+        converted: dict[int, Any] = {}
+        for rank, part in zip(self.local, batch.parts, strict=True):
             count = 0 if part is None else len(nest.leaves(part)[0])
-            if count != shares[own.data]:
+            if count != shares[rank.data]:
                 raise errors.UserCodeError(
-                    f"A batch of {batch.examples} examples has {count} for place {own.data} of the "
-                    f"data axis, and {shares[own.data]} are expected: give batches of one size."
+                    f"A batch of {batch.examples} examples has {count} for place {rank.data} of "
+                    f"the data axis, and {shares[rank.data]} are expected: give batches of one "
+                    "size."
                 )
-            if part is not None and own.data not in found:
-                found[own.data] = nest.convert(tf.convert_to_tensor, part)
-        return found
+            if part is not None and rank.data not in converted:
+                converted[rank.data] = nest.convert(tf.convert_to_tensor, part)
+        return converted
 
     def spec(self, spec: Any, shares: Shares) -> dict[int, Any]:
         """The structure of what `parts` gives.
@@ -93,14 +94,14 @@ class Ranks:
         Raises:
             UserCodeError: an example has a shape that only the data tells.
         """
-        wanted = sorted({own.data for own in self.members if shares[own.data]})
-        return {place: _sized(spec, shares[place]) for place in wanted}
+        places = sorted({rank.data for rank in self.local if shares[rank.data]})
+        return {place: _sized(spec, shares[place]) for place in places}
 
 
 def build(
     module: user.Module,
     skeleton: Any,
-    divided: partition.Partition,
+    partition: partition.Partition,
     places: Mapping[int, str],
     examples: feed.Feed,
 ) -> Ranks:
@@ -109,7 +110,7 @@ def build(
     Args:
         module: the user's functions.
         skeleton: what `build_model` gave, built without its weights.
-        divided: how its graph is divided.
+        partition: how its graph is divided.
         places: the devices of this process, by their ranks.
         examples: those to train on.
 
@@ -117,39 +118,41 @@ def build(
         UserCodeError: the user's functions raise, or make what cannot be trained.
     """
     sample = examples.sample()
-    _check(divided)
-    members = [
-        member.build(module, skeleton, divided, rank, device, sample)
+    _check(partition)
+    local = [
+        rank_model.build(module, skeleton, partition, rank, device, sample)
         for rank, device in places.items()
     ]
-    whole.check_optimizer(skeleton.optimizer, divided.model.variables, divided.plan.variables)
+    elementwise.check_optimizer(
+        skeleton.optimizer, partition.model.variables, partition.plan.variables
+    )
     adds = any(
         getattr(layer, "activity_regularizer", None) is not None
         for layer in checks.layers(skeleton)
     )
-    known = division.of(members[0].head, divided.model, examples.spec, adds=adds)
+    known = division.of(local[0].head, partition.model, examples.spec, adds=adds)
     settles = known is division.Division.BETWEEN
-    adds_up = bool(synchrony.among(node.calls for node in divided.model.nodes))
+    adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
     return Ranks(
-        divided=dataclasses.replace(divided, settles=settles, adds_up=adds_up),
-        members=members,
-        between=exchange.Exchange(divided, places),
+        partition=dataclasses.replace(partition, settles=settles, adds_up=adds_up),
+        local=local,
+        between=exchange.Exchange(partition, places),
         division=known,
-        watched=watched.Watched(divided.mesh.stage),
+        watched=watched.Watched(partition.mesh.stage),
     )
 
 
-def _check(divided: partition.Partition) -> None:
+def _check(partition: partition.Partition) -> None:
     """Refuse what two stages cannot share.
 
     Raises:
         UserCodeError: a layer that gathers statistics is called in two stages.
     """
-    gathered = recording.gathered(divided.model)
-    for stage in divided.stages:
+    gathered = recording.gathered(partition.model)
+    for stage in partition.stages:
         for key, owner in stage.borrowed:
             if key in gathered:
-                variable = divided.model.variables[key]
+                variable = partition.model.variables[key]
                 raise errors.UserCodeError(
                     f"{variable.path} is gathered by a layer that stages {owner} and {stage.index} "
                     "both call, and there can be one copy of it only: use a layer for each call, "

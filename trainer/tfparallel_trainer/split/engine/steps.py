@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, fingerprints
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.split.engine import backward, closing, ranks, tracing
+from tfparallel_trainer.split.engine import backward, ranks, step_reduction, tracing
 from tfparallel_trainer.step import synchrony, train
 
 
@@ -16,7 +16,7 @@ class TrainStep:
 
     Args:
         module: the user's module, for the messages.
-        own: the ranks of this process.
+        local_ranks: the ranks of this process.
         spec: structure of a part of a batch, as tf.TensorSpec [None, …].
         batch_size: examples of a whole batch.
         leaves_out: whether a step that is not finite changes nothing.
@@ -25,40 +25,40 @@ class TrainStep:
     def __init__(
         self,
         module: user.Module,
-        own: ranks.Ranks,
+        local_ranks: ranks.Ranks,
         spec: Any,
         batch_size: int,
         *,
         leaves_out: bool = False,
     ) -> None:
         self._module = module
-        self._ranks = own
+        self._ranks = local_ranks
         self._spec = spec
-        self._whole = own.shares(batch_size)
+        self._full_shares = local_ranks.shares(batch_size)
         self._leaves_out = leaves_out
         self._traced: dict[ranks.Shares, Any] = {}
-        self._kinds: closing.Kinds = {}
+        self._kinds: step_reduction.Kinds = {}
 
     def __call__(self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
         flags = [float(flag in asked) for flag in train.Flag]
-        told = [*flags, *fingerprints.summands(batch.fingerprint)]
-        outcome = self._function(shares)(
+        signals = [*flags, *fingerprints.summands(batch.fingerprint)]
+        results = self._function(shares)(
             tf.constant(step, tf.int64),
-            tf.constant(told, tf.float64),
+            tf.constant(signals, tf.float64),
             self._ranks.parts(batch, shares),
         )
-        own = self._ranks.members[0].head
-        *values, seen = (tensor.numpy() for tensor in outcome)
+        head = self._ranks.local[0].head
+        *values, seen = (tensor.numpy() for tensor in results)
         self._ranks.watched.add(seen.tolist())
-        return train.outcome_of(own, step, values)
+        return train.outcome_of(head, step, values)
 
     def _function(self, shares: ranks.Shares) -> Any:
         self.check(sum(shares))
         if not all(shares) and not self._kinds:
             # Only a rank with examples knows which kinds of gradients its stage has.
-            self._function(self._whole)
+            self._function(self._full_shares)
         if shares not in self._traced:
             self._traced[shares] = self._trace(shares)
         return self._traced[shares]
@@ -69,20 +69,20 @@ class TrainStep:
         Raises:
             UserCodeError: there is such a layer, and a place along the data axis has no examples.
         """
-        divided = self._ranks.divided
-        if divided.adds_up and not all(self._ranks.shares(examples)):
-            layer, *_ = synchrony.among(node.calls for node in divided.model.nodes)
+        partition = self._ranks.partition
+        if partition.adds_up and not all(self._ranks.shares(examples)):
+            layer, *_ = synchrony.among(node.calls for node in partition.model.nodes)
             raise errors.UserCodeError(
-                f"A batch has {examples} examples, fewer than the {divided.mesh.data} places along "
-                f"mesh.data, and {layer.name} (synchronized=True) adds up over all of them: let "
-                f"the last batch of an epoch have at least {divided.mesh.data} (change "
+                f"A batch has {examples} examples, fewer than the {partition.mesh.data} places "
+                f"along mesh.data, and {layer.name} (synchronized=True) adds up over all of them: "
+                f"let the last batch of an epoch have at least {partition.mesh.data} (change "
                 "trainer.globalBatchSize, or leave examples out), or use LayerNormalization."
             )
 
     def _trace(self, shares: ranks.Shares) -> Any:
-        def run(step: tf.Tensor, told: tf.Tensor, parts: Any) -> Any:
+        def run(step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
             self._ranks.begin(collectives.Program.TRAIN, shares)
-            return self._run(shares, step, told, parts)
+            return self._run(shares, step, signals, parts)
 
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
@@ -91,12 +91,14 @@ class TrainStep:
                 self._ranks.spec(self._spec, shares),
             )
 
-    def _run(self, shares: ranks.Shares, step: tf.Tensor, told: tf.Tensor, parts: Any) -> Any:
-        divided, between = self._ranks.divided, self._ranks.between
-        working = {}
-        for own in self._ranks.members:
-            share = self._ranks.share(own, shares, parts, step)
-            working[own.rank] = backward.Training(own, divided, share, self._ranks.division)
-        ending = closing.Closing(working, between, told, self._kinds, self._ranks.division)
-        tracing.emit(divided, divided.training(shares), working, between, ending.total)
-        return ending.update(leaves_out=self._leaves_out)
+    def _run(self, shares: ranks.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
+        partition, between = self._ranks.partition, self._ranks.between
+        workers = {}
+        for rank in self._ranks.local:
+            workload = self._ranks.workload(rank, shares, parts, step)
+            workers[rank.index] = backward.Training(rank, partition, workload, self._ranks.division)
+        reduction = step_reduction.Reduction(
+            workers, between, signals, self._kinds, self._ranks.division
+        )
+        tracing.emit(partition, partition.training(shares), workers, between, reduction.total)
+        return reduction.update(leaves_out=self._leaves_out)

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfparallel_trainer.split.engine import exchange
-from tfparallel_trainer.split.pipeline import communication, partition, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import communication, cutting, partition, programs, schedule
 
-Address = tuple[stages.Transfer, programs.Parcel]
+Address = tuple[cutting.Transfer, programs.Parcel]
 """What tells a message of a rank apart from all its others."""
 
 
-class Actor(Protocol):
+class Worker(Protocol):
     """What one rank does in a program."""
 
     def work(self, action: schedule.Action) -> None:
@@ -57,69 +57,71 @@ class Actor(Protocol):
         """What the rank does next waits for all messages, too."""
 
 
-Total = collections.abc.Callable[[communication.Meeting, Sequence[int]], None]
+Total = collections.abc.Callable[[communication.Rendezvous, Sequence[int]], None]
 """Makes a sum, given the ranks of this process that take part."""
 
 
 def emit(
-    divided: partition.Partition,
+    partition: partition.Partition,
     lists: Mapping[int, Sequence[communication.Step]],
-    actors: Mapping[int, Actor],
+    workers: Mapping[int, Worker],
     between: exchange.Exchange,
     total: Total | None = None,
 ) -> None:
     """Let the ranks of this process do their lists.
 
     Args:
-        divided: the model on the mesh.
+        partition: the model on the mesh.
         lists: of all ranks.
-        actors: those of this process, by rank.
+        workers: those of this process, by rank.
         between: how they meet.
         total: makes sums; absent where the lists have none.
 
     Raises:
         ValueError: the lists cannot be done.
     """
-    waiting = {rank: collections.deque(lists[rank]) for rank in actors}
-    messages = _Messages(divided, actors, between)
+    waiting = {rank: collections.deque(lists[rank]) for rank in workers}
+    messages = _Messages(partition, workers, between)
     while any(waiting.values()):
-        done = sum([_advance(rank, waiting, actors, messages, total) for rank in actors])
+        done = sum([_advance(rank, waiting, workers, messages, total) for rank in workers])
         if not done:
-            stuck = "; ".join(f"rank {rank}: {own[0]}" for rank, own in waiting.items() if own)
+            stuck = "; ".join(
+                f"rank {rank}: {steps[0]}" for rank, steps in waiting.items() if steps
+            )
             raise ValueError(f"the lists of the ranks cannot be done ({stuck})")
-    for actor in actors.values():
-        actor.settle()
+    for worker in workers.values():
+        worker.settle()
 
 
 def _advance(
     rank: int,
     waiting: Mapping[int, collections.deque[communication.Step]],
-    actors: Mapping[int, Actor],
+    workers: Mapping[int, Worker],
     messages: "_Messages",
     total: Total | None,
 ) -> int:
     """Do what a rank can do now; gives how many steps."""
     done = 0
-    own = waiting[rank]
-    while own:
-        step = own[0]
-        together = [rank]
-        if isinstance(step, communication.Meeting):
-            together = [member for member in step.ranks if member in actors]
-            if any(not waiting[one] or waiting[one][0] != step for one in together):
+    steps = waiting[rank]
+    while steps:
+        step = steps[0]
+        participants = [rank]
+        if isinstance(step, communication.Rendezvous):
+            participants = [participant for participant in step.ranks if participant in workers]
+            if any(not waiting[one] or waiting[one][0] != step for one in participants):
                 break
-        for member in together:
-            waiting[member].popleft()
+        for participant in participants:
+            waiting[participant].popleft()
         done += 1
         match step:
             case communication.Compute(what=schedule.Action() as action):
-                actors[rank].work(action)
-            case communication.Meeting(ranks=(source, target), tag=programs.Parcel() as parcel):
+                workers[rank].work(action)
+            case communication.Rendezvous(ranks=(source, target), tag=programs.Parcel() as parcel):
                 messages.pass_on(source, target, parcel)
-            case communication.Meeting() if total is not None:
-                for member in together:
-                    actors[member].settle()
-                total(step, together)
+            case communication.Rendezvous() if total is not None:
+                for participant in participants:
+                    workers[participant].settle()
+                total(step, participants)
     return done
 
 
@@ -128,19 +130,19 @@ class _Messages:
 
     def __init__(
         self,
-        divided: partition.Partition,
-        actors: Mapping[int, Actor],
+        partition: partition.Partition,
+        workers: Mapping[int, Worker],
         between: exchange.Exchange,
     ) -> None:
-        self._divided = divided
-        self._actors = actors
+        self._partition = partition
+        self._workers = workers
         self._between = between
 
     def pass_on(self, source: int, target: int, parcel: programs.Parcel) -> None:
         """Do this process's part of a message."""
         address = (self._transfer(source, target, parcel), parcel)
-        number = self._divided.number(parcel, address[0])
-        giver, taker = self._actors.get(source), self._actors.get(target)
+        number = self._partition.number(parcel, address[0])
+        giver, taker = self._workers.get(source), self._workers.get(target)
         tensor: Any = None
         if giver is not None:
             tensor = giver.give(address)
@@ -156,9 +158,9 @@ class _Messages:
                 taker.took(taken)
             taker.take(address, taken)
 
-    def _transfer(self, source: int, target: int, parcel: programs.Parcel) -> stages.Transfer:
+    def _transfer(self, source: int, target: int, parcel: programs.Parcel) -> cutting.Transfer:
         """Which transfer a message belongs to; a gradient goes against it."""
-        begin, end = self._divided.stage_of(source), self._divided.stage_of(target)
+        begin, end = self._partition.stage_of(source), self._partition.stage_of(target)
         if parcel.work is schedule.Work.BACKWARD:
             begin, end = end, begin
-        return stages.Transfer(begin, end, parcel.tensor)
+        return cutting.Transfer(begin, end, parcel.tensor)

@@ -12,21 +12,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-_KEPT = "_gradient_accumulator"
-_MADE = "iteration"
+_ACCUMULATORS = "_gradient_accumulator"
+_ITERATIONS = "iteration"
 """How Keras names the gradients that it keeps, and the count of all steps."""
 
 
 class Optimizer:
     """An optimizer that is built for the trained variables of one rank."""
 
-    def __init__(self, given: Any, variables: Sequence[Any]) -> None:
+    def __init__(self, keras_optimizer: Any, variables: Sequence[Any]) -> None:
         """Args:
-        given: what the user compiled, not yet built.
+        keras_optimizer: what the user compiled, not yet built.
         variables: those that this rank trains.
         """
-        self.given = given
-        self._inner = getattr(given, "inner_optimizer", given)
+        self.keras_optimizer = keras_optimizer
+        self._inner = getattr(keras_optimizer, "inner_optimizer", keras_optimizer)
         self._variables = list(variables)
         self._global_clipnorm = self._inner.global_clipnorm
         self._clipnorm, self._clipvalue = self._inner.clipnorm, self._inner.clipvalue
@@ -34,9 +34,11 @@ class Optimizer:
         self._factor = self._inner.loss_scale_factor
         self._inner.clipnorm = self._inner.clipvalue = self._inner.global_clipnorm = None
         self._inner.loss_scale_factor = None
-        given.build(self._variables)
-        self._kept = [one for one in self._inner.variables if one.path.endswith(_KEPT)]
-        (self._made,) = [one for one in self._inner.variables if one.name == _MADE]
+        keras_optimizer.build(self._variables)
+        self._accumulators = [
+            one for one in self._inner.variables if one.path.endswith(_ACCUMULATORS)
+        ]
+        (self._iterations,) = [one for one in self._inner.variables if one.name == _ITERATIONS]
 
     @property
     def clips_by_norm(self) -> bool:
@@ -46,18 +48,18 @@ class Optimizer:
     @property
     def scales(self) -> bool:
         """Whether a gradient that overflows is part of how the scale of the loss is found."""
-        return isinstance(self.given, keras.optimizers.LossScaleOptimizer)
+        return isinstance(self.keras_optimizer, keras.optimizers.LossScaleOptimizer)
 
     @property
     def variables(self) -> list[Any]:
         """The optimizer's state, gradients that wait to be applied among it."""
-        return list(self.given.variables)
+        return list(self.keras_optimizer.variables)
 
     def scale(self) -> tf.Tensor:
         """What the loss is multiplied by: a scalar float32."""
         if self._factor is not None:
             return tf.constant(self._factor, tf.float32)
-        return tf.cast(self.given.scale_loss(tf.ones((), tf.float32)), tf.float32)
+        return tf.cast(self.keras_optimizer.scale_loss(tf.ones((), tf.float32)), tf.float32)
 
     def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Gradients of the loss itself, with those that were kept from earlier steps.
@@ -67,12 +69,12 @@ class Optimizer:
         if self._factor is not None or self.scales:
             scale = self.scale()
             gradients = [times(one, 1 / scale) for one in gradients]
-        if not self._kept:
+        if not self._accumulators:
             return list(gradients)
-        pairs = zip(gradients, self._kept, strict=True)
+        pairs = zip(gradients, self._accumulators, strict=True)
         return [
-            None if one is None else (tf.convert_to_tensor(one) + kept) / self._steps
-            for one, kept in pairs
+            None if one is None else (tf.convert_to_tensor(one) + accumulator) / self._steps
+            for one, accumulator in pairs
         ]
 
     def apply(self, gradients: Sequence[Any], norm: tf.Tensor, norms: tf.Tensor) -> None:
@@ -87,20 +89,20 @@ class Optimizer:
             None if one is None else self._clipped(one, norm, norms[place])
             for place, one in enumerate(gradients)
         ]
-        if self._kept:
+        if self._accumulators:
             clipped = self._in_place_of_kept(gradients, clipped)
         if any(one is not None for one in clipped):
             self._inner.apply(clipped, self._variables)
         else:  # Keras refuses to apply nothing
-            self._made.assign_add(1)
+            self._iterations.assign_add(1)
         if self.scales:
             self._grow()
 
     def overflowed(self) -> None:
         """Halve the scale of the loss, as Keras does when gradients are not finite."""
         if self.scales:
-            self.given.step_counter.assign(0)
-            self.given.dynamic_scale.assign(self.given.dynamic_scale * 0.5)
+            self.keras_optimizer.step_counter.assign(0)
+            self.keras_optimizer.dynamic_scale.assign(self.keras_optimizer.dynamic_scale * 0.5)
 
     def _in_place_of_kept(self, gradients: Sequence[Any], clipped: Sequence[Any]) -> list[Any]:
         """What makes Keras apply, or keep, exactly these: it adds what it keeps, and divides.
@@ -109,9 +111,9 @@ class Optimizer:
             gradients: with those that are kept, divided by the number of steps of an update.
             clipped: what of them is applied where this step makes an update.
         """
-        is_due = tf.equal((self._made + 1) % self._steps, 0)
-        for kept in self._kept:
-            kept.assign(tf.zeros(kept.shape, kept.dtype))
+        is_due = tf.equal((self._iterations + 1) % self._steps, 0)
+        for accumulator in self._accumulators:
+            accumulator.assign(tf.zeros(accumulator.shape, accumulator.dtype))
         return [
             None if one is None else tf.where(is_due, other, one) * self._steps
             for one, other in zip(gradients, clipped, strict=True)
@@ -119,11 +121,11 @@ class Optimizer:
 
     def _grow(self) -> None:
         """Double the scale of the loss after enough steps that were finite."""
-        count = self.given.step_counter + 1
-        is_due = tf.equal(count, self.given.dynamic_growth_steps)
-        scale = tf.convert_to_tensor(self.given.dynamic_scale)
-        self.given.dynamic_scale.assign(tf.where(is_due, scale * 2.0, scale))
-        self.given.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
+        count = self.keras_optimizer.step_counter + 1
+        is_due = tf.equal(count, self.keras_optimizer.dynamic_growth_steps)
+        scale = tf.convert_to_tensor(self.keras_optimizer.dynamic_scale)
+        self.keras_optimizer.dynamic_scale.assign(tf.where(is_due, scale * 2.0, scale))
+        self.keras_optimizer.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
 
     def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:
         """Clip as Keras does; a sparse gradient stays sparse: its mentions count by themselves."""
@@ -132,9 +134,9 @@ class Optimizer:
             limit = tf.constant(self._global_clipnorm, kind)
             return times(gradient, limit * tf.minimum(1 / tf.cast(norm, kind), 1 / limit))
         if self._clipnorm is not None:
-            own = tf.cast(of_variable, gradient.dtype)
+            variable_norm = tf.cast(of_variable, gradient.dtype)
             limit = tf.constant(self._clipnorm, gradient.dtype)
-            return times(gradient, limit / tf.maximum(own, limit))
+            return times(gradient, limit / tf.maximum(variable_norm, limit))
         if self._clipvalue is not None:
             return tf.clip_by_value(gradient, -self._clipvalue, self._clipvalue)
         return gradient

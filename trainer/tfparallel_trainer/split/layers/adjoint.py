@@ -36,8 +36,8 @@ def gather(
 ) -> tf.Tensor:
     """Make a tensor that is cut in a dimension whole; its gradient is the own part."""
     return _with_gradient(
-        lambda own: _joined(group, own, dimension, cut),
-        lambda whole: _own(group, whole, dimension, cut),
+        lambda shard: _joined(group, shard, dimension, cut),
+        lambda full: _shard_of(group, full, dimension, cut),
         tensor,
     )
 
@@ -47,8 +47,8 @@ def take(
 ) -> tf.Tensor:
     """Keep the own part of a whole tensor; the gradients of all parts are gathered."""
     return _with_gradient(
-        lambda whole: _own(group, whole, dimension, cut),
-        lambda own: _joined(group, own, dimension, cut),
+        lambda full: _shard_of(group, full, dimension, cut),
+        lambda shard: _joined(group, shard, dimension, cut),
         tensor,
     )
 
@@ -61,8 +61,8 @@ def exchange(
 ) -> tf.Tensor:
     """Let a tensor that is cut in one dimension be cut in another one."""
     return _with_gradient(
-        lambda own: _exchanged(group, own, before, after),
-        lambda own: _exchanged(group, own, after, before),
+        lambda shard: _exchanged(group, shard, before, after),
+        lambda shard: _exchanged(group, shard, after, before),
         tensor,
     )
 
@@ -78,24 +78,24 @@ def one_end(tensors: list[Any]) -> list[Any]:
 
 def _with_gradient(forward: _Function, backward: _Function, tensor: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
-    def function(given: tf.Tensor) -> Any:
-        return forward(given), backward
+    def function(value: tf.Tensor) -> Any:
+        return forward(value), backward
 
     return function(tensor)
 
 
-def _own(
-    group: collectives.Communicator, whole: tf.Tensor, dimension: int, cut: layout.Cut
+def _shard_of(
+    group: collectives.Communicator, full: tf.Tensor, dimension: int, cut: layout.Cut
 ) -> tf.Tensor:
     rows = [slice(None)] * dimension
-    return whole[(*rows, cut.rows(group.index))]
+    return full[(*rows, cut.rows(group.index))]
 
 
 def _joined(
-    group: collectives.Communicator, own: tf.Tensor, dimension: int, cut: layout.Cut
+    group: collectives.Communicator, shard: tf.Tensor, dimension: int, cut: layout.Cut
 ) -> tf.Tensor:
-    carried = tf.cast(own, traffic.carried(own.dtype.name))
-    stacked = tf.cast(group.gather(_padded(carried, dimension, cut, group.index)), own.dtype)
+    carried = tf.cast(shard, traffic.carried(shard.dtype.name))
+    stacked = tf.cast(group.gather(_padded(carried, dimension, cut, group.index)), shard.dtype)
     parts = tf.unstack(stacked, group.size)
     return tf.concat(
         [_rows(part, dimension, size) for part, size in zip(parts, cut.sizes, strict=True)],
@@ -105,17 +105,19 @@ def _joined(
 
 def _exchanged(
     group: collectives.Communicator,
-    own: tf.Tensor,
+    shard: tf.Tensor,
     before: tuple[int, layout.Cut],
     after: tuple[int, layout.Cut],
 ) -> tf.Tensor:
-    (joined, old), (divided, new) = before, after
-    carried = tf.cast(own, traffic.carried(own.dtype.name))
-    parts = tf.split(_padded(carried, joined, old, group.index), new.sizes, divided)
-    given = [_padded(part, divided, new, place) for place, part in enumerate(parts)]
-    taken = tf.unstack(group.exchange(tf.stack(given)), group.size)
-    rows = [_rows(part, joined, size) for part, size in zip(taken, old.sizes, strict=True)]
-    return tf.cast(_rows(tf.concat(rows, joined), divided, new.sizes[group.index]), own.dtype)
+    (old_dimension, old), (new_dimension, new) = before, after
+    carried = tf.cast(shard, traffic.carried(shard.dtype.name))
+    parts = tf.split(_padded(carried, old_dimension, old, group.index), new.sizes, new_dimension)
+    outgoing = [_padded(part, new_dimension, new, place) for place, part in enumerate(parts)]
+    taken = tf.unstack(group.exchange(tf.stack(outgoing)), group.size)
+    rows = [_rows(part, old_dimension, size) for part, size in zip(taken, old.sizes, strict=True)]
+    return tf.cast(
+        _rows(tf.concat(rows, old_dimension), new_dimension, new.sizes[group.index]), shard.dtype
+    )
 
 
 def _padded(tensor: tf.Tensor, dimension: int, cut: layout.Cut, index: int) -> tf.Tensor:

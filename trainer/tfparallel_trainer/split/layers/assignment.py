@@ -1,6 +1,6 @@
 """Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
 
-A node is split as the user wishes, or else in the way of its rules that communicates least among
+A node is split as the user chose, or else in the way of its rules that communicates least among
 those that use most axes and divide its weights: for two layers in a row that is a column and then a
 row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
 """
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import layout, resharding, traffic, whole
-from tfparallel_trainer.split.layers.rules import activations, registry, table
-from tfparallel_trainer.split.model import graph, initial
+from tfparallel_trainer.split.layers import elementwise, layout, resharding, traffic
+from tfparallel_trainer.split.layers.rules import activations, catalog, registry
+from tfparallel_trainer.split.model import graph, initial_values
 
 _USUAL_BATCH = 32
 """Examples of a microbatch, to weigh what grows with the batch against what does not."""
@@ -58,7 +58,7 @@ class Assignment:
         """The choice for a node of the model."""
         return next(choice for choice in self.choices if choice.node is node)
 
-    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, initial.Part]:
+    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, initial_values.Part]:
         """Which part of each variable the rank at a place of the mesh keeps, by key."""
         return {key: shard.layout.part(place) for key, shard in self.variables.items()}
 
@@ -99,24 +99,24 @@ class Assignment:
 def assign(
     model: graph.Graph,
     degrees: Mapping[shape.Axis, int],
-    wishes: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
 ) -> Assignment:
     """Choose how each node of a model is split.
 
     Args:
         model: the graph.
         degrees: number of ranks along the spatial and tensor axes.
-        wishes: the way in which a layer or a node is to be split, by its name; absent: the
+        overrides: the way in which a layer or a node is to be split, by its name; absent: the
             model's own.
 
     Raises:
-        BadConfigurationError: a wish names no layer or no way, or cannot be granted.
+        BadConfigurationError: an override names no layer or no way, or is not possible.
     """
-    wishes = dict(model.wishes if wishes is None else wishes)
-    _check(model, wishes)
+    overrides = dict(model.sharding_overrides if overrides is None else overrides)
+    _check(model, overrides)
     uncut: set[str] = set()
     while True:
-        walk = _Walk(model, degrees, wishes, frozenset(uncut))
+        walk = _Walk(model, degrees, overrides, frozenset(uncut))
         conflict = walk.run()
         if conflict is None:
             return walk.result()
@@ -131,12 +131,12 @@ class _Walk:
         self,
         model: graph.Graph,
         degrees: Mapping[shape.Axis, int],
-        wishes: Mapping[str, str],
+        overrides: Mapping[str, str],
         uncut: frozenset[str],
     ) -> None:
         self._model = model
         self._degrees = degrees
-        self._wishes = wishes
+        self._overrides = overrides
         self._uncut = uncut
         self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
         self._brought: set[tuple[int, layout.Layout]] = set()
@@ -159,14 +159,14 @@ class _Walk:
 
     def result(self) -> Assignment:
         """The assignment, when the walk came to its end."""
-        made = {number: node for node in self._model.nodes for number in node.outputs}
+        makers = {number: node for node in self._model.nodes for number in node.outputs}
         ending = [
             one
-            for number in dict.fromkeys(self._model.wanted())
+            for number in dict.fromkeys(self._model.output_tensors())
             for one in self._bringing(number, self._whole_layout(number))
             # What Keras makes an output of goes along with it: see `execution.logits_of`.
             for _ in range(
-                2 if number in made and activations.keeps_logits(made[number], number) else 1
+                2 if number in makers and activations.keeps_logits(makers[number], number) else 1
             )
         ]
         return Assignment(
@@ -185,14 +185,14 @@ class _Walk:
             model=self._model,
             node=node,
             degrees=self._degrees,
-            given={tensor: self._layouts[tensor] for tensor in node.inputs},
+            input_layouts={tensor: self._layouts[tensor] for tensor in node.inputs},
             trained=self._trained,
         )
-        wish = self._wish(node)
+        override = self._override_of(node)
         reasons: list[str] = []
-        found: list[Choice] = []
-        for way, rule in table.ways(node).items():
-            if wish != way and (wish is not None or rule.only_asked):
+        choices: list[Choice] = []
+        for way, rule in catalog.rules_of(node).items():
+            if override != way and (override is not None or rule.only_asked):
                 continue
             if any(call.ranks(axis) == 1 for axis in rule.axes):
                 continue
@@ -201,26 +201,26 @@ class _Walk:
             except registry.CannotSplitError as error:
                 reasons.append(f"{error} ({way})")
             else:
-                found.append(self._choice(node, way, split))
-        if wish not in (None, registry.REPLICATED) and not found:
-            raise errors.BadConfigurationError(self._refusal(node, str(wish), reasons))
-        if found:
-            return min(found, key=self._rank)
-        asked = "this was asked for" if wish == registry.REPLICATED else ""
+                choices.append(self._choice(node, way, split))
+        if override not in (None, registry.REPLICATED) and not choices:
+            raise errors.BadConfigurationError(self._refusal(node, str(override), reasons))
+        if choices:
+            return min(choices, key=self._rank)
+        asked = "this was asked for" if override == registry.REPLICATED else ""
         missing = "" if self._alone() else f"there is no rule for {type(node.calls).__name__}"
         why = asked or "; ".join(reasons) or missing
         return self._choice(node, registry.REPLICATED, registry.Split(), why)
 
-    def _wish(self, node: graph.Node) -> str | None:
+    def _override_of(self, node: graph.Node) -> str | None:
         if node.kind is graph.Kind.MASK:
             return None
         layer = getattr(node.calls, "name", "")
-        return self._wishes.get(node.name, self._wishes.get(layer))
+        return self._overrides.get(node.name, self._overrides.get(layer))
 
     def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
         """See that variables can be cut so, and are where other nodes read them, too."""
         for key, shard in split.variables.items():
-            whole.check_variable(self._model.variables[key], shard.layout)
+            elementwise.check_variable(self._model.variables[key], shard.layout)
             if key in self._uncut and shard != self._unsplit(key):
                 raise registry.CannotSplitError("another call needs the same weights whole")
             if self._variables.get(key, shard).layout != shard.layout:
@@ -260,7 +260,7 @@ class _Walk:
         return tuple(dataclasses.replace(one, rows=rows) for one in costs)
 
     def _rank(self, choice: Choice) -> tuple[int, bool, float]:
-        axes = len(table.ways(choice.node)[choice.way].axes)
+        axes = len(catalog.rules_of(choice.node)[choice.way].axes)
         divides = any(not shard.layout.is_whole for shard in choice.split.variables.values())
         sent = sum(one.sent(_USUAL_BATCH, self._degrees.get(one.axis, 1)) for one in choice.costs)
         return -axes, not divides, sent
@@ -280,34 +280,34 @@ class _Walk:
     def _alone(self) -> bool:
         return all(self._degrees.get(axis, 1) == 1 for axis in layout.AXES)
 
-    def _refusal(self, node: graph.Node, wish: str, reasons: list[str]) -> str:
-        ways = table.ways(node)
-        what = f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {wish}"
-        others = ", ".join(one for one in [*ways, registry.REPLICATED] if one != wish)
+    def _refusal(self, node: graph.Node, override: str, reasons: list[str]) -> str:
+        rules = catalog.rules_of(node)
+        what = f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {override}"
+        others = ", ".join(one for one in [*rules, registry.REPLICATED] if one != override)
         if reasons:
             return f"{what}: {'; '.join(reasons)}. Its other ways are {others}."
-        if wish in ways:
-            axes = " or ".join(f"mesh.{axis}" for axis in ways[wish].axes)
+        if override in rules:
+            axes = " or ".join(f"mesh.{axis}" for axis in rules[override].axes)
             return f"{what} while {axes} is 1: give more, or one of {others}."
         return f"{what}: give one of {others}."
 
 
-def _check(model: graph.Graph, wishes: Mapping[str, str]) -> None:
+def _check(model: graph.Graph, overrides: Mapping[str, str]) -> None:
     known = {node.name for node in model.nodes}
     known |= {getattr(node.calls, "name", "") for node in model.nodes}
-    for name in wishes:
+    for name in overrides:
         if name not in known:
             raise errors.BadConfigurationError(
-                f"The model has no layer {name}, which was to be split by {wishes[name]}: "
+                f"The model has no layer {name}, which was to be split by {overrides[name]}: "
                 f"give one of {', '.join(sorted(node.name for node in model.nodes))}."
             )
 
 
 def _trained(model: graph.Graph) -> frozenset[int]:
     """The tensors that depend on a weight that is trained."""
-    found: set[int] = set()
+    trained: set[int] = set()
     for node in model.nodes:
         learns = any(getattr(model.variables[key], "trainable", False) for key in node.variables)
-        if learns or found.intersection(node.inputs):
-            found |= {one for one in node.outputs if model.tensors[one].is_real}
-    return frozenset(found)
+        if learns or trained.intersection(node.inputs):
+            trained |= {one for one in node.outputs if model.tensors[one].is_real}
+    return frozenset(trained)

@@ -1,6 +1,6 @@
 """Rows that change hands between ranks, with their gradients.
 
-A rank gets the rows that it needs beside its own, which lie in other ranks' shards (its halo). The
+A rank gets the rows that it needs besides its own, which lie in other ranks' shards (its halo). The
 gradient of a row goes back to who gave the row, and is added to the others of that row.
 """
 
@@ -24,12 +24,12 @@ def exchange(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Exch
         tensor: the rank's own rows: [examples, rows, …], of static shape.
         plan: who has which rows, and who wants which.
     """
-    if plan.owned == plan.wanted:
+    if plan.owned == plan.needed:
         return tf.identity(tensor)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
-    def function(own: tf.Tensor) -> Any:
-        return _brought(group, own, plan), lambda gradient: _returned(group, gradient, plan)
+    def function(shard: tf.Tensor) -> Any:
+        return _brought(group, shard, plan), lambda gradient: _returned(group, gradient, plan)
 
     return function(tensor)
 
@@ -45,32 +45,34 @@ def part(tensor: tf.Tensor, span: rows.Span, of: rows.Span) -> tf.Tensor:
     return tensor[:, span.within(of)]
 
 
-def _brought(group: collectives.Communicator, own: tf.Tensor, plan: rows.Exchange) -> tf.Tensor:
-    has, wants = plan.owned[group.index], plan.wanted[group.index]
+def _brought(group: collectives.Communicator, shard: tf.Tensor, plan: rows.Exchange) -> tf.Tensor:
+    has, wants = plan.owned[group.index], plan.needed[group.index]
     messages = plan.messages()
-    given = [part(own, message.span, has) for message in messages if message.source == group.index]
-    taken, sent = _deliver(group, messages, given, own)
+    outgoing = [
+        part(shard, message.span, has) for message in messages if message.source == group.index
+    ]
+    taken, sent = _deliver(group, messages, outgoing, shard)
     pieces = {message.source: piece for message, piece in taken}
     kept = has.overlap(wants)
     if kept.size:
-        pieces[group.index] = part(own, kept, has)
+        pieces[group.index] = part(shard, kept, has)
     with tf.control_dependencies(sent):
         if not pieces:
-            return tf.zeros([own.shape[0], 0, *own.shape[2:]], own.dtype)
+            return tf.zeros([shard.shape[0], 0, *shard.shape[2:]], shard.dtype)
         return tf.concat([pieces[source] for source in sorted(pieces)], _DIMENSION)
 
 
 def _returned(
     group: collectives.Communicator, gradient: tf.Tensor, plan: rows.Exchange
 ) -> tf.Tensor:
-    has, wants = plan.owned[group.index], plan.wanted[group.index]
+    has, wants = plan.owned[group.index], plan.needed[group.index]
     messages = [
         rows.Message(message.target, message.source, message.span) for message in plan.messages()
     ]
-    given = [
+    outgoing = [
         part(gradient, message.span, wants) for message in messages if message.source == group.index
     ]
-    taken, sent = _deliver(group, messages, given, gradient)
+    taken, sent = _deliver(group, messages, outgoing, gradient)
     pieces = [_among(piece, message.span, has) for message, piece in taken]
     kept = has.overlap(wants)
     if kept.size:
@@ -84,7 +86,7 @@ def _returned(
 def _deliver(
     group: collectives.Communicator,
     messages: Sequence[rows.Message],
-    given: list[tf.Tensor],
+    outgoing: list[tf.Tensor],
     like: tf.Tensor,
 ) -> tuple[list[tuple[rows.Message, tf.Tensor]], list[tf.Operation]]:
     """Send a rank's messages; gives those that it takes, and what must run."""
@@ -96,15 +98,15 @@ def _deliver(
     }
     taken, sent = group.deliver(
         [(one.source, one.target) for one in messages],
-        {place: tf.cast(one, dtype) for place, one in zip(sending, given, strict=True)},
+        {place: tf.cast(one, dtype) for place, one in zip(sending, outgoing, strict=True)},
         shapes,
         dtype,
     )
-    found = [
+    incoming = [
         (messages[place], tf.cast(tf.ensure_shape(taken[place], shapes[place]), like.dtype))
         for place in taking
     ]
-    return found, sent
+    return incoming, sent
 
 
 def _among(piece: tf.Tensor, span: rows.Span, of: rows.Span) -> tf.Tensor:

@@ -122,19 +122,19 @@ class Layout:
         )
 
     def local(
-        self, whole: Sequence[int | None], place: Mapping[shape.Axis, int]
+        self, dims: Sequence[int | None], place: Mapping[shape.Axis, int]
     ) -> tuple[int | None, ...]:
         """The shape of the part of a rank."""
         return tuple(
             size if cut is None else cut.sizes[place.get(cut.axis, 0)]
-            for size, cut in zip(whole, self.cuts, strict=True)
+            for size, cut in zip(dims, self.cuts, strict=True)
         )
 
-    def largest(self, whole: Sequence[int | None]) -> tuple[int | None, ...]:
+    def largest(self, dims: Sequence[int | None]) -> tuple[int | None, ...]:
         """The shape of the largest part, in each dimension."""
         return tuple(
             size if cut is None else max(cut.sizes)
-            for size, cut in zip(whole, self.cuts, strict=True)
+            for size, cut in zip(dims, self.cuts, strict=True)
         )
 
 
@@ -152,4 +152,4 @@ def cut(rank: int, dimension: int, by: Cut) -> Layout:
 def places(degrees: Mapping[shape.Axis, int]) -> list[dict[shape.Axis, int]]:
     """All places along the axes that split layers, the last axis varying fastest."""
     ranges = [range(degrees.get(axis, 1)) for axis in AXES]
-    return [dict(zip(AXES, found, strict=True)) for found in itertools.product(*ranges)]
+    return [dict(zip(AXES, indices, strict=True)) for indices in itertools.product(*ranges)]

@@ -41,7 +41,7 @@ def traffic_of(
     """
     if before == after:
         return ()
-    found: list[traffic.Traffic] = []
+    costs: list[traffic.Traffic] = []
     now = before
     for change in _changes(before, after):
         then = _done(now, change)
@@ -54,7 +54,7 @@ def traffic_of(
             brought = list(lies.largest(tensor))
             if new is not None:
                 brought[new[0]] = max(new[1].sizes) * len(new[1].sizes)
-            found.append(
+            costs.append(
                 traffic.Traffic(
                     kind=traffic.Kind.GATHER if new is None else traffic.Kind.EXCHANGE,
                     axis=change.axis,
@@ -64,7 +64,7 @@ def traffic_of(
                 )
             )
         now = then
-    return tuple(found)
+    return tuple(costs)
 
 
 def change(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Group) -> Any:
@@ -115,8 +115,8 @@ def _changes(before: layout.Layout, after: layout.Layout) -> Iterator[_Change]:
             yield _Change(axis, None, new)
 
 
-def _of(found: layout.Layout, axis: shape.Axis) -> tuple[int, layout.Cut] | None:
-    for dimension, cut in enumerate(found.cuts):
+def _of(layout: layout.Layout, axis: shape.Axis) -> tuple[int, layout.Cut] | None:
+    for dimension, cut in enumerate(layout.cuts):
         if cut is not None and cut.axis is axis:
             return dimension, cut
     return None

@@ -69,12 +69,12 @@ class Exchange:
 
     owned: Spans
     """Each row has one owner, in the order of the ranks."""
-    wanted: Spans
+    needed: Spans
 
     def messages(self) -> tuple[Message, ...]:
         """What ranks send each other, in one order for all of them.
 
-        Pairs that share no rank are beside each other, so they can exchange at the same time.
+        Pairs that share no rank are next to each other, so they can exchange at the same time.
         """
         return _messages(self)
 
@@ -95,13 +95,13 @@ class Exchange:
 @functools.lru_cache
 def _messages(exchange: Exchange) -> tuple[Message, ...]:
     """The messages of an exchange, which is asked for them once for each of its ranks."""
-    found = [
+    messages = [
         Message(source, target, rows)
-        for source, own in enumerate(exchange.owned)
-        for target, wanted in enumerate(exchange.wanted)
-        if source != target and (rows := own.overlap(wanted)).size
+        for source, owned in enumerate(exchange.owned)
+        for target, needed in enumerate(exchange.needed)
+        if source != target and (rows := owned.overlap(needed)).size
     ]
-    return tuple(sorted(found, key=lambda one: (min(one.source, one.target) % 2, one.source)))
+    return tuple(sorted(messages, key=lambda one: (min(one.source, one.target) % 2, one.source)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.split.layers import adjoint, assignment, layout, resharding
-from tfparallel_trainer.split.layers.rules import registry, table
+from tfparallel_trainer.split.layers.rules import catalog, registry
 from tfparallel_trainer.split.model import execution, graph
 
 
@@ -40,14 +40,16 @@ def run_nodes(
         The parts of the leaving tensors, the new parts of variables that have changed, and the
         losses that layers add, which are the same on all ranks.
     """
-    seat = _Seat(plan, dict(tensors), dict(variables), training, groups, same_dropout)
+    runner = _NodeRunner(plan, dict(tensors), dict(variables), training, groups, same_dropout)
     for node in nodes:
-        seat.run(node)
-    changed = {key: seat.variables[key] for key in seat.changed}
-    return execution.Part(_with_one_end(plan.model, seat.tensors, leaving), changed, seat.added)
+        runner.run(node)
+    changed = {key: runner.variables[key] for key in runner.changed}
+    return execution.Part(
+        _with_one_end(plan.model, runner.tensors, leaving), changed, runner.added_losses
+    )
 
 
-def whole(plan: assignment.Assignment, tensor: int, part: Any, groups: resharding.Group) -> Any:
+def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: resharding.Group) -> Any:
     """Make a tensor whole on every rank, as the loss and the metrics want an output.
 
     Args:
@@ -58,17 +60,17 @@ def whole(plan: assignment.Assignment, tensor: int, part: Any, groups: reshardin
     """
     lies = plan.layouts[tensor]
 
-    def made(own: Any) -> Any:
-        return resharding.change(own, lies, layout.whole(len(lies.cuts)), groups)
+    def gather(shard: Any) -> Any:
+        return resharding.change(shard, lies, layout.whole(len(lies.cuts)), groups)
 
     logits = execution.logits_of(part)
     if logits is None or lies.is_whole:
-        return made(part)
-    return execution.with_logits(made(part), made(logits))
+        return gather(part)
+    return execution.with_logits(gather(part), gather(logits))
 
 
 @dataclasses.dataclass(slots=True)
-class _Seat:
+class _NodeRunner:
     """A rank while it runs nodes."""
 
     plan: assignment.Assignment
@@ -78,23 +80,23 @@ class _Seat:
     groups: resharding.Group
     same_dropout: bool
     changed: set[str] = dataclasses.field(default_factory=set)
-    added: tuple[Any, ...] = ()
+    added_losses: tuple[Any, ...] = ()
     _brought: dict[tuple[int, layout.Layout], Any] = dataclasses.field(default_factory=dict)
 
     def run(self, node: graph.Node) -> None:
         """Run the next node."""
         choice = self.plan.of(node)
-        given = {one: self._bring(one, lies) for one, lies in choice.split.wants.items()}
-        own = {key: self.variables[key] for key in node.variables}
+        tensors = {one: self._bring(one, lies) for one, lies in choice.split.wants.items()}
+        variables = {key: self.variables[key] for key in node.variables}
         if choice.way == registry.REPLICATED:
-            part = execution.run_nodes(self.plan.model, (node,), given, own, self.training)
+            part = execution.run_nodes(self.plan.model, (node,), tensors, variables, self.training)
             self.tensors |= {one: part.tensors[one] for one in node.outputs}
             self._change(part.changed)
-            self.added += part.added
+            self.added_losses += part.added_losses
             return
         changed: dict[str, Any] = {}
         place = {axis: group.index for axis, group in self.groups.items()}
-        made = table.ways(node)[choice.way].compute(
+        outputs = catalog.rules_of(node)[choice.way].compute(
             registry.Local(
                 model=self.plan.model,
                 node=node,
@@ -102,12 +104,12 @@ class _Seat:
                 training=self.training,
                 same_dropout=self.same_dropout,
                 groups=self.groups,
-                tensors=given,
-                variables=own,
+                tensors=tensors,
+                variables=variables,
                 changed=changed,
             )
         )
-        for number, part in zip(node.outputs, made, strict=True):
+        for number, part in zip(node.outputs, outputs, strict=True):
             # Some operations forget sizes, without which parts cannot be gathered.
             dims = choice.split.gives[number].local(self.plan.model.tensors[number].shape, place)
             self.tensors[number] = (
@@ -132,13 +134,13 @@ class _Seat:
 
 
 def _with_one_end(
-    model: graph.Graph, found: Mapping[int, Any], leaving: Collection[int]
+    model: graph.Graph, tensors: Mapping[int, Any], leaving: Collection[int]
 ) -> dict[int, Any]:
     real = [one for one in leaving if model.tensors[one].is_real]
-    logits = {one: execution.logits_of(found[one]) for one in real}
-    given = [one for one in real if logits[one] is not None]
-    ends = adjoint.one_end([found[one] for one in real] + [logits[one] for one in given])
-    made = dict(zip(real, ends, strict=False))
-    for one, end in zip(given, ends[len(real) :], strict=True):
-        execution.with_logits(made[one], end)
-    return {one: found[one] for one in leaving} | made
+    logits = {one: execution.logits_of(tensors[one]) for one in real}
+    with_logits = [one for one in real if logits[one] is not None]
+    ends = adjoint.one_end([tensors[one] for one in real] + [logits[one] for one in with_logits])
+    joined = dict(zip(real, ends, strict=False))
+    for one, end in zip(with_logits, ends[len(real) :], strict=True):
+        execution.with_logits(joined[one], end)
+    return {one: tensors[one] for one in leaving} | joined

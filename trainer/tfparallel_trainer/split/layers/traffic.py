@@ -56,10 +56,10 @@ class Traffic:
 
 def brought(traffic: Iterable[Traffic], batch: int) -> dict[schedule.Work, int]:
     """Bytes that a rank brings to all operations, forward and backward."""
-    found = dict.fromkeys(schedule.Work, 0)
+    totals = dict.fromkeys(schedule.Work, 0)
     for one in traffic:
-        found[one.work] += one.brought(batch)
-    return found
+        totals[one.work] += one.brought(batch)
+    return totals
 
 
 def carried(dtype: str) -> str:

@@ -59,14 +59,14 @@ def of(variable: Any) -> Rows | None:
     """
     traced = tf.function(lambda: tf.convert_to_tensor(variable.value), autograph=False)
     with tf.device("CPU:0"):
-        made = traced.get_concrete_function()
-    result = made.outputs[0]
-    if made.captured_inputs or not tuple(result.shape):
+        concrete = traced.get_concrete_function()
+    result = concrete.outputs[0]
+    if concrete.captured_inputs or not tuple(result.shape):
         return None
     sources = set(_sources(result))
     if len(sources) != 1 or None in sources:
         return None
-    return Rows(made.graph, sources.pop(), result)
+    return Rows(concrete.graph, sources.pop(), result)
 
 
 def _sources(tensor: Any) -> Iterator[Any]:
@@ -74,12 +74,12 @@ def _sources(tensor: Any) -> Iterator[Any]:
 
     What is computed from numbers alone, such as the limits of a range, is not looked at.
     """
-    made = tensor.op
-    if made.type in _STEPS:
-        yield made
+    operation = tensor.op
+    if operation.type in _STEPS:
+        yield operation
         return
-    inputs = [one for one in made.inputs if one.shape.rank != 0]
-    if made.type not in _ARITHMETIC or any(one.shape != tensor.shape for one in inputs):
+    inputs = [one for one in operation.inputs if one.shape.rank != 0]
+    if operation.type not in _ARITHMETIC or any(one.shape != tensor.shape for one in inputs):
         yield None
         return
     for one in inputs:
@@ -94,10 +94,10 @@ def _function(definition: Any, source: Any, result: Any, step: int) -> Any:
     def draw(moved: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         replaced = {sizes: count}
         if counter is not None:
-            (found,) = tf.graph_util.import_graph_def(
+            (original,) = tf.graph_util.import_graph_def(
                 definition, return_elements=[counter], name="counter"
             )
-            replaced[counter] = _moved(found, moved)
+            replaced[counter] = _moved(original, moved)
         (drawn,) = tf.graph_util.import_graph_def(
             definition, input_map=replaced, return_elements=[result.name], name="rows"
         )

@@ -23,7 +23,7 @@ class Result:
     """Of each output that has one, by its name."""
     changed: dict[str, Any]
     """Variables that the run would have changed, by key: statistics and seeds."""
-    added: tuple[Any, ...]
+    added_losses: tuple[Any, ...]
     """The losses that layers add themselves; not those of weights."""
 
 
@@ -35,7 +35,7 @@ class Part:
     """All that are then known, by number."""
     changed: dict[str, Any]
     """As in a result."""
-    added: tuple[Any, ...]
+    added_losses: tuple[Any, ...]
     """As in a result."""
 
 
@@ -49,12 +49,12 @@ def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training:
         training: whether layers behave as in training.
     """
     part = run_nodes(model, model.nodes, by_number(model, inputs), variables, training)
-    found = part.tensors
+    tensors = part.tensors
     return Result(
-        outputs=_filled(model.output_structure, found),
-        masks={one.name: found[one.mask] for one in model.outputs if one.mask is not None},
+        outputs=_filled(model.output_structure, tensors),
+        masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
         changed=part.changed,
-        added=part.added,
+        added_losses=part.added_losses,
     )
 
 
@@ -77,7 +77,7 @@ def by_number(model: graph.Graph, inputs: Any) -> dict[int, Any]:
     if len(leaves) != len(model.inputs):
         raise ValueError(f"there are {len(leaves)} inputs, and the model has {len(model.inputs)}")
     return {
-        number: _as_wanted(value, model.tensors[number])
+        number: _as_input(value, model.tensors[number])
         for number, value in zip(model.inputs, leaves, strict=True)
     }
 
@@ -98,25 +98,27 @@ def run_nodes(
         variables: the values of the variables that they read, by key.
         training: whether layers behave as in training.
     """
-    found = dict(tensors)
-    given = [(model.variables[key], value) for key, value in variables.items()]
+    known = dict(tensors)
+    initial_values = [(model.variables[key], value) for key, value in variables.items()]
     # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
-    with keras.StatelessScope(given, collect_losses=True, initialize_variables=False) as scope:
-        before = [scope.get_current_value(variable) for variable, _ in given]
+    with keras.StatelessScope(
+        initial_values, collect_losses=True, initialize_variables=False
+    ) as scope:
+        before = [scope.get_current_value(variable) for variable, _ in initial_values]
         for node in nodes:
-            outputs = _call(node, found, training)
-            found.update(zip(node.outputs, map(_plain, keras.tree.flatten(outputs)), strict=True))
-        after = [scope.get_current_value(variable) for variable, _ in given]
+            outputs = _call(node, known, training)
+            known.update(zip(node.outputs, map(_plain, keras.tree.flatten(outputs)), strict=True))
+        after = [scope.get_current_value(variable) for variable, _ in initial_values]
     changed = {
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
     }
-    return Part(found, changed, tuple(scope.losses))
+    return Part(known, changed, tuple(scope.losses))
 
 
 def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
     masked = {tensor: marked(tensors[tensor], tensors[mask]) for tensor, mask in node.masks.items()}
-    given = (node.arguments, dict(node.keywords))
-    arguments, keywords = _filled(given, {**tensors, **masked})
+    structure = (node.arguments, dict(node.keywords))
+    arguments, keywords = _filled(structure, {**tensors, **masked})
     match node.kind:
         case graph.Kind.LAYER:
             return node.calls(*arguments, **keywords, training=training)
@@ -170,12 +172,12 @@ def _plain(tensor: Any) -> Any:
     return None if tensor is None else with_logits(tf.identity(tensor), logits_of(tensor))
 
 
-def _as_wanted(value: Any, wanted: graph.Tensor) -> Any:
+def _as_input(value: Any, expected: graph.Tensor) -> Any:
     """Give a tensor the type and rank of the model's input, as Keras does."""
-    tensor = keras.ops.convert_to_tensor(value, dtype=wanted.dtype)
-    surplus = len(tensor.shape) - len(wanted.shape)
+    tensor = keras.ops.convert_to_tensor(value, dtype=expected.dtype)
+    surplus = len(tensor.shape) - len(expected.shape)
     if surplus == 1 and tensor.shape[-1] == 1:
         return keras.ops.squeeze(tensor, axis=-1)
-    if surplus == -1 and wanted.shape[-1] == 1:
+    if surplus == -1 and expected.shape[-1] == 1:
         return keras.ops.expand_dims(tensor, axis=-1)
     return tensor

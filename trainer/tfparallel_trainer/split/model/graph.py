@@ -26,7 +26,7 @@ class Kind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Edge:
-    """Stands in the arguments of a node for a tensor."""
+    """The place of a tensor among the arguments of a node."""
 
     tensor: int
 
@@ -109,7 +109,7 @@ class Graph:
     """Edges, nested as the model gives its outputs."""
     variables: Mapping[str, Any]
     """The variables of the model by key: weights as in a checkpoint, and seeds."""
-    wishes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sharding_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The way in which a layer or a node is to be split, by its name."""
 
     @property
@@ -117,7 +117,7 @@ class Graph:
         """The tensors that come from outside."""
         return range(len(self.input_names))
 
-    def wanted(self) -> Iterator[int]:
+    def output_tensors(self) -> Iterator[int]:
         """The tensors that leave the model, masks among them."""
         for output in self.outputs:
             yield output.tensor
@@ -125,9 +125,9 @@ class Graph:
                 yield output.mask
 
 
-def needed(nodes: Collection[Node], wanted: Collection[int]) -> tuple[Node, ...]:
+def needed(nodes: Collection[Node], targets: Collection[int]) -> tuple[Node, ...]:
     """Those of the nodes that some tensors depend on, in the same order."""
-    open_tensors = set(wanted)
+    open_tensors = set(targets)
     kept: list[Node] = []
     for node in reversed(tuple(nodes)):
         if open_tensors.intersection(node.outputs):

@@ -32,7 +32,7 @@ def check(model: graph.Graph) -> None:
     Raises:
         UserCodeError: a call does not.
     """
-    used = {*model.wanted(), *(one for node in model.nodes for one in node.inputs)}
+    used = {*model.output_tensors(), *(one for node in model.nodes for one in node.inputs)}
     for node in model.nodes:
         lost = [one for one in _without_batch(model, node) if one in used]
         if _works_along_batch(model, node) or (lost and _reads(model, node, lost)):

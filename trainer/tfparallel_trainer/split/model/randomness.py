@@ -1,6 +1,6 @@
 """Refuses layers that draw at random without a seed generator of their own.
 
-Each rank runs what is replicated, and each microbatch runs it anew: what is drawn has to follow
+Each rank runs what is replicated, and each microbatch runs it again: what is drawn has to follow
 from a seed that the graph knows, or ranks would go on with different numbers, and each step would
 draw the same.
 """

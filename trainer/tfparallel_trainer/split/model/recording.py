@@ -86,22 +86,22 @@ class _Recorder:
         )
         for one in keras.tree.flatten(placeholders):
             self._number(one)
-        given = self._inside(self._model, placeholders, "")
-        if isinstance(given, (list, tuple)) and len(given) == 1:
-            given = given[0]  # as Keras gives it
-        names = outputs.names_of(self._model, given)
-        found = tuple(
+        symbolic_outputs = self._inside(self._model, placeholders, "")
+        if isinstance(symbolic_outputs, (list, tuple)) and len(symbolic_outputs) == 1:
+            symbolic_outputs = symbolic_outputs[0]  # as Keras gives it
+        names = outputs.names_of(self._model, symbolic_outputs)
+        model_outputs = tuple(
             graph.Output(name, self._known[id(one)], self._mask_number(one))
-            for name, one in outputs.split(given, names, "The model's output").items()
+            for name, one in outputs.split(symbolic_outputs, names, "The model's output").items()
         )
-        wanted = (number for one in found for number in (one.tensor, one.mask))
+        leaving = (number for one in model_outputs for number in (one.tensor, one.mask))
         return graph.Graph(
-            nodes=graph.needed(self._nodes, [number for number in wanted if number is not None]),
+            nodes=graph.needed(self._nodes, [number for number in leaving if number is not None]),
             tensors=tuple(self._tensors),
             input_names=tuple(one.name for one in keras.tree.flatten(structure)),
-            outputs=found,
+            outputs=model_outputs,
             input_structure=self._edges(placeholders),
-            output_structure=self._edges(given),
+            output_structure=self._edges(symbolic_outputs),
             variables=self._variables,
         )
 
@@ -119,10 +119,10 @@ class _Recorder:
             call_function=functools.partial(self._call, path),
         ).output
 
-    def _nested(self, path: str, model: Any, given: Any, mask: Any) -> Any:
+    def _nested(self, path: str, model: Any, inputs: Any, mask: Any) -> Any:
         """Record the calls inside a nested model; gives its outputs as Keras sees them outside."""
         structure = _inputs(model)
-        outer = keras.tree.flatten(given)
+        outer = keras.tree.flatten(inputs)
         leaves = [
             _placeholder(here, _inner_shape(here.shape, there.shape))
             for here, there in zip(keras.tree.flatten(structure), outer, strict=True)
@@ -139,25 +139,25 @@ class _Recorder:
         inner = keras.tree.flatten(self._inside(model, placeholders, inside))
         for number, one in outside.items():
             self._set_mask(number, one)
-        result = model(given)
+        result = model(inputs)
         self._alias(keras.tree.flatten(result), inner)
         return result
 
-    def _cast(self, path: str, given: Any, dtype: str) -> Any:
+    def _cast(self, path: str, tensor: Any, dtype: str) -> Any:
         """Give what a model is called on the type of its input, as Keras does."""
-        if given.dtype == dtype:
-            return given
-        made = keras.ops.cast(given, dtype)
-        self._add(graph.Kind.OPERATION, path, keras.ops.cast, (given, dtype), {}, made)
-        self._set_mask(self._known[id(made)], self._mask(given))
-        return made
+        if tensor.dtype == dtype:
+            return tensor
+        result = keras.ops.cast(tensor, dtype)
+        self._add(graph.Kind.OPERATION, path, keras.ops.cast, (tensor, dtype), {}, result)
+        self._set_mask(self._known[id(result)], self._mask(tensor))
+        return result
 
     def _call(self, path: str, operation: Any, *arguments: Any, **keywords: Any) -> Any:
         """Record one call, or those inside it; gives its symbolic outputs."""
         if not isinstance(operation, keras.layers.Layer):
-            made = operation(*arguments, **keywords)
-            self._add(graph.Kind.OPERATION, path, operation, arguments, keywords, made)
-            return made
+            result = operation(*arguments, **keywords)
+            self._add(graph.Kind.OPERATION, path, operation, arguments, keywords, result)
+            return result
         if _is_graph(operation) and _fits(operation, arguments):
             return self._nested(path, operation, arguments[0], keywords.get("mask"))
         return self._layer(path, operation, arguments, keywords)
@@ -166,17 +166,17 @@ class _Recorder:
         self, path: str, layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         keywords = {name: value for name, value in keywords.items() if name != "training"}
-        made = layer(*arguments, **keywords)
-        self._add(graph.Kind.LAYER, path, layer, arguments, keywords, made)
+        result = layer(*arguments, **keywords)
+        self._add(graph.Kind.LAYER, path, layer, arguments, keywords, result)
         first = arguments[0] if arguments else next(iter(keywords.values()))
         previous = keywords.get("mask")
         if previous is None:
             previous = keras.tree.map_structure(self._mask, first)
         if layer.supports_masking:
-            self._masks_of(path, layer, first, previous, made)
-        return made
+            self._masks_of(path, layer, first, previous, result)
+        return result
 
-    def _masks_of(self, path: str, layer: Any, first: Any, previous: Any, made: Any) -> None:
+    def _masks_of(self, path: str, layer: Any, first: Any, previous: Any, result: Any) -> None:
         """Find the masks of a layer's outputs, and record how they are computed when they are."""
         masks = layer.compute_mask(first, previous)
         if masks is None:
@@ -184,7 +184,7 @@ class _Recorder:
         leaves = keras.tree.flatten(masks)
         if any(one is not None and id(one) not in self._known for one in leaves):
             self._add(graph.Kind.MASK, path, layer, (first, previous), {}, masks)
-        for output, mask in zip(keras.tree.flatten(made), leaves, strict=False):
+        for output, mask in zip(keras.tree.flatten(result), leaves, strict=False):
             if mask is not None:
                 self._set_mask(self._known[id(output)], mask)
 
@@ -195,14 +195,14 @@ class _Recorder:
         operation: Any,
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
-        made: Any,
+        result: Any,
     ) -> None:
         name = (
             path + getattr(operation, "name", "cast") + ("/mask" if kind is graph.Kind.MASK else "")
         )
         self._calls[name] += 1
-        given = self._edges((arguments, dict(keywords)))
-        edges = [one for one in keras.tree.flatten(given) if isinstance(one, graph.Edge)]
+        structure = self._edges((arguments, dict(keywords)))
+        edges = [one for one in keras.tree.flatten(structure) if isinstance(one, graph.Edge)]
         tensors = list(dict.fromkeys(edge.tensor for edge in edges))
         is_layer = kind is graph.Kind.LAYER
         masks = {
@@ -210,17 +210,17 @@ class _Recorder:
             for one in tensors
             if is_layer and one in self._masks
         }
-        held = operation.variables if is_layer else ()
+        variables = operation.variables if is_layer else ()
         node = graph.Node(
             kind=kind,
             name=name if self._calls[name] == 1 else f"{name}#{self._calls[name]}",
             calls=operation,
-            arguments=given[0],
-            keywords=given[1],
+            arguments=structure[0],
+            keywords=structure[1],
             masks=masks,
             inputs=tuple(dict.fromkeys([*tensors, *masks.values()])),
-            outputs=tuple(self._number(one) for one in keras.tree.flatten(made)),
-            variables=tuple(self._keys[id(variable)] for variable in held),
+            outputs=tuple(self._number(one) for one in keras.tree.flatten(result)),
+            variables=tuple(self._keys[id(variable)] for variable in variables),
         )
         self._nodes.append(node)
 
@@ -280,10 +280,10 @@ def _fits(model: Any, arguments: tuple[Any, ...]) -> bool:
     """Whether a nested model takes these tensors as they are, so that its calls can be ours."""
     if len(arguments) != 1:
         return False
-    wanted, given = _inputs(model), arguments[0]
-    if isinstance(wanted, dict) != isinstance(given, dict):
+    inputs, argument = _inputs(model), arguments[0]
+    if isinstance(inputs, dict) != isinstance(argument, dict):
         return False
-    pairs = zip(keras.tree.flatten(wanted), keras.tree.flatten(given), strict=False)
+    pairs = zip(keras.tree.flatten(inputs), keras.tree.flatten(argument), strict=False)
     return all(_is_tensor(there) and len(here.shape) == len(there.shape) for here, there in pairs)
 
 

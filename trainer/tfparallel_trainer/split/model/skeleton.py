@@ -24,7 +24,7 @@ _REMEDY = (
 def build(module: user.Module, seed: int) -> Any:
     """Call the user's `build_model` so that it creates variables without values.
 
-    A variable's `value` then is its initial value, computed anew each time that one asks for it.
+    A variable's `value` then is its initial value, computed each time it is read.
 
     Args:
         module: the user's functions.

@@ -21,11 +21,11 @@ class Compute:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """What several ranks do together: a send with its receive, or a sum over a group.
 
-    Members meet when each of them is at an equal meeting. `tag` tells apart what the same ranks do
-    together at different places of their lists.
+    It takes place when each of its ranks is at an equal rendezvous. `tag` distinguishes what the
+    same ranks do together at different places of their lists.
     """
 
     kind: str
@@ -36,21 +36,21 @@ class Meeting:
         return f"{self.kind} of {self.tag} among ranks {', '.join(map(str, self.ranks))}"
 
 
-Step = Compute | Meeting
+Step = Compute | Rendezvous
 
 
-def message(source: int, target: int, tag: Hashable) -> Meeting:
+def message(source: int, target: int, tag: Hashable) -> Rendezvous:
     """A tensor that one rank sends and another takes; both have it in their lists."""
-    return Meeting("message", (source, target), tag)
+    return Rendezvous("message", (source, target), tag)
 
 
-def total(ranks: Sequence[int], tag: Hashable) -> Meeting:
+def total(ranks: Sequence[int], tag: Hashable) -> Rendezvous:
     """A sum, or any other collective operation, over a group."""
-    return Meeting("total", tuple(ranks), tag)
+    return Rendezvous("total", tuple(ranks), tag)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class Simulation:
     """How far ranks came when each did its list in order."""
 
     waiting: Mapping[int, Step]
@@ -66,13 +66,13 @@ class Outcome:
         return "; ".join(f"rank {rank} waits at {step}" for rank, step in self.waiting.items())
 
 
-def simulate(lists: Mapping[int, Iterable[Step]]) -> Outcome:
+def simulate(lists: Mapping[int, Iterable[Step]]) -> Simulation:
     """Let every rank do its list.
 
     Raises:
-        ValueError: a rank has a meeting that it is no member of, or twice.
+        ValueError: a rank has a rendezvous that it does not belong to, or twice.
     """
-    steps = {rank: list(own) for rank, own in lists.items()}
+    steps = {rank: list(rank_steps) for rank, rank_steps in lists.items()}
     _check(steps)
     place = dict.fromkeys(steps, 0)
     clock = dict.fromkeys(steps, 0.0)
@@ -87,21 +87,23 @@ def simulate(lists: Mapping[int, Iterable[Step]]) -> Outcome:
         if isinstance(step, Compute):
             clock[rank] += step.duration
             busy[rank] += step.duration
-            together: tuple[int, ...] = (rank,)
-        elif all(at.get(member) == step for member in step.ranks):
-            together = step.ranks
-            clock |= dict.fromkeys(together, max(clock[member] for member in together))
+            participants: tuple[int, ...] = (rank,)
+        elif all(at.get(participant) == step for participant in step.ranks):
+            participants = step.ranks
+            clock |= dict.fromkeys(
+                participants, max(clock[participant] for participant in participants)
+            )
         else:
             continue
-        for member in together:
-            del at[member]
-            place[member] += 1
-            ready.append(member)
-    return Outcome(waiting=at, finished=clock, busy=busy)
+        for participant in participants:
+            del at[participant]
+            place[participant] += 1
+            ready.append(participant)
+    return Simulation(waiting=at, finished=clock, busy=busy)
 
 
 def _check(steps: Mapping[int, Sequence[Step]]) -> None:
-    for rank, own in steps.items():
-        for step in own:
-            if isinstance(step, Meeting) and step.ranks.count(rank) != 1:
+    for rank, rank_steps in steps.items():
+        for step in rank_steps:
+            if isinstance(step, Rendezvous) and step.ranks.count(rank) != 1:
                 raise ValueError(f"rank {rank} takes part in the {step} not once")

@@ -18,11 +18,11 @@ class Division(enum.Enum):
     """When all is done; then there is one loss only, whose gradients are divided in the end."""
 
 
-def of(own: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool) -> Division:
+def of(compiled_head: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool) -> Division:
     """Tell when the denominators of the loss over a batch are known.
 
     Args:
-        own: the compiled head.
+        compiled_head: the compiled head.
         model: the graph.
         spec: structure of a part of a batch.
         adds: whether layers add losses.
@@ -31,10 +31,10 @@ def of(own: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool) -> Di
     masked = {one.name for one in model.outputs if one.mask is not None}
     unknown = [
         term
-        for term in own.terms
+        for term in compiled_head.terms
         if term.output in masked or (term.reduction == loss.WEIGHTED_MEAN and weight is not None)
     ]
     if not any(term.divided for term in unknown):
         return Division.AHEAD
-    several = len(own.terms) > 2 or adds  # one is what layers add
+    several = len(compiled_head.terms) > 2 or adds  # one is what layers add
     return Division.BETWEEN if several else Division.LAST

@@ -21,24 +21,26 @@ def ends(model: graph.Graph, names: Sequence[str]) -> list[int]:
         BadConfigurationError: there is no such layer, or it is not behind the one before.
     """
     called = [node.name.partition("#")[0] for node in model.nodes]
-    found: list[int] = []
+    stage_ends: list[int] = []
     for name in names:
         places = [
-            place for place, own in enumerate(called) if own == name or own.startswith(f"{name}/")
+            place
+            for place, layer in enumerate(called)
+            if layer == name or layer.startswith(f"{name}/")
         ]
         if not places:
             raise errors.BadConfigurationError(
                 f"mesh.cuts names {name!r}, and the model calls {_listed(called)}: give one of "
                 "these names, or that of a model among them."
             )
-        if places[0] <= (found[-1] if found else 0):
-            before = repr(names[len(found) - 1]) if found else "the first layer"
+        if places[0] <= (stage_ends[-1] if stage_ends else 0):
+            before = repr(names[len(stage_ends) - 1]) if stage_ends else "the first layer"
             raise errors.BadConfigurationError(
                 f"mesh.cuts names {name!r}, which is not called behind {before}: give names in the "
                 f"order of the calls, {_listed(called)}."
             )
-        found.append(places[0])
-    return found
+        stage_ends.append(places[0])
+    return stage_ends
 
 
 def _listed(called: Sequence[str]) -> str:

@@ -9,9 +9,8 @@ from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split import planned
 from tfparallel_trainer.split.layers import assignment, layout
 from tfparallel_trainer.split.model import graph, mixing, randomness, recording
-from tfparallel_trainer.split.pipeline import communication, programs, schedule
-from tfparallel_trainer.split.pipeline import stages as cuts
-from tfparallel_trainer.split.planning import devices
+from tfparallel_trainer.split.pipeline import communication, cutting, programs, schedule
+from tfparallel_trainer.split.planning import hardware
 
 _USUAL_EXAMPLES = 32
 """Of a microbatch."""
@@ -23,7 +22,7 @@ class Partition:
 
     mesh: shape.Mesh
     model: graph.Graph
-    stages: tuple[cuts.Stage, ...]
+    stages: tuple[cutting.Stage, ...]
     microbatches: int
     """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
     order: schedule.Schedule
@@ -43,17 +42,17 @@ class Partition:
         Args:
             shares: how many examples each of them has.
         """
-        found = [min(self.microbatches, share) for share in shares]
+        counts = [min(self.microbatches, share) for share in shares]
         if not self.adds_up:
-            return found
-        fewest = min((count for count in found if count), default=0)
-        return [min(count, fewest) for count in found]
+            return counts
+        fewest = min((count for count in counts if count), default=0)
+        return [min(count, fewest) for count in counts]
 
     def pipeline(self, count: int) -> programs.Pipeline:
         """What the stages do with this many microbatches of one place along the data axis."""
         order = schedule.gpipe if self.settles else self.order
-        made = programs.of_stages(self.model, self.stages, count, order)
-        return dataclasses.replace(made, settles=self.settles)
+        pipeline = programs.of_stages(self.model, self.stages, count, order)
+        return dataclasses.replace(pipeline, settles=self.settles)
 
     def training(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
         """The list of each rank for a step.
@@ -76,14 +75,14 @@ class Partition:
 
     def keys(self) -> dict[tuple[int, ...], int]:
         """A group key for each set of ranks that ever meet, the same in all processes."""
-        found = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
-        return {ranks: self.mesh.other_key(number) for number, ranks in enumerate(found)}
+        groups = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
+        return {ranks: self.mesh.other_key(number) for number, ranks in enumerate(groups)}
 
     def stage_of(self, rank: int) -> int:
         """Which stage a rank runs."""
         return self.mesh.coordinates(rank)[shape.Axis.STAGE]
 
-    def parameter_bytes(self, stage: cuts.Stage) -> int:
+    def parameter_bytes(self, stage: cutting.Stage) -> int:
         """Bytes of the weights on the device of a stage that has most, borrowed ones among them."""
         size = 0
         for key in (*stage.owned, *(key for key, _ in stage.borrowed)):
@@ -93,7 +92,7 @@ class Partition:
                 size += math.prod(one or 0 for one in part) * graph.itemsize(variable.dtype)
         return size
 
-    def number(self, parcel: programs.Parcel, transfer: cuts.Transfer) -> int:
+    def number(self, parcel: programs.Parcel, transfer: cutting.Transfer) -> int:
         """A number that no other message between the same two ranks has in a step."""
         transfers = self.stages[transfer.source].sent
         kind = 0 if parcel.work is schedule.Work.FORWARD else 1
@@ -107,15 +106,15 @@ class Partition:
 
     def _groups(self) -> Iterator[tuple[int, ...]]:
         yield tuple(range(self.mesh.size))
-        shared = [members for _, members in self.pipeline(1).shared]
+        shared = [group for _, group in self.pipeline(1).shared]
         pairs = {(one.source, one.target) for stage in self.stages for one in stage.sent}
         for rank in range(self.mesh.size):
             yield self.mesh.group(rank, shape.Axis.DATA).ranks
             along = self.mesh.group(rank, shape.Axis.STAGE).ranks
             for axis in layout.AXES:
                 yield self.mesh.group(rank, axis).ranks
-            for members in (*shared, *pairs):
-                yield tuple(sorted(along[stage] for stage in members))
+            for group in (*shared, *pairs):
+                yield tuple(sorted(along[stage] for stage in group))
 
 
 def divide(
@@ -149,14 +148,14 @@ def divide(
             **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
         )
         batch = mesh.data * microbatches * _USUAL_EXAMPLES
-        found = planned.over(model, asked, batch, devices.Cluster(devices=mesh.size))
-        model, ends = found.model, found.ends
+        chosen = planned.over(model, asked, batch, hardware.Cluster(devices=mesh.size))
+        model, ends = chosen.model, chosen.ends
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()
     return Partition(
         mesh=mesh,
         model=model,
-        stages=cuts.cut(model, ends),
+        stages=cutting.cut(model, ends),
         microbatches=microbatches,
         order=order,
         plan=plan,

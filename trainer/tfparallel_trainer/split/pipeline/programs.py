@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import communication, schedule, stages
+from tfparallel_trainer.split.pipeline import communication, cutting, schedule
 
 GRADIENTS = "gradients"
 """Tag of the sum over the data axis when all microbatches are through."""
@@ -57,7 +57,7 @@ class Pipeline:
     """Number of stages."""
     microbatches: int
     order: schedule.Schedule
-    transfers: tuple[stages.Transfer, ...]
+    transfers: tuple[cutting.Transfer, ...]
     without_gradient: frozenset[int] = frozenset()
     """Tensors that have none, such as masks and indices."""
     shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -73,18 +73,18 @@ class Pipeline:
 
 def of_stages(
     model: graph.Graph,
-    made: Sequence[stages.Stage],
+    model_stages: Sequence[cutting.Stage],
     microbatches: int,
     order: schedule.Schedule,
 ) -> Pipeline:
     """Say what the stages of a model do together."""
-    transfers = tuple(one for stage in made for one in stage.sent)
+    transfers = tuple(one for stage in model_stages for one in stage.sent)
     kept: dict[str, list[int]] = {}
-    for stage in made:
+    for stage in model_stages:
         for key, owner in stage.borrowed:
             kept.setdefault(key, [owner]).append(stage.index)
     return Pipeline(
-        count=len(made),
+        count=len(model_stages),
         microbatches=microbatches,
         order=order,
         transfers=transfers,
@@ -114,14 +114,14 @@ def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
         # At one time messages go first: a stage takes before it works, and gives when it has.
         events += [(start, False, one.ranks, one) for one in _messages(pipeline, turn)]
         events.append((start, True, (stage,), work))
-    found: dict[int, list[communication.Step]] = {stage: [] for stage in range(pipeline.count)}
-    for _, _, members, step in sorted(events, key=lambda event: event[:2]):
-        for member in members:
-            found[member].append(step)
-    for key, members in pipeline.shared:
-        for member in members:
-            found[member].append(communication.total(members, key))
-    return found
+    steps: dict[int, list[communication.Step]] = {stage: [] for stage in range(pipeline.count)}
+    for _, _, participants, step in sorted(events, key=lambda event: event[:2]):
+        for participant in participants:
+            steps[participant].append(step)
+    for key, participants in pipeline.shared:
+        for participant in participants:
+            steps[participant].append(communication.total(participants, key))
+    return steps
 
 
 def on_mesh(
@@ -140,22 +140,22 @@ def on_mesh(
     counts = {pipeline.count for pipeline in pipelines}
     if counts != {mesh.stage}:
         raise ValueError(f"the mesh has {mesh.stage} stages, and the pipelines {counts}")
-    own = [lists(pipeline) for pipeline in pipelines]
-    found: dict[int, list[communication.Step]] = {}
+    stage_lists = [lists(pipeline) for pipeline in pipelines]
+    rank_lists: dict[int, list[communication.Step]] = {}
     for rank in range(mesh.size):
         place = mesh.coordinates(rank)
         along = mesh.group(rank, shape.Axis.STAGE).ranks
-        steps = own[place[shape.Axis.DATA]][place[shape.Axis.STAGE]]
-        found[rank] = [_placed(step, along) for step in steps]
+        steps = stage_lists[place[shape.Axis.DATA]][place[shape.Axis.STAGE]]
+        rank_lists[rank] = [_placed(step, along) for step in steps]
         if pipelines[0].settles and place[shape.Axis.STAGE] == mesh.stage - 1:
             replicas = mesh.group(rank, shape.Axis.DATA).ranks
             at = 1 + max(
                 (number for number, step in enumerate(steps) if _is_forward(step)), default=-1
             )
-            found[rank].insert(at, communication.total(replicas, DENOMINATORS))
+            rank_lists[rank].insert(at, communication.total(replicas, DENOMINATORS))
         if trains:
-            found[rank] += _ending(mesh, rank)
-    return found
+            rank_lists[rank] += _ending(mesh, rank)
+    return rank_lists
 
 
 def _is_forward(step: communication.Step) -> bool:
@@ -188,7 +188,7 @@ def _placed(step: communication.Step, along: Sequence[int]) -> communication.Ste
     return dataclasses.replace(step, ranks=tuple(along[stage] for stage in step.ranks))
 
 
-def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[communication.Meeting]:
+def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[communication.Rendezvous]:
     """What a stage takes from others for a turn."""
     stage, action = turn
     for one in pipeline.transfers:
@@ -219,7 +219,9 @@ def _starts(pipeline: Pipeline) -> dict[Turn, float]:
                 starts[turn] = max((free[stage], *needs))
                 free[stage] = ends[turn] = starts[turn] + pipeline.durations[turn[1].work]
         if len(starts) == before:
-            stuck = "; ".join(f"stage {stage}: {own[-1]}" for stage, own in waiting.items() if own)
+            stuck = "; ".join(
+                f"stage {stage}: {rest[-1]}" for stage, rest in waiting.items() if rest
+            )
             raise ValueError(f"the schedule cannot go on ({stuck})")
     return starts
 

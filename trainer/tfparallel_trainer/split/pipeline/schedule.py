@@ -66,7 +66,7 @@ def forwards(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
         yield Action(Work.FORWARD, microbatch)
 
 
-def held(actions: Iterator[Action]) -> int:
+def peak_microbatches(actions: Iterator[Action]) -> int:
     """The most microbatches whose activations a stage holds at one time."""
     now = most = 0
     for action in actions:

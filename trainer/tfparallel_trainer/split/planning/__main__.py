@@ -34,8 +34,10 @@ def _attempt(out: console.Console) -> exits.Exit:
         from tfparallel_trainer.split.planning import answer
 
         gc.freeze()  # What was imported stays: looking for garbage in it takes as long as planning.
-        made = answer.answer(question)
-        pathlib.Path(sys.argv[1]).write_text(made.model_dump_json(by_alias=True), encoding="utf-8")
+        result = answer.answer(question)
+        pathlib.Path(sys.argv[1]).write_text(
+            result.model_dump_json(by_alias=True), encoding="utf-8"
+        )
     except pydantic.ValidationError as error:
         out.fail(f"The question for a plan is not valid: {error}.")
         return exits.Exit.BAD_CONFIGURATION

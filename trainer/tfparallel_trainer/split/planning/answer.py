@@ -5,8 +5,15 @@ import pathlib
 
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.split.model import skeleton, wishes
-from tfparallel_trainer.split.planning import calibrate, choose, devices, links, settings, subjects
+from tfparallel_trainer.split.model import overrides, skeleton
+from tfparallel_trainer.split.planning import (
+    calibrate,
+    choose,
+    hardware,
+    links,
+    search_space,
+    subjects,
+)
 
 
 def answer(question: plan.Question) -> plan.Plan:
@@ -18,30 +25,30 @@ def answer(question: plan.Question) -> plan.Plan:
     """
     module = user.load(pathlib.Path(question.folder), question.module)
     model = skeleton.build(module, question.seed)
-    recorded = wishes.recorded(module, model)
+    recorded = overrides.recorded(module, model)
     # Not before: Keras cannot clone a compiled model without weights.
     skeleton.compile_model(module, model)
-    cluster = devices.Cluster(
+    cluster = hardware.Cluster(
         processes=question.processes,
         devices=question.devices,
-        device=devices.Device(memory=question.memory),
+        device=hardware.Device(memory=question.memory),
     )
-    found = None
+    measured = None
     if question.calibrate:
         microbatch = max(1, question.batch // (cluster.size * (question.microbatches or 1)))
-        found = calibrate.measure(recorded, microbatch, question.length)
+        measured = calibrate.measure(recorded, microbatch, question.length)
         cluster = _measured(cluster, calibrate.update(model.optimizer, recorded))
-    subject = subjects.of(recorded, model.optimizer, cluster, question.length, found)
-    wanted = settings.Wanted(
+    subject = subjects.of(recorded, model.optimizer, cluster, question.length, measured)
+    constraints = search_space.Constraints(
         mesh=question.mesh,
         microbatches=question.microbatches,
         order=question.schedule,
         batch=question.batch,
     )
-    return choose.plan_for(subject, wanted, question.calibrate)
+    return choose.plan_for(subject, constraints, question.calibrate)
 
 
-def _measured(cluster: devices.Cluster, update: devices.Update) -> devices.Cluster:
+def _measured(cluster: hardware.Cluster, update: hardware.Update) -> hardware.Cluster:
     """A cluster whose links and updates are as fast as on this machine."""
     device = dataclasses.replace(cluster.device, update=update)
     if cluster.size == 1:

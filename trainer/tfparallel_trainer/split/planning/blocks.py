@@ -35,12 +35,12 @@ def cuttable(
     Where no such blocks are found, they are fine, and some of the downsets are given.
     """
     for share in _FINENESS:
-        made = condense(model, weights, max(2, int(share * most) - 1))
-        found = _all(made, most)
-        if found is not None:
-            return made, _sorted(found)
-    made = condense(model, weights, most - 1)
-    return made, some_downsets(made, most)
+        blocks = condense(model, weights, max(2, int(share * most) - 1))
+        downsets = _all(blocks, most)
+        if downsets is not None:
+            return blocks, _sorted(downsets)
+    blocks = condense(model, weights, most - 1)
+    return blocks, some_downsets(blocks, most)
 
 
 def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[Block, ...]:
@@ -86,7 +86,7 @@ def _sorted(downsets: set[int]) -> tuple[int, ...]:
 
 def _all(blocks: Sequence[Block], most: int) -> set[int] | None:
     """All downsets; None when there are more than so many."""
-    found = {0}
+    downsets = {0}
     last = {0}
     while last:
         grown = {
@@ -95,11 +95,11 @@ def _all(blocks: Sequence[Block], most: int) -> set[int] | None:
             for place, block in enumerate(blocks)
             if not downset >> place & 1 and block.before & downset == block.before
         }
-        found |= grown
-        if len(found) > most:
+        downsets |= grown
+        if len(downsets) > most:
             return None
         last = grown
-    return found
+    return downsets
 
 
 def _prefixes(order: Sequence[int]) -> Iterator[int]:
@@ -222,7 +222,7 @@ def edges(model: graph.Graph) -> set[tuple[int, int]]:
     Besides tensors, variables that calls change (seeds, statistics) keep their calls in order.
     """
     makers = costs.makers(model.nodes)
-    found = {
+    pairs = {
         (makers[tensor], place)
         for place, node in enumerate(model.nodes)
         for tensor in node.inputs
@@ -233,6 +233,6 @@ def edges(model: graph.Graph) -> set[tuple[int, int]]:
         for key in node.variables:
             if not model.variables[key].trainable:
                 if key in last:
-                    found.add((last[key], place))
+                    pairs.add((last[key], place))
                 last[key] = place
-    return found
+    return pairs

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.split.model import execution, graph
-from tfparallel_trainer.split.planning import devices, times
+from tfparallel_trainer.split.planning import hardware, times
 
 _REPEATS = 5
 _SMALLER = 4
@@ -39,16 +39,16 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
         length: stands for dimensions that only the data tells.
     """
     known: dict[str, times.NodeTime] = {}
-    found = []
+    node_times = []
     for node in model.nodes:
         kind = _kind(model, node)
         if kind not in known:
             known[kind] = _measured(model, node, examples, length)
-        found.append(known[kind])
-    return found
+        node_times.append(known[kind])
+    return node_times
 
 
-def update(optimizer: Any, model: graph.Graph) -> devices.Update:
+def update(optimizer: Any, model: graph.Graph) -> hardware.Update:
     """Measure how fast an optimizer changes weights.
 
     Args:
@@ -57,33 +57,33 @@ def update(optimizer: Any, model: graph.Graph) -> devices.Update:
     """
     trained = [one for one in model.variables.values() if one.trainable]
     if not trained:
-        return devices.Update()
+        return hardware.Update()
     like = max(trained, key=lambda one: math.prod(one.shape))
     (few, less), (many, more) = (_update(optimizer, like, size) for size in _WEIGHTS)
     less = min(less, more / 2)  # other work on the machine may have held up the smaller ones
     bandwidth = (many - few) / (more - less)
-    return devices.Update(
+    return hardware.Update(
         bandwidth=bandwidth, weight_seconds=max(0.0, less - few / bandwidth) / _UPDATED
     )
 
 
 def _update(optimizer: Any, like: Any, elements: int) -> tuple[float, float]:
-    """Bytes of some weights, their gradients and slots, as `tables` counts them, and seconds."""
+    """Bytes of weights, their gradients and slots, counted as in `cost_tables`, and seconds."""
     axes = len(like.shape)
     shape = (round(elements ** (1 / axes)),) * axes
-    made = [keras.Variable("zeros", shape=shape, dtype=like.dtype) for _ in range(_UPDATED)]
-    given = type(optimizer).from_config(optimizer.get_config())
-    given.build(made)
-    rows = [tf.cast(tf.fill(shape, 1e-3), one.dtype) for one in made]
+    weights = [keras.Variable("zeros", shape=shape, dtype=like.dtype) for _ in range(_UPDATED)]
+    optimizer_copy = type(optimizer).from_config(optimizer.get_config())
+    optimizer_copy.build(weights)
+    rows = [tf.cast(tf.fill(shape, 1e-3), one.dtype) for one in weights]
 
     def apply() -> Any:
         finite = [tf.reduce_all(tf.math.is_finite(one)) for one in rows]
-        given.apply(rows, made)
+        optimizer_copy.apply(rows, weights)
         return finite
 
     parameters, slots = (
-        sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in held)
-        for held in (made, given.variables)
+        sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in group)
+        for group in (weights, optimizer_copy.variables)
     )
     return 3 * parameters + 2 * slots, _seconds(apply)
 
@@ -91,10 +91,10 @@ def _update(optimizer: Any, like: Any, elements: int) -> tuple[float, float]:
 def _kind(model: graph.Graph, node: graph.Node) -> str:
     """What nodes have in common that take equally long."""
     config = node.calls.get_config() if hasattr(node.calls, "get_config") else {}
-    told = {key: value for key, value in config.items() if key != "name"}
+    options = {key: value for key, value in config.items() if key != "name"}
     shapes = [(model.tensors[one].shape, model.tensors[one].dtype) for one in node.inputs]
-    held = [(model.variables[key].shape, model.variables[key].dtype) for key in node.variables]
-    shown = (type(node.calls).__name__, node.kind, told, shapes, held, str(node.keywords))
+    variables = [(model.variables[key].shape, model.variables[key].dtype) for key in node.variables]
+    shown = (type(node.calls).__name__, node.kind, options, shapes, variables, str(node.keywords))
     return json.dumps(shown, default=str, sort_keys=True)
 
 
@@ -102,8 +102,8 @@ def _measured(
     model: graph.Graph, node: graph.Node, examples: int, length: int | None
 ) -> times.NodeTime:
     counts = sorted({max(1, examples // _SMALLER), examples})
-    found = [_at(model, node, count, length) for count in counts]
-    forward, both = (_line(counts, [one[place] for one in found]) for place in range(2))
+    seconds = [_at(model, node, count, length) for count in counts]
+    forward, both = (_line(counts, [one[place] for one in seconds]) for place in range(2))
     fixed, each = both.fixed - forward.fixed, both.each - forward.each
     return times.NodeTime(forward, times.Line(max(0.0, fixed), max(0.0, each)))
 
@@ -124,26 +124,26 @@ def _at(
     Several copies run, first all forward and then all backward: so what a backward needs comes from
     memory, as in a step, and not from the processor's cache.
     """
-    made = [_Copy.of(model, node, examples, length)]
-    count = max(1, min(_COPIES, _TOGETHER // max(1, made[0].size)))
-    made += [_Copy.of(model, node, examples, length) for _ in range(count - 1)]
+    copies = [_Copy.of(model, node, examples, length)]
+    count = max(1, min(_COPIES, _TOGETHER // max(1, copies[0].size)))
+    copies += [_Copy.of(model, node, examples, length) for _ in range(count - 1)]
 
     def forward() -> Any:
-        return [one.forward() for one in made]
+        return [one.forward() for one in copies]
 
     def both() -> Any:
         tapes, outputs = [], []
-        for one in made:
+        for one in copies:
             with tf.GradientTape() as tape:
                 tape.watch(one.sources)
                 outputs.append([row for row in one.forward() if row.dtype.is_floating])
             tapes.append(tape)
         with tf.control_dependencies([row for rows in outputs for row in rows]):
-            found = [
+            gradients = [
                 tape.gradient(rows, one.sources) if rows and one.sources else []
-                for tape, rows, one in zip(tapes, outputs, made, strict=True)
+                for tape, rows, one in zip(tapes, outputs, copies, strict=True)
             ]
-        return outputs, found
+        return outputs, gradients
 
     return _seconds(forward) / count, _seconds(both) / count
 
@@ -170,31 +170,31 @@ class _Copy:
     @property
     def size(self) -> int:
         """Bytes of what it takes."""
-        held = (*self.tensors.values(), *self.variables.values())
-        return sum(int(one.shape.num_elements()) * one.dtype.size for one in held)
+        values = (*self.tensors.values(), *self.variables.values())
+        return sum(int(one.shape.num_elements()) * one.dtype.size for one in values)
 
     @property
     def sources(self) -> list[Any]:
         """What gradients are taken of."""
-        held = (*self.variables.values(), *self.tensors.values())
-        return [one for one in held if one.dtype.is_floating]
+        values = (*self.variables.values(), *self.tensors.values())
+        return [one for one in values if one.dtype.is_floating]
 
     def forward(self) -> list[Any]:
         """Run it."""
-        given = (self.model, [self.node], self.tensors, self.variables)
-        part = execution.run_nodes(*given, training=True)
+        arguments = (self.model, [self.node], self.tensors, self.variables)
+        part = execution.run_nodes(*arguments, training=True)
         return [part.tensors[one] for one in self.node.outputs if part.tensors[one] is not None]
 
 
 def _seconds(function: Callable[[], Any]) -> float:
     """The median of some runs, without the first one, which traces."""
     traced = tf.function(function)
-    found = []
+    durations = []
     for _ in range(_REPEATS + 1):
         began = time.perf_counter()
         traced()  # on a processor it is done when the call returns
-        found.append(time.perf_counter() - began)
-    return statistics.median(found[1:])
+        durations.append(time.perf_counter() - began)
+    return statistics.median(durations[1:])
 
 
 def _made_up(known: graph.Tensor, examples: int, length: int | None) -> Any:

@@ -12,17 +12,17 @@ from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.planning import (
-    allowed,
     blocks,
+    cost_tables,
     costs,
     cuts,
-    devices,
     explain,
+    hardware,
     predict,
-    settings,
-    tables,
+    search_space,
+    shardings,
     times,
-    ways,
+    valid_stages,
 )
 
 MOST_CUTS = 160
@@ -41,7 +41,7 @@ _COMPARED = 8
 _SHOWN = 5
 """Alternatives that a plan tells, of those that are possible and of those that are not."""
 
-WaysOf = Callable[[shape.Mesh], Sequence[ways.Way]]
+ShardingsOf = Callable[[shape.Mesh], Sequence[shardings.Sharding]]
 """Gives the way of each node on a mesh; raises a TrainerError when it cannot be split so."""
 
 
@@ -53,15 +53,15 @@ class Subject:
     costs: costs.Costs
     times: Sequence[times.NodeTime]
     """Of each node."""
-    cluster: devices.Cluster
-    ways_of: WaysOf
+    cluster: hardware.Cluster
+    shardings_of: ShardingsOf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cut:
     """A cut for a setting."""
 
-    setting: settings.Setting
+    setting: search_space.Setting
     path: tuple[int, ...]
     value: float
     """Seconds of a step by the formula of `cuts`; or, for one that does not fit, bytes."""
@@ -70,60 +70,62 @@ class _Cut:
 _Run = tuple[_Cut, predict.Prediction]
 
 
-def plan_for(subject: Subject, wanted: settings.Wanted, measured: bool = False) -> plan.Plan:
+def plan_for(
+    subject: Subject, constraints: search_space.Constraints, measured: bool = False
+) -> plan.Plan:
     """Find the best plan.
 
     Args:
         subject: model and devices.
-        wanted: what to keep to.
+        constraints: what to keep to.
         measured: told in the plan.
 
     Raises:
         BadConfigurationError: what is wanted is impossible, or does not fit the devices.
     """
-    return _Planner(subject).make(wanted, measured)
+    return _Planner(subject).make(constraints, measured)
 
 
 class _Planner:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._cluster = subject.cluster
-        self._tables: dict[tuple[int, int], tables.Tables | errors.TrainerError] = {}
+        self._tables: dict[tuple[int, int], cost_tables.Tables | errors.TrainerError] = {}
 
-    def make(self, wanted: settings.Wanted, measured: bool) -> plan.Plan:
+    def make(self, constraints: search_space.Constraints, measured: bool) -> plan.Plan:
         """Find the best plan; see `plan_for`."""
-        found, misfits = self._search(settings.every(wanted, self._cluster.size))
-        if not found:
+        fits, misfits = self._search(search_space.every(constraints, self._cluster.size))
+        if not fits:
             least = min(misfits, key=lambda one: one.value)
             limit = self._cluster.device.memory or 0
             sentence = explain.excess(self._run(least), least.setting, len(misfits), limit)
             raise errors.BadConfigurationError(sentence)
-        runs = [(one, self._run(one)) for one in self._candidates(found)]
+        runs = [(one, self._run(one)) for one in self._candidates(fits)]
         runs.sort(key=lambda pair: pair[1].step_seconds)
-        (best, made), *rest = self._evened(runs)
-        others = [*_others(best, made, rest), *self._impossible(misfits)]
+        (best, prediction), *rest = self._evened(runs)
+        others = [*_others(best, prediction, rest), *self._impossible(misfits)]
         return plan.Plan(
             mesh=explain.axes(best.setting.mesh),
             microbatches=best.setting.microbatches,
             schedule=best.setting.order,
-            batch=wanted.batch,
+            batch=constraints.batch,
             memory=self._cluster.device.memory,
             measured=measured,
-            order=made.order,
-            ends=made.ends,
-            stages=made.stages,
+            order=prediction.order,
+            ends=prediction.ends,
+            stages=prediction.stages,
             ranks=tuple(self._rank(best.setting.mesh, rank) for rank in range(self._cluster.size)),
-            step_seconds=made.step_seconds,
-            bubble=made.bubble,
-            message_share=made.message_share,
-            spans=made.spans,
-            reasons=tuple(explain.reasons(made, best.setting, others)),
+            step_seconds=prediction.step_seconds,
+            bubble=prediction.bubble,
+            message_share=prediction.message_share,
+            spans=prediction.spans,
+            reasons=tuple(explain.reasons(prediction, best.setting, others)),
             alternatives=tuple(others),
         )
 
-    def _search(self, every: Sequence[settings.Setting]) -> tuple[list[_Cut], list[_Cut]]:
+    def _search(self, every: Sequence[search_space.Setting]) -> tuple[list[_Cut], list[_Cut]]:
         """The best cut of each setting, and for those that do not fit the one that lacks least."""
-        found: list[_Cut] = []
+        fits: list[_Cut] = []
         misfits: list[_Cut] = []
         problem: errors.TrainerError | None = None
         for setting in every:
@@ -134,21 +136,21 @@ class _Planner:
                 continue
             cut = self._best(known, setting)
             if cut is not None:
-                found.append(cut)
+                fits.append(cut)
             else:
                 misfits.append(_roomiest(known, setting))
-        if problem is not None and not found and not misfits:
+        if problem is not None and not fits and not misfits:
             raise problem
-        return found, misfits
+        return fits, misfits
 
-    def _best(self, known: tables.Tables, setting: settings.Setting) -> _Cut | None:
+    def _best(self, known: cost_tables.Tables, setting: search_space.Setting) -> _Cut | None:
         rows, loads = known.matrices(setting, self._cluster)
         path = cuts.best(rows, loads)
         return None if path is None else _Cut(setting, path, cuts.step(path, rows, loads))
 
-    def _candidates(self, found: Sequence[_Cut]) -> list[_Cut]:
+    def _candidates(self, fits: Sequence[_Cut]) -> list[_Cut]:
         """The best cut of each mesh and number of microbatches, and the best one's next best."""
-        ranked = sorted(found, key=lambda one: one.value)[:_COMPARED]
+        ranked = sorted(fits, key=lambda one: one.value)[:_COMPARED]
         second = self._second(ranked[0])
         return ranked if second is None else [*ranked, second]
 
@@ -156,7 +158,7 @@ class _Planner:
         """The best cut of a setting that differs from the best one."""
         known = self._known(best.setting.mesh)
         rows, loads = known.matrices(best.setting, self._cluster)
-        found: list[_Cut] = []
+        alternatives: list[_Cut] = []
         for stage, place in enumerate(best.path[1:-1]):
             limited = [rows[stage].copy(), loads[stage].copy()]
             for one in limited:
@@ -166,8 +168,8 @@ class _Planner:
                 [*loads[:stage], limited[1], *loads[stage + 1 :]],
             )
             if path is not None:
-                found.append(_Cut(best.setting, path, cuts.step(path, rows, loads)))
-        return min(found, key=lambda one: one.value, default=None)
+                alternatives.append(_Cut(best.setting, path, cuts.step(path, rows, loads)))
+        return min(alternatives, key=lambda one: one.value, default=None)
 
     def _evened(self, runs: Sequence[_Run]) -> list[_Run]:
         """Put the cut first whose weights and state are even, where it takes hardly longer.
@@ -175,7 +177,7 @@ class _Planner:
         Args:
             runs: the fastest first.
         """
-        best, made = runs[0]
+        best, prediction = runs[0]
         setting = best.setting
         known = self._known(setting.mesh)
         state = known.variables.state
@@ -189,14 +191,14 @@ class _Planner:
             return list(runs)
         even = _Cut(setting, path, cuts.step(path, rows, loads))
         run = self._run(even)
-        if run.step_seconds > (1 + NEARLY) * made.step_seconds:
+        if run.step_seconds > (1 + NEARLY) * prediction.step_seconds:
             return list(runs)
         return [
             (even, run),
             *(one for one in runs if one[0].path != path or one[0].setting != setting),
         ]
 
-    def _known(self, mesh: shape.Mesh) -> tables.Tables:
+    def _known(self, mesh: shape.Mesh) -> cost_tables.Tables:
         """The tables for a way of splitting layers, made once.
 
         Raises:
@@ -205,23 +207,25 @@ class _Planner:
         key = (mesh.spatial, mesh.tensor)
         if key not in self._tables:
             try:
-                self._tables[key] = self._made(self._subject.ways_of(mesh))
+                self._tables[key] = self._build_tables(self._subject.shardings_of(mesh))
             except errors.TrainerError as error:
                 self._tables[key] = error
-        found = self._tables[key]
-        if isinstance(found, errors.TrainerError):
-            raise found
-        if mesh.stage > found.most_stages:
-            given = self._subject
-            why = allowed.why_not_more(given.model, found.blocks, given.costs.together)
+        result = self._tables[key]
+        if isinstance(result, errors.TrainerError):
+            raise result
+        if mesh.stage > result.most_stages:
+            subject = self._subject
+            why = valid_stages.why_not_more(subject.model, result.blocks, subject.costs.colocated)
             raise errors.BadConfigurationError(
-                explain.too_many_stages(mesh.stage, found.most_stages, len(found.blocks), why)
+                explain.too_many_stages(mesh.stage, result.most_stages, len(result.blocks), why)
             )
-        return found
+        return result
 
-    def _made(self, chosen: Sequence[ways.Way]) -> tables.Tables:
-        given, (made, downsets) = self._subject, self._cuts
-        return tables.Tables(given.model, given.costs, given.times, made, downsets, chosen)
+    def _build_tables(self, chosen: Sequence[shardings.Sharding]) -> cost_tables.Tables:
+        subject, (blocks, downsets) = self._subject, self._cuts
+        return cost_tables.Tables(
+            subject.model, subject.costs, subject.times, blocks, downsets, chosen
+        )
 
     @functools.cached_property
     def _cuts(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
@@ -248,7 +252,7 @@ class _Planner:
         return plan.Rank(rank=rank, process=process, device=device, **place)
 
 
-def _roomiest(known: tables.Tables, setting: settings.Setting) -> _Cut:
+def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
     """The cut whose fullest device is emptiest."""
     peaks = [known.memory(setting, stage).peak for stage in range(setting.mesh.stage)]
     least = cuts.least_maximum(peaks)
@@ -258,7 +262,7 @@ def _roomiest(known: tables.Tables, setting: settings.Setting) -> _Cut:
 
 
 def _others(
-    best: _Cut, made: predict.Prediction, rest: Sequence[_Run]
+    best: _Cut, prediction: predict.Prediction, rest: Sequence[_Run]
 ) -> Iterator[plan.Alternative]:
     """The next best: another cut, other microbatches, and other meshes, each once."""
     seen: set[tuple[shape.Mesh, int]] = set()
@@ -269,14 +273,14 @@ def _others(
         seen.add(key)
         what = "another mesh"
         if one.setting == best.setting:
-            what = explain.difference(made, run)
+            what = explain.difference(prediction, run)
         elif one.setting.mesh == best.setting.mesh:
             what = "other microbatches"
         yield _alternative(one.setting, what, run.step_seconds, run.peak)
 
 
 def _alternative(
-    setting: settings.Setting, what: str, seconds: float | None, peak: int
+    setting: search_space.Setting, what: str, seconds: float | None, peak: int
 ) -> plan.Alternative:
     return plan.Alternative(
         mesh=explain.axes(setting.mesh),

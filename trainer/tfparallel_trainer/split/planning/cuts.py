@@ -68,7 +68,7 @@ def evenest(
     if least is None:
         return None
     limits = np.unique(sizes[np.isfinite(sizes) & (sizes >= least[1])])
-    found = None
+    evenest_path = None
     low, high = 0, len(limits)
     while low < high:
         middle = (low + high) // 2 if low else 0  # the evenest of all is often fast enough
@@ -76,15 +76,15 @@ def evenest(
         if path is None or step(path, rows, loads) > most:
             low = middle + 1
         else:
-            found, high = path, middle
-    return found
+            evenest_path, high = path, middle
+    return evenest_path
 
 
 def _within(
     rows: Sequence[Matrix], loads: Sequence[Matrix], allowed: npt.NDArray[np.bool_]
 ) -> tuple[int, ...] | None:
     """The best cut into stages that are allowed."""
-    limited = [[np.where(allowed, one, np.inf) for one in given] for given in (rows, loads)]
+    limited = [[np.where(allowed, one, np.inf) for one in matrices] for matrices in (rows, loads)]
     return best(*limited)
 
 
@@ -155,12 +155,12 @@ class _Search:
                 np.where(load <= limit, row, np.inf)
                 for row, load in zip(self._rows, self._loads, strict=True)
             ]
-            found = least_sum(limited)
-            self._sums[place] = np.inf if found is None else found[1]
-            if found is not None:
-                seconds = step(found[0], self._rows, self._loads)
+            result = least_sum(limited)
+            self._sums[place] = np.inf if result is None else result[1]
+            if result is not None:
+                seconds = step(result[0], self._rows, self._loads)
                 if seconds < self._seconds * (1 - _NOTHING):
-                    self.path, self._seconds = found[0], seconds
+                    self.path, self._seconds = result[0], seconds
         return self._sums[place]
 
 

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import costs, cuts, devices, routes, settings, times, ways
+from tfparallel_trainer.split.planning import (
+    costs,
+    cuts,
+    hardware,
+    routes,
+    search_space,
+    shardings,
+    times,
+)
 
 _ADDING = 3.0
 """Bytes read and written for each byte of a gradient that is added to another one."""
@@ -18,23 +26,23 @@ class Durations:
         self,
         model: graph.Graph,
         known: costs.Costs,
-        found: Sequence[times.NodeTime],
-        chosen: Sequence[ways.Way],
+        node_times: Sequence[times.NodeTime],
+        chosen: Sequence[shardings.Sharding],
     ) -> None:
-        self._forward = np.array([(one.forward.fixed, one.forward.each) for one in found]).T
-        self._backward = np.array([(one.backward.fixed, one.backward.each) for one in found]).T
+        self._forward = np.array([(one.forward.fixed, one.forward.each) for one in node_times]).T
+        self._backward = np.array([(one.backward.fixed, one.backward.each) for one in node_times]).T
         self._compute = np.array([one.compute for one in chosen])
         self._ahead = np.array([(one.forward_messages, one.forward_bytes) for one in chosen]).T
         self._back = np.array([(one.backward_messages, one.backward_bytes) for one in chosen]).T
         self._gradients = np.array(
             [
-                cost.gradient_bytes * _share(node, way)
-                for node, cost, way in zip(model.nodes, known.nodes, chosen, strict=True)
+                cost.gradient_bytes * _share(node, sharding)
+                for node, cost, sharding in zip(model.nodes, known.nodes, chosen, strict=True)
             ]
         )
 
     def of(
-        self, setting: settings.Setting, cluster: devices.Cluster
+        self, setting: search_space.Setting, cluster: hardware.Cluster
     ) -> tuple[cuts.Vector, cuts.Vector]:
         """Seconds of each node for one microbatch, forward and backward, without messages between
         stages.
@@ -49,6 +57,6 @@ class Durations:
         return forward, backward + added / cluster.device.update.bandwidth
 
 
-def _share(node: graph.Node, way: ways.Way) -> float:
+def _share(node: graph.Node, sharding: shardings.Sharding) -> float:
     """A rank's share of the variables of a node."""
-    return max((way.variables.get(key, 1.0) for key in node.variables), default=1.0)
+    return max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)

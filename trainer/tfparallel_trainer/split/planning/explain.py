@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.pipeline import schedule
-from tfparallel_trainer.split.planning import predict, settings
+from tfparallel_trainer.split.planning import predict, search_space
 
 
 def size(count: float) -> str:
@@ -22,28 +22,30 @@ def axes(mesh: shape.Mesh) -> plan.Axes:
 
 
 def reasons(
-    made: predict.Prediction, setting: settings.Setting, others: Sequence[plan.Alternative]
+    prediction: predict.Prediction,
+    setting: search_space.Setting,
+    others: Sequence[plan.Alternative],
 ) -> Iterator[str]:
     """What decides the time and the memory of a step, and what the next best would cost."""
-    stages = len(made.stages)
-    dearest = max(range(stages), key=lambda one: made.stages[one].busy_seconds)
-    fullest = max(range(stages), key=lambda one: made.stages[one].holds.peak)
-    share = made.stages[dearest].busy_seconds / made.step_seconds
+    stages = len(prediction.stages)
+    dearest = max(range(stages), key=lambda one: prediction.stages[one].busy_seconds)
+    fullest = max(range(stages), key=lambda one: prediction.stages[one].holds.peak)
+    share = prediction.stages[dearest].busy_seconds / prediction.step_seconds
     yield (
         f"Stage {dearest} sets the pace: it is busy for {share:.0%} of a step of "
-        f"{made.step_seconds:.3g} s."
+        f"{prediction.step_seconds:.3g} s."
     )
     if stages > 1:
         ideal = schedule.bubble(stages, setting.microbatches)
         yield (
-            f"Stages wait for {made.bubble:.0%} of the schedule, {made.message_share:.0%} for "
-            f"messages; {stages} equal stages with {setting.microbatches} microbatches and no "
-            f"messages would wait for {ideal:.0%}."
+            f"Stages wait for {prediction.bubble:.0%} of the schedule, "
+            f"{prediction.message_share:.0%} for messages; {stages} equal stages with "
+            f"{setting.microbatches} microbatches and no messages would wait for {ideal:.0%}."
         )
-    yield f"The fullest device is one of stage {fullest}, with {size(made.peak)}."
+    yield f"The fullest device is one of stage {fullest}, with {size(prediction.peak)}."
     for other in others:
         if other.step_seconds is not None:
-            more = round(other.step_seconds / made.step_seconds - 1, 3)  # as it is shown
+            more = round(other.step_seconds / prediction.step_seconds - 1, 3)  # as it is shown
             than = "more" if more >= 0 else "less, but divides the weights less evenly"
             yield (
                 f"The next best ({other.mesh}, microbatches {other.microbatches}: {other.what}) "
@@ -52,10 +54,10 @@ def reasons(
             return
 
 
-def difference(made: predict.Prediction, other: predict.Prediction) -> str:
+def difference(prediction: predict.Prediction, other: predict.Prediction) -> str:
     """How another cut of the same mesh differs: the first node that changes its stage."""
     places = {name: index for index, one in enumerate(other.stages) for name in one.nodes}
-    for index, one in enumerate(made.stages):
+    for index, one in enumerate(prediction.stages):
         for name in one.nodes:
             if places[name] != index:
                 return f"{name} in stage {places[name]} instead of {index}"
@@ -69,7 +71,7 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
         asked: how many were asked for.
         most: how many there can be.
         count: calls that the model makes.
-        why: as `allowed.why_not_more` tells, where there can be fewer stages than calls.
+        why: as `valid_stages.why_not_more` tells, where there can be fewer stages than calls.
     """
     reason = f"the model cannot be cut into more than {most} ({why})"
     if most == count:
@@ -77,17 +79,19 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
     return f"mesh.stage is {asked}, but {reason}: give at most {most}."
 
 
-def excess(made: predict.Prediction, setting: settings.Setting, tried: int, limit: int) -> str:
+def excess(
+    prediction: predict.Prediction, setting: search_space.Setting, tried: int, limit: int
+) -> str:
     """Why nothing fits, and by how much.
 
     Args:
-        made: the cut that fits least badly.
+        prediction: the cut that fits least badly.
         setting: what it is a cut for.
         tried: how many settings were tried.
         limit: bytes of a device.
     """
-    index = max(range(len(made.stages)), key=lambda one: made.stages[one].holds.peak)
-    stage = made.stages[index]
+    index = max(range(len(prediction.stages)), key=lambda one: prediction.stages[one].holds.peak)
+    stage = prediction.stages[index]
     holds = stage.holds
     last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
     return (

@@ -85,8 +85,8 @@ def _lookup(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> fl
 
 def _attention(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Projections of queries, keys and values; scores and mixtures of every pair of places."""
-    asked, given = inputs[0], inputs[min(1, len(inputs) - 1)]
-    queries, keys = _places(asked), _places(given)
+    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
+    queries, keys = _places(query), _places(key)
     projections = float(_matrices(layer) * (queries + keys))  # half of the matrices each
     heads = layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads
     value = getattr(layer, "value_dim", None)

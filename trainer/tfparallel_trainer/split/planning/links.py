@@ -19,9 +19,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import cluster, collectives, rendezvous, shape, tasks
-from tfparallel_trainer.mesh import devices as machine
-from tfparallel_trainer.split.planning import devices
+from tfparallel_trainer.mesh import cluster, collectives, devices, rendezvous, shape, tasks
+from tfparallel_trainer.split.planning import hardware
 
 _HOST = "127.0.0.1"
 _PROCESSES = 2
@@ -42,9 +41,9 @@ _LIMIT_SECONDS = 240.0
 class Measured:
     """The links of this machine."""
 
-    inside: devices.Link
+    inside: hardware.Link
     """Between devices of one process."""
-    across: devices.Link
+    across: hardware.Link
     """Between processes."""
 
 
@@ -59,7 +58,7 @@ def measure() -> Measured:
         ports = [stack.enter_context(cluster.reserved_port(_HOST)) for _ in range(_PROCESSES)]
         output = _run([f"{_HOST}:{port}" for port in ports])
     links = json.loads(output.splitlines()[-1])
-    return Measured(*(devices.Link(**links[name]) for name in ("inside", "across")))
+    return Measured(*(hardware.Link(**links[name]) for name in ("inside", "across")))
 
 
 def _run(addresses: Sequence[str]) -> bytes:
@@ -108,13 +107,13 @@ def _main() -> None:
     """One of the two processes; gets the core that it runs on."""
     os.sched_setaffinity(0, {int(sys.argv[1])})
     processes = tasks.parse(os.environ[environment.TF_CONFIG])
-    machine.prepare(_DEVICES, alone=False)
+    devices.prepare(_DEVICES, alone=False)
     connections = rendezvous.meet(
         processes, _LIMIT_SECONDS, lambda line: print(line, file=sys.stderr)
     )
     strategy = rendezvous.join(processes, connections)
     mesh = shape.Mesh(data=_PROCESSES, tensor=_DEVICES)
-    names = machine.names(processes, _DEVICES)
+    names = devices.names(processes, _DEVICES)
     first = processes.me * _DEVICES
     both = dict(enumerate(names, first))
     links = {
@@ -125,7 +124,7 @@ def _main() -> None:
     del strategy  # the processes are one cluster as long as it lives
 
 
-def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> devices.Link:
+def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> hardware.Link:
     """Measure along an axis.
 
     Args:
@@ -140,7 +139,7 @@ def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> devi
     few, many = (_sum_seconds(ends, variant, size) for variant, size in enumerate(_SIZES))
     size = tf.float32.size * (_SIZES[1] - _SIZES[0])
     few = min(few, many / 2)  # other work on the machine may have held it up
-    return devices.Link(bandwidth=size / (many - few), latency=few / _MESSAGES)
+    return hardware.Link(bandwidth=size / (many - few), latency=few / _MESSAGES)
 
 
 def _sum_seconds(

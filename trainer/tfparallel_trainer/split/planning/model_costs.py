@@ -9,7 +9,7 @@ import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.split.model import graph, recording
-from tfparallel_trainer.split.planning import costs, flops, keeping
+from tfparallel_trainer.split.planning import activation_memory, costs, flops
 
 
 def of(
@@ -26,7 +26,7 @@ def of(
         slots: bytes of optimizer slots of each variable that is trained, by key.
         fixed_slots: bytes that the optimizer holds besides.
         length: stands for dimensions that only the data tells.
-        copies: of the gradients while the optimizer updates, as `slots.copies` tells.
+        copies: of the gradients while the optimizer updates, as `optimizer_state.copies` tells.
 
     Raises:
         BadConfigurationError: there are such dimensions, and no length.
@@ -39,7 +39,9 @@ def of(
     ]
     gradients = _with_gradient(model)
     ends = {one.tensor for one in model.outputs}
-    kept = set(ends).union(*(keeping.tensors(node) for node in _backward(model, gradients)))
+    kept = set(ends).union(
+        *(activation_memory.tensors(node) for node in _backward(model, gradients))
+    )
     measures = _Measures(model, shapes, widths, sizes, gradients)
     return costs.Costs(
         nodes=tuple(map(measures.cost, model.nodes)),
@@ -54,7 +56,7 @@ def of(
         variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
         fixed_slots=fixed_slots,
         copies=copies,
-        together=_together(model),
+        colocated=_colocated(model),
     )
 
 
@@ -76,27 +78,27 @@ class _Measures:
         """That of a node."""
         taken = [one for one in node.inputs if one not in node.masks.values()]
         forms = [self.shapes[one] for one in taken]
-        given = [self.shapes[one] for one in node.outputs]
+        outputs = [self.shapes[one] for one in node.outputs]
         moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
-        held = [self.model.variables[key] for key in node.variables]
+        variables = [self.model.variables[key] for key in node.variables]
         rows = self.model.tensors[node.outputs[0]].rows
         inner = working = 0.0
         if any(one in self.gradients for one in node.outputs):
             width = self.widths[node.outputs[0]]
-            inner = rows * keeping.inner(node, forms, given, width)
-            working = rows * width * keeping.working(node, forms, given)
+            inner = rows * activation_memory.inner(node, forms, outputs, width)
+            working = rows * width * activation_memory.working(node, forms, outputs)
         ends = {one.tensor for one in self.model.outputs}
         # The loss keeps as much of an output as the output has.
         inner += sum(self.sizes[one] for one in node.outputs if one in ends)
         return costs.NodeCost(
-            flops=rows * flops.of(node, forms, given),
+            flops=rows * flops.of(node, forms, outputs),
             tensor_bytes=moved,
-            weight_bytes=sum(map(_bytes, held)),
+            weight_bytes=sum(map(_bytes, variables)),
             gradient_bytes=0.0
             if isinstance(node.calls, keras.layers.Embedding)
-            else sum(_bytes(one) for one in held if one.trainable),
+            else sum(_bytes(one) for one in variables if one.trainable),
             backward=float(any(one in self.gradients for one in taken))
-            + any(one.trainable for one in held),
+            + any(one.trainable for one in variables),
             inner_bytes=inner,
             working_bytes=moved + working,
         )
@@ -111,7 +113,7 @@ def _variable(one: Any, slots: int) -> costs.Variable:
     return costs.Variable(size, size if one.trainable else 0, slots)
 
 
-def _together(model: graph.Graph) -> frozenset[tuple[int, ...]]:
+def _colocated(model: graph.Graph) -> frozenset[tuple[int, ...]]:
     readers: dict[str, list[int]] = {key: [] for key in recording.gathered(model)}
     for place, node in enumerate(model.nodes):
         for key in readers.keys() & set(node.variables):
@@ -140,11 +142,11 @@ def _named(model: graph.Graph, number: int) -> str:
 def _with_gradient(model: graph.Graph) -> set[int]:
     """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
     trained = {key for key, one in model.variables.items() if one.trainable}
-    found: set[int] = set()
+    tensors: set[int] = set()
     for node in model.nodes:
-        if any(key in trained for key in node.variables) or found.intersection(node.inputs):
-            found.update(one for one in node.outputs if model.tensors[one].is_real)
-    return found
+        if any(key in trained for key in node.variables) or tensors.intersection(node.inputs):
+            tensors.update(one for one in node.outputs if model.tensors[one].is_real)
+    return tensors
 
 
 def _backward(model: graph.Graph, gradients: Container[int]) -> Iterator[graph.Node]:

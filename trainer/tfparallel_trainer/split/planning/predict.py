@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import communication, programs, schedule, stages
-from tfparallel_trainer.split.planning import devices, routes, settings, tables, timeline, ways
+from tfparallel_trainer.split.pipeline import communication, cutting, programs, schedule
+from tfparallel_trainer.split.planning import (
+    cost_tables,
+    hardware,
+    routes,
+    search_space,
+    shardings,
+    timeline,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +65,10 @@ class _Seconds:
 
 def predict(
     model: graph.Graph,
-    known: tables.Tables,
+    known: cost_tables.Tables,
     path: Sequence[int],
-    setting: settings.Setting,
-    cluster: devices.Cluster,
+    setting: search_space.Setting,
+    cluster: hardware.Cluster,
 ) -> Prediction:
     """Run a step in thought.
 
@@ -76,12 +83,12 @@ def predict(
     order = tuple(itertools.chain.from_iterable(parts))
     ends = tuple(itertools.accumulate(map(len, parts[:-1])))
     ordered = dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in order))
-    made = stages.cut(ordered, ends)
-    seconds = _seconds(known, made, parts, setting, cluster)
+    model_stages = cutting.cut(ordered, ends)
+    seconds = _seconds(known, model_stages, parts, setting, cluster)
     pipeline = programs.of_stages(
-        ordered, made, setting.microbatches, settings.ORDERS[setting.order]
+        ordered, model_stages, setting.microbatches, search_space.ORDERS[setting.order]
     )
-    found = timeline.run(programs.lists(pipeline), seconds.of)
+    spans = timeline.run(programs.lists(pipeline), seconds.of)
     sums, applies = known.sums(setting, cluster), known.applies(cluster)
     summing = [float(sums[pair]) for pair in itertools.pairwise(path)]
     applying = [float(applies[pair]) for pair in itertools.pairwise(path)]
@@ -91,34 +98,38 @@ def predict(
         for index, pair in enumerate(itertools.pairwise(path))
     ]
     described = tuple(
-        _stage(model, known, part, setting, seconds, made[index], holds[index], updates[index])
+        _stage(
+            model, known, part, setting, seconds, model_stages[index], holds[index], updates[index]
+        )
         for index, part in enumerate(parts)
     )
-    ended = [max(one.end for one in found if one.rank == stage) for stage in range(len(made))]
+    ended = [
+        max(one.end for one in spans if one.rank == stage) for stage in range(len(model_stages))
+    ]
     return Prediction(
         stages=described,
         order=order,
         ends=ends,
-        spans=tuple(_span(one) for one in found),
+        spans=tuple(_span(one) for one in spans),
         # No stage changes a weight before all know that all gradients are finite.
-        step_seconds=max(end + own for end, own in zip(ended, summing, strict=True))
+        step_seconds=max(end + sum_seconds for end, sum_seconds in zip(ended, summing, strict=True))
         + max(applying),
     )
 
 
 def _seconds(
-    known: tables.Tables,
-    made: Sequence[stages.Stage],
+    known: cost_tables.Tables,
+    model_stages: Sequence[cutting.Stage],
     parts: Sequence[Sequence[int]],
-    setting: settings.Setting,
-    cluster: devices.Cluster,
+    setting: search_space.Setting,
+    cluster: hardware.Cluster,
 ) -> _Seconds:
     work = {}
     for index, part in enumerate(parts):
         forward, backward = known.seconds(part, setting, cluster)
         work[index] = {schedule.Work.FORWARD: forward, schedule.Work.BACKWARD: backward}
     messages = {}
-    for one in itertools.chain.from_iterable(stage.sent for stage in made):
+    for one in itertools.chain.from_iterable(stage.sent for stage in model_stages):
         link = routes.between(setting.mesh, cluster, one.source, one.target)
         size = known.message_bytes(one.tensor) * setting.examples
         messages[one.source, one.target, one.tensor] = link.message(size)
@@ -127,33 +138,35 @@ def _seconds(
 
 def _stage(
     model: graph.Graph,
-    known: tables.Tables,
+    known: cost_tables.Tables,
     part: Sequence[int],
-    setting: settings.Setting,
+    setting: search_space.Setting,
     seconds: _Seconds,
-    made: stages.Stage,
+    stage: cutting.Stage,
     holds: plan.Bytes,
     update: float,
 ) -> plan.Stage:
-    work = seconds.work[made.index]
-    turns = [(one, known.directions(one.tensor)) for one in (*made.received, *made.sent)]
+    work = seconds.work[stage.index]
+    turns = [(one, known.directions(one.tensor)) for one in (*stage.received, *stage.sent)]
     message = sum(
         seconds.messages[one.source, one.target, one.tensor] * count for one, count in turns
     )
-    outward = sum(known.message_bytes(one.tensor) for one in made.sent)
+    outward = sum(known.message_bytes(one.tensor) for one in stage.sent)
     back = sum(
-        known.message_bytes(one.tensor) for one in made.received if known.directions(one.tensor) > 1
+        known.message_bytes(one.tensor)
+        for one in stage.received
+        if known.directions(one.tensor) > 1
     )
-    own = {place: known.ways[place] for place in part}
+    node_shardings = {place: known.shardings[place] for place in part}
     return plan.Stage(
         nodes=tuple(model.nodes[place].name for place in part),
         split={
-            model.nodes[place].name: way.name
-            for place, way in own.items()
-            if way is not ways.REPLICATED
+            model.nodes[place].name: sharding.name
+            for place, sharding in node_shardings.items()
+            if sharding is not shardings.REPLICATED
         },
         holds=holds,
-        held_microbatches=setting.held(made.index),
+        held_microbatches=setting.held_microbatches(stage.index),
         forward_seconds=work[schedule.Work.FORWARD],
         backward_seconds=work[schedule.Work.BACKWARD],
         message_seconds=message,
@@ -163,17 +176,17 @@ def _stage(
     )
 
 
-def _bytes(found: tables.Bytes, pair: tuple[int, int]) -> plan.Bytes:
+def _bytes(matrices: cost_tables.Bytes, pair: tuple[int, int]) -> plan.Bytes:
     return plan.Bytes(
         **{
-            field.name: round(float(getattr(found, field.name)[pair]))
-            for field in dataclasses.fields(found)
+            field.name: round(float(getattr(matrices, field.name)[pair]))
+            for field in dataclasses.fields(matrices)
         }
     )
 
 
-def _span(found: timeline.Span) -> plan.Span:
-    step = found.step
+def _span(span: timeline.Span) -> plan.Span:
+    step = span.step
     if isinstance(step, communication.Compute):
         action = _action(step)
         work, microbatch = action.work.value, action.microbatch
@@ -181,7 +194,7 @@ def _span(found: timeline.Span) -> plan.Span:
         work = plan.MESSAGE
         microbatch = step.tag.microbatch if isinstance(step.tag, programs.Parcel) else -1
     return plan.Span(
-        stage=found.rank, work=work, microbatch=microbatch, begin=found.begin, end=found.end
+        stage=span.rank, work=work, microbatch=microbatch, begin=span.begin, end=span.end
     )
 
 

@@ -1,16 +1,16 @@
 """Which links the ranks of a mesh use. Pure."""
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.planning import devices
+from tfparallel_trainer.split.planning import hardware
 
 
-def within(mesh: shape.Mesh, cluster: devices.Cluster) -> devices.Link:
+def within(mesh: shape.Mesh, cluster: hardware.Cluster) -> hardware.Link:
     """The slowest link between ranks that split layers together."""
     axes = (shape.Axis.TENSOR, shape.Axis.SPATIAL)
     return cluster.link({rank for axis in axes for rank in mesh.group(0, axis).ranks})
 
 
-def between(mesh: shape.Mesh, cluster: devices.Cluster, source: int, target: int) -> devices.Link:
+def between(mesh: shape.Mesh, cluster: hardware.Cluster, source: int, target: int) -> hardware.Link:
     """The slowest link between ranks of two stages that send to each other."""
     slowest = cluster.inside
     for rank in range(mesh.size):

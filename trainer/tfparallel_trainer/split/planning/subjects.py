@@ -4,13 +4,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import assigned, choose, devices, model_costs, slots, times
+from tfparallel_trainer.split.planning import (
+    choose,
+    hardware,
+    layer_shardings,
+    model_costs,
+    optimizer_state,
+    times,
+)
 
 
 def of(
     model: graph.Graph,
     optimizer: Any,
-    cluster: devices.Cluster,
+    cluster: hardware.Cluster,
     length: int | None = None,
     measured: Sequence[times.NodeTime] | None = None,
 ) -> choose.Subject:
@@ -27,12 +34,14 @@ def of(
         BadConfigurationError: there are such dimensions, and no length.
         UserCodeError: the optimizer cannot be made from its configuration.
     """
-    held, fixed = ({}, 0) if optimizer is None else slots.of(optimizer, model.variables)
-    known = model_costs.of(model, held, fixed, length, slots.copies(optimizer))
+    state_bytes, fixed = (
+        ({}, 0) if optimizer is None else optimizer_state.of(optimizer, model.variables)
+    )
+    known = model_costs.of(model, state_bytes, fixed, length, optimizer_state.copies(optimizer))
     return choose.Subject(
         model=model,
         costs=known,
         times=measured or times.estimated(known, cluster.device),
         cluster=cluster,
-        ways_of=assigned.ways_of(model, optimizer),
+        shardings_of=layer_shardings.shardings_of(model, optimizer),
     )

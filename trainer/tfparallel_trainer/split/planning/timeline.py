@@ -21,11 +21,11 @@ def run(
     lists: Mapping[int, Sequence[communication.Step]],
     seconds: Callable[[int, communication.Step], float],
 ) -> tuple[Span, ...]:
-    """Let every rank do its list; all members of a meeting are busy until it ends.
+    """Let every rank do its list; all ranks of a rendezvous are busy until it ends.
 
     Args:
         lists: ordered lists that come to their end, as `communication.simulate` finds.
-        seconds: how long a rank takes for a step; a meeting asks for its first member.
+        seconds: how long a rank takes for a step; for a rendezvous, its first rank is asked.
     """
     place = dict.fromkeys(lists, 0)
     clock = dict.fromkeys(lists, 0.0)
@@ -37,15 +37,15 @@ def run(
         if place[rank] == len(lists[rank]):
             continue
         step = at[rank] = lists[rank][place[rank]]
-        members = (rank,) if isinstance(step, communication.Compute) else step.ranks
-        if any(at.get(member) != step for member in members):
+        participants = (rank,) if isinstance(step, communication.Compute) else step.ranks
+        if any(at.get(participant) != step for participant in participants):
             continue
-        begin = max(clock[member] for member in members)
-        end = begin + seconds(members[0], step)
-        for member in members:
-            spans.append(Span(member, step, begin, end))
-            clock[member] = end
-            del at[member]
-            place[member] += 1
-            ready.append(member)
+        begin = max(clock[participant] for participant in participants)
+        end = begin + seconds(participants[0], step)
+        for participant in participants:
+            spans.append(Span(participant, step, begin, end))
+            clock[participant] = end
+            del at[participant]
+            place[participant] += 1
+            ready.append(participant)
     return tuple(sorted(spans, key=lambda span: (span.rank, span.begin, span.end)))

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from tfparallel_trainer.split.planning import costs, devices
+from tfparallel_trainer.split.planning import costs, hardware
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,17 +27,17 @@ class NodeTime:
         return self.forward.each + self.backward.each
 
 
-def estimated(known: costs.Costs, device: devices.Device) -> tuple[NodeTime, ...]:
+def estimated(known: costs.Costs, device: hardware.Device) -> tuple[NodeTime, ...]:
     """Say how long each node takes by the operations and bytes that it needs."""
     return tuple(_estimated(node, device) for node in known.nodes)
 
 
-def _estimated(node: costs.NodeCost, device: devices.Device) -> NodeTime:
+def _estimated(node: costs.NodeCost, device: hardware.Device) -> NodeTime:
     fixed = device.call_seconds + node.weight_bytes / device.bandwidth
     each = max(node.flops / device.flops, node.tensor_bytes / device.bandwidth)
     return NodeTime(Line(fixed, each), Line(node.backward * fixed, node.backward * each))
 
 
-def weights(found: Sequence[NodeTime]) -> list[float]:
-    """What the nodes cost beside each other, to balance by."""
-    return [one.each for one in found]
+def weights(node_times: Sequence[NodeTime]) -> list[float]:
+    """The costs of the nodes relative to each other, to balance by."""
+    return [one.each for one in node_times]

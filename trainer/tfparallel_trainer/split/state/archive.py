@@ -107,9 +107,9 @@ class Layout:
                 self.places[name] = names[place]
 
         file.visititems(visit)
-        held = set(self.places.values())
+        stored = set(self.places.values())
         for key, one in variables.items():
-            if key not in held:
+            if key not in stored:
                 raise _changed(one.path)
 
 
@@ -179,10 +179,10 @@ def opened(path: pathlib.Path) -> Iterator[h5py.File]:
 
 def value(dataset: h5py.Dataset, part: tuple[slice, ...]) -> Any:
     """Read a part of a variable."""
-    found = dataset[part]
+    content = dataset[part]
     if dataset.attrs.get(_DTYPE) == "bfloat16":
-        return np.asarray(found).view(ml_dtypes.bfloat16)
-    return np.asarray(found)
+        return np.asarray(content).view(ml_dtypes.bfloat16)
+    return np.asarray(content)
 
 
 def _member(archive: zipfile.ZipFile, path: pathlib.Path) -> IO[bytes]:

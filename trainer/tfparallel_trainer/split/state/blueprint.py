@@ -1,6 +1,6 @@
 """The unsplit model, compiled and without values: what a checkpoint of a divided one holds in all.
 
-Each process has one, beside what its ranks train. Its optimizer is built for stand-ins of a few
+Each process has one, besides what its ranks train. Its optimizer is built for stand-ins of a few
 bytes, so that it has as many variables as that of the unsplit model, in the same order.
 """
 
@@ -31,14 +31,14 @@ class Blueprint:
     @property
     def counters(self) -> dict[str, Any]:
         """The optimizer's variables without axes, by key: its counters and its rate."""
-        mine = keys.of_optimizer(self.model.optimizer)
-        return {key: mine[key] for slot, key in self.slots.items() if not slot.axes}
+        variables = keys.of_optimizer(self.model.optimizer)
+        return {key: variables[key] for slot, key in self.slots.items() if not slot.axes}
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def stand_ins(self) -> dict[str, Any]:
         """The optimizer's other variables, by key: stand-ins."""
-        mine = keys.of_optimizer(self.model.optimizer)
-        return {key: mine[key] for slot, key in self.slots.items() if slot.axes}
+        variables = keys.of_optimizer(self.model.optimizer)
+        return {key: variables[key] for slot, key in self.slots.items() if slot.axes}
 
     @property
     def averages(self) -> dict[str, str]:

@@ -114,8 +114,8 @@ def save_for_serving(
 def free_bytes(root: pathlib.Path = pathlib.Path("/")) -> float:
     """The memory that this process may still take: of the machine, and of its control group."""
     lines = (root / "proc/meminfo").read_text().splitlines()
-    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    free = [1024.0 * int(found["MemAvailable"].split()[0])]
+    meminfo = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    free = [1024.0 * int(meminfo["MemAvailable"].split()[0])]
     group = root / "sys/fs/cgroup"
     with contextlib.suppress(OSError, ValueError):  # no limit is the word max
         limit = int((group / "memory.max").read_text())
@@ -152,10 +152,10 @@ def _fill(
 
     with archive.opened(empty) as source:
         archive.fill(source, target, drawn.weights, describe, content)
-    beside = empty.with_name(f"optimizer{archive.WEIGHTS}")
-    archive.save_optimizer(drawn.model.optimizer, beside, drawn.kept)
-    with archive.opened(beside) as source:
+    optimizer_file = empty.with_name(f"optimizer{archive.WEIGHTS}")
+    archive.save_optimizer(drawn.model.optimizer, optimizer_file, drawn.stand_ins)
+    with archive.opened(optimizer_file) as source:
         target.create_group(archive.OPTIMIZER)
         archive.fill(
-            source[archive.OPTIMIZER], target[archive.OPTIMIZER], drawn.kept, describe, content
+            source[archive.OPTIMIZER], target[archive.OPTIMIZER], drawn.stand_ins, describe, content
         )

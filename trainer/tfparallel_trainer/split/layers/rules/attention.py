@@ -12,7 +12,7 @@ import keras
 
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.split.layers.rules import calling, dense, randomness, registry
+from tfparallel_trainer.split.layers.rules import calling, dense, dropout, registry
 from tfparallel_trainer.split.pipeline import schedule
 
 _TENSOR = shape.Axis.TENSOR
@@ -73,35 +73,35 @@ class Heads(registry.Rule):
             return self._as_whole(local, heads)
         queries, keys = self._heads(layer)
         cut = heads.cuts[0]
-        mine = cut.sizes[group.index] if cut else queries
-        config = {self._names[0]: mine, self._names[1]: mine * keys // queries}
-        held = {key: local.variables[key] for key in local.node.variables}
+        local_queries = cut.sizes[group.index] if cut else queries
+        config = {self._names[0]: local_queries, self._names[1]: local_queries * keys // queries}
+        variables = {key: local.variables[key] for key in local.node.variables}
         bias = layer.weights[-1] if layer.get_config()["use_bias"] else None
         if bias is not None:  # the sum has it once
-            held[local.key(bias)] = keras.ops.zeros_like(held[local.key(bias)])
+            variables[local.key(bias)] = keras.ops.zeros_like(variables[local.key(bias)])
         tensors = dict(local.tensors)
         for one in _spread(local.node):
             tensors[one] = adjoint.spread(group, tensors[one])
         spread = dataclasses.replace(local, tensors=tensors)
         summand, *scores = calling.smaller(
-            spread, config, _ordered(layer, local, held), randomness.apart(local, heads)
+            spread, config, _ordered(layer, local, variables), dropout.seed_offset(local, heads)
         )
-        found = adjoint.total(group, summand)
+        result = adjoint.total(group, summand)
         if bias is not None:
-            found = found + keras.ops.cast(local.value(bias), found.dtype)
-        return [found, *scores]
+            result = result + keras.ops.cast(local.value(bias), result.dtype)
+        return [result, *scores]
 
     def _as_whole(self, local: registry.Local, heads: layout.Layout) -> Sequence[Any]:
         """Attend with all heads on every rank, so that dropout is that of the whole layer."""
         group = local.groups[_TENSOR]
-        held = dict(local.variables)
+        variables = dict(local.variables)
         for key, shard in local.split.variables.items():
             for dimension, cut in enumerate(shard.layout.cuts):
                 if cut is not None:
-                    held[key] = adjoint.gather(group, held[key], dimension, cut)
-        found, *scores = calling.smaller(local, {}, _ordered(local.layer, local, held))
+                    variables[key] = adjoint.gather(group, variables[key], dimension, cut)
+        result, *scores = calling.smaller(local, {}, _ordered(local.layer, local, variables))
         cut = heads.cuts[0]
-        return [found, *(adjoint.take(group, one, 1, cut) for one in scores if cut)]
+        return [result, *(adjoint.take(group, one, 1, cut) for one in scores if cut)]
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
@@ -125,9 +125,9 @@ def _weights(layer: Any) -> tuple[list[Any], Any]:
     return weights[:-1], weights[-1]
 
 
-def _ordered(layer: Any, local: registry.Local, held: Mapping[str, Any]) -> dict[str, Any]:
+def _ordered(layer: Any, local: registry.Local, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by key, in the order in which a layer has its variables."""
-    return {local.key(one): held[local.key(one)] for one in layer.variables}
+    return {local.key(one): values[local.key(one)] for one in layer.variables}
 
 
 def _spread(node: Any) -> list[int]:

@@ -28,28 +28,28 @@ class Borders(space.Passing):
             raise registry.CannotSplitError(
                 f"its interpolation is {interpolation}: give nearest, or replicate the layer"
             )
-        wanted = space.as_it_comes(call)
-        plan = space.planned(call, wanted, lambda spans: self._plan(layer, 0, spans))
+        input_layout = space.as_it_comes(call)
+        plan = space.planned(call, input_layout, lambda spans: self._plan(layer, 0, spans))
         return registry.Split(
-            wants={call.first: wanted},
-            gives={call.result: space.output(wanted, plan)},
-            costs=space.halos(call, plan, wanted),
+            wants={call.first: input_layout},
+            gives={call.result: space.output(input_layout, plan)},
+            costs=space.halos(call, plan, input_layout),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Make the rank's rows."""
         layer = local.layer
         plan = self._plan(layer, 0, space.spans_of(local))
-        found, share = space.brought(local, local.first, plan)
-        shares = [share, *space.beside(found, lambda *whole: self._plan(layer, *whole))]
+        image, share = space.brought(local, local.first, plan)
+        shares = [share, *space.beside(image, lambda *arguments: self._plan(layer, *arguments))]
         for dimension, one in enumerate(shares[1:], space.ROWS + 1):
             chosen = slice(one.input.start, one.input.stop)
-            found = found[(*[slice(None)] * dimension, chosen)]
+            image = image[(*[slice(None)] * dimension, chosen)]
         if hasattr(layer, "size"):
             for dimension, factor in enumerate(_each(layer.size), space.ROWS):
-                found = tf.repeat(found, factor, dimension)
-            return [space.kept(found, shares)]
-        return [space.surrounded(found, shares)]
+                image = tf.repeat(image, factor, dimension)
+            return [space.kept(image, shares)]
+        return [space.surrounded(image, shares)]
 
 
 def _padded(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:

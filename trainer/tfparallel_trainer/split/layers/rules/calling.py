@@ -14,7 +14,7 @@ _NOT_COPIED = ("_initializer", "_regularizer", "_constraint")
 """Endings of what a smaller layer does without: it never has weights of its own."""
 
 
-def own(local: registry.Local, seed: int = 0) -> Sequence[Any]:
+def call_layer(local: registry.Local, seed: int = 0) -> Sequence[Any]:
     """Call the node's own layer or operation on the rank's parts.
 
     It has no weights that are cut, and does not look at masks.
@@ -42,15 +42,15 @@ def smaller(
         seed: what is added to the layer's seeds.
     """
     with keras.StatelessScope(initialize_variables=False):
-        made = _made(local.layer, config)
+        layer = _resized(local.layer, config)
         arguments, keywords = keras.tree.map_structure(
             lambda one: _placeholder(local, one.tensor) if isinstance(one, graph.Edge) else one,
             (local.node.arguments, dict(local.node.keywords)),
         )
-        made(*arguments, **keywords)
-    node = dataclasses.replace(local.node, calls=made)
+        layer(*arguments, **keywords)
+    node = dataclasses.replace(local.node, calls=layer)
     model = dataclasses.replace(
-        local.model, variables=dict(zip(variables, made.variables, strict=True))
+        local.model, variables=dict(zip(variables, layer.variables, strict=True))
     )
     return _run(local, model, node, variables, seed)
 
@@ -62,24 +62,24 @@ def _run(
     variables: Mapping[str, Any],
     seed: int,
 ) -> Sequence[Any]:
-    apart = np.array([seed, 0])
-    held = {
-        key: value + apart if seed and key.startswith(recording.SEED_PREFIX) else value
+    seed_offset = np.array([seed, 0])
+    values = {
+        key: value + seed_offset if seed and key.startswith(recording.SEED_PREFIX) else value
         for key, value in variables.items()
     }
-    part = execution.run_nodes(model, (node,), local.tensors, held, local.training)
+    part = execution.run_nodes(model, (node,), local.tensors, values, local.training)
     for key, value in part.changed.items():
         # The seed that all ranks have goes on as in the unsplit layer.
         is_seed = seed and key.startswith(recording.SEED_PREFIX)
-        local.changed[key] = value - apart if is_seed else value
+        local.changed[key] = value - seed_offset if is_seed else value
     return [part.tensors[one] for one in node.outputs]
 
 
-def _made(layer: Any, config: Mapping[str, Any]) -> Any:
-    whole = {
+def _resized(layer: Any, config: Mapping[str, Any]) -> Any:
+    full_config = {
         name: value for name, value in layer.get_config().items() if not name.endswith(_NOT_COPIED)
     }
-    return type(layer).from_config({**whole, **config})
+    return type(layer).from_config({**full_config, **config})
 
 
 def _placeholder(local: registry.Local, number: int) -> Any:

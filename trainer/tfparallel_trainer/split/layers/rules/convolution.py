@@ -27,7 +27,7 @@ class Kernel:
     channels: int | None
 
 
-class _Way(registry.Rule):
+class _ConvolutionRule(registry.Rule):
     """What the ways have in common."""
 
     axes = (_TENSOR,)
@@ -36,7 +36,7 @@ class _Way(registry.Rule):
         self._kernels = kernels
 
     def _input(self, call: registry.Call, unit: int = 1) -> tuple[layout.Layout, layout.Cut]:
-        """The input cut by channels, as it comes or anew; `unit` channels stay together."""
+        """The input cut by channels, as it comes or cut again; `unit` channels stay together."""
         rank = len(call.dimensions(call.first))
         place = channels(call.layer, rank)
         size = call.dimensions(call.first)[place]
@@ -45,11 +45,11 @@ class _Way(registry.Rule):
             cut = call.divide("channels" if unit == 1 else "groups", size, _TENSOR, unit)
         return layout.cut(rank, place, cut), cut
 
-    def _held(self, local: registry.Local, *, bias: bool) -> Mapping[str, Any]:
+    def _variables(self, local: registry.Local, *, bias: bool) -> Mapping[str, Any]:
         layer = local.layer
-        held = [getattr(layer, one.name) for one in self._kernels]
-        held += [layer.bias] if bias and layer.use_bias else []
-        return {local.key(one): local.variables[local.key(one)] for one in held}
+        weights = [getattr(layer, one.name) for one in self._kernels]
+        weights += [layer.bias] if bias and layer.use_bias else []
+        return {local.key(one): local.variables[local.key(one)] for one in weights}
 
     def _output(self, call: registry.Call, cut: layout.Cut) -> layout.Layout:
         rank = len(call.dimensions(call.result))
@@ -61,7 +61,7 @@ class _Way(registry.Rule):
         return layout.cut(rank, channels(call.layer, rank), cut)
 
 
-class Filters(_Way):
+class Filters(_ConvolutionRule):
     """Each rank computes some of the filters from all channels."""
 
     way = "filters"
@@ -91,15 +91,19 @@ class Filters(_Way):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's filters."""
         kernel = self._kernels[-1]
-        held = self._held(local, bias=True)
-        mine = held[local.key(getattr(local.layer, kernel.name))].shape[kernel.filters]
-        given = adjoint.spread(local.groups[_TENSOR], local.first)
-        spread = dataclasses.replace(local, tensors={**local.tensors, local.node.inputs[0]: given})
-        (found,) = calling.smaller(spread, {"filters": mine, "activation": None}, held)
-        return [activations.apply(local.layer.activation, found)]
+        variables = self._variables(local, bias=True)
+        local_filters = variables[local.key(getattr(local.layer, kernel.name))].shape[
+            kernel.filters
+        ]
+        tensor = adjoint.spread(local.groups[_TENSOR], local.first)
+        spread = dataclasses.replace(local, tensors={**local.tensors, local.node.inputs[0]: tensor})
+        (output,) = calling.smaller(
+            spread, {"filters": local_filters, "activation": None}, variables
+        )
+        return [activations.apply(local.layer.activation, output)]
 
 
-class Channels(_Way):
+class Channels(_ConvolutionRule):
     """Each rank computes a summand of all filters from some of the channels."""
 
     way = "channels"
@@ -110,7 +114,7 @@ class Channels(_Way):
         dense.check(layer)
         if getattr(layer, "groups", 1) > 1:
             raise registry.CannotSplitError("it has groups: split it by groups")
-        wanted, cut = self._input(call)
+        input_layout, cut = self._input(call)
         variables = {
             call.key(getattr(layer, one.name)): registry.Shard(
                 _kernel(call, one.name, one.channels, cut)
@@ -118,7 +122,7 @@ class Channels(_Way):
             for one in self._kernels
         }
         return registry.Split(
-            wants={call.first: wanted},
+            wants={call.first: input_layout},
             variables=variables,
             costs=dense.summing(call, call.result, call.whole(call.result)),
         )
@@ -127,17 +131,17 @@ class Channels(_Way):
         """Compute the rank's summand, and add up."""
         layer = local.layer
         without = {"use_bias": False, "activation": None}
-        (summand,) = calling.smaller(local, without, self._held(local, bias=False))
-        found = adjoint.total(local.groups[_TENSOR], summand)
+        (summand,) = calling.smaller(local, without, self._variables(local, bias=False))
+        output = adjoint.total(local.groups[_TENSOR], summand)
         if layer.use_bias:
-            rank = found.shape.rank
+            rank = output.shape.rank
             dims = [1] * rank
             dims[channels(layer, rank)] = -1
-            found = found + keras.ops.reshape(local.value(layer.bias), dims)
-        return [activations.apply(layer.activation, found)]
+            output = output + keras.ops.reshape(local.value(layer.bias), dims)
+        return [activations.apply(layer.activation, output)]
 
 
-class Groups(_Way):
+class Groups(_ConvolutionRule):
     """Each rank computes whole groups of channels with the filters that belong to them."""
 
     way = "groups"
@@ -150,9 +154,9 @@ class Groups(_Way):
         groups = getattr(layer, "groups", size) or 1
         if groups == 1:
             raise registry.CannotSplitError("it has one group: split it by filters or channels")
-        wanted, cut = self._input(call, (size or 1) // groups)
-        made = call.dimensions(call.result)
-        each = (made[channels(layer, len(made))] or 1) // groups
+        input_layout, cut = self._input(call, (size or 1) // groups)
+        output_dims = call.dimensions(call.result)
+        each = (output_dims[channels(layer, len(output_dims))] or 1) // groups
         filters = cut.over((size or 1) // groups).times(each)
         (kernel,) = self._kernels
         by = cut if kernel.filters is None else filters
@@ -165,7 +169,7 @@ class Groups(_Way):
         if layer.use_bias:
             variables[call.key(layer.bias)] = registry.Shard(layout.cut(1, 0, filters))
         return registry.Split(
-            wants={call.first: wanted},
+            wants={call.first: input_layout},
             gives={call.result: self._output(call, filters)},
             variables=variables,
         )
@@ -175,13 +179,13 @@ class Groups(_Way):
         layer = local.layer
         config: dict[str, Any] = {"activation": None}
         if hasattr(layer, "filters") and self._kernels[0].filters is not None:
-            whole = local.model.tensors[local.node.inputs[0]].shape
-            place = channels(layer, len(whole))
-            share = local.first.shape[place] / (whole[place] or 1)
+            full_dims = local.model.tensors[local.node.inputs[0]].shape
+            place = channels(layer, len(full_dims))
+            share = local.first.shape[place] / (full_dims[place] or 1)
             config["groups"] = round(layer.groups * share)
             config["filters"] = round(layer.filters * share)
-        (found,) = calling.smaller(local, config, self._held(local, bias=True))
-        return [activations.apply(layer.activation, found)]
+        (output,) = calling.smaller(local, config, self._variables(local, bias=True))
+        return [activations.apply(layer.activation, output)]
 
 
 _PLAIN = Kernel("kernel", -1, -2)

@@ -27,19 +27,19 @@ class Column(registry.Rule):
         """Cut the units."""
         check(call.layer)
         units = call.divide("units", call.layer.units, _TENSOR)
-        wanted = _input(call)
-        parts = wanted.put(-1, units)
-        summed = others(wanted)
+        input_layout = _input(call)
+        parts = input_layout.put(-1, units)
+        summed = others(input_layout)
         variables = {call.key(call.layer.kernel): registry.Shard(layout.cut(2, 1, units), summed)}
         if call.layer.use_bias:
             variables[call.key(call.layer.bias)] = registry.Shard(layout.cut(1, 0, units), summed)
-        costs = spreading(call, call.first, wanted)
+        costs = spreading(call, call.first, input_layout)
         keeps = activations.is_elementwise(call.layer.activation)
         if not keeps:
             costs += gathering(call, call.result, parts)
         return registry.Split(
-            wants={call.first: wanted},
-            gives={call.result: parts if keeps else wanted},
+            wants={call.first: input_layout},
+            gives={call.result: parts if keeps else input_layout},
             variables=variables,
             costs=costs,
         )
@@ -47,10 +47,10 @@ class Column(registry.Rule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's units."""
         layer, group = local.layer, local.groups[_TENSOR]
-        found = keras.ops.matmul(adjoint.spread(group, local.first), local.value(layer.kernel))
+        output = keras.ops.matmul(adjoint.spread(group, local.first), local.value(layer.kernel))
         if layer.use_bias:
-            found = found + local.value(layer.bias)
-        return [finished(local, found, layer.kernel, layer.activation)]
+            output = output + local.value(layer.bias)
+        return [finished(local, output, layer.kernel, layer.activation)]
 
 
 class Row(registry.Rule):
@@ -65,29 +65,29 @@ class Row(registry.Rule):
         features = call.lies(call.first, -1, _TENSOR) or call.divide(
             "features", call.dimensions(call.first)[-1], _TENSOR
         )
-        wanted = _input(call).put(-1, features)
-        given = wanted.put(-1, None)
-        summed = others(wanted)
+        input_layout = _input(call).put(-1, features)
+        output_layout = input_layout.put(-1, None)
+        summed = others(input_layout)
         variables = {
             call.key(call.layer.kernel): registry.Shard(layout.cut(2, 0, features), summed)
         }
         if call.layer.use_bias:
             variables[call.key(call.layer.bias)] = registry.Shard(layout.whole(1), summed)
         return registry.Split(
-            wants={call.first: wanted},
-            gives={call.result: given},
+            wants={call.first: input_layout},
+            gives={call.result: output_layout},
             variables=variables,
-            costs=summing(call, call.result, given),
+            costs=summing(call, call.result, output_layout),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's summand, and add up."""
         layer = local.layer
         summand = keras.ops.matmul(local.first, local.value(layer.kernel))
-        found = adjoint.total(local.groups[_TENSOR], summand)
+        output = adjoint.total(local.groups[_TENSOR], summand)
         if layer.use_bias:
-            found = found + local.value(layer.bias)
-        return [activations.apply(layer.activation, found)]
+            output = output + local.value(layer.bias)
+        return [activations.apply(layer.activation, output)]
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Dense: (Column(), Row())}
@@ -96,7 +96,7 @@ RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Dense: (Column(), R
 def _input(call: registry.Call) -> layout.Layout:
     """The layout of the input with all features, cut by other axes if the activation allows it."""
     if activations.is_by_place(call.layer.activation):
-        return call.given[call.first].without(_TENSOR).put(-1, None)
+        return call.input_layouts[call.first].without(_TENSOR).put(-1, None)
     return call.whole(call.first)
 
 
@@ -115,10 +115,10 @@ def check(layer: Any) -> None:
             raise registry.CannotSplitError(f"it has {reason}: do without, or replicate the layer")
 
 
-def others(wanted: layout.Layout) -> frozenset[shape.Axis]:
-    """The axes beside the tensor axis that cut a tensor, and so leave a sum of gradients."""
+def others(input_layout: layout.Layout) -> frozenset[shape.Axis]:
+    """The axes other than the tensor axis that cut a tensor, and so leave a sum of gradients."""
     return frozenset(axis for axis in layout.AXES if axis is not _TENSOR) & frozenset(
-        cut.axis for cut in wanted.cuts if cut is not None
+        cut.axis for cut in input_layout.cuts if cut is not None
     )
 
 
@@ -156,10 +156,10 @@ def _of(
     )
 
 
-def finished(local: registry.Local, found: Any, kernel: Any, activation: Any) -> Any:
+def finished(local: registry.Local, units: Any, kernel: Any, activation: Any) -> Any:
     """Apply a layer's activation to the rank's units, gathered first when it needs them all."""
     if activations.is_elementwise(activation):
-        return activations.apply(activation, found)
-    whole = local.split.gives[local.node.outputs[0]]
-    parts = whole.put(-1, local.split.variables[local.key(kernel)].layout.cuts[-1])
-    return activation(resharding.change(found, parts, whole, local.groups))
+        return activations.apply(activation, units)
+    output_layout = local.split.gives[local.node.outputs[0]]
+    parts = output_layout.put(-1, local.split.variables[local.key(kernel)].layout.cuts[-1])
+    return activation(resharding.change(units, parts, output_layout, local.groups))

@@ -21,9 +21,9 @@ _TENSOR = shape.Axis.TENSOR
 class _Equation:
     """Which dimension each letter is."""
 
-    given: dict[str, int]
+    inputs: dict[str, int]
     kernel: dict[str, int]
-    made: dict[str, int]
+    outputs: dict[str, int]
     bias: dict[str, int]
     """Of the bias; only its letters of more than one row."""
 
@@ -36,30 +36,32 @@ class Column(registry.Rule):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Cut the letter with most rows."""
-        layer, found = call.layer, _parsed(call)
+        layer, equation = call.layer, _parsed(call)
         dense.check(layer)
         if not activations.is_elementwise(layer.activation):
             raise registry.CannotSplitError(
                 "its activation needs the whole output: make it a layer of its own, or split the "
                 "layer by row"
             )
-        letters = [one for one in found.kernel if one in found.made and one not in found.given]
-        letter, cut = _chosen(call, letters, found.kernel)
+        letters = [
+            one for one in equation.kernel if one in equation.outputs and one not in equation.inputs
+        ]
+        letter, cut = _chosen(call, letters, equation.kernel)
         rank = len(call.dimensions(call.result))
         return registry.Split(
-            gives={call.result: layout.cut(rank, found.made[letter], cut)},
-            variables=_variables(call, found, letter, cut),
+            gives={call.result: layout.cut(rank, equation.outputs[letter], cut)},
+            variables=_variables(call, equation, letter, cut),
             costs=dense.spreading(call, call.first, call.whole(call.first)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's part of the output."""
         layer = local.layer
-        given = adjoint.spread(local.groups[_TENSOR], local.first)
-        found = keras.ops.einsum(layer.equation, given, local.value(layer.kernel))
+        tensor = adjoint.spread(local.groups[_TENSOR], local.first)
+        output = keras.ops.einsum(layer.equation, tensor, local.value(layer.kernel))
         if layer.bias is not None:
-            found = found + local.value(layer.bias)
-        return [activations.apply(layer.activation, found)]
+            output = output + local.value(layer.bias)
+        return [activations.apply(layer.activation, output)]
 
 
 class Row(registry.Rule):
@@ -70,16 +72,18 @@ class Row(registry.Rule):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Cut the letter with which the input comes cut, or that with most rows."""
-        layer, found = call.layer, _parsed(call)
+        layer, equation = call.layer, _parsed(call)
         dense.check(layer)
-        letters = [one for one in found.kernel if one in found.given and one not in found.made]
-        comes = [one for one in letters if call.lies(call.first, found.given[one], _TENSOR)]
-        letter, cut = _chosen(call, comes or letters, found.kernel)
-        cut = call.lies(call.first, found.given[letter], _TENSOR) or cut
+        letters = [
+            one for one in equation.kernel if one in equation.inputs and one not in equation.outputs
+        ]
+        comes = [one for one in letters if call.lies(call.first, equation.inputs[one], _TENSOR)]
+        letter, cut = _chosen(call, comes or letters, equation.kernel)
+        cut = call.lies(call.first, equation.inputs[letter], _TENSOR) or cut
         rank = len(call.dimensions(call.first))
         return registry.Split(
-            wants={call.first: layout.cut(rank, found.given[letter], cut)},
-            variables=_variables(call, dataclasses.replace(found, bias={}), letter, cut),
+            wants={call.first: layout.cut(rank, equation.inputs[letter], cut)},
+            variables=_variables(call, dataclasses.replace(equation, bias={}), letter, cut),
             costs=dense.summing(call, call.result, call.whole(call.result)),
         )
 
@@ -87,27 +91,27 @@ class Row(registry.Rule):
         """Compute the rank's summand, and add up."""
         layer = local.layer
         summand = keras.ops.einsum(layer.equation, local.first, local.value(layer.kernel))
-        found = adjoint.total(local.groups[_TENSOR], summand)
+        output = adjoint.total(local.groups[_TENSOR], summand)
         if layer.bias is not None:
-            found = found + local.value(layer.bias)
-        return [activations.apply(layer.activation, found)]
+            output = output + local.value(layer.bias)
+        return [activations.apply(layer.activation, output)]
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.EinsumDense: (Column(), Row())}
 
 
 def _variables(
-    call: registry.Call, found: _Equation, letter: str, cut: layout.Cut
+    call: registry.Call, equation: _Equation, letter: str, cut: layout.Cut
 ) -> dict[str, registry.Shard]:
     layer = call.layer
-    kernel = layout.cut(len(layer.kernel.shape), found.kernel[letter], cut)
+    kernel = layout.cut(len(layer.kernel.shape), equation.kernel[letter], cut)
     variables = {call.key(layer.kernel): registry.Shard(kernel)}
     if layer.bias is not None:
         rank = len(layer.bias.shape)
-        if letter in found.bias:
-            bias = registry.Shard(layout.cut(rank, found.bias[letter], cut))
+        if letter in equation.bias:
+            bias = registry.Shard(layout.cut(rank, equation.bias[letter], cut))
         else:  # each rank adds the whole bias: to its part, or to the sum
-            partial = frozenset({_TENSOR}) if letter in found.made else frozenset()
+            partial = frozenset({_TENSOR}) if letter in equation.outputs else frozenset()
             bias = registry.Shard(layout.whole(rank), partial)
         variables[call.key(layer.bias)] = bias
     return variables
@@ -128,17 +132,17 @@ def _chosen(
 def _parsed(call: registry.Call) -> _Equation:
     """Read the equation of a layer; dots stand for dimensions in front or behind."""
     layer = call.layer
-    given, rest = layer.equation.replace(" ", "").split(",")
-    kernel, made = rest.split("->")
-    letters = made.replace("...", "")
+    inputs, rest = layer.equation.replace(" ", "").split(",")
+    kernel, outputs = rest.split("->")
+    letters = outputs.replace("...", "")
     bias: dict[str, int] = {}
     if layer.bias is not None:
         first = min(letters.index(one) for one in layer.bias_axes)
         bias = {one: letters.index(one) - first for one in layer.bias_axes}
     return _Equation(
-        _places(given, len(call.dimensions(call.first))),
+        _places(inputs, len(call.dimensions(call.first))),
         _places(kernel, len(layer.kernel.shape)),
-        _places(made, len(call.dimensions(call.result))),
+        _places(outputs, len(call.dimensions(call.result))),
         bias,
     )
 
@@ -147,5 +151,5 @@ def _places(letters: str, rank: int) -> dict[str, int]:
     front, dots, behind = letters.partition("...")
     if not dots:
         return {one: place for place, one in enumerate(front)}
-    found = {one: place for place, one in enumerate(front)}
-    return found | {one: rank - len(behind) + place for place, one in enumerate(behind)}
+    places = {one: place for place, one in enumerate(front)}
+    return places | {one: rank - len(behind) + place for place, one in enumerate(behind)}

@@ -23,10 +23,10 @@ class Vocabulary(registry.Rule):
         """Cut the rows."""
         dense.check(call.layer)
         rows = call.divide("rows", call.layer.input_dim, _TENSOR)
-        given = call.whole(call.result)
+        output_layout = call.whole(call.result)
         return registry.Split(
             variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 0, rows))},
-            costs=dense.summing(call, call.result, given),
+            costs=dense.summing(call, call.result, output_layout),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -40,10 +40,14 @@ class Vocabulary(registry.Rule):
         cut = local.split.variables[local.key(layer.embeddings)].layout.cuts[0]
         begin = sum(cut.sizes[: group.index]) if cut else 0
         indices = _indices(local.first)
-        own = tf.reshape(indices, [-1]) - begin
-        places = tf.where((own >= 0) & (own < table.shape[0]))
-        found = tf.cast(tf.gather(table, tf.gather_nd(own, places)), layer.compute_dtype)
-        flat = tf.scatter_nd(places, found, tf.stack([tf.size(own, places.dtype), table.shape[1]]))
+        local_indices = tf.reshape(indices, [-1]) - begin
+        places = tf.where((local_indices >= 0) & (local_indices < table.shape[0]))
+        vectors = tf.cast(
+            tf.gather(table, tf.gather_nd(local_indices, places)), layer.compute_dtype
+        )
+        flat = tf.scatter_nd(
+            places, vectors, tf.stack([tf.size(local_indices, places.dtype), table.shape[1]])
+        )
         spread = tf.reshape(flat, tf.concat([tf.shape(indices), [table.shape[1]]], 0))
         return [adjoint.total(group, tf.ensure_shape(spread, [*indices.shape, table.shape[1]]))]
 
@@ -67,12 +71,12 @@ class Features(registry.Rule):
         """Look up the rank's features."""
         layer = local.layer
         table = local.variables[local.key(layer.embeddings)]
-        found = keras.ops.take(table, _indices(local.first), axis=0)
-        return [keras.ops.cast(found, layer.compute_dtype)]
+        vectors = keras.ops.take(table, _indices(local.first), axis=0)
+        return [keras.ops.cast(vectors, layer.compute_dtype)]
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Embedding: (Features(), Vocabulary())}
 
 
-def _indices(given: Any) -> Any:
-    return given if given.dtype in (tf.int32, tf.int64) else tf.cast(given, tf.int32)
+def _indices(tensor: Any) -> Any:
+    return tensor if tensor.dtype in (tf.int32, tf.int64) else tf.cast(tensor, tf.int32)

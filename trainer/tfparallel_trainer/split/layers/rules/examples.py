@@ -60,17 +60,17 @@ class Data(registry.Rule):
         groups = {axis: group for axis, group in local.groups.items() if group.size > 1}
         examples = local.tensors[node.inputs[0]].shape[0]
         batch = max(examples, math.prod(group.size for group in groups.values()))
-        own = {one: _filled(tensor, batch) for one, tensor in local.tensors.items()}
+        shards = {one: _filled(tensor, batch) for one, tensor in local.tensors.items()}
         cuts: dict[shape.Axis, layout.Cut] = {}
         for axis, group in groups.items():
             cuts[axis] = layout.even(axis, batch, group.size)
             batch = cuts[axis].sizes[group.index]
-            own = {one: adjoint.take(group, part, 0, cuts[axis]) for one, part in own.items()}
-        part = execution.run_nodes(local.model, (node,), own, local.variables, local.training)
-        made = [part.tensors[one] for one in node.outputs]
+            shards = {one: adjoint.take(group, part, 0, cuts[axis]) for one, part in shards.items()}
+        part = execution.run_nodes(local.model, (node,), shards, local.variables, local.training)
+        outputs = [part.tensors[one] for one in node.outputs]
         for axis, cut in reversed(cuts.items()):
-            made = [adjoint.gather(groups[axis], one, 0, cut) for one in made]
-        return [one[:examples] for one in made]
+            outputs = [adjoint.gather(groups[axis], one, 0, cut) for one in outputs]
+        return [one[:examples] for one in outputs]
 
 
 _EACH_ALONE = """

@@ -43,26 +43,26 @@ class Rows(registry.Rule):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Divide the rows."""
-        wanted, plan = self._wanted(call)
-        parts = space.output(wanted, plan)
-        held = [getattr(call.layer, name) for name in self._kind.kernels]
-        held += [call.layer.bias] if call.layer.use_bias else []
+        input_layout, plan = self._plan(call)
+        parts = space.output(input_layout, plan)
+        weights = [getattr(call.layer, name) for name in self._kind.kernels]
+        weights += [call.layer.bias] if call.layer.use_bias else []
         return registry.Split(
-            wants={call.first: wanted},
+            wants={call.first: input_layout},
             gives={call.result: parts},
             variables={
                 call.key(one): registry.Shard(layout.whole(len(one.shape)), space.SUMMED)
-                for one in held
+                for one in weights
             },
-            costs=self._costs(call, wanted, plan),
+            costs=self._costs(call, input_layout, plan),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's rows."""
-        found = self._convolved(local, local.first)
-        return [activations.apply(local.layer.activation, found)]
+        output = self._convolved(local, local.first)
+        return [activations.apply(local.layer.activation, output)]
 
-    def _wanted(self, call: registry.Call) -> tuple[layout.Layout, rows.Plan]:
+    def _plan(self, call: registry.Call) -> tuple[layout.Layout, rows.Plan]:
         """How the input is to lie, all channels on each rank, and what the ranks do.
 
         What comes whole and has no gradient, as the images of a batch, stays whole: then each rank
@@ -72,26 +72,31 @@ class Rows(registry.Rule):
         dense.check(layer)
         space.check(call)
         space.check_activation(call)
-        divided = space.divided(call)
-        free = call.given[call.first].is_whole and call.first not in call.trained
-        plan = space.planned(call, divided, lambda spans: self._kind.plan(layer, 0, spans), free)
-        return call.whole(call.first) if free else divided, plan
+        sharded_layout = space.sharded_rows(call)
+        free = call.input_layouts[call.first].is_whole and call.first not in call.trained
+        plan = space.planned(
+            call, sharded_layout, lambda spans: self._kind.plan(layer, 0, spans), free
+        )
+        return call.whole(call.first) if free else sharded_layout, plan
 
     def _costs(
-        self, call: registry.Call, wanted: layout.Layout, plan: rows.Plan
+        self, call: registry.Call, input_layout: layout.Layout, plan: rows.Plan
     ) -> tuple[traffic.Traffic, ...]:
-        return () if wanted.is_whole else space.halos(call, plan, wanted)
+        return () if input_layout.is_whole else space.halos(call, plan, input_layout)
 
-    def _convolved(self, local: registry.Local, given: Any) -> Any:
+    def _convolved(self, local: registry.Local, tensor: Any) -> Any:
         layer = local.layer
         plan = self._kind.plan(layer, 0, space.spans_of(local))
-        found, share = space.brought(local, given, plan)
-        shares = [share, *space.beside(found, lambda *whole: self._kind.plan(layer, *whole))]
+        image, share = space.brought(local, tensor, plan)
+        shares = [
+            share,
+            *space.beside(image, lambda *arguments: self._kind.plan(layer, *arguments)),
+        ]
         kernels = [local.value(getattr(layer, name)) for name in self._kind.kernels]
-        found = self._kind.apply(layer, found, kernels, shares)
+        image = self._kind.apply(layer, image, kernels, shares)
         if layer.use_bias:
-            found = keras.ops.add(found, local.value(layer.bias))
-        return found
+            image = keras.ops.add(image, local.value(layer.bias))
+        return image
 
 
 class RowsAndFilters(Rows):
@@ -107,9 +112,9 @@ class RowsAndFilters(Rows):
             raise registry.CannotSplitError(
                 "its filters belong to some of its channels each: split it by rows"
             )
-        wanted, plan = self._wanted(call)
+        input_layout, plan = self._plan(call)
         units = call.divide("filters", call.layer.filters, _TENSOR)
-        parts = space.output(wanted, plan).put(-1, units)
+        parts = space.output(input_layout, plan).put(-1, units)
         *others, last = (getattr(call.layer, name) for name in self._kind.kernels)
         both = space.SUMMED | {_TENSOR}
         variables = {
@@ -126,19 +131,19 @@ class RowsAndFilters(Rows):
                 "split it by rows, or make the activation a layer of its own"
             )
         return registry.Split(
-            wants={call.first: wanted},
+            wants={call.first: input_layout},
             gives={call.result: parts},
             variables=variables,
             costs=(
-                *dense.spreading(call, call.first, wanted),
-                *self._costs(call, wanted, plan),
+                *dense.spreading(call, call.first, input_layout),
+                *self._costs(call, input_layout, plan),
             ),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's filters of its rows."""
-        found = self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))
-        return [activations.apply(local.layer.activation, found)]
+        output = self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))
+        return [activations.apply(local.layer.activation, output)]
 
 
 def _windows(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
@@ -148,8 +153,8 @@ def _windows(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
 def _transposed(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
     sizes = [1] * len(layer.kernel_size)
     sizes[place] = spans[-1].stop
-    made = layer.compute_output_shape((1, *sizes, 1))[1 + place]
-    return rows.transposed(spans, made, _window(layer, place), layer.padding)
+    output_size = layer.compute_output_shape((1, *sizes, 1))[1 + place]
+    return rows.transposed(spans, output_size, _window(layer, place), layer.padding)
 
 
 def _window(layer: Any, place: int) -> rows.Window:
@@ -159,9 +164,9 @@ def _window(layer: Any, place: int) -> rows.Window:
 def _by(operation: Callable[..., Any]) -> Callable[..., Any]:
     """What applies an operation of Keras to an input that has all its padding."""
 
-    def apply(layer: Any, given: Any, kernels: Sequence[Any], shares: Sequence[rows.Share]) -> Any:
+    def apply(layer: Any, image: Any, kernels: Sequence[Any], shares: Sequence[rows.Share]) -> Any:
         return operation(
-            space.surrounded(given, shares),
+            space.surrounded(image, shares),
             *kernels,
             strides=layer.strides,
             padding="valid",
@@ -173,10 +178,10 @@ def _by(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_transposing(
-    layer: Any, given: Any, kernels: Sequence[Any], shares: Sequence[rows.Share]
+    layer: Any, image: Any, kernels: Sequence[Any], shares: Sequence[rows.Share]
 ) -> Any:
     full = keras.ops.conv_transpose(
-        given,
+        image,
         *kernels,
         strides=list(layer.strides),
         padding="valid",

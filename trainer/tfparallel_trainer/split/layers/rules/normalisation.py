@@ -29,7 +29,7 @@ class Parts(registry.Rule):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Keep the layout of the input."""
-        layer, lies = call.layer, call.given[call.first]
+        layer, lies = call.layer, call.input_layouts[call.first]
         dense.check(layer)
         if lies.is_whole or getattr(layer, "rms_scaling", False):
             raise registry.CannotSplitError("its input is whole, or it has rms_scaling")
@@ -46,11 +46,11 @@ class Parts(registry.Rule):
             1 if place in reduced else size
             for place, size in enumerate(lies.largest(call.dimensions(call.first)))
         )
-        held = (getattr(layer, name) for name in self._weights)
+        weights = (getattr(layer, name) for name in self._weights)
         return registry.Split(
             wants={call.first: lies},
             gives={call.result: lies},
-            variables={call.key(one): weight for one in held if one is not None},
+            variables={call.key(one): weight for one in weights if one is not None},
             costs=tuple(
                 traffic.Traffic(
                     kind=traffic.Kind.SUM, axis=axis, work=work, shape=dims, dtype=_exact(layer)
@@ -66,12 +66,12 @@ class Parts(registry.Rule):
         """Normalise the rank's part."""
         layer = local.layer
         lies = local.split.wants[local.node.inputs[0]]
-        given = tf.cast(local.first, _exact(layer))
-        reduced = _reduced(layer, given.shape.rank)
-        whole = local.model.tensors[local.node.inputs[0]].shape
+        values = tf.cast(local.first, _exact(layer))
+        reduced = _reduced(layer, values.shape.rank)
+        full_dims = local.model.tensors[local.node.inputs[0]].shape
         count = 1
         for place in reduced:
-            count *= whole[place] or 1
+            count *= full_dims[place] or 1
 
         def mean(tensor: tf.Tensor) -> tf.Tensor:
             total = tf.reduce_sum(tensor, reduced, keepdims=True)
@@ -80,21 +80,21 @@ class Parts(registry.Rule):
             return total / count
 
         if self._sums == 2:
-            given = given - mean(given)
-        found = given * tf.math.rsqrt(mean(tf.square(given)) + layer.epsilon)
-        dims = [size if place in reduced else 1 for place, size in enumerate(given.shape)]
+            values = values - mean(values)
+        normalised = values * tf.math.rsqrt(mean(tf.square(values)) + layer.epsilon)
+        dims = [size if place in reduced else 1 for place, size in enumerate(values.shape)]
         scale, *shift = [
             None
             if getattr(layer, name) is None
-            else tf.reshape(tf.cast(local.value(getattr(layer, name)), found.dtype), dims)
+            else tf.reshape(tf.cast(local.value(getattr(layer, name)), normalised.dtype), dims)
             for name in self._weights
         ]
         if scale is not None:
-            found = found * scale
+            normalised = normalised * scale
         for one in shift:
             if one is not None:
-                found = found + one
-        return [tf.cast(found, layer.compute_dtype)]
+                normalised = normalised + one
+        return [tf.cast(normalised, layer.compute_dtype)]
 
 
 class Groups(registry.Rule):
@@ -126,11 +126,11 @@ class Groups(registry.Rule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Normalise the rank's groups."""
         layer = local.layer
-        whole = local.model.tensors[local.node.inputs[0]].shape[layer.axis] or 1
-        mine = local.first.shape[layer.axis] * layer.groups // whole
+        channels = local.model.tensors[local.node.inputs[0]].shape[layer.axis] or 1
+        local_groups = local.first.shape[layer.axis] * layer.groups // channels
         return calling.smaller(
             local,
-            {"groups": mine},
+            {"groups": local_groups},
             {local.key(one): local.variables[local.key(one)] for one in layer.variables},
         )
 

@@ -45,7 +45,7 @@ class Places(registry.Rule):
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Call the layer on the rank's rows."""
-        return calling.own(local)
+        return calling.call_layer(local)
 
 
 def _shares_rows(prelu: Any, _: int) -> bool:

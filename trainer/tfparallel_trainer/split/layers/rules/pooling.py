@@ -19,21 +19,21 @@ class Windows(space.Passing):
     def split(self, call: registry.Call) -> registry.Split:
         """Divide the rows, if they come divided."""
         space.check(call)
-        wanted = space.as_it_comes(call)
+        input_layout = space.as_it_comes(call)
         layer = call.layer
-        plan = space.planned(call, wanted, lambda spans: _plan(layer, 0, spans))
+        plan = space.planned(call, input_layout, lambda spans: _plan(layer, 0, spans))
         return registry.Split(
-            wants={call.first: wanted},
-            gives={call.result: space.output(wanted, plan)},
-            costs=space.halos(call, plan, wanted),
+            wants={call.first: input_layout},
+            gives={call.result: space.output(input_layout, plan)},
+            costs=space.halos(call, plan, input_layout),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Pool the rank's rows."""
-        layer, given = local.layer, local.first
+        layer, tensor = local.layer, local.first
         spans = space.spans_of(local)
-        found, share = space.brought(local, given, _plan(layer, 0, spans))
-        shares = [share, *space.beside(found, lambda *whole: _plan(layer, *whole))]
+        image, share = space.brought(local, tensor, _plan(layer, 0, spans))
+        shares = [share, *space.beside(image, lambda *arguments: _plan(layer, *arguments))]
         options = {
             "pool_size": layer.pool_size,
             "strides": layer.strides,
@@ -41,10 +41,10 @@ class Windows(space.Passing):
             "data_format": layer.data_format,
         }
         if layer.pool_mode == "max":
-            padded = space.surrounded(found, shares, fill=found.dtype.min)
+            padded = space.surrounded(image, shares, fill=image.dtype.min)
             return [keras.ops.max_pool(padded, **options)]
-        pooled = keras.ops.average_pool(space.surrounded(found, shares), **options)
-        sizes = [spans[-1].stop, *found.shape[2:-1]]
+        pooled = keras.ops.average_pool(space.surrounded(image, shares), **options)
+        sizes = [spans[-1].stop, *image.shape[2:-1]]
         return [pooled * tf.constant(_scale(layer, shares, sizes), pooled.dtype)]
 
 
@@ -53,20 +53,20 @@ class Total(space.Passing):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Divide the rows, if they come divided; the mean is whole."""
-        wanted, given = _reduced(call)
-        dims = given.largest(call.dimensions(call.result))
+        input_layout, output_layout = _reduced(call)
+        dims = output_layout.largest(call.dimensions(call.result))
         return registry.Split(
-            wants={call.first: wanted},
-            gives={call.result: given},
+            wants={call.first: input_layout},
+            gives={call.result: output_layout},
             costs=space.summing(call, dims, call.layer.compute_dtype, [schedule.Work.FORWARD]),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Add up the means, each as large as its share of the rows."""
-        layer, given = local.layer, local.first
-        share = given.shape[space.ROWS] / space.spans_of(local)[-1].stop
-        own = tf.reduce_mean(given, _between(given), keepdims=layer.keepdims)
-        return [adjoint.total(local.groups[space.AXIS], own * share)]
+        layer, tensor = local.layer, local.first
+        share = tensor.shape[space.ROWS] / space.spans_of(local)[-1].stop
+        mean = tf.reduce_mean(tensor, _between(tensor), keepdims=layer.keepdims)
+        return [adjoint.total(local.groups[space.AXIS], mean * share)]
 
 
 class Largest(space.Passing):
@@ -74,11 +74,11 @@ class Largest(space.Passing):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Divide the rows, if they come divided; the largest is whole."""
-        wanted, given = _reduced(call)
-        dims = given.largest(call.dimensions(call.result))
+        input_layout, output_layout = _reduced(call)
+        dims = output_layout.largest(call.dimensions(call.result))
         return registry.Split(
-            wants={call.first: wanted},
-            gives={call.result: given},
+            wants={call.first: input_layout},
+            gives={call.result: output_layout},
             costs=(
                 *space.gathering(call, dims),
                 *space.summing(call, dims, "float32", [schedule.Work.BACKWARD]),
@@ -87,41 +87,45 @@ class Largest(space.Passing):
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Find the rank's largest, then that of all."""
-        found = _largest(local.groups[space.AXIS], local.first)
-        return [found if local.layer.keepdims else tf.squeeze(found, _between(found))]
+        largest = _largest(local.groups[space.AXIS], local.first)
+        return [largest if local.layer.keepdims else tf.squeeze(largest, _between(largest))]
 
 
-def _largest(group: collectives.Communicator, given: tf.Tensor) -> tf.Tensor:
+def _largest(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
     """Reduce rows and what lies between them and the channels to the largest of all ranks.
 
     Its gradient is shared by all places that are the largest, as TensorFlow does it.
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
-    def function(own: tf.Tensor) -> Any:
-        carried = tf.as_dtype(traffic.carried(own.dtype.name))
-        inner = tf.cast(tf.reduce_max(own, _between(own), keepdims=True), carried)
-        largest = tf.cast(tf.reduce_max(group.gather(inner), 0), own.dtype)
-        here = tf.equal(own, largest)
+    def function(shard: tf.Tensor) -> Any:
+        carried = tf.as_dtype(traffic.carried(shard.dtype.name))
+        inner = tf.cast(tf.reduce_max(shard, _between(shard), keepdims=True), carried)
+        largest = tf.cast(tf.reduce_max(group.gather(inner), 0), shard.dtype)
+        here = tf.equal(shard, largest)
 
         def back(gradient: tf.Tensor) -> tf.Tensor:
-            places = tf.reduce_sum(tf.cast(here, tf.float32), _between(own), keepdims=True)
-            count = tf.cast(group.sum(places), own.dtype)
-            return tf.cast(here, own.dtype) * (gradient / count)
+            places = tf.reduce_sum(tf.cast(here, tf.float32), _between(shard), keepdims=True)
+            count = tf.cast(group.sum(places), shard.dtype)
+            return tf.cast(here, shard.dtype) * (gradient / count)
 
         return largest, back
 
-    return function(given)
+    return function(tensor)
 
 
 def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
     """How the input of what reduces all rows is to lie, and how the output does."""
     space.check(call)
-    wanted = space.as_it_comes(call)
-    if call.ranks(space.AXIS) > 1 and wanted.cuts[space.ROWS] is None:
+    input_layout = space.as_it_comes(call)
+    if call.ranks(space.AXIS) > 1 and input_layout.cuts[space.ROWS] is None:
         raise registry.CannotSplitError("its rows come whole, and the ranks would add them up")
-    ends = (wanted.cuts[0], *[None] * (len(call.dimensions(call.result)) - 2), wanted.cuts[-1])
-    return wanted, layout.Layout(ends)
+    ends = (
+        input_layout.cuts[0],
+        *[None] * (len(call.dimensions(call.result)) - 2),
+        input_layout.cuts[-1],
+    )
+    return input_layout, layout.Layout(ends)
 
 
 def _between(tensor: tf.Tensor) -> list[int]:

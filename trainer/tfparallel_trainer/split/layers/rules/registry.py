@@ -46,7 +46,7 @@ class Split:
     variables: Mapping[str, Shard] = dataclasses.field(default_factory=dict)
     """By key."""
     costs: tuple[traffic.Traffic, ...] = ()
-    """What the rule itself communicates, beside bringing tensors into the layouts it wants."""
+    """What the rule itself communicates, besides bringing tensors into the layouts it wants."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Call:
     node: graph.Node
     degrees: Mapping[shape.Axis, int]
     """Number of ranks along each axis that splits layers."""
-    given: Mapping[int, layout.Layout]
+    input_layouts: Mapping[int, layout.Layout]
     """How the tensors that the node takes lie now."""
     trained: frozenset[int]
     """The tensors that a gradient goes back through."""
@@ -91,7 +91,7 @@ class Call:
 
     def lies(self, tensor: int, dimension: int, axis: shape.Axis) -> layout.Cut | None:
         """The cut over an axis with which a dimension of a tensor comes; -1 is the last one."""
-        cut = self.given[tensor].cuts[dimension]
+        cut = self.input_layouts[tensor].cuts[dimension]
         return cut if cut is not None and cut.axis is axis else None
 
     def key(self, variable: Any) -> str:
@@ -149,12 +149,12 @@ class Local:
 
     def tensor(self, number: int) -> Any:
         """A tensor that the node takes, of the type in which the layer computes."""
-        found = self.tensors[number]
-        if found is None or self.node.kind is not graph.Kind.LAYER:
-            return found
+        tensor = self.tensors[number]
+        if tensor is None or self.node.kind is not graph.Kind.LAYER:
+            return tensor
         if self.layer.autocast and self.model.tensors[number].is_real:
-            return keras.ops.cast(found, self.layer.compute_dtype)
-        return found
+            return keras.ops.cast(tensor, self.layer.compute_dtype)
+        return tensor
 
     @property
     def first(self) -> Any:
@@ -167,10 +167,10 @@ class Local:
 
     def value(self, variable: Any) -> Any:
         """This rank's part of a variable of the layer, of the type in which the layer computes."""
-        found = self.variables[self.key(variable)]
+        value = self.variables[self.key(variable)]
         if self.layer.autocast and "float" in variable.dtype:
-            return keras.ops.cast(found, self.layer.compute_dtype)
-        return found
+            return keras.ops.cast(value, self.layer.compute_dtype)
+        return value
 
 
 class Rule(abc.ABC):
@@ -200,7 +200,7 @@ class Rule(abc.ABC):
         """
 
 
-_own: dict[type, dict[str, Rule]] = {}
+_user_rules: dict[type, dict[str, Rule]] = {}
 """The rules of users, by layer and way."""
 
 _RuleType = TypeVar("_RuleType", bound=type[Rule])
@@ -215,19 +215,19 @@ def rule(*layers: type) -> Callable[[_RuleType], _RuleType]:
         UserCodeError: it is not a rule, or has no name.
     """
 
-    def register(made: _RuleType) -> _RuleType:
-        if not issubclass(made, Rule) or not hasattr(made, "way"):
+    def register(rule_class: _RuleType) -> _RuleType:
+        if not issubclass(rule_class, Rule) or not hasattr(rule_class, "way"):
             raise errors.UserCodeError(
-                f"{made!r} is no rule for splitting a layer: derive a class from "
+                f"{rule_class!r} is no rule for splitting a layer: derive a class from "
                 "tfparallel_trainer.split.Rule and give it a name, such as way = 'units'."
             )
         for layer in layers:
-            _own.setdefault(layer, {})[made.way] = made()
-        return made
+            _user_rules.setdefault(layer, {})[rule_class.way] = rule_class()
+        return rule_class
 
     return register
 
 
 def of_users(kind: type) -> Mapping[str, Rule]:
     """The rules that users have given for a class of layers, by way."""
-    return _own.get(kind, {})
+    return _user_rules.get(kind, {})

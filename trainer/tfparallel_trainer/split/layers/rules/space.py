@@ -66,22 +66,22 @@ def check_activation(call: registry.Call) -> None:
         )
 
 
-def divided(call: registry.Call) -> layout.Layout:
+def sharded_rows(call: registry.Call) -> layout.Layout:
     """The layout for a first input that is to have divided rows and all channels.
 
     Raises:
         CannotSplitError: there are fewer rows than ranks.
     """
-    given = call.given[call.first].without(shape.Axis.TENSOR)
+    input_layout = call.input_layouts[call.first].without(shape.Axis.TENSOR)
     if call.lies(call.first, ROWS, AXIS):
-        return given
+        return input_layout
     ranks, size = call.ranks(AXIS), call.dimensions(call.first)[ROWS]
     if size is None or size < ranks:
         raise registry.CannotSplitError(
             f"its input has {size} rows, and mesh.spatial is {ranks}: let there be at least as "
             "many rows as ranks, or replicate the layer"
         )
-    return given.without(AXIS).put(ROWS, _cut(rows.divide(size, ranks)))
+    return input_layout.without(AXIS).put(ROWS, _cut(rows.divide(size, ranks)))
 
 
 class Passing(registry.Rule):
@@ -106,15 +106,15 @@ def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     Raises:
         CannotSplitError: it comes whole.
     """
-    given = call.given[call.first]
-    found = layout.whole(len(given.cuts))
+    input_layout = call.input_layouts[call.first]
+    required_layout = layout.whole(len(input_layout.cuts))
     if cut := call.lies(call.first, ROWS, AXIS):
-        found = found.put(ROWS, cut)
+        required_layout = required_layout.put(ROWS, cut)
     if channels and (cut := call.lies(call.first, -1, shape.Axis.TENSOR)):
-        found = found.put(-1, cut)
-    if found.is_whole:
+        required_layout = required_layout.put(-1, cut)
+    if required_layout.is_whole:
         raise registry.CannotSplitError("its input comes whole")
-    return found
+    return required_layout
 
 
 def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
@@ -127,7 +127,7 @@ def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
 def planned(
     call: registry.Call,
     lies: layout.Layout,
-    plan: Callable[[rows.Spans], rows.Plan],
+    make_plan: Callable[[rows.Spans], rows.Plan],
     free: bool = False,
 ) -> rows.Plan:
     """Plan a layer on its divided input.
@@ -135,7 +135,7 @@ def planned(
     Args:
         call: the node.
         lies: how its input lies.
-        plan: makes a plan of how the input's rows are divided.
+        make_plan: makes a plan of how the input's rows are divided.
         free: whether each rank has all rows, so that none must be sent.
 
     Raises:
@@ -143,28 +143,28 @@ def planned(
     """
     spans = owned(lies, call.dimensions(call.first))
     try:
-        found = plan(spans)
+        plan = make_plan(spans)
     except ValueError as error:
         raise registry.CannotSplitError(
             f"mesh.spatial is {len(spans)}, and of its output {error}: give at most "
-            f"{_most_ranks(plan, spans)} spatial ranks, or replicate the layer"
+            f"{_most_ranks(make_plan, spans)} spatial ranks, or replicate the layer"
         ) from error
-    if found.exchange.reach > 1 and not free:
+    if plan.exchange.reach > 1 and not free:
         least = min(one.size for one in spans)
         raise registry.CannotSplitError(
             f"mesh.spatial is {len(spans)}, and its halo is wider than a shard: ranks have as few "
             f"as {least} of the {spans[-1].stop} rows, and need some of ranks that are "
-            f"{found.exchange.reach} away: give at most {_most_ranks(plan, spans)} spatial ranks, "
-            "or replicate the layer"
+            f"{plan.exchange.reach} away: give at most {_most_ranks(make_plan, spans)} spatial "
+            "ranks, or replicate the layer"
         )
-    return found
+    return plan
 
 
-def _most_ranks(plan: Callable[[rows.Spans], rows.Plan], spans: rows.Spans) -> int:
+def _most_ranks(make_plan: Callable[[rows.Spans], rows.Plan], spans: rows.Spans) -> int:
     """The most ranks, below those there are, that only neighbours exchange rows with."""
     for ranks in range(len(spans) - 1, 1, -1):
         try:
-            if plan(rows.divide(spans[-1].stop, ranks)).exchange.reach <= 1:
+            if make_plan(rows.divide(spans[-1].stop, ranks)).exchange.reach <= 1:
                 return ranks
         except ValueError:
             continue
@@ -229,14 +229,14 @@ def spans_of(local: registry.Local) -> rows.Spans:
     return owned(lies, dims)
 
 
-def brought(local: registry.Local, given: Any, plan: rows.Plan) -> tuple[tf.Tensor, rows.Share]:
+def brought(local: registry.Local, tensor: Any, plan: rows.Plan) -> tuple[tf.Tensor, rows.Share]:
     """Give a rank's rows their halo; and say what the rank does with them."""
     group = local.groups[AXIS]
     is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
     share = plan.shares[0 if is_whole else group.index]
     if is_whole or _is_taken(local):
-        return halo.part(given, share.input, rows.Span(0, given.shape[ROWS])), share
-    return halo.exchange(group, given, plan.exchange), share
+        return halo.part(tensor, share.input, rows.Span(0, tensor.shape[ROWS])), share
+    return halo.exchange(group, tensor, plan.exchange), share
 
 
 def beside(tensor: tf.Tensor, plan: Callable[[int, rows.Spans], rows.Plan]) -> list[rows.Share]:
@@ -280,8 +280,8 @@ def kept(tensor: tf.Tensor, shares: Sequence[rows.Share]) -> tf.Tensor:
 
 def _is_taken(local: registry.Local) -> bool:
     """Whether a rank takes its rows from an input that it has all of."""
-    first, made = local.node.inputs[0], local.node.outputs[0]
-    cut = local.split.gives[made].cuts[ROWS]
+    first, result = local.node.inputs[0], local.node.outputs[0]
+    cut = local.split.gives[result].cuts[ROWS]
     return local.split.wants[first].cuts[ROWS] is None and cut is not None and cut.axis is AXIS
 
 

@@ -26,7 +26,7 @@ class Batch(space.Passing):
         lies = space.as_it_comes(call)
         channels = lies.cuts[-1]
         summed = frozenset() if lies.cuts[space.ROWS] is None else space.SUMMED
-        held = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
+        variables = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
         moments = lies.largest(dims)[-1:]
         both = [schedule.Work.FORWARD, schedule.Work.BACKWARD] * 2
         return registry.Split(
@@ -36,7 +36,7 @@ class Batch(space.Passing):
                 call.key(one): registry.Shard(
                     layout.Layout((channels,)), summed if one.trainable else frozenset()
                 )
-                for one in held
+                for one in variables
                 if one is not None
             },
             costs=space.summing(call, moments, _exact(layer), both) if summed else (),
@@ -45,27 +45,27 @@ class Batch(space.Passing):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Normalise the rank's rows."""
         layer = local.layer
-        given = keras.ops.cast(local.first, _exact(layer))
+        values = keras.ops.cast(local.first, _exact(layer))
         moving = (layer.moving_mean, layer.moving_variance)
-        mean, variance = (keras.ops.cast(local.value(one), given.dtype) for one in moving)
+        mean, variance = (keras.ops.cast(local.value(one), values.dtype) for one in moving)
         if local.training and layer.trainable:
             old = (mean, variance)
             mean, variance = _moments(
-                local, given, list(range(given.shape.rank - 1)), layer.synchronized
+                local, values, list(range(values.shape.rank - 1)), layer.synchronized
             )
             for variable, then, now in zip(moving, old, (mean, variance), strict=True):
                 new = then * layer.momentum + tf.stop_gradient(now) * (1.0 - layer.momentum)
                 local.changed[local.key(variable)] = keras.ops.cast(new, variable.dtype)
-        found = keras.ops.batch_normalization(
-            x=given,
+        normalised = keras.ops.batch_normalization(
+            x=values,
             mean=mean,
             variance=variance,
             axis=-1,
-            offset=_weight(local, layer.beta, given.dtype),
-            scale=_weight(local, layer.gamma, given.dtype),
+            offset=_weight(local, layer.beta, values.dtype),
+            scale=_weight(local, layer.gamma, values.dtype),
             epsilon=layer.epsilon,
         )
-        return [keras.ops.cast(found, layer.compute_dtype)]
+        return [keras.ops.cast(normalised, layer.compute_dtype)]
 
 
 class Groups(registry.Rule):
@@ -88,21 +88,21 @@ class Groups(registry.Rule):
         return registry.Split(
             wants={call.first: lies},
             gives={call.result: lies},
-            variables=_whole(call, layer.gamma, layer.beta),
+            variables=_unsharded(call, layer.gamma, layer.beta),
             costs=space.summing(call, (dims[0], layer.groups), _exact(layer), both),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Normalise the rank's rows."""
         layer = local.layer
-        given = keras.ops.cast(local.first, _exact(layer))
-        channels = given.shape[-1]
-        groups = [*given.shape[:-1], layer.groups, channels // layer.groups]
-        grouped = tf.reshape(given, groups)
+        values = keras.ops.cast(local.first, _exact(layer))
+        channels = values.shape[-1]
+        groups = [*values.shape[:-1], layer.groups, channels // layer.groups]
+        grouped = tf.reshape(values, groups)
         reduced = [*range(1, len(groups) - 2), len(groups) - 1]
         mean, variance = _moments(local, grouped, reduced)
-        found = tf.reshape(_normal(grouped, mean, variance, layer.epsilon), given.shape)
-        return [_scaled(local, found, [1] * (given.shape.rank - 1) + [channels])]
+        normalised = tf.reshape(_normal(grouped, mean, variance, layer.epsilon), values.shape)
+        return [_scaled(local, normalised, [1] * (values.shape.rank - 1) + [channels])]
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
@@ -112,46 +112,46 @@ RULES: dict[type, tuple[registry.Rule, ...]] = {
 
 
 def _moments(
-    local: registry.Local, given: tf.Tensor, axes: Sequence[int], synchronized: bool = False
+    local: registry.Local, values: tf.Tensor, axes: Sequence[int], synchronized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean and variance over axes and ranks, of which the ranks' rows are one.
 
     They take two sums, because the mean of squares would lose small variances.
     """
     cut = local.split.wants[local.node.inputs[0]].cuts[space.ROWS]
-    own = tf.cast(tf.reduce_prod(tf.gather(tf.shape(given), axes)), given.dtype)
+    count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(values), axes)), values.dtype)
     group = local.groups[space.AXIS]
     times = 1.0 if cut is None else cut.size / cut.sizes[group.index]
 
     def add_up(tensor: tf.Tensor) -> tf.Tensor:
-        found = tensor if cut is None else adjoint.add_up(group, tensor)
+        total = tensor if cut is None else adjoint.add_up(group, tensor)
         if not synchronized:
-            return found
+            return total
         context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, found)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, total)
 
-    places = own * times
+    places = count * times
     if synchronized:  # over the data axis, as Keras does it
         places = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, places)
     keeps = 0 not in axes
-    mean = add_up(tf.reduce_sum(given, axes, keepdims=keeps)) / places
-    squares = tf.math.squared_difference(given, tf.stop_gradient(mean))
+    mean = add_up(tf.reduce_sum(values, axes, keepdims=keeps)) / places
+    squares = tf.math.squared_difference(values, tf.stop_gradient(mean))
     return mean, add_up(tf.reduce_sum(squares, axes, keepdims=keeps)) / places
 
 
-def _normal(given: tf.Tensor, mean: Any, variance: Any, epsilon: float) -> tf.Tensor:
-    return (given - mean) * tf.math.rsqrt(variance + epsilon)
+def _normal(values: tf.Tensor, mean: Any, variance: Any, epsilon: float) -> tf.Tensor:
+    return (values - mean) * tf.math.rsqrt(variance + epsilon)
 
 
-def _scaled(local: registry.Local, found: tf.Tensor, dims: Sequence[int]) -> Any:
+def _scaled(local: registry.Local, normalised: tf.Tensor, dims: Sequence[int]) -> Any:
     """Apply the weights gamma and beta, brought into a shape, and give the layer's type."""
     layer = local.layer
-    gamma, beta = (_weight(local, one, found.dtype) for one in (layer.gamma, layer.beta))
+    gamma, beta = (_weight(local, one, normalised.dtype) for one in (layer.gamma, layer.beta))
     if gamma is not None:
-        found = found * tf.reshape(gamma, dims)
+        normalised = normalised * tf.reshape(gamma, dims)
     if beta is not None:
-        found = found + tf.reshape(beta, dims)
-    return keras.ops.cast(found, layer.compute_dtype)
+        normalised = normalised + tf.reshape(beta, dims)
+    return keras.ops.cast(normalised, layer.compute_dtype)
 
 
 def _weight(local: registry.Local, variable: Any, dtype: Any) -> Any:
@@ -159,7 +159,7 @@ def _weight(local: registry.Local, variable: Any, dtype: Any) -> Any:
     return None if variable is None else keras.ops.cast(local.value(variable), dtype)
 
 
-def _whole(call: registry.Call, *weights: Any) -> dict[str, registry.Shard]:
+def _unsharded(call: registry.Call, *weights: Any) -> dict[str, registry.Shard]:
     return {
         call.key(one): registry.Shard(layout.whole(len(one.shape)), space.SUMMED)
         for one in weights

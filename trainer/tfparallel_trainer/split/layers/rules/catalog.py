@@ -10,15 +10,15 @@ from tfparallel_trainer.split.layers.rules import (
     borders,
     convolution,
     dense,
+    dropout,
     einsum,
     embedding,
     examples,
-    following,
     images,
     normalisation,
     places,
     pooling,
-    randomness,
+    propagation,
     registry,
     statistics,
 )
@@ -36,27 +36,27 @@ MODULES: Sequence[ModuleType] = (
     normalisation,
     statistics,
     places,
-    following,
-    randomness,
+    propagation,
+    dropout,
     examples,
 )
 """Each has its `RULES` by class of layer, or `OPERATIONS` by name of an operation, or both."""
 
 
-def ways(node: graph.Node) -> Mapping[str, registry.Rule]:
+def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
     """The rules for a node by way, in the order of preference; a mask has none."""
-    found: dict[str, registry.Rule] = {}
+    rules: dict[str, registry.Rule] = {}
     if node.kind is graph.Kind.LAYER:
         kind: Any = type(node.calls)  # mypy does not take a type for hashable
-        found |= registry.of_users(kind)
-        given = _built_in("RULES", kind)
+        rules |= registry.of_users(kind)
+        built_in = _built_in("RULES", kind)
     elif node.kind is graph.Kind.OPERATION:
-        given = _built_in("OPERATIONS", operation(node.calls))
+        built_in = _built_in("OPERATIONS", operation(node.calls))
     else:
-        given = ()
-    for one in given:
-        found.setdefault(one.way, one)
-    return found
+        built_in = ()
+    for one in built_in:
+        rules.setdefault(one.way, one)
+    return rules
 
 
 @functools.cache

@@ -29,7 +29,7 @@ class Elementwise(registry.Rule):
         lies = layout.whole(rank)
         operands = [one for one in call.node.inputs if one not in call.node.masks.values()]
         for tensor in operands:
-            for place, cut in _aligned(call.given[tensor], rank):
+            for place, cut in _aligned(call.input_layouts[tensor], rank):
                 if cut is not None and lies.dimension(cut.axis) is None and not lies.cuts[place]:
                     lies = lies.put(place, cut)
         self._check(call, lies)
@@ -47,7 +47,7 @@ class Elementwise(registry.Rule):
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's elements."""
-        return calling.own(_spread(local))
+        return calling.call_layer(_spread(local))
 
     def _check(self, call: registry.Call, lies: layout.Layout) -> None:
         """See that parts will do.
@@ -78,18 +78,20 @@ class Activation(Elementwise):
             )
 
 
-class Joined(Elementwise):
+class Concatenated(Elementwise):
     """Inputs that are joined in a dimension; this one is gathered, others stay cut."""
 
     def split(self, call: registry.Call) -> registry.Split:
         """Let all inputs lie as the one that is cut in another dimension."""
         axis = call.layer.axis % len(call.dimensions(call.result))
         operands = [one for one in call.node.inputs if one not in call.node.masks.values()]
-        free = [call.given[one].put(axis, None) for one in operands]
-        found = next((lies for lies in free if not lies.is_whole), None)
-        if found is None:
+        free = [call.input_layouts[one].put(axis, None) for one in operands]
+        common_layout = next((lies for lies in free if not lies.is_whole), None)
+        if common_layout is None:
             raise registry.CannotSplitError("its inputs are whole, but for what is joined")
-        return registry.Split(wants=dict.fromkeys(operands, found), gives={call.result: found})
+        return registry.Split(
+            wants=dict.fromkeys(operands, common_layout), gives={call.result: common_layout}
+        )
 
 
 class Moved(registry.Rule):
@@ -102,16 +104,16 @@ class Moved(registry.Rule):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Let cuts go where their dimensions go."""
-        given = call.given[call.first]
-        if given.is_whole:
+        input_layout = call.input_layouts[call.first]
+        if input_layout.is_whole:
             raise registry.CannotSplitError("its input is whole")
-        order = self._order(call.layer, len(given.cuts))
-        made = layout.Layout(tuple(given.cuts[place] for place in order))
-        return registry.Split(wants={call.first: given}, gives={call.result: made})
+        order = self._order(call.layer, len(input_layout.cuts))
+        output_layout = layout.Layout(tuple(input_layout.cuts[place] for place in order))
+        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Move the rank's dimensions."""
-        return calling.own(local)
+        return calling.call_layer(local)
 
 
 class Chosen(registry.Rule):
@@ -129,21 +131,24 @@ class Chosen(registry.Rule):
         rest = [slice(None)] * (rank - sum(one is not None and one is not ... for one in keys))
         at = keys.index(...) if ... in keys else len(keys)
         keys = [*keys[:at], *rest, *keys[at + 1 :]]
-        wanted, made = call.whole(call.first), call.whole(call.result)
+        input_layout, output_layout = call.whole(call.first), call.whole(call.result)
         place = there = 0
         for one in keys:
-            cut = None if one is None else call.given[call.first].cuts[place]
+            cut = None if one is None else call.input_layouts[call.first].cuts[place]
             if cut is not None and one == slice(None):
-                wanted, made = wanted.put(place, cut), made.put(there, cut)
+                input_layout, output_layout = (
+                    input_layout.put(place, cut),
+                    output_layout.put(there, cut),
+                )
             place += one is not None
             there += not isinstance(one, int)
-        if wanted.is_whole:
+        if input_layout.is_whole:
             raise registry.CannotSplitError("what is cut in its input is chosen from")
-        return registry.Split(wants={call.first: wanted}, gives={call.result: made})
+        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Choose from the rank's part."""
-        return calling.own(local)
+        return calling.call_layer(local)
 
 
 class Reshaped(registry.Rule):
@@ -156,21 +161,26 @@ class Reshaped(registry.Rule):
         old, new = call.dimensions(call.first), call.dimensions(call.result)
         if new.count(None) > 1:
             raise registry.CannotSplitError("only the data would tell its shape")
-        wanted, made = call.whole(call.first), call.whole(call.result)
-        for place, cut in enumerate(call.given[call.first].cuts):
+        input_layout, output_layout = call.whole(call.first), call.whole(call.result)
+        for place, cut in enumerate(call.input_layouts[call.first].cuts):
             there = None if cut is None else survives(old, new, place, cut)
             if cut is not None and there is not None:
-                wanted, made = wanted.put(place, cut), made.put(*there)
-        if wanted.is_whole:
+                input_layout, output_layout = (
+                    input_layout.put(place, cut),
+                    output_layout.put(*there),
+                )
+        if input_layout.is_whole:
             raise registry.CannotSplitError("what is cut in its input does not survive in it")
-        return registry.Split(wants={call.first: wanted}, gives={call.result: made})
+        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Reshape the rank's elements."""
         number = local.node.outputs[0]
         dims = local.model.tensors[number].shape
-        mine = local.split.gives[number].local(dims, local.place())
-        return [keras.ops.reshape(local.first, [-1 if size is None else size for size in mine])]
+        local_dims = local.split.gives[number].local(dims, local.place())
+        return [
+            keras.ops.reshape(local.first, [-1 if size is None else size for size in local_dims])
+        ]
 
 
 def survives(
@@ -222,30 +232,30 @@ def _aligned(lies: layout.Layout, rank: int) -> Iterator[tuple[int, layout.Cut |
 
 def _like(lies: layout.Layout, dims: Sequence[int | None]) -> layout.Layout:
     """How a tensor is to lie for a result that lies so; where it is broadcast, it stays whole."""
-    own = lies.cuts[len(lies.cuts) - len(dims) :]
+    cuts = lies.cuts[len(lies.cuts) - len(dims) :]
     return layout.Layout(
         tuple(
             cut if cut is not None and size == cut.size else None
-            for cut, size in zip(own, dims, strict=True)
+            for cut, size in zip(cuts, dims, strict=True)
         )
     )
 
 
-def _missing(lies: layout.Layout, wanted: layout.Layout) -> Iterator[shape.Axis]:
+def _missing(lies: layout.Layout, input_layout: layout.Layout) -> Iterator[shape.Axis]:
     """The axes over which a tensor is broadcast: each rank has a summand of its gradient."""
     for cut in lies.cuts:
-        if cut is not None and wanted.dimension(cut.axis) is None:
+        if cut is not None and input_layout.dimension(cut.axis) is None:
             yield cut.axis
 
 
 def _spreading(
-    call: registry.Call, tensor: int, wanted: layout.Layout, axis: shape.Axis
+    call: registry.Call, tensor: int, input_layout: layout.Layout, axis: shape.Axis
 ) -> traffic.Traffic:
     return traffic.Traffic(
         kind=traffic.Kind.SUM,
         axis=axis,
         work=schedule.Work.BACKWARD,
-        shape=wanted.largest(call.dimensions(tensor)),
+        shape=input_layout.largest(call.dimensions(tensor)),
         dtype=call.model.tensors[tensor].dtype,
     )
 
@@ -255,8 +265,8 @@ def _spread(local: registry.Local) -> registry.Local:
     tensors: dict[int, Any] = {}
     masks = local.node.masks.values()
     for number, tensor in local.tensors.items():
-        wanted = local.split.wants[number]
-        for axis in () if number in masks else _missing(lies, wanted):
+        input_layout = local.split.wants[number]
+        for axis in () if number in masks else _missing(lies, input_layout):
             tensor = adjoint.spread(local.groups[axis], tensor)
         tensors[number] = tensor
     return dataclasses.replace(local, tensors=tensors)
@@ -294,7 +304,7 @@ RULES: dict[type, tuple[registry.Rule, ...]] = {
     **dict.fromkeys(_ACTIVATIONS, (Activation(),)),
     **dict.fromkeys(_MERGES, (Elementwise(),)),
     **dict.fromkeys(_RESHAPES, (Reshaped(),)),
-    _LAYERS.Concatenate: (Joined(),),
+    _LAYERS.Concatenate: (Concatenated(),),
     _LAYERS.Permute: (Moved(_order),),
 }
 

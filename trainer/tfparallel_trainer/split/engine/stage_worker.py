@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.split.engine import fences, head, member, tracing
+from tfparallel_trainer.split.engine import fences, head, rank_model, tracing
 from tfparallel_trainer.split.layers import sharded
 from tfparallel_trainer.split.model import execution, graph
-from tfparallel_trainer.split.pipeline import partition, programs, schedule, stages
+from tfparallel_trainer.split.pipeline import cutting, partition, programs, schedule
 from tfparallel_trainer.step import loss, synchrony
 
 _BORROWED = 1 << 16
@@ -25,7 +25,7 @@ Counted = tuple[loss.Term, loss.Fraction]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Workload:
     """What a rank works on."""
 
     part: Any
@@ -40,36 +40,43 @@ class Share:
     """Number of the step: a scalar int64."""
 
 
-class Stage(fences.Fences):
+class StageWorker(fences.Fences):
     """A rank's forward work, and what all programs have in common."""
 
     def __init__(
-        self, own: member.Member, divided: partition.Partition, share: Share, *, training: bool
+        self,
+        rank: rank_model.Rank,
+        partition: partition.Partition,
+        workload: Workload,
+        *,
+        training: bool,
     ) -> None:
-        super().__init__(own.device)
-        self.own = own
-        self._divided = divided
-        self._share = share
+        super().__init__(rank.device)
+        self.rank = rank
+        self._partition = partition
+        self._workload = workload
         self._training = training
-        self._rows = order.split(share.examples, share.microbatches) if share.examples else []
+        self._rows = (
+            order.split(workload.examples, workload.microbatches) if workload.examples else []
+        )
         self._mail: dict[tracing.Address, tf.Tensor] = {}
-        self._made: dict[tuple[int, int], tf.Tensor] = {}
+        self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent, by microbatch and number."""
-        with tf.device(own.device):
-            self.values = {key: tf.convert_to_tensor(one) for key, one in own.weights.items()}
-            self._given = (
-                execution.by_number(divided.model, share.part[0])
-                if share.examples and own.stage.inputs
+        with tf.device(rank.device):
+            self.values = {key: tf.convert_to_tensor(one) for key, one in rank.weights.items()}
+            self._inputs = (
+                execution.by_number(partition.model, workload.part[0])
+                if workload.examples and rank.stage.inputs
                 else {}
             )
-        self.numerators = [tf.zeros((), tf.float64) for _ in own.head.terms]
-        of_examples = float(share.examples if own.is_last else 0)
+        self.numerators = [tf.zeros((), tf.float64) for _ in rank.head.terms]
+        of_examples = float(workload.examples if rank.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
 
     def give(self, address: tracing.Address) -> tf.Tensor:
         """Give what a message carries."""
         _, parcel = address
-        return self._made[parcel.microbatch, parcel.tensor]
+        return self._outgoing[parcel.microbatch, parcel.tensor]
 
     def take(self, address: tracing.Address, tensor: tf.Tensor) -> None:
         """Take what a message carries."""
@@ -78,7 +85,7 @@ class Stage(fences.Fences):
     def shape_of(self, address: tracing.Address) -> tuple[list[int], str]:
         """Shape and type of what a message brings."""
         _, parcel = address
-        tensor = self._divided.model.tensors[parcel.tensor]
+        tensor = self._partition.model.tensors[parcel.tensor]
         sizes = self._sizes(parcel.microbatch, parcel.tensor)
         if None in sizes:
             raise errors.UserCodeError(
@@ -89,89 +96,90 @@ class Stage(fences.Fences):
 
     def _sizes(self, microbatch: int, number: int) -> tuple[int | None, ...]:
         """The shape of this rank's part of a tensor."""
-        whole = self._divided.model.tensors[number].sized(len(self._rows[microbatch]))
-        return self._divided.plan.layouts[number].local(whole, self.own.place)
+        full = self._partition.model.tensors[number].sized(len(self._rows[microbatch]))
+        return self._partition.plan.layouts[number].local(full, self.rank.place)
 
     def work(self, action: schedule.Action) -> None:
         """Go forward with a microbatch."""
         self.begin()
         with self.fence():
             taken = self._taken(action)
-            found = self._run(action.microbatch, taken)
-            numerators = [one.numerator for _, one in self._terms(action.microbatch, found)]
-            self.did([*self._keep(action.microbatch, found), *numerators])
+            part = self._run(action.microbatch, taken)
+            numerators = [one.numerator for _, one in self._terms(action.microbatch, part)]
+            self.did([*self._keep(action.microbatch, part), *numerators])
 
     @property
     def examples(self) -> int:
         """How many it works on."""
-        return self._share.examples
+        return self._workload.examples
 
     @property
     def nodes(self) -> tuple[graph.Node, ...]:
         """Those of the whole model."""
-        return self._divided.model.nodes
+        return self._partition.model.nodes
 
-    def _taken(self, action: schedule.Action) -> dict[stages.Transfer, tf.Tensor]:
+    def _taken(self, action: schedule.Action) -> dict[cutting.Transfer, tf.Tensor]:
         """What other stages have sent for a turn."""
         microbatch = action.microbatch
         return {
             one: self._mail.pop((one, programs.Parcel(action.work, one.tensor, microbatch)))
-            for one in self.own.stage.received
+            for one in self.rank.stage.received
         }
 
     @property
     def _leaving(self) -> list[int]:
         """The tensors that are used outside of the stage's nodes."""
-        outputs = self._divided.model.wanted() if self.own.is_last else ()
-        return list(dict.fromkeys([*(one.tensor for one in self.own.stage.sent), *outputs]))
+        outputs = self._partition.model.output_tensors() if self.rank.is_last else ()
+        return list(dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]))
 
     def _synchronised(self) -> contextlib.AbstractContextManager[object]:
         """A context in which layers of this stage add up over the data axis."""
-        data = self.own.head.data
-        layers = synchrony.among(node.calls for node in self.own.stage.nodes)
+        data = self.rank.head.data
+        layers = synchrony.among(node.calls for node in self.rank.stage.nodes)
         if not self._training or not layers or data.size == 1:
             return contextlib.nullcontext()
         return synchrony.Context(data)
 
-    def _whole(self, number: int, part: Any) -> Any:
+    def _unsharded(self, number: int, part: Any) -> Any:
         """An output of the model as the loss wants it."""
-        if not self.own.groups:
+        if not self.rank.groups:
             return part
-        return sharded.whole(self._divided.plan, number, part, self.own.groups)
+        return sharded.unsharded(self._partition.plan, number, part, self.rank.groups)
 
-    def _run(self, microbatch: int, taken: Mapping[stages.Transfer, Any]) -> execution.Part:
+    def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> execution.Part:
         rows = self._rows[microbatch]
-        given = {
-            number: self._given[number][rows.start : rows.stop] for number in self.own.stage.inputs
+        inputs = {
+            number: self._inputs[number][rows.start : rows.stop]
+            for number in self.rank.stage.inputs
         }
-        tensors = {**given, **{one.tensor: tensor for one, tensor in taken.items()}}
+        tensors = {**inputs, **{one.tensor: tensor for one, tensor in taken.items()}}
         with self._synchronised():
             return self._run_nodes(microbatch, tensors)
 
     def _run_nodes(self, microbatch: int, tensors: Mapping[int, Any]) -> execution.Part:
         variables = {**self.values, **self._seeds(microbatch)}
-        nodes = self.own.stage.nodes
-        if not self.own.groups:
+        nodes = self.rank.stage.nodes
+        if not self.rank.groups:
             return execution.run_nodes(
-                self._divided.model, nodes, tensors, variables, self._training
+                self._partition.model, nodes, tensors, variables, self._training
             )
         return sharded.run_nodes(
-            self._divided.plan,
+            self._partition.plan,
             nodes,
             tensors,
             variables,
             self._training,
-            self.own.groups,
+            self.rank.groups,
             leaving=self._leaving,
-            same_dropout=self._divided.same_dropout,
+            same_dropout=self._partition.same_dropout,
         )
 
-    def _keep(self, microbatch: int, found: execution.Part) -> list[Any]:
+    def _keep(self, microbatch: int, part: execution.Part) -> list[Any]:
         """Keep what is sent; gives it."""
-        sent = {one.tensor: found.tensors[one.tensor] for one in self.own.stage.sent}
+        sent = {one.tensor: part.tensors[one.tensor] for one in self.rank.stage.sent}
         for number, tensor in sent.items():
             self._check(number, tensor, self._sizes(microbatch, number))
-        self._made |= {(microbatch, number): tensor for number, tensor in sent.items()}
+        self._outgoing |= {(microbatch, number): tensor for number, tensor in sent.items()}
         return list(sent.values())
 
     def _check(self, number: int, tensor: tf.Tensor, expected: Sequence[int | None]) -> None:
@@ -181,49 +189,52 @@ class Stage(fences.Fences):
             UserCodeError: it has not.
         """
         if not tensor.shape.is_compatible_with(expected):
-            node = next(one for one in self.own.stage.nodes if number in one.outputs)
+            node = next(one for one in self.rank.stage.nodes if number in one.outputs)
             raise errors.UserCodeError(
                 f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was "
                 f"told {tuple(expected)}: mend its compute_output_shape, or leave it out."
             )
 
-    def _terms(self, microbatch: int, found: execution.Part) -> list[Counted]:
+    def _terms(self, microbatch: int, part: execution.Part) -> list[Counted]:
         """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""
         examples = len(self._rows[microbatch])
         terms: list[Counted] = []
-        if self.own.is_last:
-            terms += zip(self.own.head.terms, self._of_outputs(microbatch, found), strict=False)
-        if found.added:
+        if self.rank.is_last:
+            terms += zip(self.rank.head.terms, self._of_outputs(microbatch, part), strict=False)
+        if part.added_losses:
             kind = keras.config.floatx()
-            total = tf.add_n([tf.cast(tf.reduce_sum(one), kind) for one in found.added])
+            total = tf.add_n([tf.cast(tf.reduce_sum(one), kind) for one in part.added_losses])
             fraction = loss.Fraction(total * examples, tf.constant(examples, tf.float64))
-            terms.append((self.own.head.terms[-1], fraction))
+            terms.append((self.rank.head.terms[-1], fraction))
         for term, one in terms:
-            place = self.own.head.terms.index(term)
+            place = self.rank.head.terms.index(term)
             self.numerators[place] += tf.cast(one.numerator, tf.float64)
             if term.output:
                 self.denominators[place] += one.denominator
         return terms
 
-    def _of_outputs(self, microbatch: int, found: execution.Part) -> list[loss.Fraction]:
-        own, model = self.own.head, self._divided.model
+    def _of_outputs(self, microbatch: int, part: execution.Part) -> list[loss.Fraction]:
+        compiled_head, model = self.rank.head, self._partition.model
         rows = self._rows[microbatch]
-        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._share.part)
-        tensors = {number: self._whole(number, found.tensors[number]) for number in model.wanted()}
+        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._workload.part)
+        tensors = {
+            number: self._unsharded(number, part.tensors[number])
+            for number in model.output_tensors()
+        }
         masked = {
             one.tensor: execution.marked(tensors[one.tensor], tensors[one.mask])
             for one in model.outputs
             if one.mask is not None
         }
         y_pred = head.of_outputs(model, {**tensors, **masked})
-        own.model.compute_metrics(None, y, y_pred, weight)
-        return loss.fractions(own.terms, own.outputs, y, y_pred, weight)
+        compiled_head.model.compute_metrics(None, y, y_pred, weight)
+        return loss.fractions(compiled_head.terms, compiled_head.outputs, y, y_pred, weight)
 
     def _seeds(self, microbatch: int) -> dict[str, tf.Tensor]:
         """Seeds of this step, microbatch and place along the data axis."""
-        turn = self._share.step * self._divided.microbatches + microbatch
-        place = turn * self._divided.mesh.data + self.own.data
-        borrowed = dict(self.own.stage.borrowed)
+        turn = self._workload.step * self._partition.microbatches + microbatch
+        place = turn * self._partition.mesh.data + self.rank.data
+        borrowed = dict(self.rank.stage.borrowed)
         return {
             key: tf.stack(
                 [
@@ -231,5 +242,5 @@ class Stage(fences.Fences):
                     tf.constant(first[1] + (_BORROWED if key in borrowed else 0), first.dtype),
                 ]
             )
-            for key, first in self.own.seeds.items()
+            for key, first in self.rank.seeds.items()
         }

@@ -17,7 +17,7 @@ def of_device(count: int) -> int | None:
     """Bytes that each of so many devices may take; None when nothing limits them.
 
     GPUs have what TensorFlow may take of them. Those of a processor share what the control group
-    (v2) and the limits of the process leave beside what it has already.
+    (v2) and the limits of the process leave besides what it already has.
     """
     if tf.config.list_physical_devices("GPU"):
         return _of_gpus()
@@ -28,27 +28,27 @@ def of_device(count: int) -> int | None:
 def _of_gpus() -> int:
     from tensorflow.python.client import device_lib  # the public API does not tell it
 
-    found: Any = device_lib.list_local_devices()
-    return min(int(one.memory_limit) for one in found if one.device_type == "GPU")
+    devices: Any = device_lib.list_local_devices()
+    return min(int(one.memory_limit) for one in devices if one.device_type == "GPU")
 
 
 def _left() -> Iterator[int]:
     """What each limit leaves of itself."""
-    held = dict(_held())
+    usage = dict(_usage())
     for folder in _groups():
         try:
             limit = (folder / "memory.max").read_text(encoding="ascii").strip()
         except OSError:  # not of version 2, or its root
             continue
         if limit.isdecimal():
-            yield int(limit) - held["VmRSS"]
+            yield int(limit) - usage["VmRSS"]
     for name, kind in _LIMITS.items():
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
-            yield soft - held[name]
+            yield soft - usage[name]
 
 
-def _held() -> Iterator[tuple[str, int]]:
+def _usage() -> Iterator[tuple[str, int]]:
     """What this process has, in bytes, as the kernel names and counts it."""
     for line in (_PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines():
         name, _, value = line.partition(":")
@@ -60,6 +60,6 @@ def _groups() -> Iterator[pathlib.Path]:
     """The folders of the control group of this process and of those around it."""
     for line in (_PROCESS / "cgroup").read_text(encoding="utf-8").splitlines():
         if line.startswith("0::/"):
-            own = _GROUPS / line.removeprefix("0::/")
-            yield own
-            yield from (one for one in own.parents if one.is_relative_to(_GROUPS))
+            group = _GROUPS / line.removeprefix("0::/")
+            yield group
+            yield from (one for one in group.parents if one.is_relative_to(_GROUPS))

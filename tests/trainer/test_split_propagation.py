@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from testing.trainer import split_group
 from tfparallel_trainer.mesh import shape
 from tfparallel_trainer.split.layers import assignment, layout
-from tfparallel_trainer.split.layers.rules import following, registry
+from tfparallel_trainer.split.layers.rules import propagation, registry
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -37,7 +37,7 @@ def run(
         return keras.Model(first, between(cut, source_tensor))
 
     return split_group.compare(
-        build, degrees or {TENSOR: 3}, wishes={"cut": "column"}, training=training
+        build, degrees or {TENSOR: 3}, overrides={"cut": "column"}, training=training
     )
 
 
@@ -108,7 +108,7 @@ def test_reshaped_parts_are_parts_of_what_is_reshaped(
     if dims[place - 1] < ranks:
         return
     cut = layout.even(TENSOR, dims[place - 1], ranks)
-    survives = following.survives((None, *dims), (None, *new), place, cut)
+    survives = propagation.survives((None, *dims), (None, *new), place, cut)
     if survives is None:
         return
     whole = np.arange(size).reshape(examples, *dims)
@@ -137,7 +137,7 @@ def test_a_cut_survives_where_its_rows_hold_as_much(
     old: tuple[int | None, ...], new: tuple[int | None, ...], there: int | None
 ) -> None:
     place = len(old) - 1
-    survives = following.survives(old, new, place, layout.even(TENSOR, 6, 3))
+    survives = propagation.survives(old, new, place, layout.even(TENSOR, 6, 3))
     assert (survives and survives[0]) == there
 
 
@@ -169,7 +169,7 @@ def test_an_unknown_activation_gets_all_of_its_input(
     wishes = {"first": "rows" if SPATIAL in degrees else "filters"}
     if name in {"column", "row"} and TENSOR in degrees:
         wishes["wish"] = name
-    split_group.compare(build, degrees, wishes=wishes)
+    split_group.compare(build, degrees, overrides=wishes)
 
 
 def test_a_rescaling_by_several_numbers_gets_the_whole_input() -> None:

@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.checkpoint import shard
-from tfparallel_trainer.checkpoint import values as blocks
+from tfparallel_trainer.checkpoint import shard, values
 from tfparallel_trainer.split.model import drawing
 
 Part = shard.Part
 
 
-def values(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
+def of(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
     """Give the parts of the initial values of some variables, one variable after the other.
 
     What the caller keeps is in memory, and besides at most one small variable, a block of a large
     one, or a large one that has to be drawn as a whole (Orthogonal, arrays). A layer must not be
-    made anew with the shape of its part: its initialiser would draw other numbers, and some scale
+    built with the shape of its part: its initialiser would draw other numbers, and some scale
     them by the shape.
 
     Args:
@@ -32,7 +31,7 @@ def values(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[
     for key, part in parts.items():
         variable = variables[key]
         dtype = tf.as_dtype(variable.dtype)
-        large = math.prod(variable.shape) * dtype.size > blocks.BLOCK_BYTES
+        large = math.prod(variable.shape) * dtype.size > values.BLOCK_BYTES
         rows = drawing.of(variable) if large else None
         if rows is not None:
             yield key, _in_blocks(variable, part, rows, dtype)
@@ -46,10 +45,10 @@ def values(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[
 def _in_blocks(variable: Any, part: Part, rows: drawing.Rows, dtype: tf.DType) -> Any:
     box = shard.box(part, variable.shape)
     low, *inner = box.slices
-    found = np.empty(box.shape, dtype.as_numpy_dtype)
-    count = blocks.rows_of(variable.shape, dtype.size)
+    content = np.empty(box.shape, dtype.as_numpy_dtype)
+    count = values.rows_of(variable.shape, dtype.size)
     for first in range(low.start, low.stop, count):
         last = min(first + count, low.stop)
         block = rows(first, last)
-        found[first - low.start : last - low.start] = block[(slice(None), *inner)]
-    return found
+        content[first - low.start : last - low.start] = block[(slice(None), *inner)]
+    return content

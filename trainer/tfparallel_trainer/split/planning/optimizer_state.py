@@ -39,7 +39,7 @@ def of(
     """
     known: dict[Any, collections.Counter[_Kind]] = {}
     fixed = _built(optimizer, ())
-    found: dict[str, int] = {}
+    bytes_by_key: dict[str, int] = {}
     for key, variable in variables.items():
         if not variable.trainable:
             continue
@@ -48,11 +48,13 @@ def of(
         if kind not in known:
             known[kind] = _built(optimizer, (variable,)) - fixed
         sizes = dict(zip(_SIZES, shape, strict=False))
-        found[key] = sum(
+        bytes_by_key[key] = sum(
             math.prod(sizes.get(size, size) for size in slot) * graph.itemsize(dtype)
             for slot, dtype in known[kind].elements()
         )
-    return found, sum(math.prod(slot) * graph.itemsize(dtype) for slot, dtype in fixed.elements())
+    return bytes_by_key, sum(
+        math.prod(slot) * graph.itemsize(dtype) for slot, dtype in fixed.elements()
+    )
 
 
 _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
@@ -77,14 +79,14 @@ def _label(optimizer: Any, variable: Any) -> str:
 def _built(optimizer: Any, like: Sequence[Any]) -> collections.Counter[_Kind]:
     """Shapes and types of an optimizer's variables, for stand-ins of some weights."""
     try:
-        made = type(optimizer).from_config(optimizer.get_config())
+        optimizer_copy = type(optimizer).from_config(optimizer.get_config())
     except (TypeError, ValueError) as error:
         raise errors.UserCodeError(
             f"The optimizer {type(optimizer).__name__} cannot be made again from its get_config "
             f"({error}), which training on a mesh needs: let get_config give what __init__ takes."
         ) from error
-    made.build([_stand_in(one) for one in like])
-    return collections.Counter((tuple(one.shape), one.dtype) for one in made.variables)
+    optimizer_copy.build([_stand_in(one) for one in like])
+    return collections.Counter((tuple(one.shape), one.dtype) for one in optimizer_copy.variables)
 
 
 def _stand_in(variable: Any) -> Any:

@@ -11,9 +11,11 @@ Share = tuple[costs.Variable, float]
 """A variable, and a rank's share of it."""
 
 
-def stages_with(member: npt.NDArray[np.float64], places: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Tell which stages have any of some blocks; `member` is as `Variables` takes it."""
-    count = member[:, places].sum(axis=1)
+def stages_with(
+    membership: npt.NDArray[np.float64], places: Sequence[int]
+) -> npt.NDArray[np.bool_]:
+    """Tell which stages have any of some blocks; `membership` is as `Variables` takes it."""
+    count = membership[:, places].sum(axis=1)
     return np.asarray(count[None, :] > count[:, None])
 
 
@@ -22,22 +24,22 @@ class Variables:
 
     def __init__(
         self,
-        held: Mapping[tuple[int, ...], Sequence[Share]],
+        by_blocks: Mapping[tuple[int, ...], Sequence[Share]],
         known: costs.Costs,
-        member: npt.NDArray[np.float64],
+        membership: npt.NDArray[np.float64],
     ) -> None:
         """Args:
-        held: variables by the blocks that read them.
+        by_blocks: variables by the blocks that read them.
         known: what the model costs.
-        member: 1 where a downset (row) has a block (column), else 0.
+        membership: 1 where a downset (row) has a block (column), else 0.
         """
-        count, of_blocks = member.shape
-        whole = np.zeros((6, count, count))
+        count, of_blocks = membership.shape
+        sums = np.zeros((6, count, count))
         alone = np.zeros((5, of_blocks))
-        for places, own in held.items():
-            has = stages_with(member, places)
+        for places, shares in by_blocks.items():
+            has = stages_with(membership, places)
             total = np.zeros(5)
-            for one, share in own:
+            for one, share in shares:
                 changed = one.gradients if one.slots else 0
                 each = (one.parameters, one.gradients, one.slots, changed * known.copies)
                 total[:4] += share * np.array(each)
@@ -45,22 +47,22 @@ class Variables:
             if len(places) == 1:
                 alone[:, places[0]] = total
             else:
-                whole[:5] += has * total[:, None, None]
-            largest = max(one.gradients * share for one, share in own)
-            whole[5] = np.maximum(whole[5], has * largest)
+                sums[:5] += has * total[:, None, None]
+            largest = max(one.gradients * share for one, share in shares)
+            sums[5] = np.maximum(sums[5], has * largest)
         # Those that one block reads, which are most, at once.
-        whole[:5] += ((1 - member) * alone[:, None, :]) @ member.T
-        self.parameters: cuts.Matrix = whole[0]
+        sums[:5] += ((1 - membership) * alone[:, None, :]) @ membership.T
+        self.parameters: cuts.Matrix = sums[0]
         """Bytes."""
-        self.gradients: cuts.Matrix = whole[1]
+        self.gradients: cuts.Matrix = sums[1]
         """Bytes."""
-        self.slots: cuts.Matrix = whole[2] + known.fixed_slots
+        self.slots: cuts.Matrix = sums[2] + known.fixed_slots
         """Bytes."""
-        self.copies: cuts.Matrix = whole[3]
+        self.copies: cuts.Matrix = sums[3]
         """Bytes of the copies of gradients while an optimizer with slots updates."""
-        self.trained: cuts.Matrix = whole[4]
+        self.trained: cuts.Matrix = sums[4]
         """How many are trained."""
-        self.largest: cuts.Matrix = whole[5]
+        self.largest: cuts.Matrix = sums[5]
         """Bytes of the largest gradient."""
 
     @property

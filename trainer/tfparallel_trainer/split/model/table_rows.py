@@ -20,12 +20,12 @@ def rows(model: graph.Graph, nodes: Iterable[graph.Node]) -> dict[str, frozenset
         model: the graph.
         nodes: some of its nodes.
     """
-    found: dict[str, frozenset[lookups.Rows]] = {}
+    rows_by_key: dict[str, frozenset[lookups.Rows]] = {}
     for node in nodes:
         if _may_look_up(node):
             for key, one in _of_node(model, node).items():
-                found[key] = found.get(key, frozenset()) | one
-    return found
+                rows_by_key[key] = rows_by_key.get(key, frozenset()) | one
+    return rows_by_key
 
 
 def _may_look_up(node: graph.Node) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from testing.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, layout, whole
+from tfparallel_trainer.split.layers import assignment, elementwise, layout
 from tfparallel_trainer.split.layers.rules import registry
 from tfparallel_trainer.split.model import recording
 
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 TENSOR = shape.Axis.TENSOR
 DIMS = (6, 5)
-OPTIMIZERS = sorted({*whole.ELEMENTWISE, *whole.REASONS}, key=lambda one: one.__name__)
+OPTIMIZERS = sorted({*elementwise.ELEMENTWISE, *elementwise.REASONS}, key=lambda one: one.__name__)
 
 
 def trained(kind: type, part: layout.Part) -> Any:
@@ -42,7 +42,7 @@ def test_the_table_says_which_optimizers_work_on_parts(kind: type, dimension: in
     for index in (0, 1):
         part = cut.part({TENSOR: index})
         alike = np.allclose(trained(kind, part), everything[part], rtol=0, atol=1e-12)
-        assert alike == (kind in whole.ELEMENTWISE)
+        assert alike == (kind in elementwise.ELEMENTWISE)
 
 
 def test_every_optimizer_of_keras_is_in_the_table() -> None:
@@ -53,7 +53,7 @@ def test_every_optimizer_of_keras_is_in_the_table() -> None:
         if isinstance(one, type) and issubclass(one, base) and one is not base
     }
     around = {keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer}
-    assert there - around == whole.ELEMENTWISE | set(whole.REASONS)
+    assert there - around == elementwise.ELEMENTWISE | set(elementwise.REASONS)
 
 
 def model(**options: Any) -> Any:
@@ -85,11 +85,11 @@ def test_optimizers_that_need_more_than_parts_are_refused(
     model_graph = recording.record(model())
     plan = assignment.assign(model_graph, {TENSOR: 2})
     with pytest.raises(errors.UserCodeError, match=words):
-        whole.check_optimizer(make(), model_graph.variables, plan.variables)
+        elementwise.check_optimizer(make(), model_graph.variables, plan.variables)
     unsplit = assignment.assign(model_graph, {TENSOR: 1})
-    whole.check_optimizer(make(), model_graph.variables, unsplit.variables)
+    elementwise.check_optimizer(make(), model_graph.variables, unsplit.variables)
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
-    whole.check_optimizer(scaled, model_graph.variables, plan.variables)
+    elementwise.check_optimizer(scaled, model_graph.variables, plan.variables)
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,13 @@ class Link:
         """Seconds of a message of so many bytes."""
         return self.latency + size / self.bandwidth
 
-    def total(self, members: int, size: float) -> float:
+    def total(self, ranks: int, size: float) -> float:
         """Seconds of a sum of so many bytes over a group, in a ring.
 
         2(n-1) steps, each with an n-th of the bytes (Patarasuk, Yuan 2009).
         """
-        steps = 2 * (members - 1)
-        return steps * self.latency + steps / members * size / self.bandwidth
+        steps = 2 * (ranks - 1)
+        return steps * self.latency + steps / ranks * size / self.bandwidth
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.split.engine import ranks, upkeep
+from tfparallel_trainer.split.engine import coordination, ranks
 
 _RATE = struct.Struct("<d")
 _INSTEAD = (
@@ -32,13 +32,18 @@ _ON_OTHERS = {
 """What Keras' own callbacks may be asked for that needs the model."""
 
 
-class Divided:
+class SplitReach:
     """A `fitting.reach.Reach` over ranks that each have a part of the model."""
 
-    def __init__(self, own: ranks.Ranks, together: upkeep.Upkeep, callbacks: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        local_ranks: ranks.Ranks,
+        coordinator: coordination.Coordinator,
+        callbacks: Sequence[Any],
+    ) -> None:
         """Args:
-        own: the ranks of this process.
-        together: how all ranks meet.
+        local_ranks: the ranks of this process.
+        coordinator: how all ranks meet.
         callbacks: the user's.
 
         Raises:
@@ -46,37 +51,40 @@ class Divided:
         """
         for callback in callbacks:
             _check(callback)
-        self._members = own.members
-        self._together = together
+        self._ranks = local_ranks.local
+        self._coordinator = coordinator
 
     @property
     def leads(self) -> bool:
         """Whether this process has the first rank."""
-        return self._together.leads
+        return self._coordinator.leads
 
     @property
     def model(self) -> Any:
         """The head of the first rank of this process, which has the loss and metrics alone."""
-        return self._members[0].head.model
+        return self._ranks[0].head.model
 
     def shown_to(self, callback: Any) -> Any:
         """What stands for the model."""
-        return Model(self.model, self._members[0].optimizer.given, type(callback).__name__)
+        return Model(self.model, self._ranks[0].optimizer.keras_optimizer, type(callback).__name__)
 
     def after(self, call: Callable[[], bytes]) -> bytes:
         """A learning rate that the call sets is set on all ranks."""
         content = b""
         if self.leads:
             answer = call()
-            rate = self._members[0].optimizer.given.learning_rate
+            rate = self._ranks[0].optimizer.keras_optimizer.learning_rate
             content = _RATE.pack(float(tf.convert_to_tensor(rate))) + answer
-        told = self._together.tell(content)
-        (rate,) = _RATE.unpack(told[: _RATE.size])
-        for own in self._members:
-            held = own.optimizer.given.learning_rate
-            if isinstance(held, keras.Variable) and float(tf.convert_to_tensor(held)) != rate:
-                held.assign(rate)
-        return told[_RATE.size :]
+        received = self._coordinator.tell(content)
+        (rate,) = _RATE.unpack(received[: _RATE.size])
+        for rank in self._ranks:
+            learning_rate = rank.optimizer.keras_optimizer.learning_rate
+            if (
+                isinstance(learning_rate, keras.Variable)
+                and float(tf.convert_to_tensor(learning_rate)) != rate
+            ):
+                learning_rate.assign(rate)
+        return received[_RATE.size :]
 
     def finish(self, *, trained: bool) -> None:
         """Nothing: no callback sees weights, and averages are exported in any case."""
@@ -126,13 +134,13 @@ class Optimizer:
         return type(self._optimizer)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._optimizer, name)
+        value = getattr(self._optimizer, name)
         if name == "iterations":
-            return tf.convert_to_tensor(found)
+            return tf.convert_to_tensor(value)
         if name == "inner_optimizer":
-            return Optimizer(found, self._callback)
-        if name in ("learning_rate", "get_config") or isinstance(found, int | float | str | None):
-            return found
+            return Optimizer(value, self._callback)
+        if name in ("learning_rate", "get_config") or isinstance(value, int | float | str | None):
+            return value
         raise errors.UserCodeError(
             f"The callback {self._callback} uses model.optimizer.{name}. {_INSTEAD}."
         )

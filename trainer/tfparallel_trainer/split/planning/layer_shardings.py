@@ -5,29 +5,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, layout, traffic, whole
+from tfparallel_trainer.split.layers import assignment, elementwise, layout, traffic
 from tfparallel_trainer.split.layers.rules import registry
 from tfparallel_trainer.split.model import graph
 from tfparallel_trainer.split.pipeline import schedule
-from tfparallel_trainer.split.planning import choose, ways
+from tfparallel_trainer.split.planning import choose, shardings
 
 
-def ways_of(model: graph.Graph, optimizer: Any = None) -> choose.WaysOf:
+def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsOf:
     """Give the ways of a model's nodes on any mesh.
 
-    They raise where a degree would divide nothing, where a wish of the user's cannot be granted,
+    They raise where a degree would divide nothing, where a layer cannot be split as the user chose,
     and where the optimizer cannot train parts.
     """
 
-    def on(mesh: shape.Mesh) -> Sequence[ways.Way]:
+    def on(mesh: shape.Mesh) -> Sequence[shardings.Sharding]:
         degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
-        if not model.wishes and all(degree == 1 for degree in degrees.values()):
-            return [ways.REPLICATED] * len(model.nodes)
+        if not model.sharding_overrides and all(degree == 1 for degree in degrees.values()):
+            return [shardings.REPLICATED] * len(model.nodes)
         assigned = assignment.assign(model, degrees)
         assigned.check()
         if optimizer is not None:
-            whole.check_optimizer(optimizer, model.variables, assigned.variables)
-        return [_way(assigned, choice) for choice in assigned.choices]
+            elementwise.check_optimizer(optimizer, model.variables, assigned.variables)
+        return [_sharding(assigned, choice) for choice in assigned.choices]
 
     return on
 
@@ -42,13 +42,13 @@ def _axes(choice: assignment.Choice) -> Iterator[shape.Axis]:
         yield from (cut.axis for cut in one.cuts if cut is not None)
 
 
-def _way(assigned: assignment.Assignment, choice: assignment.Choice) -> ways.Way:
+def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> shardings.Sharding:
     model, degrees = assigned.model, assigned.degrees
     axes = set(_axes(choice))
     if choice.way == registry.REPLICATED and not choice.costs:
-        return ways.REPLICATED
+        return shardings.REPLICATED
     sent = {work: [one for one in choice.costs if one.work is work] for work in schedule.Work}
-    return ways.Way(
+    return shardings.Sharding(
         name=choice.way,
         compute=math.prod(1 / degrees.get(axis, 1) for axis in axes),
         kept=max(
@@ -67,9 +67,9 @@ def _way(assigned: assignment.Assignment, choice: assignment.Choice) -> ways.Way
     )
 
 
-def _share(lies: layout.Layout, whole: Sequence[int | None]) -> float:
+def _share(lies: layout.Layout, dims: Sequence[int | None]) -> float:
     """The share of the rank that has most."""
-    parts = zip(lies.largest(whole), whole, strict=True)
+    parts = zip(lies.largest(dims), dims, strict=True)
     return math.prod((part or 1) / (size or 1) for part, size in parts)
 
 

@@ -29,29 +29,29 @@ class Random(registry.Rule):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Keep the input's layout."""
-        given = call.given[call.first]
-        if given.is_whole:
+        input_layout = call.input_layouts[call.first]
+        if input_layout.is_whole:
             raise registry.CannotSplitError("its input is whole")
         if getattr(call.layer, "noise_shape", None) is not None:
             raise registry.CannotSplitError("it has a noise_shape")
-        return registry.Split(wants={call.first: given}, gives={call.result: given})
+        return registry.Split(wants={call.first: input_layout}, gives={call.result: input_layout})
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Drop some of the rank's elements."""
         lies = local.split.wants[local.node.inputs[0]]
         if local.same_dropout:
             return [self._as_whole(local, lies)]
-        return calling.own(local, apart(local, _drawn(local.layer, lies)))
+        return calling.call_layer(local, seed_offset(local, _drawn(local.layer, lies)))
 
     def _as_whole(self, local: registry.Local, lies: layout.Layout) -> Any:
         first = local.node.inputs[0]
-        own = local.first
-        batch = keras.ops.shape(own)[0]
+        tensor = local.first
+        batch = keras.ops.shape(tensor)[0]
         dims = (batch, *local.model.tensors[first].shape[1:])
-        neutral = keras.ops.full(dims, self._neutral, own.dtype)
-        (drawn,) = calling.own(dataclasses.replace(local, tensors={first: neutral}))
+        neutral = keras.ops.full(dims, self._neutral, tensor.dtype)
+        (drawn,) = calling.call_layer(dataclasses.replace(local, tensors={first: neutral}))
         part = drawn[lies.part(local.place())]
-        return own * part if self._neutral else own + part
+        return tensor * part if self._neutral else tensor + part
 
 
 _LAYERS = keras.layers
@@ -78,7 +78,7 @@ def _drawn(layer: Any, lies: layout.Layout) -> layout.Layout:
     return layout.whole(len(lies.cuts)).put(channels, lies.cuts[channels])
 
 
-def apart(local: registry.Local, lies: layout.Layout) -> int:
+def seed_offset(local: registry.Local, lies: layout.Layout) -> int:
     """What a rank adds to a seed, so that each part of a tensor has its own.
 
     Args:

@@ -107,7 +107,7 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
         width: bytes of an element.
     """
     layer = node.calls
-    given = math.prod(outputs[0]) if outputs else 0
+    elements = math.prod(outputs[0]) if outputs else 0
     if node.kind is not graph.Kind.LAYER:
         return 0.0
     for kind, vectors in _STEPS.items():
@@ -118,13 +118,13 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
     if isinstance(layer, _layers.Attention):  # additive ones are Attention, too
         return float(width * _mixing(layer, inputs))
     if isinstance(layer, _layers.Dropout):
-        return float(_MASK * given) if layer.rate else 0.0
+        return float(_MASK * elements) if layer.rate else 0.0
     if isinstance(layer, (_layers.LayerNormalization, _layers.RMSNormalization)):
-        return float(width * given)  # the factor of each element
+        return float(width * elements)  # the factor of each element
     activation = _activation(layer)
     if activation is None or activation == "linear" or activation in _OF_OUTPUT:
         return 0.0
-    return float(width * given * _INNER.get(activation, 2))
+    return float(width * elements * _INNER.get(activation, 2))
 
 
 def working(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
@@ -155,8 +155,8 @@ def _activation(layer: Any) -> str | None:
 
 def _pairs(layer: Any, inputs: Sequence[Shape]) -> int:
     """Scores: one for each head and pair of places."""
-    asked, given = inputs[0], inputs[min(1, len(inputs) - 1)]
-    return _heads(layer) * math.prod(asked[:-1]) * math.prod(given[:-1])
+    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
+    return _heads(layer) * math.prod(query[:-1]) * math.prod(key[:-1])
 
 
 def _heads(layer: Any) -> int:
@@ -165,8 +165,8 @@ def _heads(layer: Any) -> int:
 
 def _attention(layer: Any, inputs: Sequence[Shape], width: int) -> float:
     """Bytes of queries, keys, values and their mixture; of the softmax, and of its dropout."""
-    asked, given = inputs[0], inputs[min(1, len(inputs) - 1)]
-    places = math.prod(asked[:-1]) + math.prod(given[:-1])
+    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
+    places = math.prod(query[:-1]) + math.prod(key[:-1])
     depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
     value = getattr(layer, "value_dim", None) or depth
     of_pair = 2 * width + _MASK if layer.dropout else width
@@ -175,6 +175,6 @@ def _attention(layer: Any, inputs: Sequence[Shape], width: int) -> float:
 
 def _mixing(layer: Any, inputs: Sequence[Shape]) -> int:
     """Elements of the softmax; and of the sums of each pair where these are what it is of."""
-    asked, given = inputs[0], inputs[min(1, len(inputs) - 1)]
-    pairs = math.prod(asked[:-1]) * math.prod(given[:-1])
-    return pairs * (1 + (asked[-1] if isinstance(layer, _layers.AdditiveAttention) else 0))
+    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
+    pairs = math.prod(query[:-1]) * math.prod(key[:-1])
+    return pairs * (1 + (query[-1] if isinstance(layer, _layers.AdditiveAttention) else 0))

@@ -14,19 +14,19 @@ from tfparallel_trainer.mesh import collectives, shape
 from tfparallel_trainer.split.engine import clock, head, update
 from tfparallel_trainer.split.layers import layout
 from tfparallel_trainer.split.layers.rules import registry
-from tfparallel_trainer.split.model import initial, recording, tables
-from tfparallel_trainer.split.pipeline import partition, stages
+from tfparallel_trainer.split.model import initial_values, recording, table_rows
+from tfparallel_trainer.split.pipeline import cutting, partition
 from tfparallel_trainer.step import evaluate, gradients, lookups, replica
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Rank:
     """A rank that trains a stage; all its variables live on `device`."""
 
-    rank: int
+    index: int
     device: str
     place: Mapping[shape.Axis, int]
-    stage: stages.Stage
+    stage: cutting.Stage
     weights: dict[str, Any]
     """By key: its parts of those that its nodes read; some may be borrowed from another stage."""
     parts: dict[str, shard.Part]
@@ -92,54 +92,54 @@ class Member:
 def build(
     module: user.Module,
     skeleton: Any,
-    divided: partition.Partition,
-    rank: int,
+    partition: partition.Partition,
+    index: int,
     device: str,
     sample: Any,
-) -> Member:
+) -> Rank:
     """Create a rank's variables, with the values that those of the unsplit model would have.
 
     Args:
         module: the user's functions.
         skeleton: what `build_model` gave, built without its weights.
-        divided: how its graph is divided.
-        rank: which rank.
+        partition: how its graph is divided.
+        index: which rank.
         device: where it lives.
         sample: (x, y, sample_weight) of one example, with a leading axis of 1.
 
     Raises:
         UserCodeError: the user's functions raise, or make what cannot be trained.
     """
-    place = divided.mesh.coordinates(rank)
-    stage = divided.stages[place[shape.Axis.STAGE]]
-    data = divided.mesh.group(rank, shape.Axis.DATA)
+    place = partition.mesh.coordinates(index)
+    stage = partition.stages[place[shape.Axis.STAGE]]
+    data = partition.mesh.group(index, shape.Axis.DATA)
     read = {*stage.owned, *dict(stage.borrowed)}
-    parts = divided.plan.parts(place)
-    keys = {key: parts[key] for key in divided.model.variables if key in read}
-    splits = [divided.mesh.group(rank, axis) for axis in layout.AXES]
+    parts = partition.plan.parts(place)
+    keys = {key: parts[key] for key in partition.model.variables if key in read}
+    splits = [partition.mesh.group(index, axis) for axis in layout.AXES]
     with tf.device(device):
-        values = dict(initial.values(divided.model.variables, keys))
+        values = dict(initial_values.of(partition.model.variables, keys))
         seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
         weights = {
-            key: _variable(divided.model.variables[key], values.pop(key)) for key in list(values)
+            key: _variable(partition.model.variables[key], values.pop(key)) for key in list(values)
         }
-        member = collectives.Communicator.of(data, rank, device)
-        compiled = head.build(module, skeleton, divided.model, member, sample)
+        communicator = collectives.Communicator.of(data, index, device)
+        compiled = head.build(module, skeleton, partition.model, communicator, sample)
         trained = [weight for weight in weights.values() if weight.trainable]
-        return Member(
-            rank=rank,
+        return Rank(
+            index=index,
             device=device,
             place=place,
             stage=stage,
             weights=weights,
             parts={key: keys[key] for key in weights},
-            shards={key: divided.plan.variables[key] for key in weights},
+            shards={key: partition.plan.variables[key] for key in weights},
             groups={
-                group.axis: collectives.Communicator.of(group, rank, device)
+                group.axis: collectives.Communicator.of(group, index, device)
                 for group in splits
                 if any(len(one.ranks) > 1 for one in splits)
             },
-            rows=tables.rows(divided.model, stage.nodes),
+            rows=table_rows.rows(partition.model, stage.nodes),
             seeds=seeds,
             head=compiled,
             optimizer=update.Optimizer(compiled.model.optimizer, trained),
@@ -149,13 +149,13 @@ def build(
 
 def _variable(skeleton: Any, value: np.ndarray[Any, Any]) -> Any:
     """A variable that an optimizer treats as it would treat the skeleton's."""
-    made = keras.Variable(
+    variable = keras.Variable(
         value,
         dtype=skeleton.dtype,
         trainable=skeleton.trainable,
         name=skeleton.name,
         aggregation=skeleton.aggregation,
     )
-    made.regularizer = skeleton.regularizer
-    made.constraint = skeleton.constraint
-    return made
+    variable.regularizer = skeleton.regularizer
+    variable.constraint = skeleton.constraint
+    return variable

@@ -17,13 +17,13 @@ def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
     Raises:
         UserCodeError: it cannot be divided, or `layer_ways` raises or gives something else.
     """
-    found = module.layer_ways(skeleton)
-    is_named = isinstance(found, dict) and all(
-        isinstance(one, str) for pair in found.items() for one in pair
+    overrides = module.layer_ways(skeleton)
+    is_named = isinstance(overrides, dict) and all(
+        isinstance(one, str) for pair in overrides.items() for one in pair
     )
     if not is_named:
         raise errors.UserCodeError(
-            f"{module.path}: layer_ways returned {found!r}: return a dictionary of ways by the "
+            f"{module.path}: layer_ways returned {overrides!r}: return a dictionary of ways by the "
             "names of layers, such as {'dense': 'column'}."
         )
-    return dataclasses.replace(recording.record(skeleton), wishes=found)
+    return dataclasses.replace(recording.record(skeleton), sharding_overrides=overrides)

@@ -31,14 +31,14 @@ class Setting:
         """Examples of a microbatch on one replica."""
         return self.batch // (self.mesh.data * self.microbatches)
 
-    def held(self, stage: int) -> int:
+    def held_microbatches(self, stage: int) -> int:
         """The most microbatches whose activations a stage holds."""
         order = ORDERS[self.order]
-        return schedule.held(order(self.mesh.stage, self.microbatches, stage))
+        return schedule.peak_microbatches(order(self.mesh.stage, self.microbatches, stage))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Constraints:
     """What a plan must keep to."""
 
     mesh: Mapping[str, int] | None = None
@@ -51,36 +51,37 @@ class Wanted:
     """Examples of a step over all replicas."""
 
 
-def every(wanted: Wanted, ranks: int) -> list[Setting]:
+def every(constraints: Constraints, ranks: int) -> list[Setting]:
     """All settings that a number of ranks allows.
 
     Raises:
         BadConfigurationError: there is none.
     """
-    fixed = None if wanted.mesh is None else _mesh(wanted.mesh, ranks)
-    found = [
-        Setting(mesh=mesh, microbatches=count, order=wanted.order, batch=wanted.batch)
+    fixed = None if constraints.mesh is None else _mesh(constraints.mesh, ranks)
+    matching = [
+        Setting(mesh=mesh, microbatches=count, order=constraints.order, batch=constraints.batch)
         for mesh in (_meshes(ranks) if fixed is None else (fixed,))
-        for count in _microbatches(mesh, wanted)
+        for count in _microbatches(mesh, constraints)
     ]
-    if found:
-        return found
+    if matching:
+        return matching
     parts = 1 if fixed is None else fixed.data
-    counts = parts * (wanted.microbatches or 1)
+    counts = parts * (constraints.microbatches or 1)
     raise errors.BadConfigurationError(
-        f"The batch has {wanted.batch} examples, which mesh.data ({parts}) times mesh.microbatches "
-        f"({wanted.microbatches or 1}) does not divide: give a batch of a multiple of {counts}."
+        f"The batch has {constraints.batch} examples, which mesh.data ({parts}) times "
+        f"mesh.microbatches ({constraints.microbatches or 1}) does not divide: give a batch of a "
+        f"multiple of {counts}."
     )
 
 
-def _mesh(given: Mapping[str, int], ranks: int) -> shape.Mesh:
+def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
     """Fill in what is left.
 
     Raises:
         BadConfigurationError: the axes do not fit the ranks, or there is no such axis.
     """
     axes = [axis.value for axis in shape.Axis]
-    for name, degree in given.items():
+    for name, degree in degrees.items():
         if name not in axes:
             raise errors.BadConfigurationError(
                 f"mesh.{name} is no axis of a mesh: give {', '.join(axes)}."
@@ -89,15 +90,15 @@ def _mesh(given: Mapping[str, int], ranks: int) -> shape.Mesh:
             raise errors.BadConfigurationError(
                 f"mesh.{name} is {degree}: give a number from 1, or -1 for what is left."
             )
-    left = [name for name, degree in given.items() if degree == -1]
+    left = [name for name, degree in degrees.items() if degree == -1]
     if len(left) > 1:
         raise errors.BadConfigurationError(
             f"mesh.{left[0]} and mesh.{left[1]} are both -1: only one can be what is left."
         )
-    known = shape.Mesh(**{name: degree for name, degree in given.items() if degree != -1})
+    known = shape.Mesh(**{name: degree for name, degree in degrees.items() if degree != -1})
     rest, beyond = divmod(ranks, known.size)
     if beyond or (not left and rest != 1):
-        written = " x ".join(f"{name} {degree}" for name, degree in given.items())
+        written = " x ".join(f"{name} {degree}" for name, degree in degrees.items())
         raise errors.BadConfigurationError(
             f"The mesh ({written}) does not fit {ranks} devices: the product of its axes has to be "
             f"{ranks}{', or to divide it' if left else ', or one axis -1'}."
@@ -114,15 +115,15 @@ def _meshes(ranks: int) -> Iterator[shape.Mesh]:
                 yield shape.Mesh(data=data, stage=stage, spatial=spatial, tensor=tensor)
 
 
-def _microbatches(mesh: shape.Mesh, wanted: Wanted) -> list[int]:
+def _microbatches(mesh: shape.Mesh, constraints: Constraints) -> list[int]:
     """The numbers of microbatches to look at: powers of two that divide the batch of a replica."""
-    own, rest = divmod(wanted.batch, mesh.data)
+    replica_batch, rest = divmod(constraints.batch, mesh.data)
     if rest:
         return []
-    if wanted.microbatches is not None:
-        return [] if own % wanted.microbatches else [wanted.microbatches]
+    if constraints.microbatches is not None:
+        return [] if replica_batch % constraints.microbatches else [constraints.microbatches]
     powers = (2**power for power in range(_MOST_MICROBATCHES.bit_length()))
-    return [count for count in powers if own % count == 0]
+    return [count for count in powers if replica_batch % count == 0]
 
 
 def _divisors(number: int) -> list[int]:

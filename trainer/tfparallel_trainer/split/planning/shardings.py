@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Sharding:
     """How a rank's part of a node differs from the whole, for one replica of the model."""
 
     name: str = "replicated"
@@ -25,5 +25,5 @@ class Way:
     """The same backward."""
 
 
-REPLICATED = Way()
+REPLICATED = Sharding()
 """Every rank does all of it: what a node without a rule does."""

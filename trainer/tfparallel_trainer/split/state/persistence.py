@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from tfparallel_trainer import settings, user
 from tfparallel_trainer.checkpoint import files, peers, shard, slots, store
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.split.engine import member
-from tfparallel_trainer.split.state import blueprint, export, warm
+from tfparallel_trainer.split.engine import rank_model
+from tfparallel_trainer.split.state import blueprint, export, weights_file
 from tfparallel_trainer.storage import directory
 
 _EXPORT = ".exporting"
@@ -15,14 +15,14 @@ _EXPORT = ".exporting"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class Persistence:
     """State of the ranks of this process, and what all processes know of the whole."""
 
-    given: settings.Settings
+    settings: settings.Settings
     module: user.Module
-    together: peers.Peers
+    peers: peers.Peers
     drawn: blueprint.Blueprint
-    members: Sequence[member.Member]
+    ranks: Sequence[rank_model.Rank]
     state: shard.State
     saved: store.Store | None
     """None when the job saves no checkpoints."""
@@ -43,13 +43,13 @@ class Keeping:
         """
         restored = None if self.saved is None else self.saved.restore(self.state)
         if restored is not None:
-            say(f"resuming after step {restored.step} from {self.given.checkpoints}")
+            say(f"resuming after step {restored.step} from {self.settings.checkpoints}")
             return restored
-        weights = self.given.job.trainer.initial_weights
+        weights = self.settings.job.trainer.initial_weights
         if weights is not None:
-            warm.load(self.drawn, self.state, weights, self.given.source_dir)
+            weights_file.load(self.drawn, self.state, weights, self.settings.source_dir)
             say(f"starting with the weights of {weights}")
-        return files.Position(step=0, epoch=self.given.first_epoch, example=0)
+        return files.Position(step=0, epoch=self.settings.first_epoch, example=0)
 
     def export(self, at: files.Position, say: Callable[[str], None]) -> None:
         """Leave the trained model in the output directory; all processes take part.
@@ -62,40 +62,40 @@ class Keeping:
             StorageError: the disk does not take it.
             UserCodeError: Keras cannot write the model.
         """
-        saved = [] if self.saved is None else store.of_step(self.given.checkpoints, at.step)
-        beside = self.given.results.child(_EXPORT)
+        saved = [] if self.saved is None else store.of_step(self.settings.checkpoints, at.step)
+        export_folder = self.settings.results.child(_EXPORT)
         if not saved:
-            kept = self.unsaved or _store(self.given, beside, 1, say, self.together)
-            kept.save(self.state, at)
-            saved = store.of_step(beside, at.step)
-        if self.together.is_chief:
+            part_store = self.unsaved or _store(self.settings, export_folder, 1, say, self.peers)
+            part_store.save(self.state, at)
+            saved = store.of_step(export_folder, at.step)
+        if self.peers.is_chief:
             self._write(saved[-1], say)
-            self.given.results.remove(beside)
+            self.settings.results.remove(export_folder)
 
     def _write(self, checkpoint: directory.Directory, say: Callable[[str], None]) -> None:
-        path = self.given.output_dir / outputs.MODEL
+        path = self.settings.output_dir / outputs.MODEL
         export.save(self.drawn, checkpoint, path, self.module)
-        if self.given.job.trainer.saved_model:
-            serving = self.given.output_dir / outputs.SAVED_MODEL
+        if self.settings.job.trainer.saved_model:
+            serving = self.settings.output_dir / outputs.SAVED_MODEL
             refused = export.save_for_serving(self.drawn, path, serving, self.module)
             if refused is not None:
                 say(f"warning: {refused}")
 
 
 def prepare(
-    given: settings.Settings,
+    settings: settings.Settings,
     module: user.Module,
-    together: peers.Peers,
-    members: Sequence[member.Member],
+    peers: peers.Peers,
+    ranks: Sequence[rank_model.Rank],
     say: Callable[[str], None],
-) -> Keeping:
+) -> Persistence:
     """See that the state of these ranks can be saved and exported.
 
     Args:
-        given: what this process was started with.
+        settings: what this process was started with.
         module: the user's functions.
-        together: all processes.
-        members: the ranks of this one.
+        peers: all processes.
+        ranks: the ranks of this one.
         say: writes a line for people.
 
     Raises:
@@ -103,50 +103,52 @@ def prepare(
         BadConfigurationError: processes do not share the folder of checkpoints and results.
         PreemptedError: a newer attempt has started.
     """
-    drawn = blueprint.draw(module, given.job.trainer.seed)
-    if together.is_chief:
+    drawn = blueprint.draw(module, settings.job.trainer.seed)
+    if peers.is_chief:
         export.check(drawn, module)
-    checkpoint = given.job.trainer.checkpoint
-    beside = given.results.child(_EXPORT)
-    return Keeping(
-        given=given,
+    checkpoint = settings.job.trainer.checkpoint
+    export_folder = settings.results.child(_EXPORT)
+    return Persistence(
+        settings=settings,
         module=module,
-        together=together,
+        peers=peers,
         drawn=drawn,
-        members=members,
-        state=shard.State([_share(drawn, own) for own in members], drawn.wholes),
-        saved=_store(given, given.checkpoints, checkpoint.keep, say, together)
+        ranks=ranks,
+        state=shard.State([_share(drawn, rank) for rank in ranks], drawn.wholes),
+        saved=_store(settings, settings.checkpoints, checkpoint.keep, say, peers)
         if checkpoint
         else None,
         # A folder that processes do not share is found now, and not once the model is trained.
-        unsaved=None if checkpoint else _store(given, beside, 1, say, together),
+        unsaved=None if checkpoint else _store(settings, export_folder, 1, say, peers),
     )
 
 
 def _store(
-    given: settings.Settings,
+    settings: settings.Settings,
     folder: directory.Directory,
     keep: int,
     say: Callable[[str], None],
-    together: peers.Peers,
+    peers: peers.Peers,
 ) -> store.Store:
-    return store.Store(folder, keep, given.job_uid, given.attempt, say, together)
+    return store.Store(folder, keep, settings.job_uid, settings.attempt, say, peers)
 
 
-def _share(drawn: blueprint.Blueprint, own: member.Member) -> dict[str, shard.Shard]:
+def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:
     """What a rank brings to a checkpoint."""
     weights = {
         key: shard.Shard(
             variable=variable,
             shape=drawn.wholes[key].shape,
-            part=own.parts.get(key, ()),
-            writes=own.owns(key),
+            part=rank.parts.get(key, ()),
+            writes=rank.owns(key),
             label=drawn.wholes[key].label,
         )
-        for key, variable in own.weights.items()
+        for key, variable in rank.weights.items()
     }
-    trained = {key: weights[key] for key in own.trained}
+    trained = {key: weights[key] for key in rank.trained}
     return {
         **weights,
-        **slots.shards(own.optimizer.given, trained, drawn.slots, writes_counters=own.rank == 0),
+        **slots.shards(
+            rank.optimizer.keras_optimizer, trained, drawn.slots, writes_counters=rank.index == 0
+        ),
     }

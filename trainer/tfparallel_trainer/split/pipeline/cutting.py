@@ -57,13 +57,16 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
         raise ValueError(f"stages that end at {list(ends)} of {len(model.nodes)} nodes are empty")
     nodes = [model.nodes[low:high] for low, high in itertools.pairwise(bounds)]
     makers = dict.fromkeys(model.inputs, 0) | {
-        tensor: index for index, own in enumerate(nodes) for node in own for tensor in node.outputs
+        tensor: index
+        for index, stage_nodes in enumerate(nodes)
+        for node in stage_nodes
+        for tensor in node.outputs
     }
-    wanted = [{tensor for node in own for tensor in node.inputs} for own in nodes]
-    wanted[-1].update(model.wanted())
+    taken = [{tensor for node in stage_nodes for tensor in node.inputs} for stage_nodes in nodes]
+    taken[-1].update(model.output_tensors())
     transfers = sorted(
         Transfer(makers[tensor], index, tensor)
-        for index, tensors in enumerate(wanted)
+        for index, tensors in enumerate(taken)
         for tensor in tensors
         if tensor not in model.inputs and makers[tensor] != index
     )
@@ -71,23 +74,25 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
     return tuple(
         Stage(
             index=index,
-            nodes=own,
-            inputs=tuple(tensor for tensor in model.inputs if tensor in wanted[index]),
+            nodes=stage_nodes,
+            inputs=tuple(tensor for tensor in model.inputs if tensor in taken[index]),
             received=tuple(one for one in transfers if one.target == index),
             sent=tuple(one for one in transfers if one.source == index),
             outputs=model.outputs if index == len(nodes) - 1 else (),
             owned=tuple(key for key in model.variables if owners[key] == index),
-            borrowed=tuple((key, owners[key]) for key in _read(own) if owners[key] != index),
+            borrowed=tuple(
+                (key, owners[key]) for key in _read(stage_nodes) if owners[key] != index
+            ),
         )
-        for index, own in enumerate(nodes)
+        for index, stage_nodes in enumerate(nodes)
     )
 
 
 def _owners(model: graph.Graph, nodes: Sequence[Sequence[graph.Node]]) -> dict[str, int]:
     """The first stage that reads a variable owns it; what none reads is the first stage's."""
     owners: dict[str, int] = {}
-    for index, own in enumerate(nodes):
-        for key in _read(own):
+    for index, stage_nodes in enumerate(nodes):
+        for key in _read(stage_nodes):
             owners.setdefault(key, index)
     return dict.fromkeys(model.variables, 0) | owners
 
