@@ -3,8 +3,8 @@
 A PodGroup says how many pods belong together; each pod names its group. The group of Coscheduling
 and of Volcano is the job's, lives as long as the job trains, and follows the number of its members:
 those that have completed, or that training goes on without, are not waited for. Groups of
-Kubernetes cannot change, so each attempt has its own, and a replica that is run again alone is not
-part of it: the others run already.
+Kubernetes 1.36 cannot change, so each attempt has its own, and a replica that is run again alone is
+not part of it: the others run already.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def problem(job: types.TFParallelJob, installed: Installation | None) -> str | N
     chosen = scheduler(job, installed)
     if chosen is types.GangScheduler.KUBERNETES and _scales_in_place(job):
         return (
-            "scheduling.gang is Kubernetes, whose groups cannot change, and the workers of these"
+            "scheduling.gang is Kubernetes, whose groups do not change, and the workers of these"
             " servers come and go: remove minReplicas and maxReplicas, or set scheduling.gang to"
             f" {_any_of(_CHANGEABLE)}"
         )
@@ -175,7 +175,7 @@ _FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
     types.GangScheduler.VOLCANO: ("minMember", "minResources", "priorityClassName", "queue"),
     types.GangScheduler.KUBERNETES: (),
 }
-"""What of a group's spec follows the job; groups of Kubernetes cannot change."""
+"""What of a group's spec follows the job; groups of Kubernetes 1.36 cannot change."""
 
 
 def _spec(
@@ -184,7 +184,9 @@ def _spec(
     policy = job.spec.run_policy.scheduling_policy or types.SchedulingPolicy()
     if chosen is types.GangScheduler.KUBERNETES:
         least = _least(policy, len(sight.wanted))
-        return {"schedulingPolicy": {"gang": {"minCount": least}}}
+        group: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": least}}}
+        priority_class = _priority_class(job, policy)
+        return group | ({"priorityClassName": priority_class} if priority_class else {})
     needed = set(sight.wanted) - sight.completed - sight.ignored
     spec: dict[str, Any] = {
         "minMember": _least(policy, len(needed)),
@@ -196,6 +198,14 @@ def _spec(
         spec["queue"] = policy.queue or _NO_QUEUE_GIVEN
         spec["priorityClassName"] = policy.priority_class
     return {key: value for key, value in spec.items() if value is not None}
+
+
+def _priority_class(job: types.TFParallelJob, policy: types.SchedulingPolicy) -> str | None:
+    """The class of the pods: the scheduler places no group whose priority differs from theirs."""
+    first = next(iter(replicas.by_role(job).values()))
+    pod_spec = (first.template or {}).get("spec") or {}
+    name: str | None = pod_spec.get("priorityClassName", policy.priority_class)
+    return name
 
 
 def _least(policy: types.SchedulingPolicy, members: int) -> int:
