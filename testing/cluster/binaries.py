@@ -182,9 +182,11 @@ def _settings(target: Target) -> dict[str, str]:
 
 
 def _link_flags(module: str) -> str:
-    version = pinned(module, "k8s.io/kubernetes") or kubernetes_version()
-    major, minor, _ = version.removeprefix("v").split(".", 2)
-    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    values: dict[str, str] = {}
+    version = pinned(module, "k8s.io/kubernetes")
+    if version is not None:
+        major, minor, _ = version.removeprefix("v").split(".", 2)
+        values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s -w", *(f"-X {VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])
 
 
