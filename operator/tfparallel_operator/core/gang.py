@@ -60,7 +60,7 @@ def problem(job: types.TFParallelJob, installed: Installation | None) -> str | N
     chosen = scheduler(job, installed)
     if chosen is types.GangScheduler.KUBERNETES and _scales_in_place(job):
         return (
-            "scheduling.gang is Kubernetes, whose groups do not change, and the workers of these"
+            "scheduling.gang is Kubernetes, whose groups are fixed, and the workers of these"
             " servers come and go: remove minReplicas and maxReplicas, or set scheduling.gang to"
             f" {_any_of(_CHANGEABLE)}"
         )

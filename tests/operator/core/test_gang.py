@@ -147,7 +147,7 @@ def test_workers_of_servers_do_not_come_and_go_in_a_group_that_does_not_change()
     job = builders.a_job(chief=1, worker=2, ps=1, elastic=True, spec=spec)
     world = builders.World(job, settings=with_gangs())
     world.settle()
-    assert "whose groups do not change" in world.events[-1].message
+    assert "whose groups are fixed" in world.events[-1].message
     assert not world.pods
 
 
