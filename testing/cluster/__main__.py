@@ -40,7 +40,7 @@ def _up(options: argparse.Namespace) -> int:
                 nodes=options.nodes,
                 gpus=options.gpus,
                 gang_scheduling=options.gang_scheduling,
-                older=options.older,
+                release=settings.Release(options.release),
             )
         case settings.Full.mode:
             cluster_settings = settings.Full(
@@ -109,9 +109,14 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--controllers", action="store_true", help="light: with controllers")
     up.add_argument("--nodes", type=int, default=0, help="light: so many nodes by KWOK")
     up.add_argument("--gpus", type=int, default=4, help="nvidia.com/gpu per node (%(default)s)")
-    up.add_argument("--gang-scheduling", action="store_true", help="Kubernetes' own, alpha")
+    up.add_argument("--gang-scheduling", action="store_true", help="Kubernetes' own")
     up.add_argument("--jobs", action="store_true", help="light: with TFParallelJob defined")
-    up.add_argument("--older", action="store_true", help="light: the oldest API server")
+    up.add_argument(
+        "--release",
+        choices=[*settings.Release],
+        default=settings.Release.NEWEST,
+        help="light: the module that pins Kubernetes (%(default)s)",
+    )
     up.add_argument("--policies", action="store_true", help="full: enforces NetworkPolicies")
     down = _command(commands, "down", "end a cluster and remove its folder", light)
     down.add_argument("--all", action="store_true", help="all clusters in the cache folder")

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from testing.cluster import console, folders
+from testing.cluster import console, folders, settings
 
 VERSION_PACKAGE = "k8s.io/component-base/version"
 GO_MINOR = 26
@@ -44,6 +44,11 @@ TARGETS = {
     "kube-controller-manager": Target("tools", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     "kube-scheduler": Target("tools", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "older-kube-apiserver": Target("older", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "alphagangs-kube-apiserver": Target("alphagangs", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "alphagangs-kube-controller-manager": Target(
+        "alphagangs", "k8s.io/kubernetes/cmd/kube-controller-manager"
+    ),
+    "alphagangs-kube-scheduler": Target("alphagangs", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "kubelet": Target("tools", "k8s.io/kubernetes/cmd/kubelet"),
     "kube-proxy": Target("tools", "k8s.io/kubernetes/cmd/kube-proxy"),
     "kwok": Target("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
@@ -68,9 +73,12 @@ OBJECT_STORE = ("versitygw",)
 CLIENTS = ("kubectl", "helm")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 LIGHT = (*CONTROL_PLANE, *CLIENTS, "kwok")
-OLDER = ("older-kube-apiserver",)
-"""The API server of the oldest Kubernetes that the product supports."""
 FULL = (*CONTROL_PLANE, *CLIENTS, "kubelet", "kube-proxy", "coredns", "pause")
+
+
+def of_release(release: settings.Release, names: Iterable[str]) -> list[str]:
+    """The programs of a release; the newest ones where its module has none of its own."""
+    return [own if (own := f"{release}-{name}") in TARGETS else name for name in names]
 
 
 def path(name: str) -> Path:
@@ -174,9 +182,11 @@ def _settings(target: Target) -> dict[str, str]:
 
 
 def _link_flags(module: str) -> str:
-    version = pinned(module, "k8s.io/kubernetes") or kubernetes_version()
-    major, minor, _ = version.removeprefix("v").split(".", 2)
-    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    values: dict[str, str] = {}
+    version = pinned(module, "k8s.io/kubernetes")
+    if version is not None:
+        major, minor, _ = version.removeprefix("v").split(".", 2)
+        values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s -w", *(f"-X {VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])
 
 

@@ -10,8 +10,14 @@ SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 LOOPBACK = "127.0.0.1"
 START_LIMIT_SECONDS = 180.0
-GANG_FEATURES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
-GANG_API = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
+GANG_FEATURES = {
+    settings.Release.NEWEST: "GenericWorkload=true",
+    settings.Release.ALPHA_GANGS: "GenericWorkload=true,GangScheduling=true",
+}
+GANG_VERSIONS = {
+    settings.Release.NEWEST: "v1beta1",
+    settings.Release.ALPHA_GANGS: "v1alpha2",
+}
 
 
 @dataclass(frozen=True)
@@ -30,14 +36,21 @@ class Plan:
     flags: tuple[str, ...]
     enter: tuple[str, ...] = ()
     gang_scheduling: bool = False
-    older: bool = False
+    release: settings.Release = settings.Release.NEWEST
 
     @property
     def server(self) -> str:
         return f"https://{self.inside}:{self.port}"
 
     def features(self) -> list[str]:
-        return [GANG_FEATURES] if self.gang_scheduling else []
+        """The flags of all components; gangs of Kubernetes are off without them."""
+        return [f"--feature-gates={GANG_FEATURES[self.release]}"] if self.gang_scheduling else []
+
+    def apis(self) -> list[str]:
+        """The flags of the API server for groups that are off without them."""
+        if not self.gang_scheduling:
+            return []
+        return [f"--runtime-config=scheduling.k8s.io/{GANG_VERSIONS[self.release]}=true"]
 
 
 def loopback_plan(cluster_settings: settings.Light) -> Plan:
@@ -57,7 +70,7 @@ def loopback_plan(cluster_settings: settings.Light) -> Plan:
         peer,
         tuple(flags),
         gang_scheduling=cluster_settings.gang_scheduling,
-        older=cluster_settings.older,
+        release=cluster_settings.release,
     )
 
 
@@ -161,13 +174,13 @@ def _start_api_server(ledger: state.Ledger, authority: pki.Authority, plan: Plan
         f"--service-account-signing-key-file={accounts.key}",
         f"--service-account-key-file={accounts.certificate}",
         "--allow-privileged=true",
-        *([GANG_API] if plan.gang_scheduling else []),
+        *plan.apis(),
         *plan.features(),
         *plan.flags,
     ]
-    program = "older-kube-apiserver" if plan.older else "kube-apiserver"
-    _launch(ledger, plan, program, arguments)
+    _launch(ledger, plan, "kube-apiserver", arguments)
 
 
 def _launch(ledger: state.Ledger, plan: Plan, name: str, arguments: Sequence[str]) -> None:
-    ledger.start(name, [*plan.enter, str(binaries.path(name)), *arguments])
+    [program] = binaries.of_release(plan.release, [name])
+    ledger.start(name, [*plan.enter, str(binaries.path(program)), *arguments])

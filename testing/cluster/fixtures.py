@@ -37,7 +37,8 @@ PROGRAMS = {
     "upgrade_cluster": binaries.LIGHT,
     "chart_cluster": binaries.LIGHT,
     "gang_scheduling_cluster": binaries.LIGHT,
-    "older_cluster": (*binaries.LIGHT, *binaries.OLDER),
+    "older_cluster": binaries.of_release(settings.Release.OLDEST, binaries.LIGHT),
+    "alpha_gangs_cluster": binaries.of_release(settings.Release.ALPHA_GANGS, binaries.LIGHT),
     "coscheduling_cluster": (*binaries.LIGHT, coscheduling.MODULE),
     "kueue_cluster": (*binaries.LIGHT, kueue.MODULE),
 }
@@ -83,7 +84,7 @@ def light_cluster() -> Iterator[handle.Cluster]:
 @pytest.fixture(scope="session")
 def older_cluster() -> Iterator[handle.Cluster]:
     """The same with the API server of the oldest Kubernetes that the product supports."""
-    yield from running("OLDER", settings.Light(older=True))
+    yield from running("OLDER", settings.Light(release=settings.Release.OLDEST))
 
 
 @pytest.fixture(scope="session")
@@ -108,6 +109,16 @@ def chart_cluster() -> Iterator[handle.Cluster]:
 def gang_scheduling_cluster() -> Iterator[handle.Cluster]:
     """One KWOK node of four GPUs, and the scheduler of Kubernetes with gangs switched on."""
     yield from running("GANGS", settings.Light(controllers=True, nodes=1, gang_scheduling=True))
+
+
+@pytest.fixture(scope="session")
+def alpha_gangs_cluster() -> Iterator[handle.Cluster]:
+    """The same of the Kubernetes whose gangs are of v1alpha2."""
+    release = settings.Release.ALPHA_GANGS
+    cluster_settings = settings.Light(
+        controllers=True, nodes=1, gang_scheduling=True, release=release
+    )
+    yield from running("ALPHAGANGS", cluster_settings)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from tfparallel_operator.api import schema
 
 def up(ledger: state.Ledger, cluster_settings: settings.Light, cluster: handle.Cluster) -> None:
     """Start what was asked for; returns when it can be used."""
-    binaries.ensure(binaries.LIGHT + (binaries.OLDER if cluster_settings.older else ()))
+    binaries.ensure(binaries.of_release(cluster_settings.release, binaries.LIGHT))
     authority = pki.Authority(ledger.directory / "keys")
     plan = controlplane.loopback_plan(cluster_settings)
     controlplane.start(ledger, authority, plan, cluster)

@@ -1,7 +1,18 @@
 """What can be asked of a cluster, one frozen class per kind of cluster."""
 
+import enum
 from dataclasses import dataclass
 from typing import ClassVar
+
+
+class Release(enum.StrEnum):
+    """A version of Kubernetes, by the Go module that pins it."""
+
+    NEWEST = "tools"
+    OLDEST = "older"
+    """The oldest that the product supports; its API server alone."""
+    ALPHA_GANGS = "alphagangs"
+    """The one whose gangs are of v1alpha2; its control plane."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +29,7 @@ class Light:
     jobs: bool = False
     """With our custom resource from before the controllers start, for they look for new kinds only
     every 30 s: the garbage collector, and the autoscaler."""
-    older: bool = False
-    """With the API server of the oldest Kubernetes that the product supports."""
+    release: Release = Release.NEWEST
 
     def __post_init__(self) -> None:
         if self.coscheduling and not self.controllers:

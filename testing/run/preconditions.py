@@ -23,6 +23,7 @@ from testing.cluster import (
     kueue,
     packages,
     registry,
+    settings,
 )
 from testing.image_cache import build
 from testing.pytest_plugin.tiers import Tier
@@ -97,12 +98,14 @@ def lacks_object_store() -> str | None:
 
 def lacks_cluster_programs() -> str | None:
     """Build the programs of the clusters; say why that fails."""
-    return _attempt(lambda: binaries.ensure([*binaries.LIGHT, *binaries.OLDER]))
+    oldest = binaries.of_release(settings.Release.OLDEST, binaries.LIGHT)
+    return _attempt(lambda: binaries.ensure([*binaries.LIGHT, *oldest]))
 
 
 def lacks_long_programs() -> str | None:
     """Build the programs that only the long tier uses; say why that fails."""
-    return _attempt(lambda: binaries.ensure([coscheduling.MODULE, kueue.MODULE]))
+    alpha_gangs = binaries.of_release(settings.Release.ALPHA_GANGS, binaries.LIGHT)
+    return _attempt(lambda: binaries.ensure([coscheduling.MODULE, kueue.MODULE, *alpha_gangs]))
 
 
 def lacks_node_and_images() -> str | None:

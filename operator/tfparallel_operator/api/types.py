@@ -135,7 +135,8 @@ class SchedulingPolicy(base.Model):
     nvidia.com/gpu. Not with Kubernetes."""
 
     priority_class: Annotated[str, pydantic.Field(min_length=1, max_length=253)] | None = None
-    """PriorityClass of the pods whose template has none, and of Volcano's PodGroup."""
+    """PriorityClass of the pods whose template has none, and of the PodGroup of Volcano and
+    Kubernetes."""
 
     schedule_timeout_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
     """How long a pod that has a place waits for the others before it gives it up, with

@@ -176,6 +176,10 @@ TABLE = _table(
             "Let pods run on the nodes again with `kubectl uncordon NODE`, or add nodes."
         ),
         r"no nodes available to schedule pods": "Add nodes to the cluster, or wait for them.",
+        r"same priority as the pod group's priority": (
+            "Give the templates of all roles the same priorityClassName, or set"
+            " runPolicy.schedulingPolicy.priorityClass instead."
+        ),
         rf"{_HELD_BY_OTHERS.pattern}|\b[Gg]ang\b|[Pp]od ?[Gg]roup": (
             "The replicas start together: free room for all of them, lower their number, or remove"
             " scheduling.gang."

@@ -107,6 +107,11 @@ WORDS = {
         "Unschedulable: optimistic rejection in PostFilter",
         "The replicas start together",
     ),
+    "gang of several priorities": (
+        "SchedulerError: all pods in a single pod group should have the same priority as the pod"
+        " group's priority, got 0 and 1000",
+        "the same priorityClassName",
+    ),
     "gang that is not complete": (
         "Unschedulable: pre-filter pod digits-worker-0 cannot find enough sibling pods, current"
         " pods number: 3, minMember of group: 5",

@@ -1,6 +1,9 @@
 """Gangs without their scheduler, with it installed later, and on the scheduler of Kubernetes."""
 
 import asyncio
+import json
+
+import pytest
 
 from testing.cluster import handle
 from testing.operator import harness, objects, places, volcano
@@ -43,15 +46,22 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
             place.kubectl("delete", "crd", volcano.definition()["metadata"]["name"])
 
 
+@pytest.mark.parametrize(
+    ("cluster", "version"),
+    [("gang_scheduling_cluster", "v1beta1"), ("alpha_gangs_cluster", "v1alpha2")],
+    indirect=["cluster"],
+    scope="session",
+)
 async def test_the_scheduler_of_kubernetes_binds_all_pods_or_none(
-    gang_scheduling_cluster: handle.Cluster,
+    cluster: handle.Cluster, version: str
 ) -> None:
     """One node of four GPUs, for gangs of three and of two workers with two GPUs each."""
-    cluster = places.install(gang_scheduling_cluster)
-    served = cluster.run_kubectl("api-resources", "--api-group=scheduling.k8s.io", "-oname")
-    assert {"workloads.scheduling.k8s.io", "podgroups.scheduling.k8s.io"} <= {*served.split()}
     async with places.on(cluster) as place, place.operator():
         await _too_many_and_few_enough(place)
+        served = await place.api.served(KUBERNETES)
+        assert served.api_version == f"scheduling.k8s.io/{version}"
+        group = await place.api.get(served.path(place.namespace, "few-1"))
+        assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 
 async def _too_many_and_few_enough(place: harness.Place) -> None:
@@ -62,9 +72,23 @@ async def _too_many_and_few_enough(place: harness.Place) -> None:
     assert not any(pod["spec"].get("nodeName") for pod in (await place.pods()).values())
     await place.create_job(_of_workers("few", 2))
     await place.until_state("Running", "few")
-    served = await place.api.served(KUBERNETES)
-    group = await place.api.get(served.path(place.namespace, "few-1"))
-    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+
+
+@pytest.mark.parametrize(
+    "cluster", ["gang_scheduling_cluster", "alpha_gangs_cluster"], indirect=True, scope="session"
+)
+async def test_a_gang_of_kubernetes_with_a_priority_class_is_bound(
+    cluster: handle.Cluster,
+) -> None:
+    urgent = {"metadata": {"name": "urgent"}, "value": 1000}
+    urgent |= {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    cluster.run_kubectl("apply", "-f", "-", input=json.dumps(urgent))
+    job = _of_workers("urgent", 2)
+    job["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": "urgent"}}
+    async with places.on(cluster) as place, place.operator():
+        await place.create_job(job)
+        await place.until_state("Running", "urgent")
+        assert {pod["spec"]["priority"] for pod in (await place.pods()).values()} == {1000}
 
 
 def _of_workers(name: str, count: int) -> harness.Body:

@@ -3,8 +3,8 @@
 A PodGroup says how many pods belong together; each pod names its group. The group of Coscheduling
 and of Volcano is the job's, lives as long as the job trains, and follows the number of its members:
 those that have completed, or that training goes on without, are not waited for. Groups of
-Kubernetes cannot change, so each attempt has its own, and a replica that is run again alone is not
-part of it: the others run already.
+Kubernetes 1.36 cannot change, so each attempt has its own, and a replica that is run again alone is
+not part of it: the others run already.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ def problem(layout: layout.Layout, gangs: installation.Gangs | None) -> str | No
     scales_in_place = layout.is_elastic and not layout.is_gang
     if chosen is types.GangScheduler.KUBERNETES and scales_in_place:
         return (
-            "scheduling.gang is Kubernetes, whose groups cannot change, and the workers of these"
+            "scheduling.gang is Kubernetes, whose groups are fixed, and the workers of these"
             " servers come and go: remove minReplicas and maxReplicas, or set scheduling.gang to"
             f" {_any_of(_CHANGEABLE)}"
         )
@@ -165,7 +165,7 @@ _FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
     types.GangScheduler.VOLCANO: ("minMember", "minResources", "priorityClassName", "queue"),
     types.GangScheduler.KUBERNETES: (),
 }
-"""What of a group's spec follows the job; groups of Kubernetes cannot change."""
+"""What of a group's spec follows the job; groups of Kubernetes 1.36 cannot change."""
 
 
 def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
@@ -173,7 +173,9 @@ def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
     policy = view.layout.job.spec.run_policy.scheduling_policy or types.SchedulingPolicy()
     if chosen is types.GangScheduler.KUBERNETES:
         least = _least(policy, len(every))
-        return {"schedulingPolicy": {"gang": {"minCount": least}}}
+        group: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": least}}}
+        priority_class = _priority_class(view.layout, policy)
+        return group | ({"priorityClassName": priority_class} if priority_class else {})
     needed = set(every) - view.completed - view.ignored
     spec: dict[str, Any] = {
         "minMember": _least(policy, len(needed)),
@@ -185,6 +187,14 @@ def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
         spec["queue"] = policy.queue or _NO_QUEUE_GIVEN
         spec["priorityClassName"] = policy.priority_class
     return {key: value for key, value in spec.items() if value is not None}
+
+
+def _priority_class(layout: layout.Layout, policy: types.SchedulingPolicy) -> str | None:
+    """The class of the pods: the scheduler places no group whose priority differs from theirs."""
+    first = next(iter(layout.specs.values()))
+    pod_spec = (first.template or {}).get("spec") or {}
+    name: str | None = pod_spec.get("priorityClassName", policy.priority_class)
+    return name
 
 
 def _least(policy: types.SchedulingPolicy, members: int) -> int:

@@ -145,12 +145,12 @@ def test_what_a_scheduler_cannot_do_fails_the_job_with_the_remedy_until_it_is_co
     assert len(world.pods) == 3
 
 
-def test_workers_of_servers_do_not_come_and_go_in_a_group_that_cannot_change() -> None:
+def test_workers_of_servers_do_not_come_and_go_in_a_group_that_does_not_change() -> None:
     spec = {"scheduling": {"gang": "Kubernetes"}}
     job = builders.a_job(chief=1, worker=2, ps=1, elastic=True, spec=spec)
     world = builders.World(job, settings=with_gangs())
     world.settle()
-    assert "whose groups cannot change" in world.events[-1].message
+    assert "whose groups are fixed" in world.events[-1].message
     assert not world.pods
 
 
@@ -252,6 +252,26 @@ def test_each_attempt_has_its_own_group_of_kubernetes_for_they_cannot_change() -
     world.exit("job-worker-1", 1)
     world.settle()
     assert only_group(world).name == "job-2"
+
+
+@pytest.mark.parametrize(
+    ("of_template", "of_policy", "expected"),
+    [(None, "high", "high"), ("low", "high", "low"), ("low", None, "low"), ("", "high", "")],
+)
+def test_a_group_of_kubernetes_has_the_priority_class_of_its_pods(
+    of_template: str | None, of_policy: str | None, expected: str
+) -> None:
+    document = builders.manifest(worker=1)
+    if of_template is not None:
+        template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+        template["spec"]["priorityClassName"] = of_template
+    document["spec"]["scheduling"] = {"gang": "Kubernetes"}
+    if of_policy is not None:
+        document["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": of_policy}}
+    world = builders.World(load.parse_job(document), settings=with_gangs())
+    world.settle()
+    assert a_pod(world)["spec"]["priorityClassName"] == expected
+    assert only_group(world).spec.get("priorityClassName", "") == expected
 
 
 def test_one_that_runs_again_alone_joins_no_group_of_kubernetes() -> None:
