@@ -178,9 +178,20 @@ async def test_a_job_that_does_not_exist(call: Call, verb: str) -> None:
         _check(await call(server.url, *VERBS[verb]), 2, sentence)
 
 
+@pytest.mark.parametrize("kind", ["tfparalleljob.tfparallel.dev", "tfparalleljobs", "tfpj"])
+@pytest.mark.parametrize("verb", OF_A_JOB)
+async def test_a_name_may_have_its_kind_before_it(call: Call, verb: str, kind: str) -> None:
+    words = [f"{kind}/digits" if word == "digits" else word for word in VERBS[verb]]
+    async with scripted_server.serving() as server:
+        server.script = [_status(404, "NotFound", "not found")]
+        await call(server.url, *words)
+        paths = {request.path.rpartition("/")[2] for request in server.requests}
+    assert paths <= {"digits", "tfparalleljobs"}
+
+
 @pytest.mark.parametrize("verb", OF_A_JOB)
 async def test_a_name_that_no_job_can_have(call: Call, verb: str) -> None:
-    name = "tfparalleljob/Digits"
+    name = "Digits"
     words = [name if word == "digits" else word for word in VERBS[verb]]
     result = await call("http://127.0.0.1:1", *words)
     _check(result, 2, f"{name!r} is not the name of a job", "lower-case letters")

@@ -11,13 +11,36 @@ import click
 
 from tfparallel.cli import complete
 from tfparallel.cluster import access, backend
+from tfparallel_operator.api import names
 
 T = TypeVar("T")
 
 FILE = click.Path(path_type=pathlib.Path)
 
 job_file = click.argument("job", type=FILE, metavar="JOB.yaml")
-job_name = click.argument("name", metavar="JOB", shell_complete=complete.jobs)
+
+
+def bare_names(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+    """Return one or more names of jobs without the kind that kubectl and `-o name` put first."""
+    if isinstance(value, tuple):
+        return tuple(map(_bare_name, value))
+    return value and _bare_name(value)
+
+
+def _bare_name(name: str) -> str:
+    kind, _, rest = name.partition("/")
+    kinds = (names.SINGULAR, names.PLURAL, names.SHORT_NAME)
+    return rest if kind.removesuffix(f".{names.GROUP}") in kinds else name
+
+
+job_name = click.argument("name", metavar="JOB", shell_complete=complete.jobs, callback=bare_names)
+
+job_or_folder = click.argument(
+    "name",
+    metavar="JOB|FOLDER",
+    shell_complete=complete.jobs_or_folders,
+    callback=bare_names,
+)
 
 overrides = click.option(
     "--set",
