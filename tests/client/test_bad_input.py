@@ -3,6 +3,7 @@
 import asyncio
 import pathlib
 import ssl
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -237,6 +238,67 @@ async def test_a_login_plugin_that_fails(call: Call, command: tuple[str, ...], c
     config = _config("http://127.0.0.1:1", exec=plugin)
     result = await call("http://127.0.0.1:1", "status", config=config)
     _check(result, 1, "the login command of context 'kind' in the kubeconfig fails", cause)
+
+
+_PLUGIN = """
+import datetime, json, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+runs = len(list(folder.glob("run-*"))) + 1
+(folder / f"run-{runs}").touch()
+end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=float(sys.argv[2]))
+print(json.dumps({
+    "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+    "status": {"token": f"token-{runs}", "expirationTimestamp": end.strftime("%Y-%m-%dT%H:%M:%SZ")},
+}))
+"""
+
+
+def _login_plugin(folder: pathlib.Path, url: str, seconds: float) -> dict[str, Any]:
+    """Return a kubeconfig whose plugin gives token-1, token-2 and so on, each for some seconds."""
+    (folder / "plugin.py").write_text(_PLUGIN)
+    runs = folder / "runs"
+    runs.mkdir()
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": [str(folder / "plugin.py"), str(runs), str(seconds)],
+        "interactiveMode": "Never",
+    }
+    return _config(url, exec=plugin)
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("seconds", [-3600, 3600], ids=["expired", "revoked"])
+async def test_a_login_plugin_is_asked_again_when_its_token_is_refused(
+    call: Call, seconds: float, tmp_path: pathlib.Path
+) -> None:
+    refused: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if not refused:
+            refused.append(request.headers["Authorization"])
+        if request.headers["Authorization"] in refused:
+            return await _status(401, "Unauthorized", "Unauthorized")(request)
+        return await scripted_server.document(scripted_server.listing(1, _CREATED))(request)
+
+    async with scripted_server.serving() as server:
+        server.script = [answer]
+        config = _login_plugin(tmp_path, server.url, seconds)
+        result = await call(server.url, "status", config=config)
+    assert result.exit_code == 0, result.output
+    assert len(refused) == 1
+
+
+@pytest.mark.usefixtures("processes")
+async def test_a_login_plugin_whose_tokens_are_all_refused(
+    call: Call, tmp_path: pathlib.Path
+) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [_status(401, "Unauthorized", "Unauthorized")]
+        config = _login_plugin(tmp_path, server.url, -3600)
+        result = await call(server.url, "status", config=config)
+        assert len(server.requests) == 2
+    _check(result, 1, "does not accept your credentials for context 'kind' (401)", "Log in again")
 
 
 async def test_a_current_context_that_does_not_exist(call: Call) -> None:
