@@ -3,8 +3,9 @@
 import asyncio
 import enum
 import functools
+import os
 import pathlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -12,6 +13,7 @@ import click
 from tfparallel.cli import complete
 from tfparallel.cluster import access, backend
 from tfparallel_operator.api import names
+from tfparallel_operator.local import variables as local_variables
 
 T = TypeVar("T")
 
@@ -49,6 +51,38 @@ overrides = click.option(
     metavar="FIELD=VALUE",
     help="Change a field of the job, such as spec.trainer.epochs=3; null removes it. Repeatable.",
 )
+
+
+def variables(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that set variables; the verb takes them by name as `variables`."""
+
+    @click.option(
+        "--env",
+        "assignments",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Set a variable in every replica, in place of the job's; NAME alone takes your value."
+        " Repeatable.",
+    )
+    @click.option(
+        "--env-file",
+        "env_files",
+        type=FILE,
+        multiple=True,
+        metavar="FILE",
+        help="A file of such variables, one a line; # begins a comment. Repeatable.",
+    )
+    @functools.wraps(verb)
+    def with_variables(
+        *arguments: Any,
+        assignments: Sequence[str],
+        env_files: Sequence[pathlib.Path],
+        **more: Any,
+    ) -> None:
+        parsed = local_variables.parse_overrides(assignments, env_files, os.environ)
+        verb(*arguments, variables=parsed, **more)
+
+    return with_variables
 
 
 say = functools.partial(click.echo, err=True)
