@@ -344,6 +344,17 @@ async def test_a_job_without_workers_is_not_scaled(call: Call) -> None:
     _check(result, 2, "job 'digits' has no Worker to scale: its roles are Chief")
 
 
+@pytest.mark.parametrize("verb", ["suspend", "resume", "scale"])
+async def test_a_job_that_has_ended_is_not_changed(call: Call, verb: str) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [scripted_server.document({**_CREATED, "status": {"state": "Succeeded"}})]
+        result = await call(server.url, *VERBS[verb])
+        assert {request.method for request in server.requests} == {"GET"}
+    _check(
+        result, 1, "job 'digits' has ended: it is Succeeded. Delete it before you submit it again"
+    )
+
+
 async def test_jobs_that_exist_are_deleted_though_others_do_not(call: Call) -> None:
     async with scripted_server.serving() as server:
         server.script = [_answer_chief_alone]
