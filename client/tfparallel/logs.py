@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import difflib
-import re
 from collections.abc import AsyncGenerator, Sequence
 
 from tfparallel import backend, errors, models
@@ -14,13 +13,6 @@ _PAUSE_SECONDS = 1.0
 """Between two looks for replicas that have started."""
 
 _COORDINATORS = ("Chief", "Master")
-
-_START_OF_TENSORFLOW = re.compile(
-    r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
-    r"|I\d{4} .* port\.cc:\d+\] oneDNN custom operations are on\..*"
-)
-"""What each process prints at its start whatever TF_CPP_MIN_LOG_LEVEL says: TensorFlow reads that
-later (tensorflow/tensorflow#100442)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,11 +26,6 @@ class Line:
     def bare_text(self) -> str:
         """The text without the replica's name, which the trainer puts before some lines."""
         return self.text.removeprefix(f"[{self.replica}] ")
-
-
-def is_start_of_tensorflow(text: str) -> bool:
-    """Whether a line is one of the two that each process of TensorFlow begins with."""
-    return _START_OF_TENSORFLOW.fullmatch(text) is not None
 
 
 def find_coordinator(job: models.Job) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from tfparallel import backend, errors, logs, models
+from tfparallel import backend, errors, log_lines, models
 from tfparallel.diagnosis import findings, rules
 from tfparallel_operator import wall_clock
 
@@ -42,6 +42,6 @@ async def _read_last_lines(
     # A pod may be gone by now, or its node may not answer: the rest is known all the same.
     with contextlib.suppress(errors.Failure):
         async for line in place.read_logs(witness, job, follow=False, tail=_READ_LINES):
-            if line.strip() and not logs.is_start_of_tensorflow(line):
+            if line.strip() and not log_lines.is_start_of_tensorflow(line):
                 lines.append(line.removeprefix(f"[{witness.name}] "))  # noqa: PERF401
     return [f"{witness.name}: {line}" for line in lines[-_LINES:]]

@@ -14,7 +14,7 @@ from rich import progress as rich_progress
 from rich import table as rich_table
 from rich import text as rich_text
 
-from tfparallel import logs
+from tfparallel import log_lines
 from tfparallel.terminal import placement as split_placement
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
@@ -114,7 +114,7 @@ class Display:
         """
         prefix = f"[{replica}] "
         words = rich_text.Text.from_ansi(text.removeprefix(prefix))
-        if logs.is_start_of_tensorflow(words.plain):
+        if log_lines.is_start_of_tensorflow(words.plain):
             return
         if words.plain.startswith(_ERROR):
             self._errors.append(words.plain.removeprefix(_ERROR).rstrip("."))
