@@ -12,8 +12,7 @@ from tfparallel.cluster import access, backend
 def command(name: str, *, choice: access.Choice) -> None:
     """Run a suspended job again, from its last checkpoint.
 
-    Exit status: 0 done, 1 the job has ended, or the cluster refuses or does not answer, 2 no such
-    job.
+    Exit status: 0 done, 1 the job has ended or the cluster refuses, 2 no such job.
     """
 
     async def act(cluster: backend.ClusterBackend) -> None:

@@ -15,8 +15,7 @@ def command(name: str, *, workers: int, choice: access.Choice) -> None:
 
     With a synchronous strategy the job restarts from its last checkpoint.
 
-    Exit status: 0 done, 1 the job has ended, or the cluster refuses or does not answer, 2 no such
-    job, or it has no workers.
+    Exit status: 0 done, 1 the job has ended or the cluster refuses, 2 no such job or no workers.
     """
 
     async def act(cluster: backend.ClusterBackend) -> None:

@@ -14,8 +14,7 @@ def command(name: str, *, choice: access.Choice) -> None:
 
     Its last checkpoint stays; `tfparallel resume` continues from there.
 
-    Exit status: 0 done, 1 the job has ended, or the cluster refuses or does not answer, 2 no such
-    job.
+    Exit status: 0 done, 1 the job has ended or the cluster refuses, 2 no such job.
     """
 
     async def act(cluster: backend.ClusterBackend) -> None:
