@@ -30,6 +30,9 @@ EPOCHS = 200
 HEAD, TAIL = 8, 24
 """Lines of a capture that stay; what is between them is left out."""
 
+TFJOB = paths.ROOT / "tests/client/tfjobs/dist-mnist.yaml"
+"""What `convert` is shown with."""
+
 LEFT_OUT = "…"
 CONTEXT = "test"
 LIMIT_SECONDS = 600.0
@@ -52,7 +55,18 @@ VARIANTS = {
     "broken": (Change("model.py", "from sklearn", "from sklearm"),),
     "wrong": (Change("job.yaml", "epochs: 10", "epochs: ten"),),
 }
-MACHINE = ("validate", "run", "get-model-here", "run-failed")
+MACHINE = (
+    "init",
+    "validate",
+    "run",
+    "get-model-here",
+    "tensorboard",
+    "run-failed",
+    "plan",
+    "compare",
+    "convert",
+    "completion",
+)
 CLUSTER = ("doctor", "trains", "succeeded", "waits", "failed")
 """The blocks of the page, by the part that writes them."""
 
@@ -87,6 +101,7 @@ class Desk:
         shutil.copytree(paths.EXAMPLES / digits.name, digits)
         for variant, changes in VARIANTS.items():
             _vary(digits, folder / variant, changes)
+        shutil.copy(TFJOB, folder / "tfjob.yaml")
 
     @contextlib.contextmanager
     def open(self, line: str) -> Iterator[screens.Recording]:
@@ -132,17 +147,23 @@ def _follow(desk: Desk, line: str, moment: str) -> tuple[Capture, Capture]:
 
 def machine(desk: Desk) -> Sections:
     """Yield the captures of this machine."""
+    yield "init", [desk.capture("tfparallel init split --way model-split")]
     checks = [desk.capture(f"tfparallel validate {file}") for file in (JOB, "wrong/job.yaml")]
     yield "validate", checks
     yield "run", _follow(desk, f"tfparallel run {JOB}", " ETA ")
     yield "get-model-here", [desk.capture("tfparallel get model runs/digits")]
+    yield "tensorboard", [_look_at_curves(desk, "tfparallel tensorboard runs/digits")]
     yield "run-failed", [desk.capture("tfparallel run broken/job.yaml")]
+    yield "plan", [desk.capture("tfparallel plan split/job.yaml")]
+    yield "compare", [desk.capture(f"tfparallel compare {JOB} --epochs 2 --seeds 1")]
+    yield "convert", [desk.capture("tfparallel convert --diff tfjob.yaml")]
+    yield "completion", [desk.capture("tfparallel completion bash")]
 
 
 def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
     """Yield the captures of a cluster: of a job that trains, succeeds, waits and fails."""
     volumes.provide(namespace)
-    yield "doctor", [desk.capture("tfparallel doctor")]
+    yield "doctor", [desk.capture(f"tfparallel {verb}") for verb in ("version", "doctor")]
     line = f"tfparallel submit {JOB} --claim 1Gi --set spec.trainer.epochs={EPOCHS}"
     with desk.open(line) as recording:
         recording.wait_for(" ETA ", LIMIT_SECONDS)
@@ -156,6 +177,15 @@ def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
     yield "waits", [_leave(desk, "tfparallel submit large/job.yaml"), *_look(desk, "large")]
     failed = desk.capture("tfparallel submit broken/job.yaml")
     yield "failed", [failed, *_look(desk, "broken")]
+
+
+def _look_at_curves(desk: Desk, line: str) -> Capture:
+    """Show TensorBoard, and end it by Ctrl-C."""
+    with desk.open(line) as recording:
+        recording.wait_for("Ctrl-C ends it", LIMIT_SECONDS)
+        recording.interrupt()
+        recording.wait(LIMIT_SECONDS)
+        return Capture(line, desk.shown(recording))
 
 
 def _look(desk: Desk, job: str) -> Iterator[Capture]:

@@ -78,6 +78,11 @@ def _choose(
                 f"{name} of {job.name} has no log: its pod is gone. Pods that run when a job ends"
                 " are deleted unless spec.runPolicy.cleanPodPolicy is None"
             )
+        if not names and name in _expected(job):
+            raise load.SpecError(
+                f"{job.name} has no replicas yet. `tfparallel why {job.name}` says why; -f waits"
+                " for them"
+            )
         near = difflib.get_close_matches(name, names, n=1)
         shown = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}."
         raise load.SpecError(f"{job.name} has no replica {name!r}: {shown}")

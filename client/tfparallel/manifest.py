@@ -5,9 +5,10 @@ import difflib
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+from tfparallel import variables
 from tfparallel_operator.api import load, metadata, names, schema, structure, types, yaml_documents
 from tfparallel_operator.local import source as sources
 
@@ -56,6 +57,10 @@ class Options(TypedDict, total=False):
     """Of initial weights, order of examples and dropout."""
     checkpoint: str | Mapping[str, Any] | None
     """A claim, a URI such as s3://bucket/prefix, or all fields of spec.trainer.checkpoint."""
+    env: Mapping[str, str] | None
+    """Variables of every replica, in place of those of their names."""
+    secrets: Sequence[str] | None
+    """Names of Secrets; each of their keys becomes a variable of every replica."""
 
 
 def read(
@@ -141,6 +146,7 @@ def change(document: Mapping[str, Any], **options: Unpack[Options]) -> dict[str,
     for field in values.keys() & {"strategy", "mesh"}:
         spec[field] = values[field] if field == "strategy" else dict(values[field])
     changed = dict(metadata.generate_name(changed))
+    changed = dict(variables.add(changed, values.get("env", {}), values.get("secrets", ())))
     load.parse_manifest(changed)
     return changed
 

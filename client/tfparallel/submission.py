@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tfparallel import script_sources, sources, validation
+from tfparallel import script_sources, sources, validation, variables
 from tfparallel_operator.api import load, names, yaml_documents
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import overrides, source
@@ -34,38 +34,49 @@ class Submission:
         return str(self.job["metadata"]["name"])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Additions:
+    """What the user adds to a job's file."""
+
+    name: str | None = None
+    """Of the job, in place of the file's."""
+    claim_size: str | None = None
+    """Such as 10Gi: the claim of the checkpoints is created with it."""
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    secrets: Sequence[str] = ()
+    """Names of Secrets whose keys become variables."""
+
+
 def read(
-    file: pathlib.Path,
-    assignments: Sequence[str] = (),
-    *,
-    name: str | None = None,
-    claim_size: str | None = None,
+    file: pathlib.Path, assignments: Sequence[str] = (), additions: Additions | None = None
 ) -> Submission:
     """Read a job's file, and pack what lies next to it.
 
     Args:
         file: YAML with one job, and the ConfigMaps, Secrets and claims that it needs.
         assignments: FIELD=VALUE, as `--set` takes them.
-        name: of the job, in place of the file's.
-        claim_size: such as 10Gi: the claim of the checkpoints is created with it.
+        additions: what else is set.
 
     Raises:
         SpecError: with a sentence for each problem.
     """
     documents = yaml_documents.parse_objects(source.read_text(file), str(file))
-    named = [] if name is None else [f"metadata.name={name}"]
+    additions = additions or Additions()
+    named = [] if additions.name is None else [f"metadata.name={additions.name}"]
     changes = [*assignments, *named]
     job = overrides.apply(yaml_documents.find_job(documents, str(file)), changes)
     with validation.located(file, changes):
         load.parse_manifest(job)
+    job = variables.add(job, additions.variables, additions.secrets)
+    load.parse_manifest(job)
     others = [document for document in documents if document.get("kind") != names.KIND]
     if foreign := [str(d.get("kind")) for d in others if d.get("kind") not in COMPANIONS]:
         raise load.SpecError(
             f"{file}: holds {', '.join(foreign)}, and a submission brings only"
             f" {', '.join(COMPANIONS)}: apply the rest with kubectl"
         )
-    if claim_size is not None:
-        others.append(_claim(job, claim_size))
+    if additions.claim_size is not None:
+        others.append(_claim(job, additions.claim_size))
     return build(job, others, file.resolve().parent)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import pathlib
 import ssl
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -178,9 +179,20 @@ async def test_a_job_that_does_not_exist(call: Call, verb: str) -> None:
         _check(await call(server.url, *VERBS[verb]), 2, sentence)
 
 
+@pytest.mark.parametrize("kind", ["tfparalleljob.tfparallel.dev", "tfparalleljobs", "tfpj"])
+@pytest.mark.parametrize("verb", OF_A_JOB)
+async def test_a_name_may_have_its_kind_before_it(call: Call, verb: str, kind: str) -> None:
+    words = [f"{kind}/digits" if word == "digits" else word for word in VERBS[verb]]
+    async with scripted_server.serving() as server:
+        server.script = [_status(404, "NotFound", "not found")]
+        await call(server.url, *words)
+        paths = {request.path.rpartition("/")[2] for request in server.requests}
+    assert paths <= {"digits", "tfparalleljobs"}
+
+
 @pytest.mark.parametrize("verb", OF_A_JOB)
 async def test_a_name_that_no_job_can_have(call: Call, verb: str) -> None:
-    name = "tfparalleljob/Digits"
+    name = "Digits"
     words = [name if word == "digits" else word for word in VERBS[verb]]
     result = await call("http://127.0.0.1:1", *words)
     _check(result, 2, f"{name!r} is not the name of a job", "lower-case letters")
@@ -228,6 +240,67 @@ async def test_a_login_plugin_that_fails(call: Call, command: tuple[str, ...], c
     _check(result, 1, "the login command of context 'kind' in the kubeconfig fails", cause)
 
 
+_PLUGIN = """
+import datetime, json, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+runs = len(list(folder.glob("run-*"))) + 1
+(folder / f"run-{runs}").touch()
+end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=float(sys.argv[2]))
+print(json.dumps({
+    "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+    "status": {"token": f"token-{runs}", "expirationTimestamp": end.strftime("%Y-%m-%dT%H:%M:%SZ")},
+}))
+"""
+
+
+def _login_plugin(folder: pathlib.Path, url: str, seconds: float) -> dict[str, Any]:
+    """Return a kubeconfig whose plugin gives token-1, token-2 and so on, each for some seconds."""
+    (folder / "plugin.py").write_text(_PLUGIN)
+    runs = folder / "runs"
+    runs.mkdir()
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": [str(folder / "plugin.py"), str(runs), str(seconds)],
+        "interactiveMode": "Never",
+    }
+    return _config(url, exec=plugin)
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("seconds", [-3600, 3600], ids=["expired", "revoked"])
+async def test_a_login_plugin_is_asked_again_when_its_token_is_refused(
+    call: Call, seconds: float, tmp_path: pathlib.Path
+) -> None:
+    refused: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if not refused:
+            refused.append(request.headers["Authorization"])
+        if request.headers["Authorization"] in refused:
+            return await _status(401, "Unauthorized", "Unauthorized")(request)
+        return await scripted_server.document(scripted_server.listing(1, _CREATED))(request)
+
+    async with scripted_server.serving() as server:
+        server.script = [answer]
+        config = _login_plugin(tmp_path, server.url, seconds)
+        result = await call(server.url, "status", config=config)
+    assert result.exit_code == 0, result.output
+    assert len(refused) == 1
+
+
+@pytest.mark.usefixtures("processes")
+async def test_a_login_plugin_whose_tokens_are_all_refused(
+    call: Call, tmp_path: pathlib.Path
+) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [_status(401, "Unauthorized", "Unauthorized")]
+        config = _login_plugin(tmp_path, server.url, -3600)
+        result = await call(server.url, "status", config=config)
+        assert len(server.requests) == 2
+    _check(result, 1, "does not accept your credentials for context 'kind' (401)", "Log in again")
+
+
 async def test_a_current_context_that_does_not_exist(call: Call) -> None:
     config = _config("https://x") | {"current-context": "kimd"}
     result = await call("https://x", "status", config=config)
@@ -269,6 +342,17 @@ async def test_a_job_without_workers_is_not_scaled(call: Call) -> None:
         result = await call(server.url, *VERBS["scale"])
         assert {request.method for request in server.requests} == {"GET"}
     _check(result, 2, "job 'digits' has no Worker to scale: its roles are Chief")
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume", "scale"])
+async def test_a_job_that_has_ended_is_not_changed(call: Call, verb: str) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [scripted_server.document({**_CREATED, "status": {"state": "Succeeded"}})]
+        result = await call(server.url, *VERBS[verb])
+        assert {request.method for request in server.requests} == {"GET"}
+    _check(
+        result, 1, "job 'digits' has ended: it is Succeeded. Delete it before you submit it again"
+    )
 
 
 async def test_jobs_that_exist_are_deleted_though_others_do_not(call: Call) -> None:

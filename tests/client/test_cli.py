@@ -170,6 +170,7 @@ def test_a_run_that_nobody_reads_any_more_ends(tmp_path: pathlib.Path) -> None:
 _BAD_FILES: list[tuple[str, str | None, str]] = [
     ("missing", None, "job.yaml: no such file; give the path of a job's YAML file"),
     ("not-yaml", "a: [", "job.yaml:1: not YAML: "),
+    ("template", "a: {{ b }}", "job.yaml:1: a template, not YAML yet; render it first, such as"),
     ("binary", "\ud800", "job.yaml: not UTF-8 text; give a job's YAML file"),
     ("empty", "", "job.yaml: expected kind 'TFParallelJob', received nothing"),
     ("text", "hello", "job.yaml: expected fields such as apiVersion and kind, received 'hello'"),

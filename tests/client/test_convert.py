@@ -99,6 +99,7 @@ CASES: list[tuple[TFJobDifference, jobs.Change]] = [
         TFJobDifference.LABELS,
         lambda d: jobs.pod(d).update(nodeSelector={"training.kubeflow.org/job-role": "master"}),
     ),
+    (TFJobDifference.POD_RESTART_POLICY, lambda d: jobs.pod(d).update(restartPolicy="Never")),
     (TFJobDifference.DEADLINE, lambda d: jobs.policy(d).update(activeDeadlineSeconds=60)),
     (
         TFJobDifference.SCHEDULING_POLICY,

@@ -132,6 +132,28 @@ def test_an_object_that_names_a_pod_has_to_name_another(tmp_path: pathlib.Path) 
     assert "- Services: spec (plain-chief-0)\n" in result.stderr
 
 
+def test_a_job_inside_another_object_is_named(tmp_path: pathlib.Path) -> None:
+    trial = {"trialSpec": yaml.safe_load(jobs.PLAIN)}
+    experiment = {"kind": "Experiment", "metadata": {"name": "e"}, "spec": {"trialTemplate": trial}}
+    (tmp_path / "all.yaml").write_text(f"{jobs.PLAIN}---\n{yaml.safe_dump(experiment)}")
+    result = jobs.run(str(tmp_path / "all.yaml"))
+    assert (
+        "all.yaml: Experiment e holds a TFJob in spec.trialTemplate.trialSpec, which stays as it is"
+    ) in result.stderr
+    assert list(yaml.safe_load_all(result.stdout))[1] == experiment
+
+
+def test_jobs_with_the_same_differences_share_a_table() -> None:
+    documents = [yaml.safe_load(jobs.PLAIN) for _ in range(2)]
+    documents[1]["metadata"]["name"] = "other"
+    for document in documents:
+        document["status"] = {}
+    result = jobs.run("-", text=yaml.safe_dump_all(documents))
+    assert result.stderr.count("COSMETIC") == 1
+    assert ": TFJob plain\n" in result.stderr
+    assert ": TFJob other\n" in result.stderr
+
+
 def test_the_difference_of_a_file_is_a_unified_diff(tmp_path: pathlib.Path) -> None:
     file, other = tmp_path / "job.yaml", tmp_path / "other.yaml"
     file.write_text(jobs.PLAIN.rstrip("\n"))

@@ -340,6 +340,7 @@ class Place:
         self._facts = facts
         self.read: list[str] = []
         self.looked = False
+        self.lines: Sequence[str] = ()
 
     async def get_job(self, _: str) -> models.Job:
         return self._facts.job
@@ -363,6 +364,8 @@ class Place:
         assert not follow
         assert tail is not None
         self.read.append(replica.name)
+        for line in self.lines:
+            yield line
         yield f"[{replica.name}] error: it broke"
         raise errors.Failure("the node does not answer")
 
@@ -373,6 +376,18 @@ async def test_the_log_of_the_replica_that_failed_first_is_read() -> None:
     assert place.read == ["chief-0"]
     assert findings.Evidence(findings.Source.LOG, "chief-0: error: it broke") in diagnosis.evidence
     assert not place.looked
+
+
+async def test_the_first_lines_of_tensorflow_are_no_evidence() -> None:
+    place = Place(symptoms.failed())
+    place.lines = (
+        "one line of the module",
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795495117.2 1 port.cc:153] oneDNN custom operations are on. You may see",
+    )
+    diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
+    lines = [item.text for item in diagnosis.evidence if item.source is findings.Source.LOG]
+    assert lines == ["chief-0: one line of the module", "chief-0: error: it broke"]
 
 
 async def test_only_of_a_job_that_nobody_has_seen_the_operator_is_looked_for() -> None:

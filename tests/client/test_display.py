@@ -95,14 +95,14 @@ def test_lines_of_progress_are_a_second_apart_and_the_last_is_shown(
     assert [line.split()[1] for line in lines] == ["1/1000", "3/1000", "1000/1000"]
 
 
-def test_the_speed_stays_while_an_evaluation_reports_none(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(("columns", "width"), [(None, 160), ("80", 80)])
+def test_a_file_gets_as_many_columns_as_the_environment_says(
+    columns: str | None, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    screen = display.Display((), clock=lambda: 0.0)
-    screen.progress(_PROGRESS)
-    screen.progress(_PROGRESS.model_copy(update={"step": 1000, "examples_per_second": None}))
-    lines = capsys.readouterr().err.splitlines()
-    assert ["12346 examples/s" in line for line in lines] == [True, True]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert [console.width for console in display.consoles()] == [width, width]
 
 
 _FAILURE = "/x/model.py: importing it raised KeyError: 1"

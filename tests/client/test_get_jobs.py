@@ -56,8 +56,9 @@ async def test_a_table_of_all_jobs(tmp_path: pathlib.Path) -> None:
 
 
 async def test_the_wide_table_has_messages_and_that_of_all_namespaces_their_names(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     result, _ = await get(tmp_path, "jobs", "-A", "-o", "wide")
     head, digits, _ = words(result)
     assert (head[0], head[-1]) == ("NAMESPACE", "MESSAGE")

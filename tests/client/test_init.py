@@ -49,5 +49,5 @@ def test_it_never_overwrites(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text("mine")
     done = click.testing.CliRunner().invoke(app.tfparallel, ["init", str(tmp_path)])
     assert done.exit_code == 1
-    assert "model.py exists already" in done.stderr
+    assert "model.py would be overwritten" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model.py"]

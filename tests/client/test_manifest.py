@@ -46,6 +46,8 @@ def test_every_option_reaches_its_field(module: pathlib.Path) -> None:
         global_batch_size=64,
         seed=7,
         checkpoint="digits",
+        env={"MODE": "fast"},
+        secrets=["bucket"],
     )
     assert document["metadata"] == {"name": "other"}
     assert document["spec"] == {
@@ -56,6 +58,8 @@ def test_every_option_reaches_its_field(module: pathlib.Path) -> None:
             "globalBatchSize": 64,
             "seed": 7,
             "checkpoint": {"claim": "digits"},
+            "env": [{"name": "MODE", "value": "fast"}],
+            "envFrom": [{"secretRef": {"name": "bucket"}}],
         },
         "tfReplicaSpecs": {
             "Worker": {"replicas": 2, "maxReplicas": 3, "devices": 4},

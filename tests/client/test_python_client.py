@@ -182,6 +182,22 @@ async def test_a_replica_that_went_with_the_end_of_its_job_has_no_log() -> None:
             [line async for line in client.get_job_logs("digits", "worker-1")]
 
 
+class WithoutReplicas(ScriptedBackend):
+    """A job whose pods do not exist yet."""
+
+    async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
+        return []
+
+
+async def test_a_job_without_replicas_says_how_to_wait_for_them() -> None:
+    starting = dataclasses.replace(
+        job(RUNNING), manifest={"spec": {"tfReplicaSpecs": {"Chief": {}}}}
+    )
+    async with tfparallel.AsyncTrainerClient(WithoutReplicas(starting)) as client:
+        with pytest.raises(load.SpecError, match=r"digits has no replicas yet\. .*-f waits"):
+            [line async for line in client.get_job_logs("digits")]
+
+
 async def test_the_blocking_client_works_where_a_loop_runs_as_in_a_notebook() -> None:
     place = ScriptedBackend(job(RUNNING), SUCCEEDED)
     with tfparallel.TrainerClient(place) as client:

@@ -75,9 +75,19 @@ def test_requirements_are_installed_for_the_script(folder: pathlib.Path) -> None
         assert {"name": "PYTHONPATH", "value": "/workspace/packages"} in container["env"]
 
 
+def test_variables_go_into_the_container_that_trains(folder: pathlib.Path) -> None:
+    additions = submission.Additions(variables={"MODE": "fast"}, secrets=["bucket"])
+    for pod in pods(submission.read(folder / "job.yaml", (), additions)):
+        [container] = pod["containers"]
+        assert {"name": "MODE", "value": "fast"} in container["env"]
+        assert {"secretRef": {"name": "bucket"}} in container["envFrom"]
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_example_of_a_script_can_be_submitted(example: str) -> None:
-    prepared = submission.read(paths.EXAMPLES / example / "job.yaml", name="mine")
+    prepared = submission.read(
+        paths.EXAMPLES / example / "job.yaml", (), submission.Additions("mine")
+    )
     assert prepared.sources
     assert all(pod["initContainers"] for pod in pods(prepared))
 
@@ -130,7 +140,7 @@ def test_the_script_has_to_be_there(
 
 def test_a_claim_of_checkpoints_is_refused(folder: pathlib.Path) -> None:
     with pytest.raises(load.SpecError, match=r"--claim 1Gi: the job has no spec\.trainer"):
-        submission.read(folder / "job.yaml", claim_size="1Gi")
+        submission.read(folder / "job.yaml", (), submission.Additions(claim_size="1Gi"))
 
 
 def test_the_job_of_the_page_gets_the_files(tmp_path: pathlib.Path) -> None:

@@ -32,7 +32,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_job_brings_the_files_next_to_it(folder: pathlib.Path) -> None:
-    prepared = submission.read(folder / "job.yaml", name="mine", claim_size="10Gi")
+    prepared = submission.read(folder / "job.yaml", (), submission.Additions("mine", "10Gi"))
     [config_map] = prepared.sources
     trainer = prepared.job["spec"]["trainer"]
     assert trainer["source"]["archive"]["configMaps"] == [config_map["metadata"]["name"]]
@@ -61,7 +61,22 @@ def test_a_config_map_of_the_file_is_the_source(folder: pathlib.Path) -> None:
 
 def test_a_name_that_is_no_name_of_the_file_has_no_line(folder: pathlib.Path) -> None:
     with pytest.raises(load.SpecError, match=r"^metadata\.name must begin"):
-        submission.read(folder / "job.yaml", name="Mine")
+        submission.read(folder / "job.yaml", (), submission.Additions("Mine"))
+
+
+def test_variables_and_secrets_are_added(folder: pathlib.Path) -> None:
+    assignments = ["spec.trainer.env=[{name: MODE, value: slow}, {name: KEPT, value: a}]"]
+    additions = submission.Additions(variables={"MODE": "fast"}, secrets=["bucket"])
+    prepared = submission.read(folder / "job.yaml", assignments, additions)
+    trainer = prepared.job["spec"]["trainer"]
+    assert trainer["env"] == [{"name": "KEPT", "value": "a"}, {"name": "MODE", "value": "fast"}]
+    assert trainer["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+
+
+def test_a_variable_that_the_operator_sets_is_refused(folder: pathlib.Path) -> None:
+    additions = submission.Additions(variables={"TF_CONFIG": "{}"})
+    with pytest.raises(load.SpecError, match="TF_CONFIG"):
+        submission.read(folder / "job.yaml", (), additions)
 
 
 def test_a_job_whose_image_has_the_code_brings_nothing(folder: pathlib.Path) -> None:
@@ -85,7 +100,7 @@ def test_what_a_submission_cannot_bring_is_named(
         del job["spec"]["trainer"]["checkpoint"]
     (folder / "job.yaml").write_text(yaml.safe_dump_all([d for d in (document, job) if d]))
     with pytest.raises(load.SpecError, match=reason):
-        submission.read(folder / "job.yaml", claim_size=claim)
+        submission.read(folder / "job.yaml", (), submission.Additions(claim_size=claim))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +138,7 @@ def context_of(place: harness.Place) -> access.Context:
 
 async def test_sources_belong_to_the_job(place: harness.Place, folder: pathlib.Path) -> None:
     (folder / "weights.bin").write_bytes(os.urandom(sources.CHUNK_BYTES))
-    prepared = submission.read(folder / "job.yaml", claim_size="1Gi")
+    prepared = submission.read(folder / "job.yaml", (), submission.Additions(claim_size="1Gi"))
     assert len(prepared.sources) == 2
     async with backend.ClusterBackend(context_of(place)) as cluster:
         job = await cluster.submit(prepared)

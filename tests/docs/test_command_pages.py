@@ -57,7 +57,8 @@ def test_the_wheels_are_built_and_installed_as_the_test_of_the_wheels_does() -> 
 
 
 def test_the_submission_of_the_page_has_the_files_and_the_claim() -> None:
-    read = submission.read(paths.EXAMPLES / "digits/job.yaml", claim_size="1Gi")
+    additions = submission.Additions(claim_size="1Gi")
+    read = submission.read(paths.EXAMPLES / "digits/job.yaml", (), additions)
     [claim] = read.companions
     assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
     assert read.sources

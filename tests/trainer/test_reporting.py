@@ -58,6 +58,7 @@ def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
     virtual_clock.advance(100)
     reporter.evaluation({"loss": 0.4}, 802, 1000, 3)
     assert kept.reports[-1].metrics == {"loss": "0.5", "val_loss": "0.4"}
+    assert kept.reports[-1].examples_per_second == "10", "the rate of training stays"
     step(803, 2)
     last = kept.reports[-1]
     assert last.examples_per_second == "10", "an evaluation is no training time"

@@ -62,6 +62,7 @@ class Reporter:
         self._examples = 0
         self._timed_steps = -1
         self._timed_from = self._counted_from = self._last
+        self._rate: float | None = None
         self._metrics: dict[str, float] = {}
         self.wait = input_wait.Wait()
         """How long this process waits for its input."""
@@ -109,26 +110,27 @@ class Reporter:
         facts: dict[str, float] = {"epoch": epoch}
         if rate is not None:
             facts["examplesPerSecond"] = round(rate, 3)
+            self._rate = rate
         self._record("train", step, {**values, "input_wait": waited.share}, facts)
         self._metrics.update(self._beside())
-        self._pusher.put(self._progress(step, total, epoch, rate, waited))
+        self._pusher.put(self._progress(step, total, epoch, waited))
 
     def evaluation(
         self, values: dict[str, float], step: int, total: int | None, epoch: int
     ) -> None:
-        """Report an evaluation; it does not count as training time."""
+        """Report an evaluation; it does not count as training time, and the last rate stays."""
         self._metrics.update({f"val_{name}": value for name, value in values.items()})
         self._last = self._counted_from = time.monotonic()
         if not self._chief:
             return
         self._say(f"step {step}  evaluation  {console.metrics(values)}")
         self._record("evaluation", step, values, {"epoch": epoch})
-        self._pusher.put(self._progress(step, total, epoch, None))
+        self._pusher.put(self._progress(step, total, epoch))
 
     def evaluated(self, step: int, epoch: int) -> None:
         """Report at the end of training what another process has found; it has its own records."""
         self._metrics.update(self._beside())
-        self._pusher.put(self._progress(step, step, epoch, None))
+        self._pusher.put(self._progress(step, step, epoch))
 
     def left_out(self, step: int, why: str, *, first: bool) -> None:
         """Tell of a step whose update was left out; as a line only of an epoch's first."""
@@ -169,7 +171,6 @@ class Reporter:
         step: int,
         total: int | None,
         epoch: int,
-        rate: float | None,
         waited: input_wait.Span | None = None,
     ) -> progress.Report:
         left = None
@@ -181,7 +182,7 @@ class Reporter:
             total_steps=total,
             epoch=epoch,
             percent=None if total is None else min(100, 100 * step // total),
-            examples_per_second=None if rate is None else progress.format_number(rate),
+            examples_per_second=self._rate and progress.format_number(self._rate),
             input_wait=f"{waited.share:.2f}" if waited is not None and waited.steps else None,
             metrics={
                 name[:64]: progress.format_number(value)

@@ -1,5 +1,6 @@
 """The verbs of the command line, and the options that stand before them."""
 
+import difflib
 import importlib
 
 import click
@@ -27,6 +28,16 @@ class _Verbs(click.Group):
         module = importlib.import_module(f"tfparallel.cli.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        verbs = self.list_commands(ctx)
+        if args[0] not in verbs and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], verbs, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(verbs)}"
+            raise click.UsageError(f"there is no verb {args[0]!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, verbs in SECTIONS.items():

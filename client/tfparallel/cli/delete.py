@@ -12,13 +12,21 @@ from tfparallel_operator.api import load
 
 @click.command("delete")
 @click.argument(
-    "job_names", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs
+    "job_names",
+    metavar="JOB...",
+    nargs=-1,
+    required=True,
+    shell_complete=complete.jobs,
+    callback=options.bare_names,
 )
 @options.cluster
 def command(job_names: Sequence[str], *, choice: access.Choice) -> None:
     """Delete jobs with all that belongs to them.
 
     Claims stay, with checkpoints and models, unless the job says otherwise.
+
+    Exit status: 0 deleted, 1 the cluster refuses or does not answer, 2 no such job; the others
+    are deleted.
     """
 
     async def act(cluster: backend.ClusterBackend) -> None:

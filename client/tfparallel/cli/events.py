@@ -16,6 +16,8 @@ def command(name: str, *, choice: access.Choice) -> None:
     """Show the events of a job and its pods, oldest first.
 
     Kubernetes keeps events for an hour.
+
+    Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job.
     """
 
     async def act(cluster: backend.ClusterBackend) -> None:

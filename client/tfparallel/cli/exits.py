@@ -34,11 +34,22 @@ def reported(*, verbose: bool) -> Iterator[None]:
         sys.exit(SIGNAL + error.number)
     except KeyboardInterrupt:
         sys.exit(SIGNAL + 2)
+    except click.UsageError as error:
+        _end(BAD_INPUT, (_usage_sentence(error),), verbose=verbose)
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
         sentence = f"unexpected {type(error).__name__}: {error}; run it again as `tfparallel -v …`"
         _end(FAILED, (sentence + " and report what it shows",), verbose=verbose)
+
+
+def _usage_sentence(error: click.UsageError) -> str:
+    """Return what is wrong with the words of a command, and where to read how to write them."""
+    message = error.format_message().rstrip(".")
+    command = "tfparallel" if error.ctx is None else error.ctx.command_path
+    if message[1:2].islower():  # click begins with a capital, a sentence after `error:` does not
+        message = message[0].lower() + message[1:]
+    return f"{message}; see `{command} --help`"
 
 
 def _end(status: int, sentences: tuple[str, ...], *, verbose: bool) -> NoReturn:

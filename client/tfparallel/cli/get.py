@@ -21,6 +21,13 @@ class _Nouns(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, {"jobs": "job"}.get(cmd_name, cmd_name))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise click.UsageError(f"{args[0]!r} is not `jobs` or `model`", ctx)
+        return super().resolve_command(ctx, args)
+
 
 @click.group("get", cls=_Nouns)
 def command() -> None:
@@ -28,7 +35,13 @@ def command() -> None:
 
 
 @command.command("job")
-@click.argument("job_names", metavar="[JOB]...", nargs=-1, shell_complete=complete.jobs)
+@click.argument(
+    "job_names",
+    metavar="[JOB]...",
+    nargs=-1,
+    shell_complete=complete.jobs,
+    callback=options.bare_names,
+)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List jobs of all.")
 @click.option("-l", "--selector", "labels", metavar="LABELS", help="Of the jobs, such as team=ml.")
 @click.option("-w", "--watch", is_flag=True, help="Print a line at each change, until Ctrl-C.")
@@ -71,7 +84,7 @@ def job(
 
 
 @command.command("model")
-@click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs_or_folders)
+@options.job_or_folder
 @click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB]")
 @click.option(
     "--all",

@@ -55,7 +55,7 @@ def command(folder: pathlib.Path, *, way: str | None) -> None:
     }
     if existing := [name for name in contents if (folder / name).exists()]:
         raise errors.Failure(
-            f"{folder}: {' and '.join(existing)} exists already. Choose another folder"
+            f"{folder}: {' and '.join(existing)} would be overwritten. Choose another folder"
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():

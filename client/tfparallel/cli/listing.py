@@ -11,6 +11,8 @@ from tfparallel.terminal import status as terminal
 from tfparallel_operator import wall_clock
 
 TABLES = (options.Format.TABLE, options.Format.WIDE)
+_WIDE_COLUMNS = 160
+"""Of a wide table, which a narrower terminal wraps as it does kubectl's."""
 
 
 def show(
@@ -37,6 +39,8 @@ def show(
         table = terminal.jobs_table(
             jobs, wall_clock.utc_now(), everywhere=namespace is None, wide=wide
         )
+        if wide:
+            out.width = max(out.width, _WIDE_COLUMNS)
         out.print(table)
 
 

@@ -26,6 +26,8 @@ def command(
     """Show what a replica wrote, such as worker-1.
 
     Without REPLICA it is the coordinator: the chief, or else worker 0.
+
+    Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job or replica.
     """
     if everyone and replica is not None:
         raise click.UsageError(f"--all shows every replica: leave out {replica!r}, or --all")

@@ -3,21 +3,46 @@
 import asyncio
 import enum
 import functools
+import os
 import pathlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from tfparallel.cli import complete
 from tfparallel.cluster import access, backend
+from tfparallel_operator.api import names
+from tfparallel_operator.local import variables as local_variables
 
 T = TypeVar("T")
 
 FILE = click.Path(path_type=pathlib.Path)
 
 job_file = click.argument("job", type=FILE, metavar="JOB.yaml")
-job_name = click.argument("name", metavar="JOB", shell_complete=complete.jobs)
+
+
+def bare_names(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+    """Return one or more names of jobs without the kind that kubectl and `-o name` put first."""
+    if isinstance(value, tuple):
+        return tuple(map(_bare_name, value))
+    return value and _bare_name(value)
+
+
+def _bare_name(name: str) -> str:
+    kind, _, rest = name.partition("/")
+    kinds = (names.SINGULAR, names.PLURAL, names.SHORT_NAME)
+    return rest if kind.removesuffix(f".{names.GROUP}") in kinds else name
+
+
+job_name = click.argument("name", metavar="JOB", shell_complete=complete.jobs, callback=bare_names)
+
+job_or_folder = click.argument(
+    "name",
+    metavar="JOB|FOLDER",
+    shell_complete=complete.jobs_or_folders,
+    callback=bare_names,
+)
 
 overrides = click.option(
     "--set",
@@ -26,6 +51,38 @@ overrides = click.option(
     metavar="FIELD=VALUE",
     help="Change a field of the job, such as spec.trainer.epochs=3; null removes it. Repeatable.",
 )
+
+
+def variables(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that set variables; the verb takes them by name as `variables`."""
+
+    @click.option(
+        "--env",
+        "assignments",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Set a variable in every replica, in place of the job's; NAME alone takes your value."
+        " Repeatable.",
+    )
+    @click.option(
+        "--env-file",
+        "env_files",
+        type=FILE,
+        multiple=True,
+        metavar="FILE",
+        help="A file of such variables, one a line; # begins a comment. Repeatable.",
+    )
+    @functools.wraps(verb)
+    def with_variables(
+        *arguments: Any,
+        assignments: Sequence[str],
+        env_files: Sequence[pathlib.Path],
+        **more: Any,
+    ) -> None:
+        parsed = local_variables.parse_overrides(assignments, env_files, os.environ)
+        verb(*arguments, variables=parsed, **more)
+
+    return with_variables
 
 
 say = functools.partial(click.echo, err=True)

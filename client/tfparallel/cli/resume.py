@@ -10,7 +10,10 @@ from tfparallel.cluster import access, backend
 @options.job_name
 @options.cluster
 def command(name: str, *, choice: access.Choice) -> None:
-    """Run a suspended job again, from its last checkpoint."""
+    """Run a suspended job again, from its last checkpoint.
+
+    Exit status: 0 done, 1 the job has ended or the cluster refuses, 2 no such job.
+    """
 
     async def act(cluster: backend.ClusterBackend) -> None:
         await cluster.suspend_job(name, suspend=False)

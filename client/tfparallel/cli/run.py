@@ -1,10 +1,9 @@
 """`tfparallel run`."""
 
 import asyncio
-import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -15,7 +14,6 @@ from tfparallel.terminal import display
 from tfparallel_operator.api import names
 from tfparallel_operator.local import run as local_run
 from tfparallel_operator.local import source as sources
-from tfparallel_operator.local import variables
 
 
 @click.command("run")
@@ -32,22 +30,7 @@ from tfparallel_operator.local import variables
     help="Where the model's files lie.  [default: the folder of JOB.yaml]",
 )
 @options.overrides
-@click.option(
-    "--env",
-    "assignments",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Set a variable in every process, in place of the job's; NAME alone takes your value."
-    " Repeatable.",
-)
-@click.option(
-    "--env-file",
-    "env_files",
-    type=options.FILE,
-    multiple=True,
-    metavar="FILE",
-    help="A file of such variables, one a line; # begins a comment. Repeatable.",
-)
+@options.variables
 @click.option(
     "--timeout",
     type=click.IntRange(min=1),
@@ -60,8 +43,7 @@ def command(
     output: pathlib.Path | None,
     source_folder: pathlib.Path | None,
     overrides: Sequence[str],
-    assignments: Sequence[str],
-    env_files: Sequence[pathlib.Path],
+    variables: Mapping[str, str],
     timeout: int | None,
 ) -> None:
     """Run a job on this machine, without a cluster.
@@ -72,9 +54,8 @@ def command(
     """
     if timeout is not None:
         overrides = (*overrides, f"spec.runPolicy.activeDeadlineSeconds={timeout}")
-    environment = variables.parse_overrides(assignments, env_files, os.environ)
     with validation.located(job, overrides):
-        source = sources.read(job, overrides, source_folder, environment)
+        source = sources.read(job, overrides, source_folder, variables)
         folder = output or folders.new_folder(source.job.metadata.name)
         with display.Display(source.notes) as screen:
             outcome = asyncio.run(local_run.run(source, folder, screen))

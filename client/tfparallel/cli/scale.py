@@ -14,10 +14,12 @@ def command(name: str, *, workers: int, choice: access.Choice) -> None:
     """Change the number of workers of a job.
 
     With a synchronous strategy the job restarts from its last checkpoint.
+
+    Exit status: 0 done, 1 the job has ended or the cluster refuses, 2 no such job or no workers.
     """
 
     async def act(cluster: backend.ClusterBackend) -> None:
         await cluster.scale_job(name, workers)
 
     options.on_cluster(choice, act)
-    click.echo(f"{name} scaled to {workers} workers")
+    click.echo(f"{name} scaled to {workers} {'worker' if workers == 1 else 'workers'}")

@@ -10,7 +10,13 @@ from tfparallel.terminal import status as terminal
 
 
 @click.command("status")
-@click.argument("name", metavar="[JOB]", required=False, shell_complete=complete.jobs)
+@click.argument(
+    "name",
+    metavar="[JOB]",
+    required=False,
+    shell_complete=complete.jobs,
+    callback=options.bare_names,
+)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List jobs of all.")
 @click.option("-w", "--watch", is_flag=True, help="Print a line at each change, until it ends.")
 @options.output_format
@@ -26,6 +32,8 @@ def command(
     """
     if watch and name is None:
         raise click.UsageError("--watch follows one job: give its name")
+    if everywhere and name is not None:
+        raise click.UsageError("JOB names a job of one namespace: leave it out, or -A")
 
     async def act(cluster: backend.ClusterBackend) -> None:
         if name is None:

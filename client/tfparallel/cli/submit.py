@@ -4,7 +4,7 @@ import asyncio
 import pathlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 import yaml
@@ -19,6 +19,14 @@ from tfparallel_operator.api import names
 @click.command("submit")
 @options.job_file
 @options.overrides
+@options.variables
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME",
+    help="Set a variable for each key of this Secret. Repeatable.",
+)
 @click.option("--name", metavar="NAME", help="Of the job.  [default: that of the file]")
 @click.option("--claim", metavar="SIZE", help="Create the checkpoints' claim, such as 10Gi.")
 @click.option("-d", "--detach", is_flag=True, help="Return at once, and do not follow the job.")
@@ -28,6 +36,8 @@ def command(
     job: pathlib.Path,
     *,
     overrides: Sequence[str],
+    variables: Mapping[str, str],
+    secrets: Sequence[str],
     name: str | None,
     claim: str | None,
     detach: bool,
@@ -42,7 +52,8 @@ def command(
     Exit status: 0 the job succeeded (with -d: it was created), 1 it failed or the cluster refuses,
     2 bad input, 130 ended by Ctrl-C.
     """
-    prepared = submission.read(job, overrides, name=name, claim_size=claim)
+    additions = submission.Additions(name, claim, variables, secrets)
+    prepared = submission.read(job, overrides, additions)
     if dry_run:
         documents = (*prepared.companions, *prepared.sources, prepared.job)
         click.echo(yaml.safe_dump_all(map(dict, documents), sort_keys=False), nl=False)

@@ -13,6 +13,8 @@ def command(name: str, *, choice: access.Choice) -> None:
     """Delete a job's replicas and keep the job.
 
     Its last checkpoint stays; `tfparallel resume` continues from there.
+
+    Exit status: 0 done, 1 the job has ended or the cluster refuses, 2 no such job.
     """
 
     async def act(cluster: backend.ClusterBackend) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterator
 import click
 
 from tfparallel import errors
-from tfparallel.cli import complete, options
+from tfparallel.cli import options
 from tfparallel.cluster import access, answers, backend
 from tfparallel.results import events, files, folder, places
 from tfparallel.terminal import tensorboard
@@ -19,7 +19,7 @@ from tfparallel_trainer.contract import outputs
 
 
 @click.command("tensorboard")
-@click.argument("name", metavar="JOB|FOLDER", shell_complete=complete.jobs_or_folders)
+@options.job_or_folder
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

@@ -259,22 +259,35 @@ class ClusterBackend:
         return None
 
     async def suspend_job(self, name: str, *, suspend: bool) -> None:
-        """Delete the replicas of a job and keep it, or have it run again."""
-        await self._patch(await self.get_job(name), {"runPolicy": {"suspend": suspend}})
+        """Delete the replicas of a job and keep it, or have it run again.
+
+        Raises:
+            Failure: the job has ended.
+        """
+        await self._patch(await self._get_unfinished(name), {"runPolicy": {"suspend": suspend}})
 
     async def scale_job(self, name: str, workers: int) -> None:
         """Change the number of workers.
 
         Raises:
             SpecError: the job has none, or does not let their number change.
+            Failure: the job has ended.
         """
-        job = await self.get_job(name)
+        job = await self._get_unfinished(name)
         if "Worker" not in job.roles:
             raise load.SpecError(
                 f"job {name!r} has no Worker to scale: its roles are {', '.join(job.roles)}. Add"
                 " spec.tfReplicaSpecs.Worker when you create it"
             )
         await self._patch(job, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
+
+    async def _get_unfinished(self, name: str) -> models.Job:
+        job = await self.get_job(name)
+        if job.is_finished:
+            raise errors.Failure(
+                f"job {name!r} has ended: it is {job.state}. Delete it before you submit it again"
+            )
+        return job
 
     async def _patch(self, job: models.Job, spec: Mapping[str, Any]) -> None:
         with answers.explained(self.context):

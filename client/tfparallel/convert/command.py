@@ -95,7 +95,7 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
         except load.SpecError as error:
             problems += error.problems
         else:
-            notes += [f"{name}: {note}" for note in after.notes]
+            notes += [f"{name}: {note}" for note in (*after.notes, *_nested_jobs(parsed))]
             converted.append(File(name, text, after.text))
     if not problems and not any(_jobs(documents)):
         expected = " or ".join(repr(kind.name) for kind in _CONVERTERS)
@@ -149,6 +149,28 @@ def _other_objects(documents: Sequence[Mapping[str, Any]], name: str) -> Iterato
         for kind, recorder in ((TFJOB, tfjob_recorder), (TRAINJOB, trainjob_recorder)):
             if recorder.notices:
                 yield report.Report(f"{name}: {_name(other)}", kind, tuple(recorder.notices))
+
+
+def _nested_jobs(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for each job inside another object, such as an Experiment of Katib."""
+    for other in _objects(documents):
+        for field, kind in _kinds_below(other, ""):
+            yield (
+                f"{_name(other)} holds a {kind} in {field}, which stays as it is: convert it in a"
+                " file of its own"
+            )
+
+
+def _kinds_below(value: Any, field: str) -> Iterator[tuple[str, str]]:
+    """Yield the fields below a value that hold a job, each with the kind."""
+    if field and isinstance(value, Mapping) and str(value.get("kind")).casefold() in _KINDS:
+        yield field, str(value["kind"])
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _kinds_below(inner, f"{field}.{key}" if field else str(key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _kinds_below(inner, f"{field}[{index}]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

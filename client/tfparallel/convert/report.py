@@ -34,16 +34,20 @@ class Report:
 
 
 def lines(reports: Sequence[Report]) -> Iterator[str]:
-    """Yield the tables of all objects, and what holds for every job."""
+    """Yield the tables of all objects, those with the same differences at once, and what holds for
+    every job."""
+    places: dict[tuple[Kind, tuple[conversion.Notice, ...]], list[str]] = {}
     for report in reports:
-        if report.notices:
-            yield from (report.place, "")
+        places.setdefault((report.kind, report.notices), []).append(report.place)
+    for (kind, notices), shown in places.items():
+        if notices:
+            yield from (*shown, "")
         for severity in conversion.Severity:
-            notices = [notice for notice in report.notices if notice.severity is severity]
-            if notices:
+            chosen = [notice for notice in notices if notice.severity is severity]
+            if chosen:
                 yield f"{severity.upper()}: {conversion.MEANINGS[severity]}"
-                yield from _row(report.kind.name, "TFParallelJob", "tfparallel convert")
-                yield from (*_table(notices), "")
+                yield from _row(kind.name, "TFParallelJob", "tfparallel convert")
+                yield from (*_table(chosen), "")
     for kind in dict.fromkeys(report.kind for report in reports):
         yield from _general(kind, [report for report in reports if report.kind == kind])
 

@@ -44,6 +44,8 @@ def convert(
     spec = {key: value for key, value in template["spec"].items() if key not in _NAMING}
     if len(spec) < len(template["spec"]):
         recorder.note(field_of_pod, TFJobDifference.HOSTNAME)
+    if "restartPolicy" in spec:
+        recorder.note(f"{field_of_pod}.restartPolicy", TFJobDifference.POD_RESTART_POLICY)
     if sets_tf_config and "containers" in spec:
         spec["containers"] = [_without_tf_config(entry) for entry in _items(spec, "containers")]
         if spec["containers"] != template["spec"]["containers"]:

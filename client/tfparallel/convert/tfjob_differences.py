@@ -164,6 +164,13 @@ class TFJobDifference(conversion.Difference):
         "replaced, for addresses are made of them",
         "removes them",
     )
+    POD_RESTART_POLICY = conversion.Row(
+        conversion.Severity.COSMETIC,
+        "`restartPolicy` in a template",
+        "overwritten by that of the role",
+        "overwritten by `Never`: the operator restarts replicas",
+        "leaves it: it counts for nothing",
+    )
     LABELS = conversion.Row(
         conversion.Severity.BREAKING,
         "labels of pods",

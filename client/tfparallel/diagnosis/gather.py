@@ -2,12 +2,14 @@
 
 import contextlib
 
-from tfparallel import backend, errors, models
+from tfparallel import backend, errors, log_lines, models
 from tfparallel.diagnosis import findings, rules
 from tfparallel_operator import wall_clock
 
 _LINES = 6
 """Of a log, as evidence."""
+_READ_LINES = 3 * _LINES
+"""Some of them are TensorFlow's first ones."""
 
 
 async def diagnose_job(place: backend.Backend, name: str) -> findings.Diagnosis:
@@ -39,6 +41,7 @@ async def _read_last_lines(
     lines: list[str] = []
     # A pod may be gone by now, or its node may not answer: the rest is known all the same.
     with contextlib.suppress(errors.Failure):
-        async for line in place.read_logs(witness, job, follow=False, tail=_LINES):
-            lines.append(line.removeprefix(f"[{witness.name}] "))  # noqa: PERF401
-    return [f"{witness.name}: {line}" for line in lines if line.strip()]
+        async for line in place.read_logs(witness, job, follow=False, tail=_READ_LINES):
+            if line.strip() and not log_lines.is_start_of_tensorflow(line):
+                lines.append(line.removeprefix(f"[{witness.name}] "))  # noqa: PERF401
+    return [f"{witness.name}: {line}" for line in lines[-_LINES:]]

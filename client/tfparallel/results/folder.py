@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from tfparallel import errors
 from tfparallel.results import files
+from tfparallel_operator.api import load
 from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import outputs
 
@@ -71,9 +72,14 @@ def is_run(name: str) -> bool:
 
     A folder with the name of a job may hold what was fetched earlier, so a bare name is a run only
     if one has ended there; ./NAME is a folder in any case.
+
+    Raises:
+        SpecError: it is the path of a folder that does not exist.
     """
     path = pathlib.Path(name)
     is_path = os.sep in name or name in (os.curdir, os.pardir)
+    if is_path and not path.is_dir():
+        raise load.SpecError(f"{name}: no such folder; give that of a local run, such as runs/JOB")
     return path.is_dir() and (is_path or (newest(path) / folders.STATUS_FILE).exists())
 
 

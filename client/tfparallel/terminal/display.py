@@ -14,6 +14,7 @@ from rich import progress as rich_progress
 from rich import table as rich_table
 from rich import text as rich_text
 
+from tfparallel import log_lines
 from tfparallel.terminal import placement as split_placement
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
@@ -21,20 +22,13 @@ from tfparallel_operator.local import watcher
 
 _COLOURS = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
 _PLAIN_WIDTH = 160
-"""Width of a table that goes to a file."""
+"""Width of a table that goes to a file, unless COLUMNS says another."""
 
 _PLAIN_SECONDS = 1.0
 """Shortest time between two lines of progress in a file."""
 
 _ERROR = "error: "
 """Begins the line in which a replica says why it ends."""
-
-_TENSORFLOW_START = re.compile(
-    r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
-    r"|I\d{4} .* port\.cc:\d+\] oneDNN custom operations are on\..*"
-)
-"""What each process prints at its start whatever TF_CPP_MIN_LOG_LEVEL says: TensorFlow reads that
-later (tensorflow/tensorflow#100442)."""
 
 _REMEMBERED_ERRORS = 32
 """How many of the last errors of replicas an event is compared with."""
@@ -57,7 +51,7 @@ def consoles() -> tuple[rich_console.Console, rich_console.Console]:
     streams = []
     for is_error in (False, True):
         console = _Console(stderr=is_error, highlight=False, markup=False)
-        if not console.is_terminal:
+        if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = _PLAIN_WIDTH
         streams.append(console)
     return streams[0], streams[1]
@@ -75,7 +69,6 @@ class Display:
         self._share_file = _share_file(self._out, self._err)
         self._clock = clock
         self._next_line = clock()
-        self._speed: str | None = None
         self._bar = progress_bar(self._err) if self._err.is_terminal else None
         self._task: rich_progress.TaskID | None = None
         self._lines = self._err if self._bar and self._out.is_terminal else self._out
@@ -121,7 +114,7 @@ class Display:
         """
         prefix = f"[{replica}] "
         words = rich_text.Text.from_ansi(text.removeprefix(prefix))
-        if _TENSORFLOW_START.fullmatch(words.plain):
+        if log_lines.is_start_of_tensorflow(words.plain):
             return
         if words.plain.startswith(_ERROR):
             self._errors.append(words.plain.removeprefix(_ERROR).rstrip("."))
@@ -153,12 +146,7 @@ class Display:
         self._err.print(text, soft_wrap=True)
 
     def progress(self, progress: job_status.ProgressStatus) -> None:
-        """Show how far training has come; the first report begins the bar.
-
-        A report of an evaluation has no speed: the last one stays.
-        """
-        self._speed = progress.examples_per_second or self._speed
-        progress = progress.model_copy(update={"examples_per_second": self._speed})
+        """Show how far training has come; the first report begins the bar."""
         if self._bar is None:
             self._print_progress(progress)
             return

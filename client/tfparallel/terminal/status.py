@@ -161,7 +161,10 @@ def _facts(job: models.Job) -> Iterator[tuple[str, str]]:
             causes = (f"{count} {cause}" for cause, count in status.restart_causes.items())
             yield "restarts", ", ".join(causes)
     if status.progress is not None:
-        yield "progress", display.sentence(status.progress)
+        progress = status.progress
+        if job.is_finished:
+            progress = progress.model_copy(update={"eta": None})
+        yield "progress", display.sentence(progress)
     for condition in status.conditions:
         if condition.status is job_status.Truth.TRUE:
             yield condition.type.lower(), f"{condition.reason}: {condition.message}"

@@ -65,7 +65,7 @@ def parse_nodes(text: str, source: str) -> list[tuple[Mapping[str, Any], yaml.Ma
             faults += _repeated_fields(node, source)  # reading it writes what << names into it
             pairs.append((loader.construct_document(node), node))
     except yaml.MarkedYAMLError as error:
-        raise load.SpecError(_syntax_sentence(error, source)) from error
+        raise load.SpecError(_syntax_sentence(error, text, source)) from error
     except (yaml.YAMLError, ValueError) as error:
         raise load.SpecError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
     pairs = [(document, node) for document, node in pairs if document is not None]
@@ -146,10 +146,12 @@ def _flatten_nodes(
             yield document, node
 
 
-def _syntax_sentence(error: yaml.MarkedYAMLError, source: str) -> str:
+def _syntax_sentence(error: yaml.MarkedYAMLError, text: str, source: str) -> str:
     """Say in which line of a file the text is not YAML, and why."""
     mark = error.problem_mark or error.context_mark
     place = source if mark is None else f"{source}:{mark.line + 1}"
+    if "{{" in text:
+        return f"{place}: a template, not YAML yet; render it first, such as with `helm template`"
     reason = ", ".join(filter(None, (error.context, error.problem)))
     return f"{place}: not YAML: {reason}; correct its indentation, quotes or brackets"
 

@@ -1,6 +1,7 @@
 """Where the API server is and how to be known to it: a service account, or a kubeconfig."""
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -28,24 +29,40 @@ class Token:
     """A bearer token that is read again each minute, and at once after a refusal."""
 
     def __init__(
-        self, read: Callable[[], str | None], clock: Callable[[], float] = time.monotonic
+        self,
+        read: Callable[[], str | None],
+        clock: Callable[[], float] = time.monotonic,
+        log_in: Callable[[], None] | None = None,
     ) -> None:
+        """Remember where the token comes from.
+
+        Args:
+            read: returns it, from a file or a login plugin.
+            clock: in seconds.
+            log_in: called before the token is read after it was refused, though it should hold.
+        """
         self._read = read
         self._clock = clock
+        self._log_in = log_in
+        self._is_refused = False
         self._value: str | None = None
         self._read_at: float | None = None
 
     async def header(self) -> dict[str, str]:
         """Return the header that carries the token; none where certificates do it."""
         now = self._clock()
+        if self._is_refused and self._log_in is not None:
+            await asyncio.to_thread(self._log_in)
+        self._is_refused = False
         if self._read_at is None or now - self._read_at >= TOKEN_LIFETIME_SECONDS:
             self._value = await asyncio.to_thread(self._read)
             self._read_at = now
         return {} if self._value is None else {"Authorization": f"Bearer {self._value}"}
 
     def forget(self) -> None:
-        """Read the token again before the next request."""
+        """Log in, and read the token again, before the next request."""
         self._read_at = None
+        self._is_refused = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,11 +80,18 @@ class Access:
         async def authenticate(
             request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
         ) -> aiohttp.ClientResponse:
-            request.headers.update(await self.token.header())
+            sent = await self.token.header()
+            request.headers.update(sent)
             response = await handler(request)
-            if response.status == 401:
-                self.token.forget()
-            return response
+            if response.status != 401:
+                return response
+            self.token.forget()
+            # Only what has no body is sent again: a long watch, not the first request of a verb.
+            if request.method != "GET" or (renewed := await self.token.header()) == sent:
+                return response
+            response.release()
+            request.headers.update(renewed)
+            return await handler(request)
 
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=self.tls),
@@ -107,18 +131,29 @@ def from_kubeconfig(path: str, context: str | None = None) -> Access:
         raise CredentialsError(
             "the package kubernetes reads kubeconfigs, and is not installed: pip install kubernetes"
         ) from error
-    try:
-        client = config.new_client_from_config(config_file=path, context=context)
-    except (config.ConfigException, OSError, ValueError) as error:
-        raise CredentialsError(f"kubeconfig {path!r} cannot be used: {error}") from error
-    configuration = client.configuration
+
+    def load() -> Any:
+        try:
+            client = config.new_client_from_config(config_file=path, context=context)
+        except (config.ConfigException, OSError, ValueError) as error:
+            raise CredentialsError(f"kubeconfig {path!r} cannot be used: {error}") from error
+        return client.configuration
+
+    configuration = load()
+
+    def log_in() -> None:
+        # The package asks a login plugin again only when its token has expired.
+        nonlocal configuration
+        with contextlib.suppress(CredentialsError):  # the answer says more
+            configuration = load()
 
     def read() -> str | None:
-        # The package renews tokens of login plugins in this call.
+        # The package renews expired tokens of login plugins in this call.
         value = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return None if value is None else str(value).removeprefix("Bearer ")
 
-    return Access(str(configuration.host).rstrip("/"), _tls(configuration), Token(read))
+    token = Token(read, log_in=log_in)
+    return Access(str(configuration.host).rstrip("/"), _tls(configuration), token)
 
 
 def own_namespace(folder: pathlib.Path = SERVICE_ACCOUNT) -> str:

@@ -141,11 +141,15 @@ def code(source: Source, trainer: trainer_spec.Trainer) -> key_maps.KeyMap | Non
 
 
 def read_text(path: pathlib.Path) -> str:
-    """Read a file of the user's.
+    """Read a YAML file of the user's.
 
     Raises:
-        SpecError: it cannot be read.
+        SpecError: it cannot be read, or holds Python.
     """
+    if path.suffix == ".py":
+        raise load.SpecError(
+            f"{path}: Python; give a job's YAML file, which `tfparallel init` writes for a model"
+        )
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

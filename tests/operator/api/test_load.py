@@ -163,6 +163,7 @@ def test_a_template_needs_the_container_that_trains() -> None:
     ("text", "sentence"),
     [
         ("a: [", "job.yaml:1: not YAML"),
+        ("a:\n  b: {{ .Values.b }}", "job.yaml:2: a template, not YAML yet; render it first"),
         ("just words", "job.yaml: expected fields such as apiVersion and kind"),
         ("kind: TFJob", "job.yaml: expected kind 'TFParallelJob', received 'TFJob'"),
         ("", "job.yaml: expected kind 'TFParallelJob', received nothing"),

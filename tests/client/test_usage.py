@@ -1,0 +1,40 @@
+"""Words of a command that no verb takes: one sentence, and where to read more."""
+
+import pathlib
+
+import click.testing
+import pytest
+
+from tfparallel.cli import app
+
+REFUSED = {
+    "sttus": "there is no verb 'sttus': did you mean 'status'?; see `tfparallel --help`",
+    "report": "there is no verb 'report': there are init, run, validate, plan, compare, convert,",
+    "run": "missing argument 'JOB.yaml'; see `tfparallel run --help`",
+    "status -o yml": "invalid value for '-o' / '--output': 'yml' is not one of 'table', 'wide',",
+    "status --contxt a": "no such option '--contxt'",
+    "status -A digits": "JOB names a job of one namespace: leave it out, or -A; see",
+    "status -w": "--watch follows one job: give its name; see `tfparallel status --help`",
+    "get pods": "'pods' is not `jobs` or `model`; see `tfparallel get --help`",
+    "get model": "missing argument 'JOB|FOLDER'; see `tfparallel get model --help`",
+    "get model ./none": "./none: no such folder; give that of a local run, such as runs/JOB",
+    "tensorboard runs/none": "runs/none: no such folder; give that of a local run, such as",
+    "logs digits worker-0 --all": "--all shows every replica: leave out 'worker-0', or --all",
+    "scale digits": "missing option '--workers'; see `tfparallel scale --help`",
+    "scale digits --workers=-1": "invalid value for '--workers': -1 is not in the range x>=0",
+    "completion tcsh": "invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash',",
+    "run model.py": "model.py: Python; give a job's YAML file, which `tfparallel init` writes",
+    "submit model.py": "model.py: Python; give a job's YAML file, which `tfparallel init` writes",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_one_sentence_says_what_is_wrong_and_where_to_read_on(
+    line: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("x = 1\n")
+    result = click.testing.CliRunner().invoke(app.tfparallel, line.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    [sentence] = result.stderr.splitlines()
+    assert sentence.startswith(f"error: {REFUSED[line]}")
