@@ -1,10 +1,13 @@
 """What holds for every test."""
 
+import os
 import signal
 import sys
 
 import hypothesis
 import pytest
+
+os.environ.pop("COLUMNS", None)  # the terminal of whoever runs the tests is not theirs
 
 pytest_plugins = [
     "testing.pytest_plugin.tiers",
