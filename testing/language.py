@@ -50,10 +50,8 @@ PAGES = (
 CLIENT = paths.ROOT / "client/tfparallel"
 MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator")
 """The packages whose messages are checked."""
-DOCUMENTED = tuple(
-    paths.ROOT / "operator/tfparallel_operator" / name
-    for name in ("api", "api_server", "local", "main.py")
-)
+OPERATOR = paths.ROOT / "operator/tfparallel_operator"
+DOCUMENTED = (OPERATOR,)
 """Files and folders whose docstrings are checked; those of `api` are the descriptions of fields."""
 NAMED = (
     paths.ROOT / "images",

@@ -68,9 +68,9 @@ class Deletion:
 class Decision:
     """What to write for one job.
 
-    Carried out in this order, and given up at the first refusal: the status (when it differs from
-    the job's, conditional on resourceVersion; it is the write-ahead of all that follows), then the
-    Events of that change, then deletions, then changes, then creations. After each step a new
+    Carried out in this order, up to the first refusal: the status, the Events of that change,
+    deletions, changes, creations. The status is the write-ahead of all that follows: it is written
+    when it differs from the job's, conditional on resourceVersion. After each step a new
     observation leads to the rest of the same steps, so it does not matter where the operator dies.
     """
 

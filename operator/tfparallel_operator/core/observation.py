@@ -110,8 +110,9 @@ class Workload:
     counts: Mapping[str, int]
     """Pods by pod set."""
     resources: str = ""
-    """Hashes of the resources and of the place that its pods ask for, as the job wrote them; what
-    an older release did not write is missing."""
+    """Hashes of the resources and of the place that its pods ask for, as the job wrote them.
+
+    What an older release did not write is missing."""
     active: bool = True
     """False: somebody has stopped it."""
     deleting: bool = False

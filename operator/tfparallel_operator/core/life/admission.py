@@ -1,6 +1,6 @@
 """Jobs that may not run yet: what is wrong with them, or what they wait for.
 
-A job that its queue does not admit rests like a suspended one: what was running is deleted, its
+A job that its queue does not admit rests like a suspended one: what was running is deleted. Its
 quota is given back when the last pod is gone, and the next admission begins a new attempt. Restarts
 of the job's own keep the admission. An eviction counts as a disruption: the cluster took the pods.
 """

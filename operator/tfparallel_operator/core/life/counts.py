@@ -17,7 +17,7 @@ def count(
 ) -> job_status.JobStatus:
     """Return the status with the numbers of the view.
 
-    If the job has ended, replicas whose pods are gone no longer wait for anything, failures stay on
+    If the job has ended, replicas whose pods are gone no longer wait for anything. Failures stay on
     record, and so does how many were ready.
     """
     pods: dict[types.Role, list[observation.Pod]] = {role: [] for role in view.layout.counts}

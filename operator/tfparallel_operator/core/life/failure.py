@@ -74,10 +74,10 @@ class Loss:
 def losses(view: view.View) -> tuple[Loss, ...]:
     """List the losses of an attempt, the root cause first.
 
-    When one replica is lost its peers end too, so only the first loss counts: one of training
-    before the evaluator's, a disruption before a failure, an exit before the exits of peers that
-    say they lost someone, then the earliest. A pod that is being taken, and still runs, is no loss
-    by itself; it is the root of the losses of a gang whose other members have ended.
+    When one replica is lost its peers end too, so only the first loss counts. One of training
+    comes before the evaluator's, a disruption before a failure, an exit before the exits of peers
+    that say they lost someone, then the earliest. A pod that is being taken, and still runs, is no
+    loss by itself; it is the root of the losses of a gang whose other members have ended.
     """
     losses = [
         Loss(pod.replica, cause(view.layout, pod), pod.exit)

@@ -105,7 +105,7 @@ def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> dateti
 def reclassify_as_disruption(status: job_status.JobStatus, view: view.View) -> job_status.JobStatus:
     """Return the status with the latest restart counted as a disruption, if that shows by now.
 
-    When a node dies its peers exit in seconds, and the cluster says so a minute later: then one of
+    When a node dies its peers exit in seconds, and the cluster says so a minute later. Then one of
     the attempt's old pods turns out to have been taken. The evaluator is nobody's peer.
     """
     taken = any(

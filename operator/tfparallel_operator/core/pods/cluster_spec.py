@@ -1,7 +1,7 @@
 """TF_CONFIG: the cluster and a replica's task, right under TensorFlow's own rules for every role.
 
 TensorFlow 2 accepts the jobs chief, worker, ps and evaluator, with at most one chief and one
-evaluator, and wants the evaluator in no cluster but its own.
+evaluator. It wants the evaluator in no cluster but its own.
 """
 
 from typing import Any

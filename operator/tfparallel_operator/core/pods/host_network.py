@@ -6,8 +6,9 @@ from tfparallel_operator.core.pods import containers
 
 FIRST_PORT = 10_000
 END_PORT = 30_000
-"""Ports that are given out end before this one: node ports of Services begin here, and above them
-lie those that systems give to outgoing connections."""
+"""Ports that are given out end before this one: node ports of Services begin here.
+
+Above them lie those that systems give to outgoing connections."""
 
 INTERFACES = "NCCL_SOCKET_IFNAME"
 _OF_PODS = "^lo,docker,veth,cni,cali,cilium,flannel"

@@ -1,7 +1,7 @@
 """How code and packages come to a replica: by a ConfigMap, or by an init container. Pure.
 
 The init container runs `tfparallel_trainer.source` with the image, the variables and the volumes of
-the container that trains, so that an index of packages is reached with the job's own credentials.
+the container that trains. So it reaches an index of packages with the job's own credentials.
 """
 
 import copy

@@ -1,9 +1,11 @@
 """The Workload of a job in a queue of Kueue: what it asks for, and what Kueue says of it. Pure.
 
-Kueue asks of those who run jobs what its own integrations do: no pods before the Workload is
-admitted; pods that carry the labels of the nodes whose quota they use; after an eviction the pods
-are ended and then, by them, the reservation is given back; `PodsReady` while it runs, and
-`Finished` at the end.
+Kueue asks of those who run jobs what its own integrations do:
+
+- no pods before the Workload is admitted.
+- pods that carry the labels of the nodes whose quota they use.
+- after an eviction they end the pods, and then give the reservation back.
+- `PodsReady` while it runs, and `Finished` at the end.
 """
 
 import copy

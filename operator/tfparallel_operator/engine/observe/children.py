@@ -67,7 +67,7 @@ class Children:
         self._by_resource[resource].learn(item)
 
     async def run(self) -> None:
-        """Follow them for ever."""
+        """Follow them forever."""
         async with asyncio.TaskGroup() as group:
             for each in self._by_resource.values():
                 group.create_task(each.run())

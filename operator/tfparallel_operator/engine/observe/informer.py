@@ -79,7 +79,7 @@ class Informer(Generic[T]):
         self._streams = {scope: Stream(api, resource, scope, self) for scope in scopes}
 
     async def run(self) -> None:
-        """Follow the resource for ever."""
+        """Follow the resource forever."""
         async with asyncio.TaskGroup() as group:
             for stream in self._streams.values():
                 group.create_task(stream.run())
@@ -186,7 +186,7 @@ class Stream:
         self.active_at = time.monotonic()
 
     async def run(self) -> None:
-        """List and watch for ever; pause when the API server does not answer."""
+        """List and watch forever; pause when the API server does not answer."""
         while True:
             self.active_at = time.monotonic()
             fresh = self.version == 0
@@ -206,7 +206,7 @@ class Stream:
                 await self._pause(error)
 
     async def list(self) -> None:
-        """Read everything, also beside the watch, which then goes on behind the list.
+        """Read everything, also while a watch runs, which then continues after the list.
 
         Raises:
             NotServed: the resource is optional, and not there.

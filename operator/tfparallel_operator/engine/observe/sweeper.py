@@ -44,7 +44,7 @@ class Sweeper:
             self._jobs.swept(listing, scope)
 
     async def run(self) -> None:
-        """Sweep from time to time, for ever."""
+        """Sweep from time to time, forever."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:

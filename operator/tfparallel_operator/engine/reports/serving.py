@@ -16,7 +16,7 @@ MAX_CONNECTIONS = 256
 """Connections of a server; above that the oldest are closed."""
 
 CONNECTION_SECONDS = 60.0
-"""How long a connection may last: aiohttp itself waits for a request for ever."""
+"""How long a connection may last: aiohttp itself waits for a request forever."""
 
 LINGERING_SECONDS = 0.5
 """How long the rest of a body that is refused is read, so that the client sees the answer."""
@@ -55,7 +55,7 @@ async def serve(
 
 
 async def close_old(runner: web.BaseRunner) -> None:
-    """Close connections that have lasted too long, or are too many, for ever."""
+    """Close connections that have lasted too long, or are too many, forever."""
     opened_at: dict[web.RequestHandler, float] = {}
     while True:
         now, server = time.monotonic(), runner.server

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 AUTHORITY_DAYS = 3650
 AUTHORITY_RENEWED_DAYS = 730
 """Days before its end that the authority is replaced. Jobs that run by then trust the old one
-alone: they train on, and their progress is not seen any more."""
+alone: they train on, and their progress is no longer seen."""
 
 CERTIFICATE_DAYS = 365
 CERTIFICATE_RENEWED_DAYS = 90

@@ -1,8 +1,8 @@
 """The engine as one group of tasks: when one of them ends, all of it ends.
 
-Of several operators every one watches, answers probes and takes reports of progress, so that all
-are ready; the one that holds the Lease acts besides. One that loses it ends, for it starts from
-nothing and leaves nothing behind.
+Each of several operators watches, answers probes and takes reports of progress, so that all are
+ready. The one that holds the Lease also acts. One that loses it ends: it starts from nothing and
+leaves nothing behind.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ ASK_AGAIN_SECONDS = 2.0
 
 
 class MemberEnded(Exception):  # noqa: N818 (what has happened)
-    """A task that should run for ever has returned."""
+    """A task that should run forever has returned."""
 
 
 class Engine:
@@ -154,7 +154,7 @@ class Engine:
         await _patiently(self._sweeper.sweep)
 
     async def _act(self, may_write: Callable[[], None] = lambda: None) -> None:
-        """Bring all jobs on, for ever."""
+        """Bring all jobs on, forever."""
         engine = context.Context(
             self.api,
             self.jobs,
@@ -238,7 +238,7 @@ def _lease(api: client.Client, options: settings.Settings) -> lease.Lease:
 
 
 def spawn(group: asyncio.TaskGroup, name: str, member: Coroutine[Any, Any, None]) -> None:
-    """Start a part that should run for ever: the group ends when it fails, and when it returns."""
+    """Start a part that should run forever: the group ends when it fails, and when it returns."""
 
     async def run() -> None:
         await member

@@ -26,7 +26,7 @@ TRIES = 7.5
 
 
 class Lost(errors.ApiError):
-    """This operator does not hold the lease any more: it must not write."""
+    """This operator no longer holds the lease: it must not write."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Lease:
             await asyncio.sleep(self._terms.pause)
 
     async def keep(self) -> None:
-        """Renew the lease for ever.
+        """Renew the lease forever.
 
         Raises:
             Lost: another operator holds it, or it could not be renewed in time.

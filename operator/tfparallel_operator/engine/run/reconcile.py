@@ -225,7 +225,7 @@ class Workers:
         self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
 
     async def run(self) -> None:
-        """Work for ever. Several of these may run: the queue keeps them apart."""
+        """Work forever. Several of these may run: the queue keeps them apart."""
         while True:
             key = await self._queue.get()
             begun = time.perf_counter()

@@ -1,7 +1,7 @@
 """Log lines for machines (JSON) or for people, with the job they are about.
 
-What a line is about follows the flow of the program: everything that is written within `about`
-carries it, in tasks that are started there too, whichever library writes.
+What a line is about follows the flow of the program. Everything that any library writes within
+`about` carries it, also in tasks that start there.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """What the operator counts, for Prometheus.
 
-Counters of jobs grow with the difference between two seen versions of a status, whoever wrote it,
-so that an answer that was lost or a version that was skipped miscounts nothing. No label names a
-job or a pod: their number has no bound.
+Counters of jobs grow with the difference between two seen versions of a status, whoever wrote it.
+So a lost answer or a skipped version miscounts nothing. No label names a job or a pod: their number
+has no bound.
 """
 
 import datetime

@@ -259,7 +259,7 @@ async def _at_once(
 ) -> list[Outcome | Exception]:
     """Do something for every item, a bounded number at a time; return what became of each.
 
-    Nothing more is begun when one of them is not done.
+    After the first that is not done, nothing more starts.
     """
     remaining = collections.deque(items)
     outcomes: list[Outcome | Exception] = []

@@ -54,7 +54,7 @@ class Publisher:
             self._queue.add(report.uid)
 
     async def run(self) -> None:
-        """Write reports for ever."""
+        """Write reports forever."""
         async with asyncio.TaskGroup() as group:
             for _ in range(WRITERS):
                 group.create_task(self._write_all())
