@@ -137,12 +137,14 @@ def traces() -> dict[str, set[str]]:
         return set(done.stdout.splitlines())
 
     sysctls = (Path("/proc/sys/vm/overcommit_memory"), Path("/proc/sys/kernel/panic"))
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    of_builds = f"{folders.cache()}/images/"  # Builds of images mount their layers.
     return {
         "namespaces": lines("ip", "netns"),
         "interfaces": {line.split()[1] for line in lines("ip", "-oneline", "link")},
         "routes": lines("ip", "route"),
         "rules": {line for line in lines("iptables-save") if not line.startswith(("#", ":"))},
-        "mounts": set(Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()),
+        "mounts": {mount for mount in mounts if of_builds not in mount},
         "control groups": {str(path) for path in cgroups.ROOT.glob("*/tfparallel-*")},
         "settings": {path.read_text(encoding="ascii") for path in sysctls},
         "folders": {path for path in NODE_FOLDERS if Path(path).exists()},
