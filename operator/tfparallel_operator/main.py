@@ -5,7 +5,7 @@ import gc
 import logging
 import sys
 from asyncio import sslproto
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
@@ -50,13 +50,13 @@ def main(**values: Any) -> None:
     sys.exit(asyncio.run(_run(options)))
 
 
-def _spare_what_is_listed() -> Callable[..., None]:
+def _spare_what_is_listed() -> Callable[..., Awaitable[None]]:
     """Search no old object for garbage, until kopf's startup, which lists everything, is over."""
     gc.freeze()
     thresholds = gc.get_threshold()
     gc.set_threshold(*thresholds[:2], YOUNG_ONLY)
 
-    def settle(**_: Any) -> None:
+    async def settle(**_: Any) -> None:  # Not in a thread: no signal may come before it ends.
         gc.freeze()
         gc.set_threshold(*thresholds)
 

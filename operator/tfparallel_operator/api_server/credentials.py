@@ -8,7 +8,7 @@ import os
 import pathlib
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -47,9 +47,25 @@ class Token:
         self._is_refused = False
         self._value: str | None = None
         self._read_at: float | None = None
+        self._renewal = asyncio.Lock()
 
     async def header(self) -> dict[str, str]:
         """Return the header that carries the token; none where certificates do it."""
+        async with self._renewal:  # Of many requests, one renews.
+            await self._renew()
+        return self._header()
+
+    def forget(self, refused: Mapping[str, str]) -> None:
+        """Log in, and read the token again, before the next request.
+
+        Args:
+            refused: the header that was refused; a token that was renewed since stays.
+        """
+        if refused == self._header():
+            self._read_at = None
+            self._is_refused = True
+
+    async def _renew(self) -> None:
         now = self._clock()
         if self._is_refused and self._log_in is not None:
             await asyncio.to_thread(self._log_in)
@@ -57,12 +73,9 @@ class Token:
         if self._read_at is None or now - self._read_at >= TOKEN_LIFETIME_SECONDS:
             self._value = await asyncio.to_thread(self._read)
             self._read_at = now
-        return {} if self._value is None else {"Authorization": f"Bearer {self._value}"}
 
-    def forget(self) -> None:
-        """Log in, and read the token again, before the next request."""
-        self._read_at = None
-        self._is_refused = True
+    def _header(self) -> dict[str, str]:
+        return {} if self._value is None else {"Authorization": f"Bearer {self._value}"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +98,7 @@ class Access:
             response = await handler(request)
             if response.status != 401:
                 return response
-            self.token.forget()
+            self.token.forget(sent)
             # Only what has no body is sent again: a long watch, not the first request of a verb.
             if request.method != "GET" or (renewed := await self.token.header()) == sent:
                 return response

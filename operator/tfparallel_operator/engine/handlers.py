@@ -15,6 +15,9 @@ from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials
 from tfparallel_operator.engine.run import engine
 
+LOGIN_PAUSE_SECONDS = 2.0
+"""Before kopf gets another session, because the API server has refused its last one."""
+
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
@@ -23,7 +26,12 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     if "engine" not in memo:
         memo.engine = engine.from_environment()
     _check_scope(settings.peering.clusterwide, memo.engine.settings.watch_namespaces)
-    await memo.engine.start()
+    try:
+        await memo.engine.start()
+    except BaseException:
+        if "stop" in memo:  # Else kopf waits 5 s for its own task that waits for this flag.
+            memo.stop(None)
+        raise
     memo.engine.task.add_done_callback(memo.get("stop", _end_process))
 
 
@@ -40,6 +48,8 @@ async def end(memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.login()
 async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
     """Give kopf its own session, which it closes."""
+    if "session" in memo:  # The last one was refused; kopf itself does not pause.
+        await asyncio.sleep(LOGIN_PAUSE_SECONDS)
     access: credentials.Access = memo.engine.api.access
     memo.session = access.session()
     return kopf.AiohttpSession(server=access.server, aiohttp_session=memo.session)
@@ -104,6 +114,8 @@ def _watch_and_nothing_else(settings: kopf.OperatorSettings) -> None:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
+    # kopf removes its own finalizer, which another operator may have put on a job.
+    settings.persistence.finalizer = f"{names.GROUP}/unused"
     settings.watching.connect_timeout = credentials.CONNECT_TIMEOUT_SECONDS
     settings.watching.server_timeout = client.WATCH_SECONDS[1]
     settings.watching.inactivity_timeout = client.WATCH_SILENCE_SECONDS

@@ -142,8 +142,24 @@ async def test_the_token_is_read_anew_after_a_minute_and_after_a_refusal() -> No
     assert await token.header() == {"Authorization": "Bearer one"}
     time.now = 61.0
     assert await token.header() == {"Authorization": "Bearer two"}
-    token.forget()
+    token.forget({"Authorization": "Bearer one"})
+    assert await token.header() == {"Authorization": "Bearer two"}
+    token.forget({"Authorization": "Bearer two"})
     assert await token.header() == {"Authorization": "Bearer three"}
+
+
+async def test_of_many_refused_requests_one_logs_in() -> None:
+    logins: list[str] = []
+    token = credentials.Token(lambda: f"token-{len(logins)}", log_in=lambda: logins.append("again"))
+    old = await token.header()
+
+    async def refuse() -> dict[str, str]:
+        token.forget(old)
+        return await token.header()
+
+    headers = await asyncio.gather(*(refuse() for _ in range(10)))
+    assert headers == [{"Authorization": "Bearer token-1"}] * 10
+    assert len(logins) == 1
 
 
 async def test_a_read_is_repeated_once_with_the_token_that_replaces_a_refused_one() -> None:
@@ -207,7 +223,7 @@ async def test_a_service_account_is_used_inside_a_cluster(
     assert access.server == "https://[fd00::1]:6443"
     assert await access.token.header() == {"Authorization": "Bearer first"}
     (tmp_path / "token").write_text("second\n")
-    access.token.forget()
+    access.token.forget(await access.token.header())
     assert await access.token.header() == {"Authorization": "Bearer second"}
     assert credentials.own_namespace(tmp_path) == "training"
 

@@ -58,7 +58,8 @@ def holds(workload: observation.Workload, kind: str) -> bool:
 def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
     """Whether a Workload asks for what the job asks for.
 
-    While it holds quota its queue, its priority and its place stay what they were.
+    While it holds quota its queue, its priority and its place stay what they were. One that waits
+    and whose hashes have another form is written again.
     """
     if workload.deleting or holds(workload, "Finished") or workload.counts != _counts(layout):
         return False
@@ -67,7 +68,7 @@ def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
         return False
     labels = layout.job.metadata.labels
     return holds(workload, "QuotaReserved") or (
-        place in ("", _place(layout))
+        place == _place(layout)
         and workload.queue == labels.get(names.LABEL_QUEUE)
         and workload.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
     )

@@ -116,9 +116,7 @@ class Reconciler:
         refusal: observation.Refusal | None,
         admission: Mapping[str, Any],
     ) -> decision.Decision:
-        now = self._clock().replace(microsecond=0)
-        children = dataclasses.replace(self._children.of(body["metadata"]["uid"]), **admission)
-        port = None
+        port, uid = None, body["metadata"]["uid"]
         job: types.TFParallelJob | observation.InvalidJob
         try:
             job = self._specs.newest(body)
@@ -132,10 +130,14 @@ class Reconciler:
             job = await self._specs.invalid(body, error)
         create_from = self._create_from.get(jobs.key_of(body))
         may_create = create_from is None or self._clock() >= create_from
-        children = dataclasses.replace(children, host_port=port, may_create=may_create)
-        settings = self._engine.settings
-        compute = functools.partial(decide.decide, job, children, now, settings, refusal)
-        decided = await self._compute(compute, _size(job, children))
+
+        def observe() -> Callable[[], decision.Decision]:
+            seen = {**admission, "host_port": port, "may_create": may_create}
+            children = dataclasses.replace(self._children.of(uid), **seen)
+            now, settings = self._clock().replace(microsecond=0), self._engine.settings
+            return functools.partial(decide.decide, job, children, now, settings, refusal)
+
+        decided = await self._compute(observe, _size(job, self._children.of(uid)))
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
@@ -145,16 +147,20 @@ class Reconciler:
         return decided
 
     async def _compute(
-        self, compute: Callable[[], decision.Decision], size: int
+        self, observe: Callable[[], Callable[[], decision.Decision]], size: int
     ) -> decision.Decision:
         """Decide for a job of this size; the event loop does not wait for a large one.
 
         A decision is a function of values that nobody changes, so a thread may make it.
+
+        Args:
+            observe: binds a decision to what is known when its turn has come.
+            size: of the job, in replicas or pods.
         """
         if size <= LARGE_JOB:
-            return compute()
+            return observe()()
         async with self._large:  # Several threads would only take the interpreter from each other.
-            return await asyncio.to_thread(_without_collection, compute)
+            return await asyncio.to_thread(_without_collection, observe())
 
     def _ports(self, job: types.TFParallelJob) -> int | None:
         """Set ports of nodes aside for a job; None: it needs none, or has to wait for some.
@@ -193,9 +199,11 @@ class Reconciler:
 def _without_collection(compute: Callable[[], decision.Decision]) -> decision.Decision:
     """Decide without a search for garbage: among thousands of manifests it stops all threads.
 
-    These are freed when they have been written, so later searches leave them out, too.
+    These are freed when they have been written, so later searches leave them out, too. What an
+    earlier look has left behind is searched before, because it would be left out with them.
     """
     was_enabled = gc.isenabled()
+    gc.collect(1)
     gc.disable()
     try:
         decided = compute()

@@ -129,24 +129,23 @@ def options() -> list[click.Parameter]:
 
 
 def _option(field: dataclasses.Field[Any]) -> click.Option:
-    default = None if field.default is dataclasses.MISSING else field.default
-    if isinstance(default, enum.Enum):
-        default = default.value
+    default = field.default.value if isinstance(field.default, enum.Enum) else field.default
+    has_default = default not in (dataclasses.MISSING, None)
     return click.Option(
         [f"--{field.name.replace('_', '-')}"],
         help=field.metadata["help"],
         type=field.metadata["type"],
         envvar=field.metadata["envvar"] or f"TFPARALLEL_{field.name.upper()}",
         show_envvar=True,
-        default=default,
-        show_default=bool(default),
-        required=default is None and field.default_factory is field.default,  # both are missing
+        show_default=has_default and bool(default),
+        required=field.default is field.default_factory,  # Both are missing.
+        **({"default": default} if has_default else {}),  # With None, click requires nothing.
     )
 
 
 def build(values: Mapping[str, Any]) -> Settings:
-    """Return the settings of the options' values; None: the field's default."""
-    return Settings(**{name: value for name, value in values.items() if value is not None})
+    """Return the settings of the options' values; None and the empty text: the field's default."""
+    return Settings(**{name: value for name, value in values.items() if value not in (None, "")})
 
 
 def from_environment() -> Settings:

@@ -264,26 +264,34 @@ async def _at_once(
     remaining = collections.deque(items)
     outcomes: list[Outcome | Exception] = []
 
+    async def attempt(item: T) -> Outcome | Exception:
+        try:
+            return await do(item)
+        except Exception as error:  # The worst of all is raised in the end.
+            return error
+
     async def work() -> None:
         while remaining:
-            try:
-                outcome: Outcome | Exception = await do(remaining.popleft())
-            except Exception as error:  # The worst of all is raised in the end.
-                outcome = error
-            outcomes.append(outcome)
-            if outcome != DONE:
+            outcomes.append(await attempt(remaining.popleft()))
+            if outcomes[-1] != DONE:
                 remaining.clear()
 
-    await asyncio.gather(*(work() for _ in range(min(MAX_WRITES, len(items)))))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(MAX_WRITES, len(items))):
+            group.create_task(work())
     return outcomes
 
 
 def _worst(outcomes: Sequence[Outcome | Exception]) -> Outcome:
     """Return or raise what matters most: a bug, a refusal for good or for now, an error, a name."""
     worst = min(outcomes, key=_rank, default=DONE)
-    if isinstance(worst, Exception):
+    if not isinstance(worst, Exception):
+        return worst
+    try:
         raise worst
-    return worst
+    finally:
+        # An error whose traceback names it would keep all manifests of a large job until a search.
+        del worst, outcomes
 
 
 def _rank(outcome: Outcome | Exception) -> int:

@@ -80,6 +80,14 @@ def test_a_workload_of_an_older_release_stays(record: str) -> None:
     assert len(world.pods) == 2
 
 
+def test_a_workload_of_an_older_release_that_waits_is_written_again() -> None:
+    world = queues.queued_world(trainer=True, worker=2)
+    old = queues.workload_of(world)
+    world.workload = dataclasses.replace(old, resources="0123456789abcdef-0123456789abcdef")
+    world.settle()
+    assert queues.workload_of(world).resources == old.resources
+
+
 def container(
     name: str = "tensorflow",
     limits: dict[str, Any] | None = None,

@@ -12,6 +12,7 @@ from aiohttp import test_utils, web
 from testing import clock
 from testing.operator import memory_api
 from tfparallel_operator.api_server import client
+from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import children
 from tfparallel_operator.engine.reports import serving
 from tfparallel_operator.engine.run import engine, probes, settings
@@ -19,18 +20,29 @@ from tfparallel_operator.engine.telemetry import logs
 from tfparallel_operator.engine.workqueue import queue
 
 
+class FaultyApi(memory_api.MemoryApi):
+    """Its list ends in an error that no part expects."""
+
+    async def page(self, *_: object, **__: object) -> client.Listing:
+        raise ZeroDivisionError("a bug")
+
+
 @pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
 async def test_a_part_that_ends_takes_the_process_with_it() -> None:
-    class Ending(memory_api.MemoryApi):
-        """Its list ends in an error that no part expects."""
-
-        async def page(self, *_: object, **__: object) -> client.Listing:
-            raise ZeroDivisionError("a bug")
-
     operator_settings = settings.Settings("trainer:test", health_port=0)
     with pytest.raises(ExceptionGroup) as caught:
-        await engine.Engine(operator_settings, Ending()).start()
+        await engine.Engine(operator_settings, FaultyApi()).start()
     assert caught.value.split(ZeroDivisionError)[0] is not None
+
+
+@pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
+async def test_a_start_that_fails_leaves_kopf_nothing_to_wait_for() -> None:
+    stop = asyncio.Event()
+    operator_settings = settings.Settings("trainer:test", health_port=0)
+    with pytest.raises(ExceptionGroup) as caught:
+        await handlers.run(engine.Engine(operator_settings, FaultyApi()), stop)
+    assert caught.value.split(ZeroDivisionError)[0] is not None
+    assert stop.is_set()
 
 
 @pytest.mark.usefixtures("processes")  # it listens on all interfaces

@@ -1,15 +1,19 @@
 """A decision on a large job holds up no other job, and is made once at a time."""
 
 import contextlib
+import dataclasses
+import gc
+import logging
 import threading
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 
 from testing import clock, waiting
 from testing.operator import memory_api, objects, small_engine
-from tfparallel_operator.api_server import resources
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decide, decision
 from tfparallel_operator.engine.run import reconcile
 
@@ -91,3 +95,50 @@ async def test_a_job_that_changes_during_its_decision_is_decided_on_once_more(
     assert _pods(api, "large") == 0
     [job] = api.items(resources.JOBS)
     assert job["status"]["state"] == "Suspended"
+
+
+class Manifest(dict[str, Any]):
+    """A manifest that weak references can name."""
+
+
+class UnavailableApi(memory_api.MemoryApi):
+    """It creates no pod."""
+
+    tries = 0
+
+    async def create(
+        self,
+        resource: resources.Resource,
+        namespace: str | None,
+        manifest: Mapping[str, Any],
+        **more: Any,
+    ) -> client.Object:
+        if resource == resources.PODS:
+            self.tries += 1
+            raise errors.Unavailable("the API server is away")
+        return await super().create(resource, namespace, manifest, **more)
+
+
+async def test_a_look_that_fails_leaves_no_manifest_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)  # A captured record keeps the error that it names.
+    manifests: list[weakref.ref[Manifest]] = []
+    decide_for_real = decide.decide
+
+    def track(*arguments: Any) -> decision.Decision:
+        decided = decide_for_real(*arguments)
+        creations = [Manifest(manifest) for manifest in decided.creations]
+        manifests.extend(map(weakref.ref, creations))
+        return dataclasses.replace(decided, creations=tuple(creations))
+
+    monkeypatch.setattr(decide, "decide", track)
+    api = UnavailableApi()
+    engine = small_engine.SmallEngine(api, api, clock.Clock())
+    async with engine.running():
+        await api.create(resources.JOBS, "default", objects.job("large", LARGE))
+        await engine.settle(seconds=30)
+    assert api.tries >= 3
+    assert len(manifests) > 2 * LARGE
+    gc.collect()
+    assert not [reference for reference in manifests if reference() is not None]

@@ -131,6 +131,7 @@ async def test_what_it_cannot_start_with_is_one_sentence(
     [
         ({"TFPARALLEL_WORKERS": "0"}, "(env var: 'TFPARALLEL_WORKERS'): 0 is not in the range"),
         ({"TFPARALLEL_LOG_FORMAT": "xml"}, "'xml' is not one of 'json', 'text'"),
+        ({"TFPARALLEL_TRAINER_IMAGE": ""}, "Missing option '--trainer-image'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(variables: dict[str, str], sentence: str) -> None:
