@@ -1,9 +1,12 @@
 """Variables that a user adds to a job, and Secrets whose keys become variables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import names
+
+Container = Mapping[str, Any]
 
 
 def add(
@@ -20,39 +23,58 @@ def add(
         return job
     entries = [{"name": name, "value": value} for name, value in variables.items()]
     sources = [{"secretRef": {"name": secret}} for secret in secrets]
-    spec = job["spec"]
-    if "trainer" in spec:
-        return {**job, "spec": {**spec, "trainer": _extend(spec["trainer"], entries, sources)}}
-    roles = {role: _in_role(fields, entries, sources) for role, fields in _items(spec)}
-    return {**job, "spec": {**spec, "tfReplicaSpecs": roles}}
+    extend = functools.partial(_extend, entries=entries, sources=sources)
+    spec = dict(job["spec"])
+    if spec.get("trainer") is None:
+        spec["tfReplicaSpecs"] = _change_containers(spec, extend)
+    else:
+        # A variable of a template goes before one of the trainer.
+        drop = functools.partial(_drop, variables=variables)
+        spec |= {
+            "trainer": extend(spec["trainer"]),
+            "tfReplicaSpecs": _change_containers(spec, drop),
+        }
+    return {**job, "spec": spec}
 
 
-def _items(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for role, fields in (spec.get("tfReplicaSpecs") or {}).items():
-        yield role, fields or {}
+def _change_containers(
+    spec: Mapping[str, Any], change: Callable[[Container], Container]
+) -> Mapping[str, Any]:
+    """Return the roles with another container that trains, where they have a template."""
+    roles = spec.get("tfReplicaSpecs") or {}
+    return {role: _change_container(fields or {}, change) for role, fields in roles.items()}
 
 
-def _in_role(
-    role: Mapping[str, Any], entries: Sequence[Any], sources: Sequence[Any]
+def _change_container(
+    role: Mapping[str, Any], change: Callable[[Container], Container]
 ) -> Mapping[str, Any]:
     template = role.get("template") or {}
     pod = template.get("spec") or {}
+    if not pod.get("containers"):
+        return role
     containers = [
-        _extend(container, entries, sources)
-        if container.get("name") == names.CONTAINER
-        else container
-        for container in pod.get("containers") or ()
+        change(container) if container.get("name") == names.CONTAINER else container
+        for container in pod["containers"]
     ]
     return {**role, "template": {**template, "spec": {**pod, "containers": containers}}}
 
 
+def _drop(container: Container, variables: Collection[str]) -> Container:
+    """Return a container without its values of these variables."""
+    if "env" not in container:
+        return container
+    kept = [entry for entry in container["env"] or () if entry.get("name") not in variables]
+    return {**container, "env": kept}
+
+
 def _extend(
-    fields: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], sources: Sequence[Any]
-) -> Mapping[str, Any]:
+    fields: Container, entries: Sequence[Mapping[str, Any]], sources: Sequence[Any]
+) -> Container:
     """Return `spec.trainer` or a container with more variables."""
-    replaced = {entry["name"] for entry in entries}
-    kept = [entry for entry in fields.get("env") or () if entry.get("name") not in replaced]
-    extended = {**fields, "env": [*kept, *entries]}
+    extended = {**fields}
+    if entries:
+        others = _drop({"env": (), **fields}, {entry["name"] for entry in entries})
+        extended["env"] = [*others["env"], *entries]
     if sources:
         extended["envFrom"] = [*(fields.get("envFrom") or ()), *sources]
-    return {key: value for key, value in extended.items() if key != "env" or value}
+    return extended

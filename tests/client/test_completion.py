@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import click.testing
 import pytest
 from aiohttp import web
 from click import shell_completion
@@ -212,6 +213,16 @@ async def test_a_shell_gets_the_names_from_the_program(tmp_path: pathlib.Path) -
             )
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith(expected)
+
+
+@pytest.mark.parametrize("line", ["tfparallel bogus x", "tfparallel get foo x"])
+def test_after_a_wrong_word_nothing_is_completed(line: str) -> None:
+    variables = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    completion = {"_TFPARALLEL_COMPLETE": "bash_complete", **variables}
+    result = click.testing.CliRunner().invoke(
+        app.tfparallel, env=completion, prog_name="tfparallel"
+    )
+    assert (result.exit_code, result.output.strip()) == (0, "")
 
 
 @pytest.mark.parametrize(

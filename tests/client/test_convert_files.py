@@ -143,6 +143,17 @@ def test_a_job_inside_another_object_is_named(tmp_path: pathlib.Path) -> None:
     assert list(yaml.safe_load_all(result.stdout))[1] == experiment
 
 
+def test_a_reference_to_a_job_is_no_job(tmp_path: pathlib.Path) -> None:
+    target = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "plain"}
+    scaler = {
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "plain", "ownerReferences": [target]},
+        "spec": {"scaleTargetRef": target},
+    }
+    (tmp_path / "all.yaml").write_text(f"{jobs.PLAIN}---\n{yaml.safe_dump(scaler)}")
+    assert "holds a TFJob" not in jobs.run(str(tmp_path / "all.yaml")).stderr
+
+
 def test_jobs_with_the_same_differences_share_a_table() -> None:
     documents = [yaml.safe_load(jobs.PLAIN) for _ in range(2)]
     documents[1]["metadata"]["name"] = "other"

@@ -13,7 +13,7 @@ import yaml
 
 from testing import paths
 from testing.operator import harness
-from tfparallel import errors, sources, submission
+from tfparallel import errors, sources, submission, variables
 from tfparallel.cluster import access, backend
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import resources
@@ -71,6 +71,33 @@ def test_variables_and_secrets_are_added(folder: pathlib.Path) -> None:
     trainer = prepared.job["spec"]["trainer"]
     assert trainer["env"] == [{"name": "KEPT", "value": "a"}, {"name": "MODE", "value": "fast"}]
     assert trainer["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+
+
+def test_a_variable_goes_before_that_of_a_template(folder: pathlib.Path) -> None:
+    env = "[{name: MODE, value: slow}, {name: KEPT, value: a}]"
+    role = "spec.tfReplicaSpecs.Worker"
+    assignments = [f"{role}.template.spec.containers=[{{name: tensorflow, env: {env}}}]"]
+    additions = submission.Additions(variables={"MODE": "fast"})
+    spec = submission.read(folder / "job.yaml", assignments, additions).job["spec"]
+    [container] = spec["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "KEPT", "value": "a"}]
+    assert spec["trainer"]["env"] == [{"name": "MODE", "value": "fast"}]
+
+
+def test_a_variable_of_a_job_whose_trainer_is_null_comes_to_its_containers() -> None:
+    containers = [{"name": "tensorflow"}, {"name": "sidecar"}]
+    roles = {"Worker": {"template": {"spec": {"containers": containers}}}}
+    job = {"spec": {"trainer": None, "tfReplicaSpecs": roles}}
+    changed = variables.add(job, {"MODE": "fast"}, ["bucket"])
+    [container, sidecar] = changed["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"][
+        "containers"
+    ]
+    assert container == {
+        "name": "tensorflow",
+        "env": [{"name": "MODE", "value": "fast"}],
+        "envFrom": [{"secretRef": {"name": "bucket"}}],
+    }
+    assert sidecar == {"name": "sidecar"}
 
 
 def test_a_variable_that_the_operator_sets_is_refused(folder: pathlib.Path) -> None:

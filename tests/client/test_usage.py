@@ -38,3 +38,9 @@ def test_one_sentence_says_what_is_wrong_and_where_to_read_on(
     assert (result.exit_code, result.stdout) == (2, "")
     [sentence] = result.stderr.splitlines()
     assert sentence.startswith(f"error: {REFUSED[line]}")
+
+
+def test_a_group_without_a_noun_prints_its_help() -> None:
+    result = click.testing.CliRunner().invoke(app.tfparallel, ["get"])
+    assert "error:" not in result.output
+    assert "Usage: tfparallel get" in result.output

@@ -33,7 +33,8 @@ class _Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         verbs = self.list_commands(ctx)
-        if args[0] not in verbs and not args[0].startswith("-"):
+        known = args[0] in verbs or args[0].startswith("-")
+        if not known and not ctx.resilient_parsing:  # Completion says nothing of wrong words.
             near = difflib.get_close_matches(args[0], verbs, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(verbs)}"
             raise click.UsageError(f"there is no verb {args[0]!r}: {hint}", ctx)

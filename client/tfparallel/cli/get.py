@@ -24,7 +24,8 @@ class _Nouns(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+        known = self.get_command(ctx, args[0]) is not None or args[0].startswith("-")
+        if not known and not ctx.resilient_parsing:
             raise click.UsageError(f"{args[0]!r} is not `jobs` or `model`", ctx)
         return super().resolve_command(ctx, args)
 

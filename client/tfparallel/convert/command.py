@@ -162,8 +162,9 @@ def _nested_jobs(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _kinds_below(value: Any, field: str) -> Iterator[tuple[str, str]]:
-    """Yield the fields below a value that hold a job, each with the kind."""
-    if field and isinstance(value, Mapping) and str(value.get("kind")).casefold() in _KINDS:
+    """Yield the fields below a value that hold a job, not a reference to one, with the kind."""
+    is_object = isinstance(value, Mapping) and isinstance(value.get("spec"), Mapping)
+    if field and is_object and str(value.get("kind")).casefold() in _KINDS:
         yield field, str(value["kind"])
     elif isinstance(value, Mapping):
         for key, inner in value.items():
