@@ -4,6 +4,7 @@ A new Python needs about six CPU seconds until it has imported TensorFlow, a for
 differs: import order, and what is read from the environment while TensorFlow is imported.
 """
 
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
@@ -133,7 +134,8 @@ class _Forked:
 
     def send_signal(self, sig: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, sig)
+            with contextlib.suppress(ProcessLookupError):  # The forkserver knows of its end first.
+                os.kill(self.pid, sig)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

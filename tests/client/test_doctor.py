@@ -14,6 +14,7 @@ import click.testing
 import pytest
 
 from testing import pages, paths
+from testing.cluster import binaries
 from testing.operator import harness, routes, scripted_server
 from tfparallel.cli import app
 from tfparallel.cluster import access, backend, checkup
@@ -129,6 +130,12 @@ async def test_the_older_one_of_command_and_definition_is_named(
     checks = await _checks(tmp_path, version=version, same_fields=False)
     assert checks["resource definition"].result is checkup.Result.WARNING
     assert words in checks["resource definition"].text
+
+
+def test_supported_versions_are_those_that_the_test_clusters_have() -> None:
+    oldest, newest = (binaries.kubernetes_version(module) for module in ("older", "tools"))
+    minors = [int(version.split(".")[1]) for version in (oldest, newest)]
+    assert minors == [checkup.MINORS[0], checkup.MINORS[-1]]
 
 
 async def test_a_cluster_without_an_operator(place: harness.Place) -> None:

@@ -53,7 +53,7 @@ async def test_what_it_refuses_has_file_and_line(
     done = _validate(place, file)
     assert done.returncode == 2
     assert done.stdout == f"{file}:1: digits: valid\n"
-    assert done.stderr.startswith(f"error: {file}:14: metadata.ownerReferences")
+    assert done.stderr.startswith(f"error: {file}:15: metadata.ownerReferences[0].apiVersion")
 
 
 async def test_a_missing_right_is_told(place: harness.Place, tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from tfparallel_operator.api import names, schema
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
 
-MINORS = range(34, 37)
+MINORS = range(34, 38)
 """The minor versions of Kubernetes 1 that are supported."""
 
 _CRDS = resources.Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")

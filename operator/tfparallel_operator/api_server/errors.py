@@ -73,6 +73,8 @@ _BY_STATUS = {
 
 _WHOLE = "<nil>"
 """As the field of a cause: the object as a whole."""
+_UNCHECKED = "some validation rules were not checked because the object was invalid"
+"""A cause that names no fault: the API server adds it to those that do."""
 
 _DENIED = ("denied the request", "denied request")
 """Words of admission webhooks and policies. They may answer with any status; what they deny may be
@@ -100,4 +102,8 @@ def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None 
 def _causes(body: Mapping[str, Any]) -> tuple[Cause, ...]:
     listed = (body.get("details") or {}).get("causes") or ()
     fields = ((str(cause.get("field", "")), str(cause.get("message", ""))) for cause in listed)
-    return tuple(Cause("" if field == _WHOLE else field, message) for field, message in fields)
+    return tuple(
+        Cause("" if field == _WHOLE else field, message)
+        for field, message in fields
+        if _UNCHECKED not in message
+    )
