@@ -36,15 +36,17 @@ def main(name, stages, tensor):
     for rank in range(mesh.size):
         replica.forget_names()
         before = taken()
-        own = rank_model.build(
+        local_rank = rank_model.build(
             module, bare, divided, rank, f"/device:CPU:{rank}", stacks.example(bare)
         )
-        kept.append(own)
+        kept.append(local_rank)
         told.tell(
             "rank",
             allocated=taken() - before,
-            variables=sum(map(size, [*own.weights.values(), *own.optimizer.variables])),
-            gradients=sum(map(size, own.trained.values())),
+            variables=sum(
+                map(size, [*local_rank.weights.values(), *local_rank.optimizer.variables])
+            ),
+            gradients=sum(map(size, local_rank.trained.values())),
         )
 
 

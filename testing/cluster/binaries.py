@@ -78,7 +78,8 @@ FULL = (*CONTROL_PLANE, *CLIENTS, "kubelet", "kube-proxy", "coredns", "pause")
 
 def of_release(release: settings.Release, names: Iterable[str]) -> list[str]:
     """The programs of a release; the newest ones where its module has none of its own."""
-    return [own if (own := f"{release}-{name}") in TARGETS else name for name in names]
+    programs = ((f"{release}-{name}", name) for name in names)
+    return [program if program in TARGETS else newest for program, newest in programs]
 
 
 def path(name: str) -> Path:

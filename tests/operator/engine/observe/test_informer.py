@@ -21,9 +21,9 @@ class World:
 
     def __init__(self, namespaces: tuple[str, ...] = ()) -> None:
         self.api = memory_api.MemoryApi()
-        self.told: list[records.Owner] = []
+        self.reported: list[records.Owner] = []
         self.pods = informer.Informer(
-            self.api, resources.PODS, namespaces, records.pod, self.told.append
+            self.api, resources.PODS, namespaces, records.pod, self.reported.append
         )
 
     @contextlib.asynccontextmanager
@@ -59,7 +59,7 @@ async def test_what_was_there_and_what_comes_is_found_by_the_jobs_uid() -> None:
         world.api.remove(resources.PODS.path("default", "a"))
         await _turns()
         assert world.names() == ["b"]
-    assert world.told == [records.Owner("default", "digits", objects.UID)] * 3
+    assert world.reported == [records.Owner("default", "digits", objects.UID)] * 3
 
 
 async def test_what_vanished_while_nobody_watched_is_removed_after_the_next_list(
@@ -71,14 +71,14 @@ async def test_what_vanished_while_nobody_watched_is_removed_after_the_next_list
     await world.add("b")
     async with world.running():
         await _turns()
-        world.told.clear()
+        world.reported.clear()
         world.api.forgotten = world.api.version + 1
         world.api.remove(resources.PODS.path("default", "a"))
         await asyncio.sleep(0.1)
         await world.add("c")
         await _turns()
         assert world.names() == ["b", "c"]
-        assert world.told
+        assert world.reported
 
 
 async def test_an_answer_to_a_write_is_known_before_the_watch_tells_of_it() -> None:
@@ -120,9 +120,9 @@ async def test_what_a_list_beside_the_watch_has_told_is_not_told_again_by_the_wa
         assert [pod.uid for pod in world.pods.of(objects.UID)] == [first["metadata"]["uid"]]
         await world.pods.refresh()
         assert world.names() == ["a", "b"]
-        world.told.clear()
+        world.reported.clear()
         await _turns()
-        assert world.told == []
+        assert world.reported == []
         assert second["metadata"]["uid"] in [pod.uid for pod in world.pods.of(objects.UID)]
         world.api.remove(resources.PODS.path("default", "a"))
         await _turns()
