@@ -101,7 +101,8 @@ def test_a_change_selects_what_its_processes_run() -> None:
 
 KILLS = "tests/trainer/test_kills.py"
 LOOP, MESH, STALL = (
-    f"trainer/tfparallel_trainer/{name}.py" for name in ("training", "mesh/shape", "stall")
+    f"trainer/tfparallel_trainer/{name}.py"
+    for name in ("loop/training", "comms/shape", "runtime/lifecycle/stall")
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from testing import repeats
 from testing.trainer import ranks, weights
-from tfparallel_trainer.step import averages, evaluate, replica
+from tfparallel_trainer.objective import averages, evaluate, replica
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 

@@ -12,10 +12,10 @@ import pytest
 from testing import buckets
 from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer import preflight, settings
 from tfparallel_trainer.checkpoint import store
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.evaluator import results
+from tfparallel_trainer.runtime import preflight, settings
 
 
 def newest(s3: buckets.Bucket) -> dict[str, Any]:

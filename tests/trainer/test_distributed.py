@@ -13,11 +13,11 @@ import tensorflow as tf
 from testing.trainer import launch, ranks, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape, tpu_name
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.data import arrays
-from tfparallel_trainer.distributed import evaluation, steps, strategies, tpu_name
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.engines.strategy import evaluation, steps, strategies
+from tfparallel_trainer.objective import replica
 
 STEPS = 15
 MIRRORED = """

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from testing.trainer import ranks
 from tfparallel_trainer import errors
+from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import arrays
-from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.step import evaluate, train
+from tfparallel_trainer.objective import evaluate, train
 
 
 def data(examples: int = 21) -> tuple[np.ndarray, np.ndarray, None]:

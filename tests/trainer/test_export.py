@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from testing.trainer import launch
 from testing.trainer import runs as trainings
-from tfparallel_trainer import errors, export, initial_weights
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import export, initial_weights
 from tfparallel_trainer.contract import exits, outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras

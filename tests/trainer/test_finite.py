@@ -10,7 +10,7 @@ import pytest
 from testing.trainer import launch, normalised, ranks, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.step import finite
+from tfparallel_trainer.objective import finite
 
 pytestmark = pytest.mark.usefixtures("runs")
 

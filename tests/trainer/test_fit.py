@@ -19,7 +19,7 @@ from testing.trainer import keras_fit, weights
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
-from tfparallel_trainer.fitting import batches, callbacks, support
+from tfparallel_trainer.keras_fit import batches, callbacks, support
 
 pytestmark = [
     # Keras' own callbacks read variables in a way that NumPy deprecates.

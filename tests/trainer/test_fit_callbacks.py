@@ -13,9 +13,9 @@ from tensorflow.python.framework import ops
 
 import tfparallel_trainer
 from testing.trainer import ranks
-from tfparallel_trainer.fitting import callbacks
-from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import decisions, replica
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.keras_fit import callbacks, decisions
+from tfparallel_trainer.objective import replica
 
 # Keras' own callbacks read variables in a way that NumPy deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from testing import repeats
 from testing.trainer import lookup_models, ranks, weights
-from tfparallel_trainer.step import lookups
+from tfparallel_trainer.objective import lookups
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.step import loss, outputs
+from tfparallel_trainer.objective import loss, outputs
 
 N, T, C = 12, 5, 4
 

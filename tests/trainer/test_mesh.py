@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.mesh import shape, tasks, watch
+from tfparallel_trainer.comms import shape, tasks, watch
 
 degrees = st.integers(1, 4)
 meshes = st.builds(shape.Mesh, data=degrees, stage=degrees, spatial=degrees, tensor=degrees)

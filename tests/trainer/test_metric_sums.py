@@ -12,9 +12,9 @@ import tensorflow as tf
 from testing.trainer import ranks, split_ranks
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.step import evaluate, metric_sums
+from tfparallel_trainer.objective import evaluate, metric_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 

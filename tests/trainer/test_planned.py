@@ -14,9 +14,9 @@ from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import exits, job_file
-from tfparallel_trainer.split import placing, planned
-from tfparallel_trainer.split.model import graph, recording
-from tfparallel_trainer.split.planning import device_memory, hardware
+from tfparallel_trainer.engines.split import placing, planned
+from tfparallel_trainer.engines.split.model import graph, recording
+from tfparallel_trainer.engines.split.planning import device_memory, hardware
 
 pytestmark = split_models.MARKS
 

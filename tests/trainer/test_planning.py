@@ -14,8 +14,8 @@ from testing import repeats
 from testing.trainer import planned_models, split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.split.model import graph, recording
-from tfparallel_trainer.split.planning import (
+from tfparallel_trainer.engines.split.model import graph, recording
+from tfparallel_trainer.engines.split.planning import (
     blocks,
     choose,
     cost_tables,

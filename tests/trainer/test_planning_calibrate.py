@@ -11,10 +11,10 @@ import pytest
 
 from testing import repeats
 from testing.trainer import split_models
+from tfparallel_trainer.comms import cluster, tasks
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import cluster, tasks
-from tfparallel_trainer.split.model import recording
-from tfparallel_trainer.split.planning import calibrate, hardware, links, times
+from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.engines.split.planning import calibrate, hardware, links, times
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras

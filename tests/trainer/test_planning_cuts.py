@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.trainer import planned_graphs
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import (
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.planning import (
     blocks,
     choose,
     cuts,

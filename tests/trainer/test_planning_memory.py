@@ -16,14 +16,14 @@ import tensorflow as tf
 
 from testing import repeats
 from testing.trainer import planned_models, ranks
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, feed
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.engine import ranks as engine
-from tfparallel_trainer.split.engine import steps
-from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.split.pipeline import partition, schedule
-from tfparallel_trainer.split.planning import choose, hardware, search_space, subjects
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.engines.split.engine import ranks as engine
+from tfparallel_trainer.engines.split.engine import steps
+from tfparallel_trainer.engines.split.model import recording, skeleton
+from tfparallel_trainer.engines.split.pipeline import partition, schedule
+from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
+from tfparallel_trainer.objective import replica
 
 MODELS: dict[str, tuple[Callable[[], Any], int]] = {
     "dense": (planned_models.perceptron, 64),

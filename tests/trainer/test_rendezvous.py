@@ -12,8 +12,8 @@ from testing.trainer import launch
 from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors
+from tfparallel_trainer.comms import rendezvous, tasks
 from tfparallel_trainer.contract import environment, exits
-from tfparallel_trainer.mesh import rendezvous, tasks
 
 
 def clusters(size: int) -> list[tasks.Cluster]:

@@ -8,11 +8,10 @@ from collections.abc import Generator
 import pytest
 
 from testing import clock
-from tfparallel_trainer import progress, reporting
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import feed, input_wait
-from tfparallel_trainer.logs import console, records
+from tfparallel_trainer.runtime.reporting import console, progress, records, reports
 from tfparallel_trainer.storage import folder as folders
 from tfparallel_trainer.storage import mirror
 
@@ -31,13 +30,13 @@ class Kept(progress.Pusher):
 @pytest.fixture
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> clock.Clock:
     virtual_clock = clock.Clock(1000.0)
-    monkeypatch.setattr(reporting, "time", virtual_clock)
+    monkeypatch.setattr(reports, "time", virtual_clock)
     return virtual_clock
 
 
 def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
     kept = Kept()
-    reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
 
     def step(number: int, seconds: float) -> None:
         virtual_clock.advance(seconds)
@@ -67,7 +66,7 @@ def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
 
 def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
     kept = Kept()
-    reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
     reporter.wait = input_wait.Wait(virtual_clock.monotonic)
 
     def batches() -> Generator[feed.Batch, None, None]:
@@ -88,7 +87,7 @@ def test_a_report_costs_next_to_nothing(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written = records.Records(tmp_path, mirror.of(tmp_path, folders.Folder(tmp_path)))
-    reporter = reporting.Reporter(console.Console("test"), written, Kept(), chief=True)
+    reporter = reports.Reporter(console.Console("test"), written, Kept(), chief=True)
     costs = []
     for step in range(1, 101):
         reporter.stepped(20)
@@ -99,12 +98,12 @@ def test_a_report_costs_next_to_nothing(
     assert capsys.readouterr().out.count("[test] step ") == 100
     with capsys.disabled():
         print(f" a report takes {1e3 * statistics.median(costs):.2f} ms ", end="")
-    assert statistics.median(costs) < 0.01 * reporting.INTERVAL_SECONDS
+    assert statistics.median(costs) < 0.01 * reports.INTERVAL_SECONDS
 
 
 def test_a_report_tells_where_the_parts_of_a_split_model_are() -> None:
     kept = Kept()
-    reporter = reporting.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
     reporter.train({"loss": 0.5}, 1, 10, 0)
     split = protocol.Placement(mesh=job_file.Mesh(tensor=2))
     reporter.placement = lambda: split

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from testing.trainer import normalised, ranks
-from tfparallel_trainer import engine, observer, progress, reporting, stall, termination, training
 from tfparallel_trainer.checkpoint import files, schedule
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.logs import console
-from tfparallel_trainer.step import train
+from tfparallel_trainer.engines import engine
+from tfparallel_trainer.loop import observer, training
+from tfparallel_trainer.objective import train
+from tfparallel_trainer.runtime.lifecycle import stall, termination
+from tfparallel_trainer.runtime.reporting import console, progress, reports
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
             engine=engine.Synchronous(
                 replicas, train.TrainStep(user_module, replicas, feed.spec), None, None
             ),
-            reporter=reporting.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
+            reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
             termination=termination.Termination(lambda: None, 30),
             watch=stall.Watch(stall.Limits(work=600, wait=600)),
             schedule=schedule.Schedule(spec.checkpoint, True, lambda: float(next(clock))),

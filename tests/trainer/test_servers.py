@@ -106,7 +106,7 @@ def test_whoever_is_lost_comes_back_and_a_worker_joins(runs: trainings.Runs) -> 
 
 
 SILENCE = """
-from tfparallel_trainer.servers import presence
+from tfparallel_trainer.engines.servers import presence
 
 presence.SILENCE_SECONDS = 10.0
 """

@@ -15,11 +15,12 @@ import tensorflow as tf
 from testing import clock
 from testing.trainer import launch, server_jobs
 from tfparallel_operator.local import ports
-from tfparallel_trainer import errors, preflight, settings, user
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import cluster, shape, tasks
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.mesh import cluster, shape, tasks
-from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
-from tfparallel_trainer.step import replica, train
+from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
+from tfparallel_trainer.objective import replica, train
+from tfparallel_trainer.runtime import preflight, settings
 
 
 def check(folder: pathlib.Path, cluster: dict[str, object], role: str = "chief") -> None:

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import ranks
-from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import replica, state
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.objective import replica, state
 
 BUCKET = 1024
 X = np.random.default_rng(1).normal(size=(8, 37)).astype("float32")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from testing import repeats
 from testing.trainer import split_group, split_models
 from tfparallel_trainer import errors
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, layout, resharding, traffic
-from tfparallel_trainer.split.layers.rules import registry
-from tfparallel_trainer.split.model import recording
-from tfparallel_trainer.split.pipeline import schedule
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.engines.split.pipeline import schedule
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

@@ -17,9 +17,9 @@ from testing.trainer import (
     split_ranks,
 )
 from tfparallel_trainer import errors
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.model import mixing, recording
-from tfparallel_trainer.split.planning import model_costs
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.model import mixing, recording
+from tfparallel_trainer.engines.split.planning import model_costs
 
 pytestmark = split_models.MARKS
 

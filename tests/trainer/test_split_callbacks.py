@@ -14,10 +14,10 @@ import tensorflow as tf
 from testing.trainer import cases, reference, split_ranks, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split import callback_reach
-from tfparallel_trainer.split.engine import coordination
+from tfparallel_trainer.engines.split import callback_reach
+from tfparallel_trainer.engines.split.engine import coordination
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import cutting, programs, schedule
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 
 
 @st.composite

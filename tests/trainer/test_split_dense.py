@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.trainer import split_group
-from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.comms import shape
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

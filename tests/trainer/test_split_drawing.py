@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfparallel_trainer.split.model import drawing, initial_values
+from tfparallel_trainer.engines.split.model import drawing, initial_values
 
 FIND = keras.initializers.get
 IN_ROWS = (

@@ -9,10 +9,10 @@ import pytest
 
 from testing.trainer import split_group
 from tfparallel_trainer import errors
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, elementwise, layout
-from tfparallel_trainer.split.layers.rules import registry
-from tfparallel_trainer.split.model import recording
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import recording
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

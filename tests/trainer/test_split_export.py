@@ -13,8 +13,8 @@ from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard, values
-from tfparallel_trainer.split.state import blueprint, export, weights_file
-from tfparallel_trainer.step import averages, replica
+from tfparallel_trainer.engines.split.state import blueprint, export, weights_file
+from tfparallel_trainer.objective import averages, replica
 from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.filterwarnings(

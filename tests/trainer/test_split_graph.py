@@ -12,7 +12,7 @@ from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys
-from tfparallel_trainer.split.model import execution, initial_values, recording
+from tfparallel_trainer.engines.split.model import execution, initial_values, recording
 
 pytestmark = split_models.MARKS
 

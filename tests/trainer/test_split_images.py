@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from testing.trainer import split_group
 from tfparallel_trainer import errors
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, sharded
-from tfparallel_trainer.split.layers.rules import registry
-from tfparallel_trainer.split.model import recording
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, sharded
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import recording
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

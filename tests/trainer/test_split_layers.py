@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from testing.trainer import split_group
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment
-from tfparallel_trainer.split.layers.rules import registry
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment
+from tfparallel_trainer.engines.split.layers.rules import registry
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

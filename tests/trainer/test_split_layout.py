@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import layout, traffic
-from tfparallel_trainer.split.pipeline import schedule
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import layout, traffic
+from tfparallel_trainer.engines.split.pipeline import schedule
 
 SPATIAL, TENSOR = shape.Axis.SPATIAL, shape.Axis.TENSOR
 

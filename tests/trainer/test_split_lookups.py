@@ -15,7 +15,7 @@ from testing.trainer import (
     reference,
     split_models,
 )
-from tfparallel_trainer.mesh import shape
+from tfparallel_trainer.comms import shape
 
 pytestmark = split_models.MARKS
 

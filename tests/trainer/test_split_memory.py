@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from benchmarks.scripts import activations, requested
 from testing.trainer import ranks
-from tfparallel_trainer.split.pipeline import schedule
+from tfparallel_trainer.engines.split.pipeline import schedule
 
 STAGES = 3
 ROWS = 4096

@@ -4,7 +4,7 @@ import pytest
 
 from testing.trainer import split_graphs
 from tfparallel_trainer import errors
-from tfparallel_trainer.split.pipeline import named
+from tfparallel_trainer.engines.split.pipeline import named
 
 MODEL = split_graphs.chain(["sees/conv", "sees/flat", "tells/dense", "sees/conv#2", "tells/out"])
 

@@ -7,13 +7,19 @@ import pytest
 
 from testing import pages, paths
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, elementwise
-from tfparallel_trainer.split.layers.rules import attention, convolution, dense, einsum, embedding
-from tfparallel_trainer.split.model import overrides, skeleton
-from tfparallel_trainer.split.planning import answer
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.engines.split.layers import assignment, elementwise
+from tfparallel_trainer.engines.split.layers.rules import (
+    attention,
+    convolution,
+    dense,
+    einsum,
+    embedding,
+)
+from tfparallel_trainer.engines.split.model import overrides, skeleton
+from tfparallel_trainer.engines.split.planning import answer
+from tfparallel_trainer.objective import replica
 
 PAGE = "splitting-layers.md"
 EXAMPLE = paths.ROOT / "examples/split-cnn"

@@ -3,11 +3,11 @@
 import pytest
 
 from testing.trainer import split_graphs
+from tfparallel_trainer.comms import shape, tasks
 from tfparallel_trainer.contract import job_file, progress
-from tfparallel_trainer.mesh import shape, tasks
-from tfparallel_trainer.split import placing
-from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.pipeline import cutting
+from tfparallel_trainer.engines.split import placing
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.pipeline import cutting
 
 
 def chain(*names: str) -> graph.Graph:

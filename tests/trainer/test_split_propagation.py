@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.trainer import split_group
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, layout
-from tfparallel_trainer.split.layers.rules import propagation, registry
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, layout
+from tfparallel_trainer.engines.split.layers.rules import propagation, registry
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

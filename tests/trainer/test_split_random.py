@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from testing.trainer import split_group
 from tfparallel_trainer import errors
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, sharded
-from tfparallel_trainer.split.model import graph, randomness, recording
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, sharded
+from tfparallel_trainer.engines.split.model import graph, randomness, recording
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

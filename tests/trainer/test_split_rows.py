@@ -5,7 +5,7 @@ import itertools
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tfparallel_trainer.split.layers import rows
+from tfparallel_trainer.engines.split.layers import rows
 
 PAD = -1
 ranks = st.integers(1, 5)

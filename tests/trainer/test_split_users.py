@@ -9,8 +9,8 @@ import pytest
 from testing.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer import split as splitting
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.layers import adjoint, layout
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import adjoint, layout
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfparallel_trainer.split import watched
+from tfparallel_trainer.engines.split import watched
 
 
 def seconds_of_step(begin: float, scale: float = 1.0) -> list[float]:

@@ -17,9 +17,10 @@ import tensorflow as tf
 from testing import disks, waiting
 from testing.trainer import checkpoints, launch, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer import errors, export, failures, user
-from tfparallel_trainer.checkpoint import store
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.checkpoint import export, store
 from tfparallel_trainer.contract import exits
+from tfparallel_trainer.runtime.lifecycle import failures
 from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.usefixtures("runs")
