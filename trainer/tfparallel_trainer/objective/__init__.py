@@ -1,1 +1,1 @@
-"""One optimizer step: loss as a fraction, gradients summed over the data axis, metrics."""
+"""What is trained: a replica, its loss as a fraction, gradients over the data axis, metrics."""
