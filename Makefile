@@ -114,7 +114,8 @@ $(VENV)/.demo: requirements/demo.txt requirements/examples.txt $(PROJECTS) | $(V
 	$(PIP) install --no-deps --no-build-isolation -e trainer -e operator -e client
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
+$(VENV)/.dev: requirements/dev.txt requirements/keras2.txt $(VENV)/.demo
 	@echo "Installing what the tests need into $(VENV)"
 	$(PIP) install --require-hashes -r requirements/dev.txt
+	$(PIP) install --require-hashes --no-deps -r requirements/keras2.txt
 	@touch $@
