@@ -54,7 +54,7 @@ class RowsFeed:
             )
         self._spec = nest.convert(
             lambda tensor: tf.TensorSpec((None, *tensor.shape), tensor.dtype),
-            _triple(self._prepare.structured_outputs),
+            nest.triple(self._prepare.structured_outputs),
         )
 
     @property
@@ -71,7 +71,7 @@ class RowsFeed:
         """The first example, with a leading axis of 1."""
         with tf.device("CPU:0"):
             first = self._prepare(tf.zeros((), tf.int64), self._seeds(0))
-            return nest.convert(lambda part: part[tf.newaxis], _triple(first))
+            return nest.convert(lambda part: part[tf.newaxis], nest.triple(first))
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
@@ -83,7 +83,7 @@ class RowsFeed:
     def _cut(self, waiting: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
         for positions in order.batches(self._rows.length, self._division.batch_size, start):
             ranges = self._local_ranges(positions)
-            whole = _triple(next(waiting)) if any(ranges) else None
+            whole = nest.triple(next(waiting)) if any(ranges) else None
             parts: list[Any] = []
             first = 0
             for part in ranges:
@@ -147,17 +147,14 @@ def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checked(example: Any, function: str) -> tuple[Any, ...]:
-    if not isinstance(example, tuple) or len(example) not in (2, 3):
-        size = f" of {len(example)}" if isinstance(example, (tuple, list)) else ""
+    parts = (example,) if isinstance(example, tf.Tensor | dict) else example
+    if not isinstance(parts, tuple) or len(parts) not in (1, 2, 3):
+        size = f" of {len(parts)}" if isinstance(parts, (tuple, list)) else ""
         raise errors.UserCodeError(
             f"A function that examples of {function} go through returns "
-            f"{type(example).__name__}{size}: return the tuple (x, y) or (x, y, sample_weight)."
+            f"{type(example).__name__}{size}: return x, (x, y) or (x, y, sample_weight)."
         )
-    return example if len(example) == 2 or example[2] is not None else example[:2]
-
-
-def _triple(example: Any) -> Any:
-    return example if len(example) == 3 else (*example, None)
+    return nest.example(nest.triple(parts))
 
 
 def _slice(whole: Any, first: int, last: int) -> Any:
