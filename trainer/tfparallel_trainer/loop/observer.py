@@ -29,6 +29,10 @@ class Observer(Protocol):
     def takes_non_finite(self) -> bool:
         """Whether a loss that is not finite is left to it."""
 
+    @property
+    def memory(self) -> str:
+        """What it needs to go on after a restart; on the chief, for checkpoints."""
+
     def evaluates_after(self, epoch: int) -> bool:
         """Whether the end of an epoch (from 0) asks for an evaluation."""
 
@@ -73,6 +77,7 @@ class NullObserver:
     acts = False
     stop = False
     takes_non_finite = False
+    memory = ""
 
     def evaluates_after(self, epoch: int) -> bool:
         """After each."""

@@ -11,7 +11,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import feed, nest, source
-from tfparallel_trainer.objective import metric_sums, replica, state
+from tfparallel_trainer.objective import metric_sums, phases, replica, state
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.runtime.lifecycle import stall
 
@@ -107,7 +107,7 @@ def prepare(
         evaluation=evaluation,
         saved=saved,
         state=shards,
-        start=files.Position(step=step, epoch=epoch, example=example),
+        start=files.Position(step=step, epoch=epoch, example=example, observer=start.observer),
         given_attempt=settings.attempt or 1,
     )
 
@@ -116,7 +116,7 @@ def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -
     """Refuse metrics that are wrong when they are added up."""
     with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
-        metric_sums.check(replica.model, lambda: replica.model(tensors[0], training=False), tensors)
+        metric_sums.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
 
 
 def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Store | None:

@@ -221,10 +221,10 @@ def test_optimizers_that_keras_cannot_run_there_are_refused(
     model = normalised(synchronized=False)
     model.compile(keras.optimizers.SGD(0.1, **arguments), "mse")
     with pytest.raises(errors.UserCodeError, match=message):
-        strategies.check_model(model)
+        strategies.check_optimizer(model.optimizer)
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
     with pytest.raises(errors.UserCodeError, match="mixed_bfloat16"):
-        strategies.check_model(model)
+        strategies.check_optimizer(model.optimizer)
 
 
 @pytest.mark.parametrize("strategy", [None, "mirrored", tf.distribute.MirroredStrategy])

@@ -65,14 +65,15 @@ def _prepare(
         division,
     )
     (built,) = ready.replicas
-    strategies.check_model(built.model)
+    for phase in built.computations:
+        strategies.check_optimizer(phase.optimizer)
     export.check(built.model, process.module.path)
     advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
     traced = steps.Steps(strategy, process.module, advised)
     start = ready.start
     with process.watch.waiting():
         step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
-    position = files.Position(step=step, epoch=epoch, example=example)
+    position = files.Position(step=step, epoch=epoch, example=example, observer=start.observer)
     return dataclasses.replace(ready, replicas=[advised], start=position), traced
 
 

@@ -148,10 +148,13 @@ def _step(
     replica: replica.Replica, part: Any, number: tf.Tensor, flags: tf.Tensor, everywhere: bool
 ) -> list[tf.Tensor]:
     with _kept(replica, part, everywhere):
-        shared = train.of_rank(replica, part, number, flags, maybe_empty=not everywhere)
-    with exchange.Summed():
-        replica.optimizer.apply(shared.gradients, replica.model.trainable_variables)
-    return [shared.loss, shared.terms, shared.flags, shared.finite]
+        results = []
+        phases = train.phases_of_rank(replica, part, number, flags, maybe_empty=not everywhere)
+        for phase, shared in phases:
+            results.append(shared)
+            with exchange.Summed():
+                phase.optimizer.apply(shared.gradients, phase.variables)
+    return list(train.joined(results))
 
 
 @contextlib.contextmanager
