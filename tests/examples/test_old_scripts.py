@@ -191,6 +191,7 @@ def with_keras_2(text: str, folder: pathlib.Path, **replicas: int) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_with_keras_2_fit_runs_as_it_was(tmp_path: pathlib.Path) -> None:
     [(before, after)] = re.findall(r"```diff\n-(.*)\n\+(.*)\n```", PAGE)
     text = (ROOT / "examples/old-fit/train.py").read_text()

@@ -191,12 +191,13 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
         return list(_built(model, sample)), ()
     x, y, weight = sample
     y_pred = model(x, training=False)
+    names = outputs.names_of(model, y_pred)
+    compiled = Compiled(model, names, has_targets=y is not None)
     model.compute_metrics(x, y, y_pred, weight)
     model.reset_metrics()
     if not model.optimizer.built:  # one that scales the loss would get its state twice
         model.optimizer.build(model.trainable_variables)
-    names = outputs.names_of(model, y_pred)
-    return [Compiled(model, names, has_targets=y is not None)], names
+    return [compiled], names
 
 
 def predict(model: Any, sample: Any) -> Any:
