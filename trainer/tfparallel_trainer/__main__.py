@@ -1,9 +1,11 @@
 """Entry of the trainer: `python -m tfparallel_trainer`, with the environment of the contract."""
 
+import functools
 import os
 import time
 import traceback
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
@@ -11,6 +13,10 @@ from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.runtime import preflight, settings
 from tfparallel_trainer.runtime.lifecycle import ending
 from tfparallel_trainer.runtime.reporting import console
+
+if TYPE_CHECKING:  # they import TensorFlow
+    from tfparallel_trainer.engines import course
+    from tfparallel_trainer.runtime import context
 
 
 def main() -> None:
@@ -57,12 +63,10 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import user
     from tfparallel_trainer.comms import devices
-    from tfparallel_trainer.engines.servers import run as with_servers
     from tfparallel_trainer.engines.servers import serve
-    from tfparallel_trainer.engines.split import run as in_parts
-    from tfparallel_trainer.engines.strategy import run as under_strategy
     from tfparallel_trainer.evaluator import run as evaluator
-    from tfparallel_trainer.runtime import run
+    from tfparallel_trainer.keras_fit import callbacks
+    from tfparallel_trainer.runtime import context, run
     from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
 
     def give_up(error: errors.TrainerError) -> None:
@@ -78,26 +82,44 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             serve.until_done(settings, out, stop)
             return
-        run_to_end = run.train_to_end
-        if settings.evaluates:
-            run_to_end = evaluator.until_done
-        elif settings.uses_servers:
-            run_to_end = with_servers.train_to_end
-        elif settings.divides_model:
-            run_to_end = in_parts.train_to_end
-        elif settings.under_strategy:
-            run_to_end = under_strategy.train_to_end
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
-            process = run.Process(
-                module=module, out=out, stop=stop, give_up=give_up, watch=watch, started=started
+            process = context.RunContext(
+                settings=settings,
+                module=module,
+                out=out,
+                stop=stop,
+                give_up=give_up,
+                watch=watch,
+                started=started,
             )
             evaluator.check(settings, module)
-            run_to_end(settings, process)
+            if settings.evaluates:
+                evaluator.until_done(process)
+            else:
+                observe = functools.partial(callbacks.of_module, settings, module)
+                run.train_to_end(_course(process), observe)
     except Exception as error:
         raise failures.translate(error, settings.cluster.alone, module) from error
     finally:
         stop.end()
+
+
+def _course(process: "context.RunContext") -> "course.Course":
+    """By the engine that the job's strategy asks for."""
+    from tfparallel_trainer.engines.mesh import run as mesh
+    from tfparallel_trainer.engines.servers import run as servers
+    from tfparallel_trainer.engines.split import run as split
+    from tfparallel_trainer.engines.strategy import run as strategy
+
+    settings = process.settings
+    if settings.uses_servers:
+        return servers.Course(process)
+    if settings.divides_model:
+        return split.Course(process)
+    if settings.under_strategy:
+        return strategy.Course(process)
+    return mesh.Course(process)
 
 
 if __name__ == "__main__":
