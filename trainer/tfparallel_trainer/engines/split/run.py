@@ -165,7 +165,7 @@ def _engine(
     module, evaluator = context.module, None
     spec = context.settings.job.trainer
     if ready.evaluation is not None:
-        evaluator = evaluation.Evaluation(module, local_ranks, ready.evaluation.spec)
+        evaluator = evaluation.Evaluation(module, local_ranks, ready.evaluation.spec, coordinator)
     step = steps.TrainStep(
         module,
         local_ranks,

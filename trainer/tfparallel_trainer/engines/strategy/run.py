@@ -8,7 +8,7 @@ from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import course, engine
-from tfparallel_trainer.engines.strategy import evaluation, places, steps, strategies
+from tfparallel_trainer.engines.strategy import places, steps, strategies
 from tfparallel_trainer.objective import checks
 from tfparallel_trainer.runtime import connect, setup
 
@@ -40,7 +40,7 @@ class Course(course.Course):
         leave(traced.barrier)
         evaluator = None
         if ready.evaluation is not None:
-            evaluator = evaluation.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
+            evaluator = steps.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
         synchronous = engine.Synchronous(
             ready.replicas,
             traced.train(ready.training.spec),

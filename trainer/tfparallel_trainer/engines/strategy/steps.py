@@ -12,7 +12,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import exchange, places
-from tfparallel_trainer.objective import evaluate, finite, metrics, replica, state, train
+from tfparallel_trainer.objective import averages, evaluate, finite, metrics, replica, state, train
 
 _Leaves = Sequence[tf.Tensor]
 
@@ -142,6 +142,32 @@ class Steps:
     def _replica_in_context(self) -> replica.Replica:
         context = tf.distribute.get_replica_context()
         return dataclasses.replace(self._replica, data=exchange.Exchange(context))
+
+
+class Evaluation(evaluate.Evaluator):
+    """Evaluates the replicas of this process together with those of its peers."""
+
+    def __init__(self, replica: replica.Replica, traced: Steps, spec: Any) -> None:
+        """Args: spec: structure of a part of a batch, as tf.TensorSpec [None, …]."""
+        super().__init__([replica])
+        self._steps = traced
+        self._spec = spec
+
+    def share_statistics(self) -> None:
+        """Over the strategy."""
+        self._steps.share_statistics()
+
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Whatever the user's callbacks are: a strategy has none."""
+        return averages.used(self._replicas)
+
+    def sums(self, batch: feed.Batch) -> Any:
+        """Over all replicas."""
+        return self._steps.sums(batch, self._spec)
+
+    def results(self, sums: Any) -> dict[str, float]:
+        """Over all replicas."""
+        return {**evaluate.losses(self._replicas[0], sums), **self._steps.report()}
 
 
 def _step(
