@@ -13,7 +13,7 @@ from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.evaluator import status
+from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.objective import evaluate, replica
 from tfparallel_trainer.runtime import context, preflight, settings
 from tfparallel_trainer.runtime.reporting import console, records
@@ -30,7 +30,7 @@ def until_done(context: context.RunContext) -> None:
     """
     settings = context.settings
     devices.prepare(1, alone=True)
-    evaluator_status = status.Status(settings)
+    evaluator_status = results.Status(settings)
     copies = mirror.of(settings.output_dir, settings.results)
     written = records.Records(settings.output_dir, copies, outputs.EVALUATION_LOG)
     with contextlib.closing(written):
@@ -61,7 +61,7 @@ class Evaluator:
     def __init__(
         self,
         context: context.RunContext,
-        status: status.Status,
+        status: results.Status,
         written: records.Records,
     ) -> None:
         """Build the model on this process's first device, from the examples to evaluate on.

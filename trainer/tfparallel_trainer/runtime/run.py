@@ -40,7 +40,11 @@ def train_to_end(course: course.Course, observe: Observe) -> None:
         _reporter(context) as reporter,
         course.watched(),
     ):
-        prepared = course.prepared(lambda barrier: ending.push(_leaving(context, barrier)))
+
+        def leave(barrier: Callable[[], None]) -> None:
+            ending.push(_leaving(context, barrier))
+
+        prepared = course.prepared(leave)
         reporter.placement = prepared.placement
         outer = _loop(context, prepared, reporter, observe)
         if chief:

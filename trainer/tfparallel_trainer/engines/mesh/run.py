@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import export
-from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import course, engine
 from tfparallel_trainer.objective import evaluate, train
-from tfparallel_trainer.runtime import connect, setup
+from tfparallel_trainer.runtime import setup
 from tfparallel_trainer.runtime.reporting import console
 
 
@@ -21,11 +20,11 @@ class Course(course.Course):
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
         """Be one cluster with all peers."""
-        count = connect.count_devices(self.context)
+        count = self.context.count_devices()
         ranks = count * len(self.context.settings.cluster.tasks)
-        self._mesh = shape.Mesh(data=ranks, generation=next(connect.generations))
+        self._mesh = self.context.mesh(data=ranks)
         self._check_batch(count)
-        with connect.joined(self.context, count) as self._devices:
+        with self.context.joined(count) as self._devices:
             yield
 
     def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:

@@ -12,7 +12,7 @@ from tfparallel_trainer.checkpoint import export
 from tfparallel_trainer.comms import cluster, shape, tasks, watch
 from tfparallel_trainer.engines import course
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
-from tfparallel_trainer.runtime import connect, context, setup
+from tfparallel_trainer.runtime import context, setup
 
 _ENDING_SECONDS = 1.0
 """How long a process that ends may still listen after its connections are gone."""
@@ -32,7 +32,7 @@ class Course(course.Course):
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
         """Reach workers and servers, and dismiss them when all is done."""
-        connect.count_devices(self.context)
+        self.context.count_devices()
         others, out = self._cluster.peers, self.context.out
         with control.Control(self._cluster.task) as self._answers:
             with self.context.watch.waiting():

@@ -15,12 +15,12 @@ from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import course, engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
 from tfparallel_trainer.engines.split.engine import coordination, evaluation, ranks, steps
-from tfparallel_trainer.engines.split.model import overrides, skeleton
+from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
 from tfparallel_trainer.engines.split.state import persistence
 from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime import connect, context, settings, setup
+from tfparallel_trainer.runtime import context, settings, setup
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder
 
@@ -31,9 +31,9 @@ class Course(course.Course):
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
         """Be one cluster with all peers."""
-        count = connect.count_devices(self.context)
+        count = self.context.count_devices()
         self._job_mesh = _mesh_of(self.context.settings, count)
-        with connect.joined(self.context, count) as self._devices:
+        with self.context.joined(count) as self._devices:
             yield
 
     def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
@@ -113,7 +113,7 @@ def _divide(
     context.watch.moved("the preparation began")
     all_peers = peers.of(settings.cluster, names[0], context.watch)
     bare = skeleton.build(module, settings.job.trainer.seed)
-    model = overrides.recorded(module, bare)
+    model = skeleton.recorded(module, bare)
     skeleton.compile_model(module, bare)  # not before: it could not be recorded
     plan = planned.over(
         model,
@@ -124,7 +124,7 @@ def _divide(
     )
     planned.compare(plan, all_peers)
     planned_mesh = plan.mesh
-    mesh = shape.Mesh(**planned_mesh.axes, generation=next(connect.generations))
+    mesh = context.mesh(**planned_mesh.axes)
     division = setup.over(mesh, settings, len(names))
     examples, evaluation_examples = setup.examples(settings, module, division)
     model_partition = partition.divide(

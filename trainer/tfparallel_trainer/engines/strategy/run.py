@@ -8,9 +8,9 @@ from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import course, engine
-from tfparallel_trainer.engines.strategy import places, steps, strategies
+from tfparallel_trainer.engines.strategy import steps, strategies
 from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime import connect, setup
+from tfparallel_trainer.runtime import setup
 
 
 class Course(course.Course):
@@ -20,7 +20,7 @@ class Course(course.Course):
     def connected(self) -> Iterator[None]:
         """Build the strategy, which starts TensorFlow's cluster."""
         context, settings = self.context, self.context.settings
-        count = connect.count_devices(context)
+        count = context.count_devices()
         limit = settings.job.trainer.start_timeout_seconds
         with context.watch.waiting():
             connections = rendezvous.meet(settings.cluster, limit, context.out.say)
@@ -28,9 +28,9 @@ class Course(course.Course):
                 settings, context.module, context.out.say, connections
             )
         context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-        self._local_ranks = places.of_process(self._strategy)
+        self._local_ranks = strategies.ranks_of_process(self._strategy)
         strategies.check_places(settings, self._strategy, self._local_ranks)
-        connect.compare(context, devices.names(settings.cluster, count)[0], count)
+        context.compare(devices.names(settings.cluster, count)[0], count)
         connections.close()  # TensorFlow has started in all processes
         yield
 
