@@ -37,10 +37,15 @@ def reasons(
     )
     if stages > 1:
         ideal = schedule.bubble(stages, setting.microbatches)
+        parts = (
+            "one microbatch"
+            if setting.microbatches == 1
+            else f"{setting.microbatches} microbatches"
+        )
         yield (
             f"Stages wait for {prediction.bubble:.0%} of the schedule, "
             f"{prediction.message_share:.0%} for messages; {stages} equal stages with "
-            f"{setting.microbatches} microbatches and no messages would wait for {ideal:.0%}."
+            f"{parts} and no messages would wait for {ideal:.0%}."
         )
     yield f"The fullest device is one of stage {fullest}, with {size(prediction.peak)}."
     for other in others:
