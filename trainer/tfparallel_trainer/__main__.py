@@ -3,7 +3,6 @@
 import functools
 import os
 import time
-import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -41,14 +40,8 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         else:
             _tell_cluster(env)
             _attempt(job_settings, out, started)
-    except errors.TrainerError as error:
-        ending.tell(out, error)
-        return error.exit
     except Exception as error:
-        out.fail(
-            "the trainer failed, please report this", "".join(traceback.format_exception(error))
-        )
-        return exits.Exit.INTERNAL_ERROR
+        return ending.exit_of(out, error, "trainer")
     return exits.Exit.DONE
 
 

@@ -15,7 +15,7 @@ from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.objective import evaluate, replica
-from tfparallel_trainer.runtime import context, preflight, settings
+from tfparallel_trainer.runtime import context, preflight, settings, setup
 from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.storage import directory, mirror
 
@@ -76,7 +76,8 @@ class Evaluator:
         self._watch = context.watch
         self._folder = settings.checkpoints
         self._skipped: set[tuple[str, str]] = set()
-        self._examples = source.evaluation(context.module, _request(settings))
+        cut = feed.Division(settings.job.trainer.global_batch_size, ranks=1, local_ranks=(0,))
+        self._examples = source.evaluation(context.module, setup.request(settings, cut))
         sample, seed = self._examples.sample(), settings.job.trainer.seed
         model_replica = replica.build(context.module, shape.Mesh(), 0, "", seed, sample)
         self._variables = keys.of(model_replica.model, model_replica.optimizer)
@@ -140,14 +141,3 @@ class Evaluator:
     def _moved(self, what: str) -> None:
         self._watch.moved(what)
         self._status.beat()
-
-
-def _request(settings: settings.Settings) -> source.Request:
-    size = settings.job.trainer.global_batch_size
-    return source.Request(
-        seed=settings.job.trainer.seed,
-        source_dir=settings.source_dir,
-        output_dir=settings.output_dir,
-        division=feed.Division(batch_size=size, ranks=1, local_ranks=(0,)),
-        endless_allowed=False,
-    )

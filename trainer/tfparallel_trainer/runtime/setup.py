@@ -142,13 +142,13 @@ def examples(
     Raises:
         UserCodeError: the data functions raise, or give what is no data.
     """
-    request = _request(settings, division)
     evaluates = module.evaluates and not settings.job.evaluator
-    evaluation = source.evaluation(module, request) if evaluates else None
-    return source.training(module, request), evaluation
+    evaluation = source.evaluation(module, request(settings, division)) if evaluates else None
+    return source.training(module, request(settings, division)), evaluation
 
 
-def _request(settings: settings.Settings, division: feed.Division) -> source.Request:
+def request(settings: settings.Settings, division: feed.Division) -> source.Request:
+    """What data functions are asked for."""
     return source.Request(
         seed=settings.job.trainer.seed,
         source_dir=settings.source_dir,
