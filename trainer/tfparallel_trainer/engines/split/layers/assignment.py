@@ -1,4 +1,4 @@
-"""Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
+"""Chooses for each node of a graph how it is split, and says how every tensor then lies.
 
 A node is split as the user chose, or else in the way of its rules that communicates least among
 those that use most axes and divide its weights: for two layers in a row that is a column and then a

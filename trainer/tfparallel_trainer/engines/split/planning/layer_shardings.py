@@ -1,4 +1,4 @@
-"""The ways that the rules of layers give, as the planner counts them. Pure."""
+"""The ways that the rules of layers give, as the planner counts them."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
