@@ -89,7 +89,7 @@ def checked(data: Any, function: str) -> Any:
             "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
             "examples, or inputs.Arrays or inputs.Records."
         )
-    examples = nest.convert(_array, feed.triple(data))
+    examples = nest.convert(_array, nest.triple(data))
     lengths = {
         name: sorted({len(array) for array in nest.leaves(part)})
         for name, part in zip(("x", "y", "sample_weight"), examples, strict=True)

@@ -88,8 +88,3 @@ def rows(whole: Any, part: range) -> Any:
 def spec(batch: Any) -> Any:
     """The structure of a part of such a batch, as tf.TensorSpec [None, …]."""
     return nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), batch)
-
-
-def triple(example: Any) -> Any:
-    """(x, y, sample_weight) of what may have no weights."""
-    return example if len(example) == 3 else (*example, None)

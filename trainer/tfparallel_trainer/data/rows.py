@@ -54,7 +54,7 @@ class RowsFeed:
             )
         self._spec = nest.convert(
             lambda tensor: tf.TensorSpec((None, *tensor.shape), tensor.dtype),
-            feed.triple(self._prepare.structured_outputs),
+            nest.triple(self._prepare.structured_outputs),
         )
 
     @property
@@ -71,7 +71,7 @@ class RowsFeed:
         """The first example, with a leading axis of 1."""
         with tf.device("CPU:0"):
             first = self._prepare(tf.zeros((), tf.int64), self._seeds(0))
-            return nest.convert(lambda part: part[tf.newaxis], feed.triple(first))
+            return nest.convert(lambda part: part[tf.newaxis], nest.triple(first))
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
@@ -83,7 +83,7 @@ class RowsFeed:
     def _cut(self, waiting: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
         for positions in order.batches(self._rows.length, self._division.batch_size, start):
             ranges = self._local_ranges(positions)
-            whole = feed.triple(next(waiting)) if any(ranges) else None
+            whole = nest.triple(next(waiting)) if any(ranges) else None
             parts: list[Any] = []
             first = 0
             for part in ranges:

@@ -54,7 +54,7 @@ class StreamFeed:
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
         for example in self._make(0).batch(1).take(1):
-            return feed.triple(example)
+            return nest.triple(example)
         raise errors.UserCodeError(
             f"{self._function} returns a data set without examples: return some."
         )
@@ -67,7 +67,7 @@ class StreamFeed:
 
     def _cut(self, examples: tf.data.Dataset) -> Generator[feed.Batch, None, None]:
         for elements in examples.batch(self._division.batch_size):
-            whole = feed.triple(elements)
+            whole = nest.triple(elements)
             yield self._division.cut(whole, fingerprints.of(_some(whole)))
 
 
@@ -89,4 +89,4 @@ def _checked(spec: Any, function: str) -> Any:
             f"{function} returns a data set of batches: return single examples (remove .batch()); "
             "the trainer batches them by trainer.globalBatchSize."
         )
-    return feed.triple(spec)
+    return nest.triple(spec)

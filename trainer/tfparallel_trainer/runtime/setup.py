@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import files, initial_weights, keys, shard, store
+from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import feed, nest, source
 from tfparallel_trainer.objective import metric_sums, replica, state
@@ -156,3 +156,13 @@ def request(settings: settings.Settings, division: feed.Division) -> source.Requ
         division=division,
         endless_allowed=settings.job.trainer.steps is not None,
     )
+
+
+def check_export(context: context.RunContext, model: Any) -> None:
+    """See before training that the trained model can be written, unless a script keeps it.
+
+    Raises:
+        UserCodeError: Keras cannot write the model.
+    """
+    if not context.script:
+        export.check(model, context.module.path)

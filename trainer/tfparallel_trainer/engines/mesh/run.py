@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Iterator
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import export
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import course, engine
@@ -30,8 +29,7 @@ class Course(course.Course):
     def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
         """Build a replica on each device."""
         ready = setup.prepare(self.context, self._mesh, self._devices)
-        if not self.context.script:
-            export.check(ready.replicas[0].model, self.context.module.path)
+        setup.check_export(self.context, ready.replicas[0].model)
         synchronous = self._engine(ready)
         leave(synchronous.barrier)
         announce = functools.partial(self._announce, ready)

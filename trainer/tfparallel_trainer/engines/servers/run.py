@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import export
 from tfparallel_trainer.comms import cluster, shape, tasks, watch
 from tfparallel_trainer.engines import course
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
@@ -63,8 +62,7 @@ class Course(course.Course):
         ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
         replica = ready.replicas[0]
         steps.check(replica.model)
-        if not context.script:
-            export.check(replica.model, context.module.path)
+        setup.check_export(context, replica.model)
         bound = context.settings.job.trainer.max_staleness
         with strategy.scope():
             applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)

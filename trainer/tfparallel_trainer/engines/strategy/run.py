@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from tfparallel_trainer.checkpoint import export, files
+from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import course, engine
@@ -53,15 +53,12 @@ class Course(course.Course):
 
     def _ready(self) -> tuple[setup.Ready, steps.Steps]:
         context, strategy = self.context, self._strategy
-        size, ranks = (
-            context.settings.job.trainer.global_batch_size,
-            strategy.num_replicas_in_sync,
-        )
+        size, ranks = context.settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
         division = feed.Division(batch_size=size, ranks=ranks, local_ranks=self._local_ranks)
         ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
         (built,) = ready.replicas
         strategies.check_model(built.model)
-        export.check(built.model, context.module.path)
+        setup.check_export(context, built.model)
         advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
         traced = steps.Steps(strategy, context.module, advised)
         start = ready.start
