@@ -41,7 +41,7 @@ class Fraction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Term:
-    """The loss of one output, or what layers add (see `added_losses`)."""
+    """The loss of one output, or what layers add (see `added`)."""
 
     output: str
     """Empty for what layers add."""
