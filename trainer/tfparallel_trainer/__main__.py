@@ -4,7 +4,6 @@ import functools
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
@@ -12,10 +11,6 @@ from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.runtime import preflight, settings
 from tfparallel_trainer.runtime.lifecycle import ending
 from tfparallel_trainer.runtime.reporting import console
-
-if TYPE_CHECKING:  # they import TensorFlow
-    from tfparallel_trainer.engines import course
-    from tfparallel_trainer.runtime import context
 
 
 def main() -> None:
@@ -56,7 +51,12 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import user
     from tfparallel_trainer.comms import devices
+    from tfparallel_trainer.engines import course
+    from tfparallel_trainer.engines.mesh import run as mesh
+    from tfparallel_trainer.engines.servers import run as servers
     from tfparallel_trainer.engines.servers import serve
+    from tfparallel_trainer.engines.split import run as split
+    from tfparallel_trainer.engines.strategy import run as strategy
     from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.keras_fit import callbacks
     from tfparallel_trainer.runtime import context, run
@@ -75,6 +75,13 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             serve.until_done(settings, out, stop)
             return
+        engine: type[course.Course] = mesh.Course
+        if settings.uses_servers:
+            engine = servers.Course
+        elif settings.divides_model:
+            engine = split.Course
+        elif settings.under_strategy:
+            engine = strategy.Course
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
             process = context.RunContext(
@@ -91,28 +98,11 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
                 evaluator.until_done(process)
             else:
                 observe = functools.partial(callbacks.of_module, settings, module)
-                run.train_to_end(_course(process), observe)
+                run.train_to_end(engine(process), observe)
     except Exception as error:
         raise failures.translate(error, settings.cluster.alone, module) from error
     finally:
         stop.end()
-
-
-def _course(process: "context.RunContext") -> "course.Course":
-    """By the engine that the job's strategy asks for."""
-    from tfparallel_trainer.engines.mesh import run as mesh
-    from tfparallel_trainer.engines.servers import run as servers
-    from tfparallel_trainer.engines.split import run as split
-    from tfparallel_trainer.engines.strategy import run as strategy
-
-    settings = process.settings
-    if settings.uses_servers:
-        return servers.Course(process)
-    if settings.divides_model:
-        return split.Course(process)
-    if settings.under_strategy:
-        return strategy.Course(process)
-    return mesh.Course(process)
 
 
 if __name__ == "__main__":
