@@ -87,15 +87,14 @@ class RowsFeed:
             parts: list[Any] = []
             first = 0
             for part in ranges:
-                parts.append(_slice(whole, first, first + len(part)) if part else None)
+                parts.append(feed.rows(whole, range(first, first + len(part))))
                 first += len(part)
             yield feed.Batch(len(positions), parts, self._rows.fingerprint)
 
     def _local_ranges(self, positions: range) -> list[range]:
         """The positions of this process's ranks within those of a batch."""
-        parts = order.split(len(positions), self._division.ranks)
-        chosen = [parts[rank] for rank in self._division.local_ranks]
-        return [positions[part.start : part.stop] for part in chosen]
+        ranges = self._division.parts(len(positions))
+        return [positions[part.start : part.stop] for part in ranges]
 
     def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
         batches = order.batches(self._rows.length, self._division.batch_size, start)
@@ -155,7 +154,3 @@ def _checked(example: Any, function: str) -> tuple[Any, ...]:
             f"{type(example).__name__}{size}: return x, (x, y) or (x, y, sample_weight)."
         )
     return nest.example(nest.triple(parts))
-
-
-def _slice(whole: Any, first: int, last: int) -> Any:
-    return nest.convert(lambda tensor: tensor[first:last], whole)

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, fingerprints, nest, order
+from tfparallel_trainer.data import feed, fingerprints, nest
 
 
 class StreamFeed:
@@ -79,27 +79,15 @@ class StreamFeed:
         passed = 0
         for elements in batches:
             whole = nest.triple(elements)
-            count = int(nest.leaves(whole)[0].shape[0])
-            passed += count
-            if passed <= start:
-                continue
-            parts = order.split(count, self._division.ranks)
-            yield feed.Batch(
-                examples=count,
-                parts=[_slice(whole, parts[rank]) for rank in self._division.local_ranks],
-                fingerprint=fingerprints.of(_some(whole, count)),
-            )
+            passed += feed.count(whole)
+            if passed > start:
+                yield self._division.cut(whole, fingerprints.of(_some(whole)))
 
 
-def _some(whole: Any, count: int) -> Any:
+def _some(whole: Any) -> Any:
     """Examples from all over a batch."""
-    return nest.convert(lambda tensor: tensor[:: max(count // fingerprints.EXAMPLES, 1)], whole)
-
-
-def _slice(whole: Any, part: range) -> Any:
-    if not part:
-        return None
-    return nest.convert(lambda tensor: tensor[part.start : part.stop], whole)
+    step = max(feed.count(whole) // fingerprints.EXAMPLES, 1)
+    return nest.convert(lambda tensor: tensor[::step], whole)
 
 
 def _checked(spec: Any, function: str) -> Any:

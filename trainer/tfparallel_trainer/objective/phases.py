@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import added_losses, checks, loss, outputs, synchrony
+from tfparallel_trainer.objective import checks, loss, outputs, synchrony
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Compiled:
             )
         self.terms: Sequence[loss.Term] = [
             *(() if added_alone else loss.terms(model, names)),
-            added_losses.TERM,
+            loss.ADDED,
         ]
         self.optimizer = model.optimizer
 
@@ -93,7 +93,7 @@ class Compiled:
         x, y, weight = part
         y_pred = synchrony.forward(model, data, x) if training else model(x, training=False)
         model.compute_metrics(x, y, y_pred, weight)
-        added = added_losses.fraction(model, tf.shape(nest.leaves(x)[0])[0])
+        added = loss.added(model, tf.shape(nest.leaves(x)[0])[0])
         if len(self.terms) == 1:
             return [added]
         return [*loss.fractions(self.terms, self._names, y, y_pred, weight), added]

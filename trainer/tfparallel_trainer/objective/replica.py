@@ -26,7 +26,7 @@ class Replica:
     data: collectives.Communicator
     """This rank among those that a batch is divided over."""
     terms: list[loss.Term]
-    """Those of the outputs first, then `added_losses.TERM`."""
+    """Those of the outputs first, then `loss.ADDED`."""
     outputs: tuple[str, ...]
     """Names; none where the model defines its training step itself."""
     seeds: list[tuple[Any, Any]]
