@@ -1,78 +1,100 @@
-"""Refuses models that compute with several examples at once.
+"""Refuses models of which nothing shows that they compute each example by itself.
 
 A mesh divides a batch over its data axis and into microbatches, so what a model gives for an
-example must not depend on the others. Two signs show that it does: what a call gives depends on the
-examples but does not grow with the batch, or grows with it twice; or an operation works along the
-batch. Layers that gather statistics, such as BatchNormalization, are added up where they are wanted
-(`step.synchrony`).
+example may depend neither on the others nor on its place among them. Keras' own layers keep to that
+where the batch is their first dimension, and operations that work on each element do where all that
+they take has the batch at one place. Every other call is tried on numbers that are drawn for some
+examples, twice: with one of these at another place, among others. What it gives for that one has to
+be the same. Layers that gather statistics, such as BatchNormalization, are added up where they are
+asked for (`step.synchrony`).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.split.model import execution, graph
+from tfparallel_trainer.split.model import execution, graph, operations, recording
 from tfparallel_trainer.step import lookups
 
-_ALONG = {
-    *("Argsort", "Cumprod", "Cumsum", "Flip", "LogSoftmax", "Normalize", "Roll", "Softmax"),
-    *("Sort", "UnitNormalization"),
-}
-"""Keras' operations and layers that work along `axis` and leave the shape as it is."""
+_ALONG = {"Concatenate", "Softmax", "UnitNormalization"}
+"""Keras' layers that work along any axis."""
 
-_EXAMPLES = 2
-"""So that sizes are known while tracing, and what is computed from them depends on no example."""
+_PLACES = ((0, 1, 2), (3, 0, 4))
+"""Which examples are in the two batches of a trial: the first one moves, the others change."""
+
+_EXAMPLES = len(_PLACES[0])
+_SCALES = np.array([1.0, 2.0, 0.5, 3.0, 0.25])
+"""Of the numbers of each example, so that a mean over many numbers still tells them apart."""
+
+_LENGTH = 8
+"""Stands for dimensions that only the data tells."""
+
+_MOST_WEIGHTS = 1 << 26
+"""Numbers in the weights of a layer that is tried: no process need hold a larger one whole."""
+
+_HALF = 2
+"""Bytes of a number of half precision."""
+
+Fronts = Mapping[int, int]
+"""How many copies of the batch a tensor has one behind the other, by the tensor's number; the
+further rows that an example has follow each other."""
 
 
 def check(model: graph.Graph) -> None:
     """See that a model computes each example by itself.
 
     Raises:
-        UserCodeError: a call does not.
+        UserCodeError: a call does not, or no trial can show it.
     """
     used = {*model.output_tensors(), *(one for node in model.nodes for one in node.inputs)}
+    fronts = dict.fromkeys(range(len(model.tensors)), 1)
     for node in model.nodes:
-        lost = [one for one in _without_batch(model, node) if one in used]
-        if _works_along_batch(model, node) or (lost and _reads(model, node, lost)):
-            raise errors.UserCodeError(
-                f"{node.name} computes with all examples of a batch at once, and a mesh divides "
-                "the batch over its data axis and into microbatches: let what the model gives for "
-                "an example depend on that example alone, or let mesh.data and mesh.microbatches "
-                "be 1."
+        growing = [one for one in node.inputs if model.tensors[one].batch is not None]
+        real = [one for one in node.outputs if one in used and model.tensors[one].dtype != "none"]
+        fixed = [one for one in real if model.tensors[one].batch is None]
+        kept = [one for one in real if one not in fixed]
+        if growing and fixed and _reads(model, node, fixed):
+            raise _refusal(node)
+        if growing and kept:
+            front = _known_front(model, node, growing, {fronts[one] for one in growing})
+            fronts |= (
+                dict.fromkeys(kept, front) if front else _tried_fronts(model, node, kept, fronts)
             )
 
 
-def _works_along_batch(model: graph.Graph, node: graph.Node) -> bool:
-    """Whether an operation mixes the rows of the dimension that grows with the batch."""
-    if not node.inputs:
-        return False
-    tensor = model.tensors[node.inputs[0]]
-    if tensor.batch is None:
-        return False
-    if type(node.calls).__name__ == "GetItem":
-        keys = node.arguments[1] if isinstance(node.arguments[1], tuple) else (node.arguments[1],)
-        first = keys[tensor.batch] if tensor.batch < len(keys) and ... not in keys else slice(None)
-        return isinstance(first, slice) and first.step not in (None, 1)
-    if type(node.calls).__name__ not in _ALONG:
-        return False
-    axes = getattr(node.calls, "axis", None)
-    rank = len(tensor.shape)
-    if axes is None:
-        return True
-    return tensor.batch in [one % rank for one in keras.tree.flatten(axes)]
+def _refusal(node: graph.Node) -> errors.UserCodeError:
+    return errors.UserCodeError(
+        f"{node.name} computes with all examples of a batch at once, and a mesh divides the batch "
+        "over its data axis and into microbatches: let what the model gives for an example depend "
+        "on that example alone, or let mesh.data and mesh.microbatches be 1."
+    )
 
 
-def _without_batch(model: graph.Graph, node: graph.Node) -> list[int]:
-    """What does not grow with the batch, or in several dimensions, though an input does grow."""
-    if all(model.tensors[one].batch is None for one in node.inputs):
-        return []
-    tensors = {one: model.tensors[one] for one in node.outputs}
-    return [one for one, known in tensors.items() if known.batch is None and known.dtype != "none"]
+def _known_front(
+    model: graph.Graph, node: graph.Node, growing: Sequence[int], fronts: Collection[int]
+) -> int | None:
+    """The copies of the batch in what a node gives; None where only a trial tells."""
+    tensors = [model.tensors[one] for one in growing]
+    if len(fronts) > 1 or len({one.rows for one in tensors}) > 1:
+        return None
+    if node.kind is graph.Kind.OPERATION:
+        # As broadcasting does, from the last dimension.
+        is_aligned = len({(one.batch or 0) - len(one.shape) for one in tensors}) == 1
+        is_known = is_aligned and operations.name_of(node.calls) in operations.ELEMENTWISE
+    else:
+        leads = all(one.batch == 0 for one in tensors)
+        is_known = leads and not (
+            type(node.calls).__name__ in _ALONG or operations.runs_code_of_user(node)
+        )
+    return next(iter(fronts)) if is_known else None
 
 
-def _reads(model: graph.Graph, node: graph.Node, lost: Sequence[int]) -> bool:
+def _reads(model: graph.Graph, node: graph.Node, fixed: Sequence[int]) -> bool:
     """Whether some outputs, which do not grow with the batch, depend on what examples hold.
 
     A table of positions, say, depends on how long they are at most.
@@ -87,7 +109,7 @@ def _reads(model: graph.Graph, node: graph.Node, lost: Sequence[int]) -> bool:
             outputs = execution.run_nodes(model, [node], tensors, variables, training=False).tensors
         starts = [tensor for tensor in tensors.values() if tensor is not None]
         depends.extend(
-            lookups.depends(outputs[one], starts) for one in lost if outputs[one] is not None
+            lookups.depends(outputs[one], starts) for one in fixed if outputs[one] is not None
         )
 
     depends: list[bool] = []
@@ -97,3 +119,140 @@ def _reads(model: graph.Graph, node: graph.Node, lost: Sequence[int]) -> bool:
     }
     tf.function(call, autograph=False).get_concrete_function(specs)
     return any(depends)
+
+
+def _tried_fronts(
+    model: graph.Graph, node: graph.Node, kept: Sequence[int], fronts: Fronts
+) -> dict[int, int]:
+    """The copies of the batch in some outputs of a node, as a trial shows them.
+
+    Raises:
+        UserCodeError: what it gives for an example depends on others or on its place, has another
+            shape than Keras was told, or cannot be computed.
+    """
+    weights = {key: model.variables[key] for key in node.variables}
+    if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:
+        return dict.fromkeys(kept, 1)
+    random = np.random.default_rng(0)
+    draws = {one: _draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
+    variables = {
+        key: _cast(random.uniform(-0.5, 0.5, one.shape), one.dtype) for key, one in weights.items()
+    }
+    known: dict[int, int] = {}
+    for training in _modes(node):
+        first, second = _outputs(
+            model,
+            node,
+            [{one: draw(places) for one, draw in draws.items()} for places in _PLACES],
+            variables,
+            training,
+        )
+        for one in kept:
+            front = _front(model, node, one, first[one], second[one])
+            if front is None or known.setdefault(one, front) != front:
+                raise _refusal(node)
+    return known
+
+
+def _modes(node: graph.Node) -> tuple[bool, ...]:
+    """Whether a node is tried as in training: also, unless it draws or gathers there."""
+    draws = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
+    gathers = node.kind is not graph.Kind.OPERATION and any(
+        isinstance(layer, keras.layers.BatchNormalization) for layer in node.calls._flatten_layers()
+    )
+    return (False,) if draws or gathers else (False, True)
+
+
+def _draw(
+    random: np.random.Generator, tensor: graph.Tensor, front: int
+) -> Callable[[Sequence[int]], tf.Tensor]:
+    """Draw numbers for each example; gives what puts those of some examples into a tensor."""
+    sizes = [_LENGTH if size is None else size for size in tensor.sized(_EXAMPLES)]
+    if tensor.batch is None:
+        same = _cast(random.uniform(0.1, 1.0, sizes), tensor.dtype)
+        return lambda _: same
+    before = math.prod(sizes[: tensor.batch])
+    rest = math.prod(sizes) // (before * front * _EXAMPLES)
+    numbers = random.uniform(0.1, 1.0, (before, front, len(_SCALES), rest))
+    numbers *= _SCALES[:, np.newaxis]
+    return lambda places: _cast(numbers[:, :, places].reshape(sizes), tensor.dtype)
+
+
+def _cast(numbers: Any, dtype: str) -> tf.Tensor:
+    """Give numbers a type; those that are not real are 0 or 1, of which each looks a row up."""
+    kind = tf.as_dtype(dtype)
+    if kind.is_floating or kind.is_complex:
+        return tf.cast(tf.constant(numbers), kind)
+    bits = tf.constant((numbers * 1024).astype("int64") % 2)
+    return tf.strings.as_string(bits) if kind is tf.string else tf.cast(bits, kind)
+
+
+def _outputs(
+    model: graph.Graph,
+    node: graph.Node,
+    batches: Sequence[Mapping[int, tf.Tensor]],
+    variables: Mapping[str, tf.Tensor],
+    training: bool,
+) -> list[dict[int, Any]]:
+    """What a node gives for some batches, as arrays by the tensor's number.
+
+    Raises:
+        UserCodeError: it fails.
+    """
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
+    def run(tensors: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
+        tensors = execution.run_nodes(model, [node], tensors, values, training).tensors
+        return {one: tensors[one] for one in node.outputs if tensors[one] is not None}
+
+    try:
+        with tf.device("CPU:0"):
+            return [
+                {one: tensor.numpy() for one, tensor in run(batch, variables).items()}
+                for batch in batches
+            ]
+    except Exception as error:
+        raise errors.UserCodeError(
+            f"{node.name} cannot be tried on numbers that are drawn, which would show that it "
+            f"computes each example by itself ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}): let it take any numbers, or let mesh.data and "
+            "mesh.microbatches be 1."
+        ) from error
+
+
+def _front(
+    model: graph.Graph, node: graph.Node, number: int, first: Any, second: Any
+) -> int | None:
+    """The copies of the batch in an output, if the example that moved is the same in both.
+
+    Raises:
+        UserCodeError: it has another shape than Keras was told.
+    """
+    tensor = model.tensors[number]
+    shape = tensor.sized(_EXAMPLES)
+    is_known = all(None not in model.tensors[one].sized(1) for one in node.inputs)
+    if is_known and not tf.TensorShape(shape).is_compatible_with(first.shape):
+        raise errors.UserCodeError(
+            f"{node.name} gives a tensor of the shape {first.shape}, and Keras was told "
+            f"{shape}: mend its compute_output_shape, or leave it out."
+        )
+    place = tensor.batch or 0
+    rows, rest = divmod(first.shape[place], _EXAMPLES)
+    if rest:
+        return None
+    before = math.prod(first.shape[:place])
+    for front in (one for one in range(1, rows + 1) if rows % one == 0):
+        here, there = (one.reshape(before, front, _EXAMPLES, -1) for one in (first, second))
+        if _is_same(here[:, :, _PLACES[0].index(0)], there[:, :, _PLACES[1].index(0)]):
+            return front
+    return None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether numbers are the same, but for the order in which they were added up."""
+    if one.dtype.kind in "OSUbiu":
+        return bool(np.array_equal(one, other))
+    near = 1e-3 if one.dtype.itemsize > _HALF else 3e-2
+    here, there = (part.astype("complex128") for part in (one, other))
+    size = np.max(np.abs(here), where=np.isfinite(here), initial=0.0)
+    return bool(np.allclose(here, there, rtol=near, atol=near * size, equal_nan=True))
