@@ -42,6 +42,8 @@ _USERS = (
     tf.errors.UnimplementedError,
     tf.errors.DataLossError,
 )
+_PYTHON = "Traceback (most recent call last)"
+"""Within an error of TensorFlow: Python code raised that the graph calls, as by tf.py_function."""
 
 
 def translate(error: Exception, alone: bool, module: user.Module | None) -> errors.TrainerError:
@@ -91,9 +93,9 @@ def _of_operation(
         return errors.PeerLostError(f"A peer was lost ({text}).")
     if faults.of_device(error):
         return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
-    if alone and faults.of_storage(error):
+    if faults.of_storage(error):
         return errors.StorageError(f"Storage did not answer ({text}): see the data's address.")
-    if module is not None and isinstance(error, _USERS):
+    if module is not None and (isinstance(error, _USERS) or _PYTHON in str(error)):
         return errors.UserCodeError(
             f"{module.path}: training raised {type(error).__name__}: {text}. "
             "See whether the data fits the model (labels within the classes, no missing values).",

@@ -1,7 +1,9 @@
 """Faults of devices, storage and networks that may be gone when the job runs again."""
 
 import errno
+import os
 import re
+import socket
 import urllib.error
 from collections.abc import Iterator
 
@@ -25,8 +27,11 @@ _STORAGE = frozenset(
         errno.EREMOTEIO,
         errno.ESTALE,
         errno.ETIMEDOUT,
+        socket.EAI_AGAIN,
     }
 )
+_STORAGE_WORDS = tuple(f"; {os.strerror(number)}" for number in _STORAGE if number > 0)
+"""What TensorFlow's file systems write behind a path, in errors of several classes."""
 _DEVICE = re.compile(r"CUDA|cuda[A-Z_]|cuDNN|CUDNN|cuBLAS|CUBLAS|NCCL|\bXid\b|\bECC\b")
 _INSTALLATION = re.compile(
     r"INSUFFICIENT_DRIVER|INVALID_PTX|NO_BINARY_FOR_GPU|NO_DEVICE|no kernel image"
@@ -34,6 +39,8 @@ _INSTALLATION = re.compile(
 """What a device that works says every time, because driver and program do not fit each other."""
 
 _SERVER_ERRORS = 500
+_TRY_AGAIN = (408, 425, 429)
+"""What a server answers that is too busy, or was not asked in time."""
 
 DEVICE_HELP = "The job runs again; if it comes back on one node, look at that node's devices."
 
@@ -61,7 +68,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _passes(error: BaseException) -> bool:
     if isinstance(error, urllib.error.HTTPError):
-        return error.code >= _SERVER_ERRORS
+        return error.code >= _SERVER_ERRORS or error.code in _TRY_AGAIN
     if isinstance(error, OSError):
         return error.errno in _STORAGE or isinstance(error, (ConnectionError, TimeoutError))
-    return isinstance(error, (tf.errors.UnavailableError, tf.errors.DeadlineExceededError))
+    if isinstance(error, (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)):
+        return True
+    text = error.message if isinstance(error, tf.errors.OpError) else ""
+    return any(words in text for words in _STORAGE_WORDS)
