@@ -132,6 +132,19 @@ class Numbered(keras.layers.Layer):
         return x + OPS.reshape(OPS.arange(OPS.shape(x)[0], dtype=x.dtype), (-1, 1, 1))
 
 
+class Sampling(keras.layers.Layer):
+    """Adds what it draws, also when it does not train; and a mean of all examples, if asked."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3)
+        self.mixes = mixes
+
+    def call(self, x: Any) -> Any:
+        drawn = x + keras.random.normal(OPS.shape(x), dtype=x.dtype, seed=self.seeds)
+        return drawn - OPS.mean(x) if self.mixes else drawn
+
+
 class Block(keras.layers.Layer):
     """Computes each example by itself, but for statistics and dropout."""
 
@@ -171,6 +184,7 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "own layer": lambda x: Centered(always=True)(x),
     "own layer in training": lambda x: Centered(always=False)(x),
     "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one))(x),
+    "own layer that draws": lambda x: Sampling(mixes=True)(x),
     "place": lambda x: Numbered()(x),
     "einsum": lambda x: OPS.einsum("bti,cti->bti", x, x),
     "attention over the batch": lambda x: attended(OPS.transpose(x, (1, 0, 2))),
@@ -186,6 +200,7 @@ SEPARATE: dict[str, Callable[[Any], Any]] = {
     "joined": lambda x: LAYERS.Concatenate(axis=0)([x, x]),
     "unused mean": lambda x: Counting()(x)[0],
     "own block": lambda x: Block()(x),
+    "own layer that draws": lambda x: Sampling(mixes=False)(x),
     "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one, 1, keepdims=True))(x),
     "attention": attended,
     "copies": lambda x: OPS.sum(OPS.reshape(joined(LAYERS.Dense(3)(x)), (2, -1, 4, 3)), axis=0),

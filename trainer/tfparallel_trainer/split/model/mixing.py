@@ -5,8 +5,9 @@ example may depend neither on the others nor on its place among them. Keras' own
 where the batch is their first dimension, and operations that work on each element do where all that
 they take has the batch at one place. Every other call is tried on numbers that are drawn for some
 examples, twice: with one of these at another place, among others. What it gives for that one has to
-be the same. Layers that gather statistics, such as BatchNormalization, are added up where they are
-asked for (`step.synchrony`).
+be the same. If the call draws at random, which depends on the place, the example stays. Layers that
+gather statistics, such as BatchNormalization, are added up where they are asked for
+(`step.synchrony`).
 """
 
 import math
@@ -24,10 +25,10 @@ from tfparallel_trainer.step import lookups
 _ALONG = {"Concatenate", "Softmax", "UnitNormalization"}
 """Keras' layers that work along any axis."""
 
-_PLACES = ((0, 1, 2), (3, 0, 4))
-"""Which examples are in the two batches of a trial: the first one moves, the others change."""
+_FIRST, _MOVED, _STAYING = (0, 1, 2), (3, 0, 4), (0, 3, 4)
+"""Which examples are in the first batch of a trial, and in the second: 0 is in both."""
 
-_EXAMPLES = len(_PLACES[0])
+_EXAMPLES = len(_FIRST)
 _SCALES = np.array([1.0, 2.0, 0.5, 3.0, 0.25])
 """Of the numbers of each example, so that a mean over many numbers still tells them apart."""
 
@@ -138,29 +139,28 @@ def _tried_fronts(
     variables = {
         key: _cast(random.uniform(-0.5, 0.5, one.shape), one.dtype) for key, one in weights.items()
     }
+    is_random = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
+    second_places = _STAYING if is_random else _MOVED
+    batches = [
+        {one: draw(places) for one, draw in draws.items()} for places in (_FIRST, second_places)
+    ]
     known: dict[int, int] = {}
-    for training in _modes(node):
-        first, second = _outputs(
-            model,
-            node,
-            [{one: draw(places) for one, draw in draws.items()} for places in _PLACES],
-            variables,
-            training,
-        )
+    for training in (False,) if _gathers(node) else (False, True):
+        first, second = _outputs(model, node, batches, variables, training)
         for one in kept:
-            front = _front(model, node, one, first[one], second[one])
+            _check_shape(model, node, one, first[one])
+            place = second_places.index(0)
+            front = _front(model.tensors[one], first[one], second[one], place)
             if front is None or known.setdefault(one, front) != front:
                 raise _refusal(node)
     return known
 
 
-def _modes(node: graph.Node) -> tuple[bool, ...]:
-    """Whether a node is tried as in training: also, unless it draws or gathers there."""
-    draws = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
-    gathers = node.kind is not graph.Kind.OPERATION and any(
+def _gathers(node: graph.Node) -> bool:
+    """Whether a node normalizes by its batch in training, as Keras' layer within it does."""
+    return node.kind is not graph.Kind.OPERATION and any(
         isinstance(layer, keras.layers.BatchNormalization) for layer in node.calls._flatten_layers()
     )
-    return (False,) if draws or gathers else (False, True)
 
 
 def _draw(
@@ -220,30 +220,36 @@ def _outputs(
         ) from error
 
 
-def _front(
-    model: graph.Graph, node: graph.Node, number: int, first: Any, second: Any
-) -> int | None:
-    """The copies of the batch in an output, if the example that moved is the same in both.
+def _check_shape(model: graph.Graph, node: graph.Node, number: int, output: Any) -> None:
+    """See that a node gives what Keras was told.
 
     Raises:
-        UserCodeError: it has another shape than Keras was told.
+        UserCodeError: it gives another shape.
     """
-    tensor = model.tensors[number]
-    shape = tensor.sized(_EXAMPLES)
+    shape = model.tensors[number].sized(_EXAMPLES)
     is_known = all(None not in model.tensors[one].sized(1) for one in node.inputs)
-    if is_known and not tf.TensorShape(shape).is_compatible_with(first.shape):
+    if is_known and not tf.TensorShape(shape).is_compatible_with(output.shape):
         raise errors.UserCodeError(
-            f"{node.name} gives a tensor of the shape {first.shape}, and Keras was told "
-            f"{shape}: mend its compute_output_shape, or leave it out."
+            f"{node.name} gives a tensor of the shape {output.shape}, and Keras was told {shape}: "
+            "mend its compute_output_shape, or leave it out."
         )
-    place = tensor.batch or 0
-    rows, rest = divmod(first.shape[place], _EXAMPLES)
-    if rest:
-        return None
-    before = math.prod(first.shape[:place])
-    for front in (one for one in range(1, rows + 1) if rows % one == 0):
+
+
+def _front(tensor: graph.Tensor, first: Any, second: Any, place: int) -> int | None:
+    """The copies of the batch in an output, if both outputs have the same of one example.
+
+    Args:
+        tensor: the output.
+        first: what was computed with the example in front.
+        second: what was computed with it at a place.
+        place: which.
+    """
+    dimension = tensor.batch or 0
+    rows, rest = divmod(first.shape[dimension], _EXAMPLES)
+    before = math.prod(first.shape[:dimension])
+    for front in (one for one in range(1, rows + 1) if not rest and rows % one == 0):
         here, there = (one.reshape(before, front, _EXAMPLES, -1) for one in (first, second))
-        if _is_same(here[:, :, _PLACES[0].index(0)], there[:, :, _PLACES[1].index(0)]):
+        if _is_same(here[:, :, 0], there[:, :, place]):
             return front
     return None
 
