@@ -1,0 +1,265 @@
+"""Models in which dimension 0 of a tensor is not the batch: right on every mesh, or refused."""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from testing.trainer import (
+    batch_models,
+    cases,
+    cases_split,
+    reference,
+    split_models,
+    split_ranks,
+)
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.model import mixing, recording
+from tfparallel_trainer.engines.split.planning import model_costs
+
+pytestmark = split_models.MARKS
+
+BATCH, STEPS = 6, 3
+LAYERS, OPS = keras.layers, keras.ops
+MESHES = {
+    "data and stage": (shape.Mesh(data=2, stage=2), 2),
+    "spatial": (shape.Mesh(spatial=2), 1),
+    "stage and tensor": (shape.Mesh(stage=2, tensor=2), 1),
+}
+WITHOUT_ROWS = {"rows", "time first", "table", "waves"}
+"""Models that have nothing that rows of images divide."""
+
+
+def functions(name: str) -> dict[str, Any]:
+    build = batch_models.ALL[name]
+    return {
+        "build_model": build,
+        "compile_model": lambda model: model.compile(keras.optimizers.Adam(0.05), "mse"),
+        "training_data": lambda: batch_models.examples(build()),
+    }
+
+
+@functools.cache
+def expected(name: str) -> tuple[list[Any], list[float]]:
+    return reference.train(types.SimpleNamespace(**functions(name)), STEPS, BATCH, cases.SEED)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        (name, mesh)
+        for name in batch_models.ALL
+        for mesh in MESHES
+        if mesh != "spatial" or name not in WITHOUT_ROWS
+    ],
+)
+def test_what_is_no_batch_is_divided_as_what_it_is(name: str, mesh: str) -> None:
+    degrees, microbatches = MESHES[mesh]
+    cases_split.compare(functions(name), degrees, microbatches, BATCH, expected(name))
+
+
+def recorded(function: Callable[[Any], Any], dims: tuple[int | None, ...] = (4, 3)) -> Any:
+    first = keras.Input(dims)
+    return recording.record(keras.Model(first, function(LAYERS.Dense(3)(first))))
+
+
+@pytest.mark.parametrize(
+    ("function", "batch", "rows", "sized"),
+    [
+        (lambda x: x, 0, 1, (5, 4, 3)),
+        (lambda x: OPS.reshape(x, (-1, 3)), 0, 4, (20, 3)),
+        (lambda x: OPS.transpose(x, (1, 0, 2)), 1, 1, (4, 5, 3)),
+        (lambda x: LAYERS.TimeDistributed(LAYERS.Dense(2))(x), 0, 1, (5, 4, 2)),
+        (lambda x: batch_models.Table()(x), None, 1, (1, 4, 3)),
+        (lambda x: batch_models.Waves()(x), None, 1, (4, 3)),
+    ],
+)
+def test_a_tensor_knows_its_relation_to_the_batch(
+    function: Callable[[Any], Any], batch: int | None, rows: int, sized: tuple[int, ...]
+) -> None:
+    model = recorded(function)
+    tensor = model.tensors[model.outputs[0].tensor]
+    assert (tensor.batch, tensor.rows, tensor.sized(5)) == (batch, rows, sized)
+
+
+def test_examples_of_an_unknown_length_stay_unknown() -> None:
+    model = recorded(lambda x: x, (None, 3))
+    assert model.tensors[model.outputs[0].tensor].sized(5) == (5, None, 3)
+
+
+def test_a_nested_model_is_recorded_on_what_its_caller_gives_it() -> None:
+    inner = keras.Sequential([keras.Input((3,)), LAYERS.Dense(2), LAYERS.Dense(2)])
+    model = recorded(lambda x: OPS.reshape(inner(OPS.reshape(x, (-1, 3))), (-1, 4, 2)))
+    assert [model.tensors[node.outputs[0]].rows for node in model.nodes] == [1, 4, 4, 4, 1]
+
+
+def test_the_planner_counts_the_rows_that_an_example_has() -> None:
+    plain = recorded(lambda x: LAYERS.Dense(5, "gelu")(LAYERS.Dense(5)(x)))
+    merged = recorded(lambda x: LAYERS.Dense(5, "gelu")(LAYERS.Dense(5)(OPS.reshape(x, (-1, 3)))))
+    (*_, first), (*_, second) = (
+        model_costs.of(one, dict.fromkeys(one.variables, 0)).nodes for one in (plain, merged)
+    )
+    assert first == second
+
+
+class Counting(keras.layers.Layer):
+    """Gives a number of all examples besides."""
+
+    def call(self, x: Any) -> Any:
+        return x, OPS.mean(x)
+
+
+class Centered(keras.layers.Layer):
+    """Takes the mean of all examples away: always, or while it trains."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always = always
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return x - OPS.mean(x, axis=0, keepdims=True) if training or self.always else x
+
+
+class Numbered(keras.layers.Layer):
+    """Adds the place of an example in its batch."""
+
+    def call(self, x: Any) -> Any:
+        return x + OPS.reshape(OPS.arange(OPS.shape(x)[0], dtype=x.dtype), (-1, 1, 1))
+
+
+class Sampling(keras.layers.Layer):
+    """Adds what it draws, also when it does not train; and a mean of all examples, if asked."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3)
+        self.mixes = mixes
+
+    def call(self, x: Any) -> Any:
+        drawn = x + keras.random.normal(OPS.shape(x), dtype=x.dtype, seed=self.seeds)
+        return drawn - OPS.mean(x) if self.mixes else drawn
+
+
+class Block(keras.layers.Layer):
+    """Computes each example by itself, but for statistics and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = [LAYERS.Dense(3), LAYERS.BatchNormalization(), LAYERS.Dropout(0.5)]
+
+    def build(self, shape: Any) -> None:
+        for layer in self.inner:
+            layer.build(shape)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        dense, normalized, dropped = self.inner
+        return dropped(normalized(dense(x), training=training), training=training)
+
+
+def joined(x: Any) -> Any:
+    """Give the batch twice, one copy behind the other."""
+    return LAYERS.Concatenate(axis=0)([x, x * 2.0])
+
+
+def attended(x: Any) -> Any:
+    return LAYERS.MultiHeadAttention(2, 2)(x, x)
+
+
+MIXING: dict[str, Callable[[Any], Any]] = {
+    "mean": lambda x: x - OPS.mean(x, axis=0, keepdims=True),
+    "scores": lambda x: OPS.matmul(x[:, 0], OPS.transpose(x[:, 0])),
+    "softmax": lambda x: OPS.softmax(x, axis=0),
+    "flip": lambda x: OPS.flip(x, axis=0),
+    "roll": lambda x: OPS.roll(x, 1),
+    "reversed": lambda x: x[::-1, :],
+    "first": lambda x: x - x[:1, :],
+    "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=1),
+    "used mean": lambda x: x - Counting()(x)[1],
+    "merged": lambda x: OPS.softmax(OPS.reshape(x, (-1, 3)), axis=0),
+    "own layer": lambda x: Centered(always=True)(x),
+    "own layer in training": lambda x: Centered(always=False)(x),
+    "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one))(x),
+    "own layer that draws": lambda x: Sampling(mixes=True)(x),
+    "place": lambda x: Numbered()(x),
+    "einsum": lambda x: OPS.einsum("bti,cti->bti", x, x),
+    "attention over the batch": lambda x: attended(OPS.transpose(x, (1, 0, 2))),
+    "pairs of copies": lambda x: OPS.reshape(joined(x), (-1, 2, 4, 3)),
+    "two orders": lambda x: joined(x) + OPS.reshape(OPS.repeat(x, 2, axis=1), (-1, 4, 3)),
+}
+SEPARATE: dict[str, Callable[[Any], Any]] = {
+    "softmax": lambda x: OPS.softmax(x, axis=-1),
+    "flip": lambda x: OPS.flip(x, axis=1),
+    "part": lambda x: x[:, ::2],
+    "statistics": lambda x: LAYERS.BatchNormalization()(x),
+    "table": lambda x: x + batch_models.Table()(x),
+    "joined": lambda x: LAYERS.Concatenate(axis=0)([x, x]),
+    "unused mean": lambda x: Counting()(x)[0],
+    "own block": lambda x: Block()(x),
+    "own layer that draws": lambda x: Sampling(mixes=False)(x),
+    "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one, 1, keepdims=True))(x),
+    "attention": attended,
+    "copies": lambda x: OPS.sum(OPS.reshape(joined(LAYERS.Dense(3)(x)), (2, -1, 4, 3)), axis=0),
+    "dense time first": lambda x: LAYERS.Dense(3)(OPS.transpose(x, (1, 0, 2))),
+    "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=0),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=r"computes with all examples of a batch"):
+        mixing.check(recorded(MIXING[name]))
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_a_model_that_computes_each_example_by_itself_is_not(name: str) -> None:
+    mixing.check(recorded(SEPARATE[name]))
+
+
+def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
+    build = {
+        **functions("rows"),
+        "build_model": lambda: keras.Sequential(
+            [keras.Input((batch_models.SIZE,)), LAYERS.Dense(3), LAYERS.UnitNormalization(axis=0)]
+        ),
+    }
+    with pytest.raises(errors.UserCodeError, match=r"unit_normalization computes with all"):
+        split_ranks.prepare_new(build, shape.Mesh(stage=2), 2)
+    split_ranks.prepare_new(build, shape.Mesh(stage=2), 1)
+
+
+def test_a_layer_that_no_made_up_numbers_suit_is_refused() -> None:
+    def checked(x: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_greater(x, 7.0)]):
+            return tf.identity(x)
+
+    with pytest.raises(errors.UserCodeError, match=r"checked cannot be tried .*mesh.microbatches"):
+        mixing.check(recorded(lambda x: LAYERS.Lambda(checked, name="checked")(x)))
+
+
+class Liar(keras.layers.Layer):
+    """Says that it gives what it takes, and gives less."""
+
+    def call(self, x: Any) -> Any:
+        return x[:1]
+
+    def compute_output_shape(self, shape_: Any) -> Any:
+        return shape_
+
+
+def test_a_shape_that_a_layer_does_not_keep_to_is_told_before_the_first_step() -> None:
+    def build() -> Any:
+        first = keras.Input((3,))
+        return keras.Model(first, LAYERS.Dense(1)(Liar()(LAYERS.Dense(3)(first))))
+
+    whole = {
+        **functions("rows"),
+        "build_model": build,
+        "training_data": lambda: batch_models.examples(build()),
+    }
+    with pytest.raises(errors.UserCodeError, match=r"liar gives .*compute_output_shape"):
+        split_ranks.prepare_new(whole, shape.Mesh(stage=3), 2, batch=BATCH)
