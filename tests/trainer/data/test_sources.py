@@ -443,5 +443,5 @@ def test_processes_that_read_other_examples_are_told(
         ended = group.wait()
     for one in ended:
         assert one.code == exits.Exit.USER_ERROR.value, one
-        assert "training_data gives other examples on some replicas" in one.errors
+        assert "Some replicas get other examples than others" in one.errors
         assert "in step 1" in one.errors

@@ -5,7 +5,9 @@ with what it is in their place. What they decide (to stop, another learning rate
 on all ranks before training goes on; the logs that they leave are in the history of every process.
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -127,7 +129,7 @@ def of_module(
         validates=ready.evaluation is not None,
     )
     over = reach.Whole(ready.replicas) if build_reach is None else build_reach(callbacks)
-    return Callbacks(plan, over, lambda: over.model)
+    return Callbacks(plan, over, lambda: over.model, functools.partial(user.guard, module.path))
 
 
 class Callbacks:
@@ -135,12 +137,21 @@ class Callbacks:
 
     acts = True
 
-    def __init__(self, plan: Plan, over: reach.Reach, hand_back: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        over: reach.Reach,
+        hand_back: Callable[[], Any],
+        guard: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         """Args:
         plan: the same on all processes.
         over: how far they reach.
         hand_back: gives the caller's model the trained weights, and gives that model.
+        guard: translates what callbacks raise, and says what was called; absent: the caller of
+            fit gets it, as from Keras.
         """
+        self._guard = guard
         self._hand_back = hand_back
         self._plan = plan
         self._reach = over
@@ -173,8 +184,9 @@ class Callbacks:
         return listeners
 
     def _tell(self, moment: str, *facts: Any) -> None:
-        for callback in self._listeners:
-            getattr(callback, moment)(*facts)
+        with self._guard(f"{moment} of a callback raised"):
+            for callback in self._listeners:
+                getattr(callback, moment)(*facts)
 
     def evaluates_after(self, epoch: int) -> bool:
         """As validation_freq says."""

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -76,7 +77,7 @@ def train_to_end(settings: settings.Settings, process: Process) -> None:
     ):
         ready = setup.prepare(settings, process.module, mesh, names, process.out.say, process.watch)
         if not process.script:
-            export.check(ready.replicas[0].model, process.module.path)
+            check_export(settings, process, ready.replicas[0].model)
         engine = _engine(settings, process, ready)
         ending.push(leaving(settings, process, engine.barrier))
         outer = loop(settings, process, ready, reporter, engine)
@@ -245,6 +246,20 @@ def counted(number: int, thing: str) -> str:
     """Write a number of things, such as 2 processes."""
     ending = "es" if thing.endswith("s") else "s"
     return f"{number} {thing}{'' if number == 1 else ending}"
+
+
+def check_export(settings: settings.Settings, process: Process, model: Any) -> None:
+    """See before training that what `write_results` leaves can be written.
+
+    Raises:
+        StorageError: the disk does not take it.
+        UserCodeError: Keras cannot write the model.
+    """
+    export.check(model, process.module.path)
+    if settings.job.trainer.saved_model and settings.cluster.is_chief:
+        serving = settings.output_dir / outputs.SAVED_MODEL
+        process.watch.moved(f"the first export of {outputs.SAVED_MODEL} began")
+        export.check_for_serving(model, serving, process.module.path)
 
 
 def write_results(

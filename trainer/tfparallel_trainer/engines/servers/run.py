@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import export
 from tfparallel_trainer.comms import cluster, devices, shape, tasks, watch
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.runtime import run, settings, setup
@@ -93,7 +92,7 @@ def _train(
     replica = ready.replicas[0]
     steps.check(replica.model)
     if not process.script:
-        export.check(replica.model, process.module.path)
+        run.check_export(settings, process, replica.model)
     bound = settings.job.trainer.max_staleness
     with strategy.scope():
         applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)

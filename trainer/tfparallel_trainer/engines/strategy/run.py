@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
-from tfparallel_trainer.checkpoint import export, files
+from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import devices, rendezvous, shape, watch
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import engine
@@ -66,7 +66,7 @@ def _prepare(
     )
     (built,) = ready.replicas
     strategies.check_model(built.model)
-    export.check(built.model, process.module.path)
+    run.check_export(settings, process, built.model)
     advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
     traced = steps.Steps(strategy, process.module, advised)
     start = ready.start

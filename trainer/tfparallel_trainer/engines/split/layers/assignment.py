@@ -2,7 +2,8 @@
 
 A node is split as the user chose, or else in the way of its rules that communicates least among
 those that use most axes and divide its weights: for two layers in a row that is a column and then a
-row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
+row. Nodes are looked at one after the other, never ahead. What has no rule is replicated, on inputs
+that are gathered first.
 """
 
 import dataclasses
