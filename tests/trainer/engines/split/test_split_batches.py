@@ -186,6 +186,7 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one))(x),
     "own layer that draws": lambda x: Sampling(mixes=True)(x),
     "place": lambda x: Numbered()(x),
+    "number": lambda x: LAYERS.Lambda(lambda one: one / OPS.cast(OPS.shape(one)[0], "float64"))(x),
     "einsum": lambda x: OPS.einsum("bti,cti->bti", x, x),
     "attention over the batch": lambda x: attended(OPS.transpose(x, (1, 0, 2))),
     "pairs of copies": lambda x: OPS.reshape(joined(x), (-1, 2, 4, 3)),

@@ -1,13 +1,13 @@
 """Refuses models of which nothing shows that they compute each example by itself.
 
 A mesh divides a batch over its data axis and into microbatches, so what a model gives for an
-example may depend neither on the others nor on its place among them. Keras' own layers keep to that
-where the batch is their first dimension, and operations that work on each element do where all that
-they take has the batch at one place. Every other call is tried on numbers that are drawn for some
-examples, twice: with one of these at another place, among others. What it gives for that one has to
-be the same. If the call draws at random, which depends on the place, the example stays. Layers that
-gather statistics, such as BatchNormalization, are added up where they are asked for
-(`objective.synchrony`).
+example may depend neither on the others, nor on their number, nor on its place among them. Keras'
+own layers keep to that where the batch is their first dimension, and operations that work on each
+element do where all that they take has the batch at one place. Every other call is tried on numbers
+that are drawn for some examples, twice: with one of these at another place, among more others. What
+it gives for that one has to be the same. If the call draws at random, which depends on all of that,
+only the others change. Layers that gather statistics, such as BatchNormalization, are added up
+where they are asked for (`objective.synchrony`).
 """
 
 import math
@@ -20,15 +20,13 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
-from tfparallel_trainer.objective import lookups
 
 _ALONG = {"Concatenate", "Softmax", "UnitNormalization"}
 """Keras' layers that work along any axis."""
 
-_FIRST, _MOVED, _STAYING = (0, 1, 2), (3, 0, 4), (0, 3, 4)
+_FIRST, _MOVED, _STAYING = (0, 1, 2), (3, 0, 4, 1), (0, 3, 4)
 """Which examples are in the first batch of a trial, and in the second: 0 is in both."""
 
-_EXAMPLES = len(_FIRST)
 _SCALES = np.array([1.0, 2.0, 0.5, 3.0, 0.25])
 """Of the numbers of each example, so that a mean over many numbers still tells them apart."""
 
@@ -41,10 +39,6 @@ _MOST_WEIGHTS = 1 << 26
 _HALF = 2
 """Bytes of a number of half precision."""
 
-Fronts = Mapping[int, int]
-"""How many copies of the batch a tensor has one behind the other, by the tensor's number; the
-further rows that an example has follow each other."""
-
 
 def check(model: graph.Graph) -> None:
     """See that a model computes each example by itself.
@@ -54,77 +48,74 @@ def check(model: graph.Graph) -> None:
     """
     used = {*model.output_tensors(), *(one for node in model.nodes for one in node.inputs)}
     fronts = dict.fromkeys(range(len(model.tensors)), 1)
+    tried: dict[str, list[int]] = {}
     for node in model.nodes:
         growing = [one for one in node.inputs if model.tensors[one].batch is not None]
-        real = [one for one in node.outputs if one in used and model.tensors[one].dtype != "none"]
-        fixed = [one for one in real if model.tensors[one].batch is None]
-        kept = [one for one in real if one not in fixed]
-        if growing and fixed and _reads(model, node, fixed):
-            raise _refusal(node)
-        if growing and kept:
-            front = _known_front(model, node, growing, {fronts[one] for one in growing})
-            fronts |= (
-                dict.fromkeys(kept, front) if front else _tried_fronts(model, node, kept, fronts)
-            )
-
-
-def _refusal(node: graph.Node) -> errors.UserCodeError:
-    return errors.UserCodeError(
-        f"{node.name} computes with all examples of a batch at once, and a mesh divides the batch "
-        "over its data axis and into microbatches: let what the model gives for an example depend "
-        "on that example alone, or let mesh.data and mesh.microbatches be 1."
-    )
+        outputs = [
+            one for one in node.outputs if one in used and model.tensors[one].dtype != "none"
+        ]
+        front = _known_front(model, node, [*growing, *outputs], {fronts[one] for one in growing})
+        if not growing or not outputs:
+            continue
+        if front is not None:
+            fronts |= dict.fromkeys(outputs, front)
+            continue
+        likeness = _likeness(model, node, fronts)
+        if likeness not in tried:
+            tried[likeness] = _tried_fronts(model, node, outputs, fronts)
+        fronts |= dict(zip(outputs, tried[likeness], strict=True))
 
 
 def _known_front(
     model: graph.Graph, node: graph.Node, growing: Sequence[int], fronts: Collection[int]
 ) -> int | None:
-    """The copies of the batch in what a node gives; None where only a trial tells."""
+    """How many copies of the batch stand one behind the other in what a node gives.
+
+    The further rows that an example has follow each other.
+
+    Args:
+        model: the graph.
+        node: one of its nodes.
+        growing: what it takes that grows with the batch, and all that it gives.
+        fronts: these numbers for what it takes.
+
+    Returns:
+        None where only a trial tells.
+    """
     tensors = [model.tensors[one] for one in growing]
     if len(fronts) > 1 or len({one.rows for one in tensors}) > 1:
         return None
     if node.kind is graph.Kind.OPERATION:
         # As broadcasting does, from the last dimension.
-        is_aligned = len({(one.batch or 0) - len(one.shape) for one in tensors}) == 1
-        is_known = is_aligned and operations.name_of(node.calls) in operations.ELEMENTWISE
+        places = {None if one.batch is None else one.batch - len(one.shape) for one in tensors}
+        is_known = len(places) == 1 and operations.name_of(node.calls) in operations.ELEMENTWISE
     else:
         leads = all(one.batch == 0 for one in tensors)
         is_known = leads and not (
             type(node.calls).__name__ in _ALONG or operations.runs_code_of_user(node)
         )
-    return next(iter(fronts)) if is_known else None
+    return next(iter(fronts), None) if is_known else None
 
 
-def _reads(model: graph.Graph, node: graph.Node, fixed: Sequence[int]) -> bool:
-    """Whether some outputs, which do not grow with the batch, depend on what examples hold.
+def _likeness(model: graph.Graph, node: graph.Node, fronts: Mapping[int, int]) -> str:
+    """What two nodes have in common that need one trial only; layers have weights of their own."""
+    if node.kind is not graph.Kind.OPERATION:
+        return node.name
 
-    A table of positions, say, depends on how long they are at most.
-    """
+    def described(one: Any) -> Any:
+        if isinstance(one, graph.Edge):
+            return model.tensors[one.tensor], fronts[one.tensor]
+        return np.asarray(one).tobytes() if np.ndim(one) else one
 
-    def call(tensors: dict[int, tf.Tensor]) -> None:
-        with keras.StatelessScope(initialize_variables=False):
-            variables = {
-                key: tf.zeros(model.variables[key].shape, model.variables[key].dtype)
-                for key in node.variables
-            }
-            outputs = execution.run_nodes(model, [node], tensors, variables, training=False).tensors
-        starts = [tensor for tensor in tensors.values() if tensor is not None]
-        depends.extend(
-            lookups.depends(outputs[one], starts) for one in fixed if outputs[one] is not None
-        )
-
-    depends: list[bool] = []
-    specs = {
-        one: tf.TensorSpec(model.tensors[one].sized(_EXAMPLES), model.tensors[one].dtype)
-        for one in node.inputs
-    }
-    tf.function(call, autograph=False).get_concrete_function(specs)
-    return any(depends)
+    attributes = {name: one for name, one in vars(node.calls).items() if name[0] != "_"}
+    attributes.pop("name", None)
+    parts = (node.arguments, dict(node.keywords), attributes)
+    return f"{node.calls.__class__}{keras.tree.map_structure(described, parts)}"
 
 
 def _tried_fronts(
-    model: graph.Graph, node: graph.Node, kept: Sequence[int], fronts: Fronts
-) -> dict[int, int]:
+    model: graph.Graph, node: graph.Node, outputs: Sequence[int], fronts: Mapping[int, int]
+) -> list[int]:
     """The copies of the batch in some outputs of a node, as a trial shows them.
 
     Raises:
@@ -133,27 +124,34 @@ def _tried_fronts(
     """
     weights = {key: model.variables[key] for key in node.variables}
     if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:
-        return dict.fromkeys(kept, 1)
+        return [1] * len(outputs)
     random = np.random.default_rng(0)
     draws = {one: _draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
     variables = {
         key: _cast(random.uniform(-0.5, 0.5, one.shape), one.dtype) for key, one in weights.items()
     }
     is_random = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
-    second_places = _STAYING if is_random else _MOVED
-    batches = [
-        {one: draw(places) for one, draw in draws.items()} for places in (_FIRST, second_places)
-    ]
+    batches = (_FIRST, _STAYING if is_random else _MOVED)
     known: dict[int, int] = {}
     for training in (False,) if _gathers(node) else (False, True):
-        first, second = _outputs(model, node, batches, variables, training)
-        for one in kept:
-            _check_shape(model, node, one, first[one])
-            place = second_places.index(0)
-            front = _front(model.tensors[one], first[one], second[one], place)
+        first, second = (
+            _computed(
+                model, node, {one: draw(batch) for one, draw in draws.items()}, variables, training
+            )
+            for batch in batches
+        )
+        for one in outputs:
+            tensor = model.tensors[one]
+            _check_shape(model, node, tensor, first[one])
+            front = _front(tensor, batches, (first[one], second[one]))
             if front is None or known.setdefault(one, front) != front:
-                raise _refusal(node)
-    return known
+                raise errors.UserCodeError(
+                    f"{node.name} computes with all examples of a batch at once, and a mesh "
+                    "divides the batch over its data axis and into microbatches: let what the "
+                    "model gives for an example depend on that example alone, or let mesh.data "
+                    "and mesh.microbatches be 1."
+                )
+    return [known[one] for one in outputs]
 
 
 def _gathers(node: graph.Node) -> bool:
@@ -167,15 +165,21 @@ def _draw(
     random: np.random.Generator, tensor: graph.Tensor, front: int
 ) -> Callable[[Sequence[int]], tf.Tensor]:
     """Draw numbers for each example; gives what puts those of some examples into a tensor."""
-    sizes = [_LENGTH if size is None else size for size in tensor.sized(_EXAMPLES)]
+    sizes = [_LENGTH if size is None else size for size in tensor.sized(1)]
     if tensor.batch is None:
         same = _cast(random.uniform(0.1, 1.0, sizes), tensor.dtype)
         return lambda _: same
     before = math.prod(sizes[: tensor.batch])
-    rest = math.prod(sizes) // (before * front * _EXAMPLES)
+    rest = math.prod(sizes) // (before * front)
     numbers = random.uniform(0.1, 1.0, (before, front, len(_SCALES), rest))
     numbers *= _SCALES[:, np.newaxis]
-    return lambda places: _cast(numbers[:, :, places].reshape(sizes), tensor.dtype)
+
+    def take(batch: Sequence[int]) -> tf.Tensor:
+        shape = list(sizes)
+        shape[tensor.batch or 0] = tensor.rows * len(batch)
+        return _cast(numbers[:, :, batch].reshape(shape), tensor.dtype)
+
+    return take
 
 
 def _cast(numbers: Any, dtype: str) -> tf.Tensor:
@@ -187,30 +191,27 @@ def _cast(numbers: Any, dtype: str) -> tf.Tensor:
     return tf.strings.as_string(bits) if kind is tf.string else tf.cast(bits, kind)
 
 
-def _outputs(
+def _computed(
     model: graph.Graph,
     node: graph.Node,
-    batches: Sequence[Mapping[int, tf.Tensor]],
+    tensors: Mapping[int, tf.Tensor],
     variables: Mapping[str, tf.Tensor],
     training: bool,
-) -> list[dict[int, Any]]:
-    """What a node gives for some batches, as arrays by the tensor's number.
+) -> dict[int, Any]:
+    """What a node gives, as arrays by the tensor's number.
 
     Raises:
         UserCodeError: it fails.
     """
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
-    def run(tensors: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
-        tensors = execution.run_nodes(model, [node], tensors, values, training).tensors
-        return {one: tensors[one] for one in node.outputs if tensors[one] is not None}
+    def run(inputs: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
+        known = execution.run_nodes(model, [node], inputs, values, training).tensors
+        return {one: known[one] for one in node.outputs if known[one] is not None}
 
     try:
         with tf.device("CPU:0"):
-            return [
-                {one: tensor.numpy() for one, tensor in run(batch, variables).items()}
-                for batch in batches
-            ]
+            return {one: tensor.numpy() for one, tensor in run(tensors, variables).items()}
     except Exception as error:
         raise errors.UserCodeError(
             f"{node.name} cannot be tried on numbers that are drawn, which would show that it "
@@ -220,13 +221,13 @@ def _outputs(
         ) from error
 
 
-def _check_shape(model: graph.Graph, node: graph.Node, number: int, output: Any) -> None:
+def _check_shape(model: graph.Graph, node: graph.Node, tensor: graph.Tensor, output: Any) -> None:
     """See that a node gives what Keras was told.
 
     Raises:
         UserCodeError: it gives another shape.
     """
-    shape = model.tensors[number].sized(_EXAMPLES)
+    shape = tensor.sized(len(_FIRST))
     is_known = all(None not in model.tensors[one].sized(1) for one in node.inputs)
     if is_known and not tf.TensorShape(shape).is_compatible_with(output.shape):
         raise errors.UserCodeError(
@@ -235,21 +236,30 @@ def _check_shape(model: graph.Graph, node: graph.Node, number: int, output: Any)
         )
 
 
-def _front(tensor: graph.Tensor, first: Any, second: Any, place: int) -> int | None:
-    """The copies of the batch in an output, if both outputs have the same of one example.
+def _front(
+    tensor: graph.Tensor, batches: Sequence[Sequence[int]], outputs: Sequence[Any]
+) -> int | None:
+    """The copies of the batch in an output, if it is twice the same for the first example.
 
     Args:
         tensor: the output.
-        first: what was computed with the example in front.
-        second: what was computed with it at a place.
-        place: which.
+        batches: which examples it was computed of, twice.
+        outputs: what was computed.
     """
-    dimension = tensor.batch or 0
-    rows, rest = divmod(first.shape[dimension], _EXAMPLES)
-    before = math.prod(first.shape[:dimension])
-    for front in (one for one in range(1, rows + 1) if not rest and rows % one == 0):
-        here, there = (one.reshape(before, front, _EXAMPLES, -1) for one in (first, second))
-        if _is_same(here[:, :, 0], there[:, :, place]):
+    place = tensor.batch
+    if place is None:
+        here, there = outputs
+        return 1 if here.shape == there.shape and _is_same(here, there) else None
+    rows = outputs[0].shape[place] // len(batches[0])
+    sizes = [rows * len(batch) for batch in batches]
+    if sizes != [one.shape[place] for one in outputs]:
+        return None
+    for front in (one for one in range(1, rows + 1) if rows % one == 0):
+        here, there = (
+            one.reshape(math.prod(one.shape[:place]), front, len(batch), -1)[:, :, batch.index(0)]
+            for one, batch in zip(outputs, batches, strict=True)
+        )
+        if _is_same(here, there):
             return front
     return None
 
