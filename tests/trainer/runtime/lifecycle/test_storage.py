@@ -95,6 +95,10 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
             exits.Exit.DEVICE_FAILED,
         ),
         (
+            RuntimeError("CUDA runtime implicit initialization on GPU:0 failed. Status: unknown"),
+            exits.Exit.DEVICE_FAILED,
+        ),
+        (
             tf.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
             exits.Exit.OUT_OF_MEMORY,
         ),
@@ -173,6 +177,12 @@ def failing(error: Exception) -> Callable[[], None]:
         (lambda: fetch(503), exits.Exit.STORAGE_FAILED),
         (lambda: fetch(429), exits.Exit.STORAGE_FAILED),
         (lambda: fetch(404), exits.Exit.USER_ERROR),
+        (
+            lambda: tf.numpy_function(
+                failing(OSError(errno.EIO, "Input/output error")), [], "bool"
+            ),
+            exits.Exit.STORAGE_FAILED,
+        ),
         (failing(FileNotFoundError(errno.ENOENT, "x.csv")), exits.Exit.USER_ERROR),
         (failing(ValueError("labels")), exits.Exit.USER_ERROR),
         (

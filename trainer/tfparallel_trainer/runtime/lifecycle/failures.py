@@ -72,7 +72,13 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
         return _of_operation(error, text, alone, module)
     if isinstance(error, OSError):
         return _of_file(error, text)
+    if faults.of_device(error):
+        return _of_device(text)
     raise error
+
+
+def _of_device(text: str) -> errors.TrainerError:
+    return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
 
 
 def _of_file(error: OSError, text: str) -> errors.TrainerError:
@@ -93,7 +99,7 @@ def _of_operation(
     if not alone and (isinstance(error, _PEER_LOST) or any(word in text for word in _PEER_WORDS)):
         return errors.PeerLostError(f"A peer was lost ({text}).")
     if faults.of_device(error):
-        return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
+        return _of_device(text)
     if faults.of_storage(error):
         return errors.StorageError(f"Storage did not answer ({text}): see the data's address.")
     if module is not None and (isinstance(error, _USERS) or _PYTHON in str(error)):

@@ -30,9 +30,15 @@ _STORAGE = frozenset(
         socket.EAI_AGAIN,
     }
 )
-_STORAGE_WORDS = tuple(f"; {os.strerror(number)}" for number in _STORAGE if number > 0)
-"""What TensorFlow's file systems write behind a path, in errors of several classes."""
+_STORAGE_WORDS = tuple(
+    f"{sign} {os.strerror(number)}" for number in _STORAGE if number > 0 for sign in (";", "]")
+)
+"""What TensorFlow's file systems write behind a path, and Python behind a number, in errors of
+several classes."""
 _DEVICE = re.compile(r"CUDA|cuda[A-Z_]|cuDNN|CUDNN|cuBLAS|CUBLAS|NCCL|\bXid\b|\bECC\b")
+_RUNTIME = re.compile(r"CUDA_ERROR|CUDA runtime|cudaError|NCCL|\bXid\b")
+"""In a RuntimeError, as TensorFlow raises when it opens devices; others may speak of CUDA, too."""
+
 _INSTALLATION = re.compile(
     r"INSUFFICIENT_DRIVER|INVALID_PTX|NO_BINARY_FOR_GPU|NO_DEVICE|no kernel image"
 )
@@ -52,9 +58,11 @@ def of_storage(error: BaseException) -> bool:
 
 def of_device(error: BaseException) -> bool:
     """Whether an exception of TensorFlow comes from a device, its libraries or what joins them."""
-    return isinstance(error, tf.errors.OpError) and bool(
-        _DEVICE.search(str(error)) and not _INSTALLATION.search(str(error))
-    )
+    text = str(error)
+    if not isinstance(error, (tf.errors.OpError, RuntimeError)) or _INSTALLATION.search(text):
+        return False
+    pattern = _DEVICE if isinstance(error, tf.errors.OpError) else _RUNTIME
+    return pattern.search(text) is not None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -269,6 +269,7 @@ def _is_same(one: Any, other: Any) -> bool:
     if one.dtype.kind in "OSUbiu":
         return bool(np.array_equal(one, other))
     near = 1e-3 if one.dtype.itemsize > _HALF else 3e-2
-    here, there = (part.astype("complex128") for part in (one, other))
+    kind = "complex128" if one.dtype.kind == "c" else "float64"
+    here, there = (part.astype(kind) for part in (one, other))
     size = np.max(np.abs(here), where=np.isfinite(here), initial=0.0)
     return bool(np.allclose(here, there, rtol=near, atol=near * size, equal_nan=True))
