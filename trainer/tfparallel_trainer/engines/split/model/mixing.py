@@ -54,13 +54,13 @@ def check(model: graph.Graph) -> None:
         outputs = [
             one for one in node.outputs if one in used and model.tensors[one].dtype != "none"
         ]
-        front = _known_front(model, node, [*growing, *outputs], {fronts[one] for one in growing})
         if not growing or not outputs:
             continue
+        front = _known_front(model, node, [*growing, *outputs], {fronts[one] for one in growing})
         if front is not None:
             fronts |= dict.fromkeys(outputs, front)
             continue
-        likeness = _likeness(model, node, fronts)
+        likeness = _likeness(model, node, outputs, fronts)
         if likeness not in tried:
             tried[likeness] = _tried_fronts(model, node, outputs, fronts)
         fronts |= dict(zip(outputs, tried[likeness], strict=True))
@@ -94,23 +94,27 @@ def _known_front(
         is_known = leads and not (
             type(node.calls).__name__ in _ALONG or operations.runs_code_of_user(node)
         )
-    return next(iter(fronts), None) if is_known else None
+    return next(iter(fronts)) if is_known else None
 
 
-def _likeness(model: graph.Graph, node: graph.Node, fronts: Mapping[int, int]) -> str:
+def _likeness(
+    model: graph.Graph, node: graph.Node, outputs: Sequence[int], fronts: Mapping[int, int]
+) -> str:
     """What two nodes have in common that need one trial only; layers have weights of their own."""
     if node.kind is not graph.Kind.OPERATION:
         return node.name
 
     def described(one: Any) -> Any:
         if isinstance(one, graph.Edge):
-            return model.tensors[one.tensor], fronts[one.tensor]
+            number = one.tensor
+            return node.inputs.index(number), model.tensors[number], fronts[number]
         return np.asarray(one).tobytes() if np.ndim(one) else one
 
     attributes = {name: one for name, one in vars(node.calls).items() if name[0] != "_"}
     attributes.pop("name", None)
     parts = (node.arguments, dict(node.keywords), attributes)
-    return f"{node.calls.__class__}{keras.tree.map_structure(described, parts)}"
+    places = [node.outputs.index(one) for one in outputs]
+    return f"{node.calls.__class__}{keras.tree.map_structure(described, parts)}{places}"
 
 
 def _tried_fronts(
