@@ -1,13 +1,13 @@
 """Refuses models of which nothing shows that they compute each example by itself.
 
-A mesh divides a batch over its data axis and into microbatches, so what a model gives for an
-example may depend neither on the others, nor on their number, nor on its place among them. Keras'
-own layers keep to that where the batch is their first dimension, and operations that work on each
-element do where all that they take has the batch at one place. Every other call is tried on numbers
-that are drawn for some examples, twice: with one of these at another place, among more others. What
-it gives for that one has to be the same. If the call draws at random, which depends on all of that,
-only the others change. Layers that gather statistics, such as BatchNormalization, are added up
-where they are asked for (`objective.synchrony`).
+A mesh divides a batch over its data axis and into microbatches. So what a model gives for an example
+may depend neither on the others, nor on their number, nor on its place among them. Keras' own layers
+keep to that where the batch is their first dimension. Operations that work on each element do if all
+that they take has the batch at one place. Every other call is tried, twice, on numbers that are
+drawn for some examples. One of these is in both batches, at another place and among more others.
+What the call gives for it has to be the same. If the call draws at random, which depends on all of
+that, only the others change. `objective.synchrony` adds up the statistics of layers such as
+BatchNormalization.
 """
 
 import math
@@ -151,7 +151,7 @@ def _tried_fronts(
             if front is None or known.setdefault(one, front) != front:
                 raise errors.UserCodeError(
                     f"{node.name} computes with all examples of a batch at once, and a mesh "
-                    "divides the batch over its data axis and into microbatches: let what the "
+                    "divides the batch over its data axis and into microbatches. Let what the "
                     "model gives for an example depend on that example alone, or let mesh.data "
                     "and mesh.microbatches be 1."
                 )
@@ -220,7 +220,7 @@ def _computed(
         raise errors.UserCodeError(
             f"{node.name} cannot be tried on numbers that are drawn, which would show that it "
             f"computes each example by itself ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}): let it take any numbers, or let mesh.data and "
+            f"{' '.join(str(error).split())[:200]}). Let it take any numbers, or let mesh.data and "
             "mesh.microbatches be 1."
         ) from error
 
