@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from testing import paths
 
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 ROWS = [
     re.findall("`([^`]+)`", line)
     for line in (paths.PAGES / "old-scripts.md")

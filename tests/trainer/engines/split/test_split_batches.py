@@ -238,8 +238,9 @@ def test_a_layer_that_no_made_up_numbers_suit_is_refused() -> None:
         with tf.control_dependencies([tf.debugging.assert_greater(x, 7.0)]):
             return tf.identity(x)
 
+    layer = LAYERS.Lambda(checked, output_shape=(4, 3), name="checked")
     with pytest.raises(errors.UserCodeError, match=r"checked cannot be tried .*mesh.microbatches"):
-        mixing.check(recorded(lambda x: LAYERS.Lambda(checked, name="checked")(x)))
+        mixing.check(recorded(layer))
 
 
 class Liar(keras.layers.Layer):

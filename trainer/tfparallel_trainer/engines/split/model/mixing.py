@@ -1,13 +1,13 @@
 """Refuses models of which nothing shows that they compute each example by itself.
 
-A mesh divides a batch over its data axis and into microbatches. So what a model gives for an example
-may depend neither on the others, nor on their number, nor on its place among them. Keras' own layers
-keep to that where the batch is their first dimension. Operations that work on each element do if all
-that they take has the batch at one place. Every other call is tried, twice, on numbers that are
-drawn for some examples. One of these is in both batches, at another place and among more others.
-What the call gives for it has to be the same. If the call draws at random, which depends on all of
-that, only the others change. `objective.synchrony` adds up the statistics of layers such as
-BatchNormalization.
+A mesh divides a batch over its data axis and into microbatches. So what a model gives for an
+example may depend neither on the others, nor on their number, nor on its place among them. Keras'
+own layers keep to that where the batch is their first dimension. Operations that work on each
+element do if all that they take has the batch at one place. Every other call is tried, twice, on
+numbers that are drawn for some examples. One of these is in both batches, at another place and
+among more others. What the call gives for it has to be the same. If the call draws at random, which
+depends on all of that, only the others change. `objective.synchrony` adds up the statistics of
+layers such as BatchNormalization.
 """
 
 import math
