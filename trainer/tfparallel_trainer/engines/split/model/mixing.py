@@ -216,6 +216,8 @@ def _computed(
     try:
         with tf.device("CPU:0"):
             return {one: tensor.numpy() for one, tensor in run(tensors, variables).items()}
+    except errors.TrainerError:
+        raise
     except Exception as error:
         raise errors.UserCodeError(
             f"{node.name} cannot be tried on numbers that are drawn, which would show that it "
