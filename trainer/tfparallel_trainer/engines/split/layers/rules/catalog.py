@@ -49,7 +49,7 @@ def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
     if node.kind is graph.Kind.LAYER:
         kind: Any = type(node.calls)  # mypy does not take a type for hashable
         rules |= registry.of_users(kind)
-        built_in = _built_in("RULES", kind)
+        built_in = _built_in("RULES", embedding.kind_of(kind))
     elif node.kind is graph.Kind.OPERATION:
         built_in = _built_in("OPERATIONS", operations.name_of(node.calls))
     else:
