@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import user
-from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.data import feed, fingerprints, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import exchange, places
 from tfparallel_trainer.objective import evaluate, finite, metrics, replica, state, train
@@ -41,7 +41,8 @@ class Steps:
             return _step(self._replica_in_context(), part, number, flags[0], everywhere)
 
         def make(step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
-            requests = np.array([flag in asked for flag in train.Flag], np.float64)
+            flags_asked = [float(flag in asked) for flag in train.Flag]
+            requests = np.array([*flags_asked, *fingerprints.summands(batch.fingerprint)])
             flags = places.spread(
                 self._strategy,
                 self._places,
@@ -49,13 +50,7 @@ class Steps:
             )
             number = tf.constant(step, tf.int64)
             outcome = self._on_batch("a training step", run, batch, spec, number, flags)
-            total, values, flag_sums, is_finite = (tensor.numpy() for tensor in outcome)
-            return train.Outcome(
-                loss=float(total),
-                terms=self._replica.by_output(values),
-                flags=frozenset(flag for flag in train.Flag if flag_sums[flag] > 0),
-                finite=bool(is_finite),
-            )
+            return train.outcome_of(self._replica, step, [tensor.numpy() for tensor in outcome])
 
         return make
 
