@@ -21,8 +21,8 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
 
-_ALONG = {"Concatenate", "Softmax", "UnitNormalization"}
-"""Keras' layers that work along any axis."""
+_UNLIKE = {"Concatenate", "CutMix", "MixUp", "Softmax", "UnitNormalization"}
+"""Keras' layers that may work along the batch, unlike all others."""
 
 _FIRST, _MOVED, _STAYING = (0, 1, 2), (3, 0, 4, 1), (0, 3, 4)
 """Which examples are in the first batch of a trial, and in the second: 0 is in both."""
@@ -92,7 +92,7 @@ def _known_front(
     else:
         leads = all(one.batch == 0 for one in tensors)
         is_known = leads and not (
-            type(node.calls).__name__ in _ALONG or operations.runs_code_of_user(node)
+            type(node.calls).__name__ in _UNLIKE or operations.runs_code_of_user(node)
         )
     return next(iter(fronts)) if is_known else None
 
