@@ -189,7 +189,7 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "number": lambda x: LAYERS.Lambda(lambda one: one / OPS.cast(OPS.shape(one)[0], "float64"))(x),
     "einsum": lambda x: OPS.einsum("bti,cti->bti", x, x),
     "attention over the batch": lambda x: attended(OPS.transpose(x, (1, 0, 2))),
-    "images mixed in training": lambda x: LAYERS.MixUp(seed=3)(OPS.reshape(x, (-1, 4, 3, 1))),
+    "images mixed in training": lambda x: LAYERS.MixUp(9.0, seed=3)(OPS.reshape(x, (-1, 4, 3, 1))),
     "pairs of copies": lambda x: OPS.reshape(joined(x), (-1, 2, 4, 3)),
     "two orders": lambda x: joined(x) + OPS.reshape(OPS.repeat(x, 2, axis=1), (-1, 4, 3)),
 }
