@@ -105,7 +105,7 @@ def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> 
 
 @contextlib.contextmanager
 def _exported(model: Any, folder: pathlib.Path, module: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Write a SavedModel beside a folder; gives where, for the body."""
+    """Write a SavedModel next to a folder, and give its path to the body."""
     draft = folder.with_name(f".{os.getpid()}.{folder.name}")
     with storing(folder, module):
         try:

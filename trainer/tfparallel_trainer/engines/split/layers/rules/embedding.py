@@ -1,7 +1,7 @@
 """Embedding: a table [rows, features], by rows (vocabulary) or by features.
 
-ReversibleEmbedding also multiplies states by its table: by rows as a Dense layer by column, whose
-units these are, and by features as one by row.
+ReversibleEmbedding also multiplies states by its table. By rows it is split as a Dense layer by
+column, and by features as one by row.
 """
 
 import inspect

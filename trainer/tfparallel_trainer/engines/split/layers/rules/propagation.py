@@ -233,7 +233,7 @@ def _check_constants(call: registry.Call) -> None:
 
 
 def _constants(value: Any) -> Iterator[Any]:
-    """What stands beside tensors of the graph in nested arguments."""
+    """The nested arguments in which no tensor of the graph stands."""
     leaves = keras.tree.flatten(value)
     if not any(isinstance(one, graph.Edge) for one in leaves):
         yield value
