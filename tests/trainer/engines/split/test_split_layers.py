@@ -72,7 +72,7 @@ def test_embeddings(ranks: int, rows: int, features: int, way: str, masked: bool
     run(build, ranks, way)
 
 
-class Described(keras.layers.Embedding):  # type: ignore[misc]  # Keras has no types
+class Described(keras.layers.Embedding):
     """A table with an attribute more."""
 
     def __init__(self, description: str, **options: Any) -> None:
