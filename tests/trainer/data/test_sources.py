@@ -466,14 +466,24 @@ def test_marks_tell_values_places_and_strings_apart() -> None:
     assert together(np.full(3, np.nan), np.full(3, np.nan))
 
 
+STRATEGY = """
+def build_strategy():
+    import tensorflow
+    return tensorflow.distribute.MultiWorkerMirroredStrategy()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "Custom"])
 def test_processes_that_read_other_examples_are_told(
-    tmp_path: pathlib.Path, runs: trainings.Runs
+    strategy: str, tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
+    text = (reference.MODELS / "own_order.py").read_text()
+    (tmp_path / "own_order.py").write_text(text + STRATEGY)
     settings = {"module": "own_order.py", "epochs": 1, "globalBatchSize": 8}
-    environments = launch.environments(tmp_path, reference.MODELS, settings, processes=2)
+    environments = launch.environments(tmp_path, tmp_path, settings, processes=2, strategy=strategy)
     with runs.group(environments, logs=".") as group:
         ended = group.wait()
     for one in ended:
         assert one.code == exits.Exit.USER_ERROR.value, one
-        assert "training_data gives other examples on some replicas" in one.errors
+        assert "Some replicas get other examples than others" in one.errors
         assert "in step 1" in one.errors

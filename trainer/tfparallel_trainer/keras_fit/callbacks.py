@@ -5,7 +5,9 @@ stand-in takes its place. What they decide (to stop, another learning rate, othe
 ranks before training goes on. The logs that they leave are in the history of every process.
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -127,7 +129,8 @@ def of_module(
         validates=ready.evaluation is not None,
     )
     over = reach.Whole(ready.replicas) if build_reach is None else build_reach(callbacks)
-    return Callbacks(plan, over, lambda: over.model, ready.start.observer)
+    guard = functools.partial(user.guard, module.path)
+    return Callbacks(plan, over, lambda: over.model, ready.start.observer, guard)
 
 
 class Callbacks(observer.Observer):
@@ -136,14 +139,22 @@ class Callbacks(observer.Observer):
     acts = True
 
     def __init__(
-        self, plan: Plan, over: reach.Reach, hand_back: Callable[[], Any], memory: str = ""
+        self,
+        plan: Plan,
+        over: reach.Reach,
+        hand_back: Callable[[], Any],
+        memory: str = "",
+        guard: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         """Args:
         plan: the same on all processes.
         over: how far they reach.
         hand_back: gives the caller's model the trained weights, and gives that model.
         memory: of the run that this one goes on with.
+        guard: translates what callbacks raise, and says what was called; absent: the caller of
+            fit gets it, as from Keras.
         """
+        self._guard = guard
         self._hand_back = hand_back
         self._plan = plan
         self._reach = over
@@ -183,8 +194,9 @@ class Callbacks(observer.Observer):
         return listeners
 
     def _tell(self, moment: str, *facts: Any) -> None:
-        for call in self._calls[moment]:
-            call(*facts)
+        with self._guard(f"{moment} of a callback raised"):
+            for call in self._calls[moment]:
+                call(*facts)
 
     @property
     def memory(self) -> str:

@@ -182,9 +182,9 @@ def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Ou
     total, terms, flag_sums, is_finite = values
     if not fingerprints.alike(flag_sums[len(Flag) :]):
         raise errors.UserCodeError(
-            f"training_data gives other examples on some replicas than on others, which shows "
-            f"in step {step + 1}: let it give the same in the same order everywhere. Sort "
-            "lists of files, and let what is random follow from context.seed and context.epoch."
+            f"Some replicas get other examples than others, which shows in step {step + 1}: give "
+            "the same in the same order everywhere. Sort lists of files, and let what is random "
+            "follow from a seed: in training_data from context.seed and context.epoch."
         ).on_every_process()
     return Outcome(
         loss=float(total),

@@ -183,6 +183,38 @@ def test_synchronised_normalisation_and_averages_equal_one_replica() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-8)
 
 
+class Traced(keras.layers.Layer):
+    """Counts how often it is traced."""
+
+    count = 0
+
+    def call(self, x: Any) -> Any:
+        Traced.count += 1
+        return keras.ops.mean(x, axis=1, keepdims=True)
+
+
+def test_lengths_that_are_long_unused_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "MOST_TRACED", 2)
+    model = lambda: keras.Sequential([keras.Input((None,)), Traced(), keras.layers.Dense(1)])  # noqa: E731
+    feeds = {length: ranks.feed_of((*sized(length), None), 1, 6) for length in (3, 4, 5)}
+    _, traced, batches = build(model, sized(3), lambda: {"optimizer": "sgd", "loss": "mse"}, 6, 1)
+    step = traced.train(batches.spec)
+
+    def traces(length: int) -> int:
+        before = Traced.count
+        step(0, next(iter(feeds[length].epoch(0, 0))), frozenset())
+        return Traced.count - before
+
+    once = traces(3)
+    assert once > 0
+    assert [traces(length) for length in (4, 5, 4, 5, 3, 5)] == [once, once, 0, 0, once, 0]
+
+
+def sized(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Examples of a length."""
+    return np.ones((6, length)), np.ones((6, 1))
+
+
 @pytest.mark.usefixtures("float64")
 def test_a_replica_without_examples_spoils_no_statistics() -> None:
     mirror, traced, batches = build(
