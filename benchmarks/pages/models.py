@@ -1,7 +1,7 @@
 """The table of models that nobody of the project wrote, on strategies and meshes.
 
-`python -m benchmarks.pages.models` trains everything and writes docs/models.md. With names of models
-it trains those, and replaces their rows.
+`python -m benchmarks.pages.models` trains everything and writes docs/models.md. With names of
+models it trains those, and replaces their rows.
 """
 
 import argparse
@@ -27,15 +27,15 @@ for each. Layers that draw random numbers are left out, because [each replica dr
 own](model-interface.md#rules-for-models). BatchNormalization is `synchronized`.
 
 Each cell is a job of real processes, which makes {cases_models.STEPS} steps of
-{cases_models.BATCH} examples in float64. It shows how much a weight in `model.keras` differs at most
-from that of a plain Keras loop in one process. The limit is {cases.LIMITS["float64"]:.0e}, and
+{cases_models.BATCH} examples in float64. It shows how much a weight in `model.keras` differs at
+most from that of a plain Keras loop in one process. The limit is {cases.LIMITS["float64"]:.0e}, and
 {cases.NORMALISED_LIMIT:.0e} with BatchNormalization. The losses of all steps have to be equal too,
 within {cases_models.LOSS_TOLERANCE:.0e} of themselves. A number in parentheses says that the job is
 refused before its first step, and with [which sentence](#refusals).
 
 `Mirrored` is one process with two devices. `MultiWorkerMirrored`, `fit` and `stage` are two
-processes, `tensor` and `spatial` two devices of one process, `data 2 x tensor 2` two devices of each
-of two processes. `fit` is a script that calls [`tfparallel_trainer.fit`](fit.md). A stage gets
+processes, `tensor` and `spatial` two devices of one process, `data 2 x tensor 2` two devices of
+each of two processes. `fit` is a script that calls [`tfparallel_trainer.fit`](fit.md). A stage gets
 {cases_models.MICROBATCHES} microbatches of a batch.
 """
 REFUSALS = "## Refusals"
@@ -111,7 +111,9 @@ def measure(names: Sequence[str]) -> Outcomes:
     outcomes = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            outcomes[name] = cases_models.measure(runs.Runs(pathlib.Path(folder)), name)
+            outcomes[name] = cases_models.measure(
+                runs.Runs(pathlib.Path(folder)), name, cases_models.layouts(name)
+            )
             for layout, outcome in outcomes[name].items():
                 print(f"{name} on {layout}: {outcome}", flush=True)
     return outcomes

@@ -148,6 +148,30 @@ def test_a_model_that_computes_each_example_by_itself_is_not(name: str) -> None:
     mixing.check(recorded(SEPARATE[name]))
 
 
+class Adds(keras.layers.Layer):
+    """Adds what a function makes of its inputs, and of a number for each feature, to the loss."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def build(self, shape: Any) -> None:
+        self.factors = self.add_weight(shape=shape[1:], initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(self.function(x, self.factors))
+        return x
+
+
+def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> None:
+    mixing.check(recorded(lambda x: Adds(lambda y, factors: OPS.mean(y**2 * factors))(x)))
+    mixing.check(recorded(lambda x: Adds(lambda y, _: keras.random.normal(()) * OPS.mean(y))(x)))
+    product = Adds(lambda y, factors: OPS.mean(OPS.mean(y, 0) * OPS.mean(y * factors, 0)))
+    model = recorded(lambda x: product(x))
+    with pytest.raises(errors.UserCodeError, match=r"What adds.* adds by add_loss is no mean"):
+        mixing.check(model)
+
+
 def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
     build = {
         **functions("rows"),

@@ -16,7 +16,15 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, fingerprints, nest
 from tfparallel_trainer.mesh import collectives
-from tfparallel_trainer.step import finite, gradients, loss, metrics, replica, synchrony
+from tfparallel_trainer.step import (
+    finite,
+    gradients,
+    independence,
+    loss,
+    metrics,
+    replica,
+    synchrony,
+)
 
 
 class Flag(enum.IntEnum):
@@ -77,6 +85,9 @@ class TrainStep:
         flags = [float(flag in asked) for flag in Flag]
         requests = [*flags, *fingerprints.summands(batch.fingerprint)]
         parts = [part for part in rank_parts if part is not None]
+        if not self._traced and parts:
+            with user.guard(self._module.path, "computing the loss of some examples raised"):
+                independence.check(self._replicas[0], parts[0])
         outcome = self._function(pattern)(
             tf.constant(step, tf.int64),
             tf.constant(requests, tf.float64),

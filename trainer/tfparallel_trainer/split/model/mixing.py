@@ -3,13 +3,15 @@
 A mesh divides a batch over its data axis and into microbatches, so what a model gives for an
 example must not depend on the others. Two signs show that it does: what a call gives depends on the
 examples but does not grow with the batch, or grows with it twice; or an operation works along the
-batch. Layers that gather statistics, such as BatchNormalization, are added up where they are wanted
-(`step.synchrony`).
+batch. What a layer of the user's adds to the loss is tried with numbers: that of a batch has to be
+the mean of that of its halves. Layers that gather statistics, such as BatchNormalization, are added
+up where they are wanted (`step.synchrony`).
 """
 
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
@@ -24,6 +26,8 @@ _ALONG = {
 
 _EXAMPLES = 2
 """So that sizes are known while tracing, and what is computed from them depends on no example."""
+_ROUNDING = 1e-3
+"""Of what a layer adds to the loss, relative to it."""
 
 
 def check(model: graph.Graph) -> None:
@@ -41,6 +45,12 @@ def check(model: graph.Graph) -> None:
                 "the batch over its data axis and into microbatches: let what the model gives for "
                 "an example depend on that example alone, or let mesh.data and mesh.microbatches "
                 "be 1."
+            )
+        if node.kind is graph.Kind.LAYER and not _adds_mean(model, node):
+            raise errors.UserCodeError(
+                f"What {node.name} adds by add_loss is no mean over the examples of a batch, which "
+                "a mesh divides over its data axis and into microbatches: let it be a mean, or let "
+                "mesh.data and mesh.microbatches be 1."
             )
 
 
@@ -97,3 +107,71 @@ def _reads(model: graph.Graph, node: graph.Node, lost: Sequence[int]) -> bool:
     }
     tf.function(call, autograph=False).get_concrete_function(specs)
     return any(depends)
+
+
+def _adds_mean(model: graph.Graph, node: graph.Node) -> bool:
+    """Whether what a layer adds to the loss of a batch is the mean of what it adds to the halves.
+
+    That of Keras' own layers is, and what is random is taken for it.
+    """
+    if type(node.calls).__module__.startswith("keras."):
+        return True
+    absent = dict.fromkeys(one for one in node.inputs if model.tensors[one].dtype == "none")
+
+    def call(tensors: dict[int, tf.Tensor], variables: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        known = {**absent, **tensors}
+        with keras.StatelessScope(initialize_variables=False):
+            part = execution.run_nodes(model, [node], known, variables, training=False)
+        return [tf.cast(tf.reduce_sum(one), tf.float64) for one in part.added_losses]
+
+    traced = tf.function(call, autograph=False)
+    specs = _specs(model, [one for one in node.inputs if one not in absent], node.variables)
+    if not traced.get_concrete_function(*specs).structured_outputs:
+        return True
+    tensors, variables = keras.tree.map_structure(_numbers, specs)
+
+    def added(first: int, end: int, seed: int = 0) -> float:
+        parts = {
+            one: _rows(model.tensors[one], tensor, first, end) for one, tensor in tensors.items()
+        }
+        seeded = {
+            key: value if value.dtype.is_floating else value + tf.cast(seed, value.dtype)
+            for key, value in variables.items()
+        }
+        return float(sum(one.numpy() for one in traced(parts, seeded)))
+
+    whole = added(0, 2 * _EXAMPLES)
+    halves = added(0, _EXAMPLES), added(_EXAMPLES, 2 * _EXAMPLES)
+    if np.isclose(whole, np.mean(halves), rtol=_ROUNDING, equal_nan=True):
+        return True
+    return whole != added(0, 2 * _EXAMPLES, seed=1)
+
+
+def _specs(
+    model: graph.Graph, inputs: Sequence[int], keys: Sequence[str]
+) -> tuple[dict[int, tf.TensorSpec], dict[str, tf.TensorSpec]]:
+    """The shapes of tensors, for twice as many examples, and of variables."""
+    tensors = {}
+    for one in inputs:
+        sizes = model.tensors[one].sized(2 * _EXAMPLES)
+        tensors[one] = tf.TensorSpec([size or 1 for size in sizes], model.tensors[one].dtype)
+    variables = {
+        key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype) for key in keys
+    }
+    return tensors, variables
+
+
+def _numbers(spec: tf.TensorSpec) -> tf.Tensor:
+    random = np.random.default_rng(0)
+    if spec.dtype.is_floating:
+        return tf.constant(random.normal(size=spec.shape), spec.dtype)
+    if spec.dtype == tf.string:
+        return tf.fill(spec.shape, "")
+    return tf.cast(random.integers(0, 2, size=spec.shape), spec.dtype)
+
+
+def _rows(tensor: graph.Tensor, value: tf.Tensor, first: int, end: int) -> tf.Tensor:
+    """Those of some examples."""
+    if tensor.batch is None:
+        return value
+    return tf.gather(value, range(first * tensor.rows, end * tensor.rows), axis=tensor.batch)
