@@ -28,10 +28,11 @@ own](model-interface.md#rules-for-models). BatchNormalization is `synchronized`.
 
 Each cell is a job of real processes, which makes {cases_models.STEPS} steps of
 {cases_models.BATCH} examples in float64. It shows how much a weight in `model.keras` differs at
-most from that of a plain Keras loop in one process. The limit is {cases.LIMITS["float64"]:.0e}, and
-{cases.NORMALISED_LIMIT:.0e} with BatchNormalization. The losses of all steps have to be equal too,
-within {cases_models.LOSS_TOLERANCE:.0e} of themselves. A number in parentheses says that the job is
-refused before its first step, and with [which sentence](#refusals).
+most from that of a plain Keras loop in one process. The limit is {cases.LIMITS["float64"]:.0e},
+with BatchNormalization {cases.NORMALISED_LIMIT:.0e}, and {cases.LIMITS["float32"]:.0e} with CTC,
+which Keras computes in float32. The losses of all steps have to be equal too. A number in
+parentheses says that the job is refused before its first step, and with [which
+sentence](#refusals).
 
 `Mirrored` is one process with two devices. `MultiWorkerMirrored`, `fit` and `stage` are two
 processes, `tensor` and `spatial` two devices of one process, `data 2 x tensor 2` two devices of

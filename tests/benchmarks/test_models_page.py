@@ -1,7 +1,7 @@
 """The page of models that others wrote is whole and within its limits."""
 
 from benchmarks.pages import models
-from testing.trainer import cases, cases_models
+from testing.trainer import cases_models
 
 TEXT = models.PAGE.read_text(encoding="utf-8")
 OUTCOMES = models.parse(TEXT)
@@ -17,14 +17,11 @@ def test_each_model_has_its_row_with_all_its_layouts() -> None:
 
 def test_each_model_is_equal_to_one_process_or_refused() -> None:
     for name, row in OUTCOMES.items():
-        text = (cases_models.FOLDER / f"{name}.py").read_text(encoding="utf-8")
-        normalizes = "BatchNormalization" in text
-        limit = cases.NORMALISED_LIMIT if normalizes else cases.LIMITS["float64"]
         for layout, outcome in row.items():
             if outcome.difference is None:
                 assert outcome.refusal, (name, layout)
             else:
-                assert outcome.difference <= limit, (name, layout)
+                assert outcome.difference <= cases_models.limit(name), (name, layout)
 
 
 def test_each_model_says_where_it_comes_from() -> None:

@@ -18,8 +18,9 @@ from tfparallel_trainer.data import nest
 from tfparallel_trainer.step import checks, loss, metrics, replica
 
 _EXAMPLES = 4
-_PRECISIONS = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
-"""What rounding may change, relative to the sum; it depends on how many examples go together."""
+_PRECISIONS = {"float64": 1e-5, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
+"""What rounding may change, relative to the sum: it depends on how many examples go together. Keras
+computes some of float64 in float32, such as CTC."""
 _REMEDY = "Replicas divide the batch, so let it be a mean over examples, or train on one replica."
 
 

@@ -16,7 +16,7 @@ class CTCLayer(layers.Layer):
         lengths = ops.full_like(y_true[:, 0], y_true.shape[1], dtype="int32")
         steps = ops.full_like(y_true[:, 0], y_pred.shape[1], dtype="int32")
         labels = ops.cast(y_true, "int32")
-        self.add_loss(ops.mean(ops.nn.ctc_loss(labels, y_pred, lengths, steps, mask_index=0)))
+        self.add_loss(ops.mean(ops.ctc_loss(labels, y_pred, lengths, steps, mask_index=0)))
         return y_pred
 
 
@@ -31,9 +31,14 @@ def build_model():
     return keras.Model([input_img, labels], CTCLayer()(labels, layers.Dense(6)(x)))
 
 
+@keras.saving.register_keras_serializable("public")
+def no_loss(_, y_pred):
+    return 0.0 * ops.sum(y_pred, (1, 2))
+
+
 def compile_model(model):
-    # Keras needs a loss to be compiled with; the example has that of its layer alone.
-    model.compile(keras.optimizers.Adam(0.01), lambda y, y_pred: 0.0 * ops.sum(y_pred, (1, 2)))
+    # The example compiles with that of its layer alone; here a loss has to be given.
+    model.compile(keras.optimizers.Adam(0.01), no_loss)
 
 
 def training_data():
