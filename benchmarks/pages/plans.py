@@ -65,8 +65,8 @@ def question(file: pathlib.Path) -> plan.Question:
 
 def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
     """The plan of a job, or of its model on one device; loads TensorFlow."""
-    from tfparallel_trainer.split.planning import answer
-    from tfparallel_trainer.step import replica
+    from tfparallel_trainer.engines.split.planning import answer
+    from tfparallel_trainer.objective import replica
 
     asked = question(file)
     if whole:
@@ -93,7 +93,7 @@ def _alone(folder: pathlib.Path) -> Iterator[None]:
 
 def lacks() -> str:
     """What is said of the embedding that does not fit a device; loads TensorFlow."""
-    from tfparallel_trainer.split.planning import answer
+    from tfparallel_trainer.engines.split.planning import answer
 
     file = DRAWN["split-embedding"]
     page = SPLIT_PAGE.read_text(encoding="utf-8")

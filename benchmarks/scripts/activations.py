@@ -13,13 +13,13 @@ import numpy as np
 
 from benchmarks.scripts import requested, told
 from tfparallel_trainer import user
+from tfparallel_trainer.comms import devices as machine
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, feed
-from tfparallel_trainer.mesh import devices as machine
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.engine import ranks, steps
-from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.split.pipeline import partition, schedule
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.engines.split.engine import ranks, steps
+from tfparallel_trainer.engines.split.model import recording, skeleton
+from tfparallel_trainer.engines.split.pipeline import partition, schedule
+from tfparallel_trainer.objective import replica
 
 LAYERS = 12
 """Of each stage."""

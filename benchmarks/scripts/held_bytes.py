@@ -14,11 +14,11 @@ import tensorflow as tf
 from benchmarks.models import stacks
 from benchmarks.scripts import told
 from tfparallel_trainer import user
-from tfparallel_trainer.mesh import devices, shape
-from tfparallel_trainer.split.engine import rank_model
-from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.split.pipeline import partition, schedule
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.comms import devices, shape
+from tfparallel_trainer.engines.split.engine import rank_model
+from tfparallel_trainer.engines.split.model import recording, skeleton
+from tfparallel_trainer.engines.split.pipeline import partition, schedule
+from tfparallel_trainer.objective import replica
 
 
 def main(name, stages, tensor):

@@ -7,9 +7,9 @@ import sys
 from benchmarks.models import layers
 from benchmarks.scripts import told
 from tfparallel_trainer import user
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.model import graph, recording, skeleton
-from tfparallel_trainer.split.pipeline import partition, schedule
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.model import graph, recording, skeleton
+from tfparallel_trainer.engines.split.pipeline import partition, schedule
 
 
 def main(batch, ranks):

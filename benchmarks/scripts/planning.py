@@ -10,8 +10,8 @@ import keras
 from benchmarks.scripts import told
 from testing.trainer import planned_models
 from tfparallel_trainer import user
-from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.split.planning import choose, hardware, search_space, subjects
+from tfparallel_trainer.engines.split.model import recording, skeleton
+from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
 
 
 def main(count, repeats, most=None):

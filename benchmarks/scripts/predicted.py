@@ -16,8 +16,8 @@ import tensorflow as tf
 from benchmarks.models import planned
 from benchmarks.scripts import told
 from tfparallel_trainer import user
-from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.split.planning import (
+from tfparallel_trainer.engines.split.model import recording, skeleton
+from tfparallel_trainer.engines.split.planning import (
     calibrate,
     choose,
     hardware,

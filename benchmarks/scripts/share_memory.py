@@ -12,7 +12,7 @@ import numpy as np
 
 import tfparallel_trainer
 from benchmarks.scripts import told
-from tfparallel_trainer.step import replica, state
+from tfparallel_trainer.objective import replica, state
 
 LAYERS = 12
 _share = state.share

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from benchmarks.models import layers
 from benchmarks.scripts import told
-from tfparallel_trainer.split.pipeline import schedule
+from tfparallel_trainer.engines.split.pipeline import schedule
 
 
 class Stage:

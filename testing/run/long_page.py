@@ -23,10 +23,13 @@ class Result:
 PAGE = """\
 # The long tier
 
-`make test-long` runs all tiers and what continuous integration leaves out: repeated meshes and
-seeds, benchmarks, random examples of Hypothesis, gangs on the scheduler-plugins' scheduler, queues
-on Kueue, and enforced NetworkPolicies. It prints the branches that ran by package, and writes this
-page. Run it before a release and when these parts change.
+`make test-long` runs all tiers and what continuous integration leaves out:
+
+- repeated meshes and seeds, benchmarks, random examples of Hypothesis
+- gangs on the scheduler-plugins' scheduler, queues on Kueue, enforced NetworkPolicies
+
+It prints the branches that ran by package, and writes this page. Run it before a release and when
+these parts change.
 
 | date | commit | passed | failed | minutes |
 |---|---|---|---|---|

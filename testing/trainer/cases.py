@@ -23,11 +23,11 @@ from testing.trainer import runs as trainings
 from testing.trainer.models import truth as models
 from tfparallel_operator.local import ports
 from tfparallel_trainer import user
+from tfparallel_trainer.comms import devices, rendezvous, shape, tasks
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.mesh import devices, rendezvous, shape, tasks
-from tfparallel_trainer.step import replica, state
-from tfparallel_trainer.step import train as training
+from tfparallel_trainer.objective import replica, state
+from tfparallel_trainer.objective import train as training
 
 STEPS = 30
 BATCH = 16

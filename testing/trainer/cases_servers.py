@@ -26,11 +26,11 @@ from testing.trainer import runs as trainings
 from testing.trainer.models import truth as models
 from tfparallel_operator.local import ports
 from tfparallel_trainer import user
+from tfparallel_trainer.comms import cluster, devices, shape, tasks
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.mesh import cluster, devices, shape, tasks
-from tfparallel_trainer.servers import asynchronous, control, ledger, presence, steps
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
+from tfparallel_trainer.objective import replica
 
 WORKERS = 2
 SEEDS = tuple(range(cases.SEED, cases.SEED + 5))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from testing.trainer import cases, reference, split_ranks, weights
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import feed, order
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.engine import ranks, steps
+from tfparallel_trainer.engines.split.engine import ranks, steps
 
 STEPS = 30
 BATCH = 14

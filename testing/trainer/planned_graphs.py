@@ -5,8 +5,15 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from tfparallel_trainer.split.model import graph
-from tfparallel_trainer.split.planning import blocks, cost_tables, costs, hardware, shardings, times
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.planning import (
+    blocks,
+    cost_tables,
+    costs,
+    hardware,
+    shardings,
+    times,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

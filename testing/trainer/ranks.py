@@ -12,9 +12,9 @@ import keras
 
 from testing.trainer import logical_devices
 from tfparallel_trainer import user
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, feed
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.step import replica, state, train
+from tfparallel_trainer.objective import replica, state, train
 
 DEVICES = logical_devices.NAMES
 _used = itertools.count(1000)  # what runs in this process takes those from 0

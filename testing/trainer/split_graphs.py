@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tfparallel_trainer.split.model import graph
+from tfparallel_trainer.engines.split.model import graph
 
 
 def chain(names: Sequence[str], kind: graph.Kind = graph.Kind.LAYER) -> graph.Graph:

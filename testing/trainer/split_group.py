@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from testing.trainer import logical_devices, split_models
-from tfparallel_trainer.mesh import collectives, shape
-from tfparallel_trainer.split.layers import assignment, layout, sharded, traffic
-from tfparallel_trainer.split.model import execution, graph, recording
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.engines.split.layers import assignment, layout, sharded, traffic
+from tfparallel_trainer.engines.split.model import execution, graph, recording
+from tfparallel_trainer.objective import replica
 
 DEVICES = logical_devices.NAMES
 _keys = itertools.count(1 << 30, 1 << 10)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tfparallel_trainer import user
-from tfparallel_trainer.split.model import recording, skeleton
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.engines.split.model import recording, skeleton
+from tfparallel_trainer.objective import replica
 
 LAYERS = keras.layers
 

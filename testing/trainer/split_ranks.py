@@ -8,12 +8,12 @@ from typing import Any
 from testing.trainer import cases
 from testing.trainer import ranks as devices
 from tfparallel_trainer import user
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.mesh import shape
-from tfparallel_trainer.split.engine import ranks, steps
-from tfparallel_trainer.split.model import overrides, skeleton
-from tfparallel_trainer.split.pipeline import partition, schedule
-from tfparallel_trainer.step import replica
+from tfparallel_trainer.engines.split.engine import ranks, steps
+from tfparallel_trainer.engines.split.model import overrides, skeleton
+from tfparallel_trainer.engines.split.pipeline import partition, schedule
+from tfparallel_trainer.objective import replica
 
 ONE = schedule.one_forward_one_backward
 

@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfparallel_trainer.comms import collectives, devices, rendezvous, shape, tasks
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.mesh import collectives, devices, rendezvous, shape, tasks
-from tfparallel_trainer.split.layers import assignment, layout, sharded
-from tfparallel_trainer.split.model import execution, recording
+from tfparallel_trainer.engines.split.layers import assignment, layout, sharded
+from tfparallel_trainer.engines.split.model import execution, recording
 
 LAYERS = keras.layers
 

@@ -80,7 +80,10 @@ async def test_suspend_resume_and_scale_change_the_spec(
     assert (await place.job())["spec"]["runPolicy"]["suspend"] is False
     await client.scale_job("digits", 3)
     assert (await place.job())["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 3
-    with pytest.raises(tfparallel.SpecError, match="minReplicas and maxReplicas"):
+    with pytest.raises(
+        tfparallel.SpecError,
+        match=r"^spec\.tfReplicaSpecs: Worker\.replicas is not between its minReplicas and maxRep",
+    ):
         await client.scale_job("digits", 4)
 
 

@@ -17,8 +17,8 @@ from tfparallel_operator.core import installation, layout, observation, replicas
 from tfparallel_operator.core.life import failure, policy
 from tfparallel_operator.core.queue import gang
 from tfparallel_trainer.contract import exits, job_file, progress
-from tfparallel_trainer.fitting import support
-from tfparallel_trainer.split.pipeline import schedule
+from tfparallel_trainer.engines.split.pipeline import schedule
+from tfparallel_trainer.keras_fit import support
 
 
 @pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))

@@ -281,6 +281,19 @@ def test_without_go_and_a_registry_the_cluster_tier_says_so(
     assert reason == f"Please install Go 1.{binaries.GO_MINOR}: the cluster is built with it."
 
 
+@pytest.mark.usefixtures("processes")
+def test_with_go_and_without_a_registry_the_reason_is_the_registrys(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("TFPARALLEL_CACHE", "GOMODCACHE", "GOCACHE"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    monkeypatch.setenv("GOPROXY", "http://127.0.0.1:9")
+    reason = preconditions.lacks_object_store()
+    assert reason is not None
+    assert reason.startswith("building versitygw failed: … ")
+    assert reason.endswith("127.0.0.1:9: connect: connection refused")
+
+
 def test_durations_are_of_this_run_or_of_the_one_before() -> None:
     tests = {
         "a.py::x": times.Cost("unit", 1.2),

@@ -81,7 +81,7 @@ def test_a_change_of_the_core_selects_what_it_decides_and_little_that_carries_it
     assert selects({CORE}, "operator/engine/test_life.py", starts=True)
     assert not selects({CORE}, "operator/engine/test_sidecars.py", starts=True)
     assert not selects({CORE}, "e2e/test_digits.py", starts=True)
-    assert not selects({CORE}, "trainer/test_split_schedule.py", starts=False)
+    assert not selects({CORE}, "trainer/engines/split/test_split_schedule.py", starts=False)
 
 
 def test_a_change_of_the_contract_selects_everything() -> None:
@@ -93,22 +93,23 @@ def test_a_change_of_the_contract_selects_everything() -> None:
 def test_a_change_selects_what_its_processes_run() -> None:
     engine, trainer = "operator/tfparallel_operator/engine/x.py", "trainer/tfparallel_trainer/x.py"
     assert selects({engine}, "operator/engine/test_sidecars.py", starts=True)
-    assert not selects({engine}, "trainer/test_kills.py", starts=True)
-    assert selects({trainer}, "trainer/test_kills.py", starts=True)
-    assert not selects({trainer}, "trainer/test_split_schedule.py", starts=False)
+    assert not selects({engine}, KILLS, starts=True)
+    assert selects({trainer}, KILLS, starts=True)
+    assert not selects({trainer}, "trainer/engines/split/test_split_schedule.py", starts=False)
     assert selects({"docs/long-tier-2.md"}, "docs/test_local_page.py", starts=True)
 
 
-KILLS = "tests/trainer/test_kills.py"
+KILLS = "trainer/runtime/lifecycle/test_kills.py"
 LOOP, MESH, STALL = (
-    f"trainer/tfparallel_trainer/{name}.py" for name in ("training", "mesh/shape", "stall")
+    f"trainer/tfparallel_trainer/{name}.py"
+    for name in ("loop/training", "comms/shape", "runtime/lifecycle/stall")
 )
 
 
 @pytest.fixture
 def record(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A record by which the processes of test_kills ran the loop and nothing else."""
-    page = {"commit": "a" * 40, "files": [LOOP, MESH, STALL], "tests": {KILLS: "0"}}
+    page = {"commit": "a" * 40, "files": [LOOP, MESH, STALL], "tests": {f"tests/{KILLS}": "0"}}
     file = tmp_path / "footprints.json"
     file.write_text(json.dumps(page), encoding="utf-8")
     monkeypatch.setattr(footprints, "PAGE", file)
@@ -124,10 +125,12 @@ def record(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.mark.usefixtures("record")
 def test_a_change_of_the_trainer_selects_whose_processes_ran_it() -> None:
     new = "trainer/tfparallel_trainer/new.py"
-    assert selects({LOOP}, "trainer/test_kills.py", starts=True)
-    assert not selects({STALL}, "trainer/test_kills.py", starts=True)
-    assert selects({STALL, new}, "trainer/test_kills.py", starts=True), "it may run a new file"
-    assert selects({STALL}, "trainer/test_evaluator.py", starts=True), "it was not measured"
+    assert selects({LOOP}, KILLS, starts=True)
+    assert not selects({STALL}, KILLS, starts=True)
+    assert selects({STALL, new}, KILLS, starts=True), "it may run a new file"
+    assert selects({STALL}, "trainer/evaluator/test_evaluator.py", starts=True), (
+        "it was not measured"
+    )
 
 
 @pytest.mark.usefixtures("record")
@@ -135,7 +138,7 @@ def test_a_change_of_the_trainer_selects_whose_processes_ran_it() -> None:
     ("since", "known"),
     [
         ({MESH}, True),
-        ({KILLS}, False),
+        ({f"tests/{KILLS}"}, False),
         ({LOOP}, False),
         ({"testing/trainer/models/mlp.py"}, False),
         (None, False),
@@ -148,7 +151,7 @@ def test_an_old_record_deselects_nothing_that_may_run_now(
     assert paths.ROOT / STALL in graph.files_reached(paths.ROOT / LOOP)
     changed_files = None if since is None else frozenset(since)
     monkeypatch.setattr(footprints, "changed_since", lambda _: changed_files)
-    assert selects({STALL}, "trainer/test_kills.py", starts=True) is not known
+    assert selects({STALL}, KILLS, starts=True) is not known
 
 
 @pytest.mark.usefixtures("processes")

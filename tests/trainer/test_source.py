@@ -12,9 +12,10 @@ from importlib import metadata
 import pytest
 
 from testing import sources
-from tfparallel_trainer import errors, settings, source
+from tfparallel_trainer import errors, source
 from tfparallel_trainer.contract import environment, exits
-from tfparallel_trainer.logs import console
+from tfparallel_trainer.runtime import settings
+from tfparallel_trainer.runtime.reporting import console
 
 
 def link(name: str, target: str) -> tarfile.TarInfo:

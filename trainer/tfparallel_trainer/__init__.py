@@ -12,6 +12,6 @@ def __getattr__(name: str) -> Any:
     """Import TensorFlow only for those who train; the operator needs the contract alone."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tfparallel_trainer.fitting import call
+    from tfparallel_trainer.keras_fit import call
 
     return getattr(call, name)

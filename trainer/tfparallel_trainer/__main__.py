@@ -5,10 +5,12 @@ import time
 import traceback
 from collections.abc import Mapping
 
-from tfparallel_trainer import ending, errors, preflight, settings
+from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.evaluator import results
-from tfparallel_trainer.logs import console
+from tfparallel_trainer.runtime import preflight, settings
+from tfparallel_trainer.runtime.lifecycle import ending
+from tfparallel_trainer.runtime.reporting import console
 
 
 def main() -> None:
@@ -53,13 +55,15 @@ def _tell_cluster(env: Mapping[str, str]) -> None:
 
 def _attempt(settings: settings.Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
-    from tfparallel_trainer import failures, run, stall, termination, user
-    from tfparallel_trainer.distributed import run as under_strategy
+    from tfparallel_trainer import user
+    from tfparallel_trainer.comms import devices
+    from tfparallel_trainer.engines.servers import run as with_servers
+    from tfparallel_trainer.engines.servers import serve
+    from tfparallel_trainer.engines.split import run as in_parts
+    from tfparallel_trainer.engines.strategy import run as under_strategy
     from tfparallel_trainer.evaluator import run as evaluator
-    from tfparallel_trainer.mesh import devices
-    from tfparallel_trainer.servers import run as with_servers
-    from tfparallel_trainer.servers import serve
-    from tfparallel_trainer.split import run as in_parts
+    from tfparallel_trainer.runtime import run
+    from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
 
     def give_up(error: errors.TrainerError) -> None:
         ending.tell(out, error)

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits, source_code
-from tfparallel_trainer.logs import console
+from tfparallel_trainer.runtime.reporting import console
 
 _PIP = pathlib.Path("/opt/pip/bin/pip")
 """Beside the environment of the trainer's image, which has none."""

@@ -16,8 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, faults, random_state
+from tfparallel_trainer import errors
 from tfparallel_trainer.contract import documentation, user_module
+from tfparallel_trainer.runtime import random_state
+from tfparallel_trainer.runtime.lifecycle import faults
 from tfparallel_trainer.storage import fetch
 
 

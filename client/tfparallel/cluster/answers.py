@@ -23,8 +23,8 @@ _ANONYMOUS = 'User "system:anonymous"'
 
 _MISSING_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
 _UNKNOWN_FIELD = re.compile(r'unknown field "(?P<field>[^"]+)"')
-_NO_VALUE = re.compile(r'^Invalid value: "(object|null)": ')
-"""What stands before the sentence of a rule."""
+_NO_VALUE = re.compile(r'^Invalid value: ("(object|null)": |(?!"))')
+"""What stands before the sentence of a rule: Kubernetes names no value of an object."""
 
 _PART = re.compile(r"[^.\[\]]+")
 """The name of a field, or the number of an item."""
@@ -41,7 +41,7 @@ def explained(context: access.Context) -> Iterator[None]:
     try:
         yield
     except api_errors.Invalid as error:
-        raise load.SpecError(_of_invalid(str(error))) from error
+        raise load.SpecError("; ".join(map(str, problems_of(error)))) from error
     except api_errors.ApiError as error:
         raise errors.Failure(sentence(error, context)) from error
 
@@ -116,8 +116,3 @@ def _unknown_sentence(field: str) -> str:
         " operator and its resource definition to"
         f" {importlib.metadata.version('tfparallel')}. `tfparallel doctor` compares them"
     )
-
-
-def _of_invalid(message: str) -> str:
-    field = _UNKNOWN_FIELD.search(message)
-    return message if field is None else _unknown_sentence(field["field"])

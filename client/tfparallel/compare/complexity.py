@@ -9,12 +9,12 @@ from tfparallel.compare import plan, records
 
 _TRAINER = {
     plan.Mode.SYNC: (
-        "mesh/agreement.py",
-        "mesh/collectives.py",
-        "step/gradients.py",
-        "step/synchrony.py",
+        "comms/agreement.py",
+        "comms/collectives.py",
+        "objective/gradients.py",
+        "objective/synchrony.py",
     ),
-    plan.Mode.ASYNC: ("servers",),
+    plan.Mode.ASYNC: ("engines/servers",),
 }
 """Parts of the trainer that one mode alone needs."""
 

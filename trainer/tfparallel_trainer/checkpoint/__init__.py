@@ -1,1 +1,1 @@
-"""State on disk: keys that survive a rebuild, atomic files, retention and fencing."""
+"""State on disk: checkpoints with keys that survive a rebuild, initial weights, the export."""

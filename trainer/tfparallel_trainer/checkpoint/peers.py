@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tfparallel_trainer import stall
-from tfparallel_trainer.mesh import agreement, tasks
+from tfparallel_trainer.comms import agreement, tasks
+from tfparallel_trainer.runtime.lifecycle import stall
 
 
 def _alone(number: int) -> Sequence[int]:

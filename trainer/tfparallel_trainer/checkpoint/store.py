@@ -9,8 +9,9 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 
-from tfparallel_trainer import errors, faults
+from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files, keys, owner, peers, shard, values
+from tfparallel_trainer.runtime.lifecycle import faults
 from tfparallel_trainer.storage import directory
 
 _STEP = re.compile(r"step-(\d{10})(-.+)?")

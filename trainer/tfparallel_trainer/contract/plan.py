@@ -10,7 +10,7 @@ import pydantic
 
 from tfparallel_trainer.contract import base, job_file
 
-MODULE = "tfparallel_trainer.split.planning"
+MODULE = "tfparallel_trainer.engines.split.planning"
 """Run with `python -m`: reads a question as JSON from its input and writes a plan to its output."""
 
 MESSAGE = "message"

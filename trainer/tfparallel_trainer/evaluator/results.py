@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pydantic
 
-from tfparallel_trainer import preflight, settings
 from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.runtime import preflight, settings
 
 _LOOK_EVERY_SECONDS = 0.5
 _SILENCE_SECONDS = 60.0

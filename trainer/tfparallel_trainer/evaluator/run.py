@@ -8,14 +8,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from tfparallel_trainer import errors, preflight, run, settings, user
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard, store
+from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.evaluator import status
-from tfparallel_trainer.logs import console, records
-from tfparallel_trainer.mesh import devices, shape
-from tfparallel_trainer.step import evaluate, replica
+from tfparallel_trainer.objective import evaluate, replica
+from tfparallel_trainer.runtime import preflight, run, settings
+from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.storage import directory, mirror
 
 _LOOK_EVERY_SECONDS = 1.0

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping
 
-from tfparallel_trainer import settings
 from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.runtime import settings
 
 _INTERVAL_SECONDS = 5.0
 

@@ -17,9 +17,9 @@ from types import FrameType
 from typing import Any
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.comms import tasks
 from tfparallel_trainer.contract import documentation, environment
-from tfparallel_trainer.logs import console
-from tfparallel_trainer.mesh import tasks
+from tfparallel_trainer.runtime.reporting import console
 
 _TOGETHER, _SERVERS = "MultiWorkerMirroredStrategy", "ParameterServerStrategy"
 _CALLS = {  # what fails under each

@@ -12,6 +12,6 @@ def __getattr__(name: str) -> Any:
     """Import TensorFlow only for those who write rules; much of this package does without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tfparallel_trainer.split.layers.rules import registry
+    from tfparallel_trainer.engines.split.layers.rules import registry
 
     return getattr(registry, name)

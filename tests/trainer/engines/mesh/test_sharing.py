@@ -1,0 +1,109 @@
+"""All replicas get the first one's state, in buckets that take little memory."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from testing.trainer import ranks
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.objective import replica, state
+
+BUCKET = 1024
+X = np.random.default_rng(1).normal(size=(8, 37)).astype("float32")
+
+
+def network() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((37,)),
+            keras.layers.Dense(29),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(3, dtype="float64"),
+            keras.layers.Dense(1, dtype="mixed_bfloat16"),
+        ]
+    )
+
+
+def replicas_of(count: int) -> list[replica.Replica]:
+    module = ranks.module(network, lambda model: model.compile("adam", "mse"))
+    return ranks.build_apart(module, (X, X[:, :1], None), count)
+
+
+def fill(one: replica.Replica) -> None:
+    random = np.random.default_rng(one.rank)
+    for variable in one.state():
+        variable.assign(random.integers(-9, 9, variable.shape).astype("float32"))
+
+
+def values(one: replica.Replica) -> list[Any]:
+    return [tf.convert_to_tensor(variable).numpy() for variable in one.state()]
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each sum over replicas takes, as they are traced on the first one."""
+    sizes = []
+    add_up = collectives.Communicator.sum
+
+    def counted(communicator: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
+        if communicator.index == 0:
+            sizes.append(tensor.shape.num_elements() * tensor.dtype.size)
+        return add_up(communicator, tensor)
+
+    monkeypatch.setattr(collectives.Communicator, "sum", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_no_sum_of_a_state_is_larger_than_a_bucket(
+    collected: list[int], *, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "BUCKET_BYTES", BUCKET, raising=False)
+    replicas = replicas_of(3)
+    for one in replicas:
+        fill(one)
+    expected = values(replicas[0])
+    collected.clear()
+    if again:
+        state.Sharing(replicas)()
+    else:
+        assert state.share(replicas, [4, 5]) == [4, 5]
+    assert max(collected) <= BUCKET
+    size = sum(array.nbytes for array in expected)
+    assert sum(collected) == size + (8 if again else 16)
+    assert len(collected) <= 2 + 3 * -(-size // BUCKET)
+    for one in replicas:
+        for array, other in zip(values(one), expected, strict=True):
+            assert array.dtype == other.dtype
+            np.testing.assert_array_equal(array, other)
+
+
+def test_a_bucket_waits_for_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "BUCKET_BYTES", BUCKET, raising=False)
+    (one, _) = replicas_of(2)
+
+    def run() -> None:
+        one.data.begin(collectives.Program.SHARE_STATE)
+        state.spread(one, one.state(), tf.zeros((1,), tf.int64))
+
+    graph = tf.function(run, autograph=False).get_concrete_function().graph
+    sums = [node for node in graph.get_operations() if node.type == "CollectiveReduceV2"]
+    dtypes = {node.outputs[0].dtype for node in sums[1:]}  # a bucket has a sum of each at most
+    for before, after in zip(sums, sums[len(dtypes) :], strict=False):
+        assert reaches(before, after.inputs[0].op)
+
+
+def reaches(source: tf.Operation, target: tf.Operation) -> bool:
+    """Whether an operation runs before another one."""
+    seen, waiting = set(), [target]
+    while waiting:
+        node = waiting.pop()
+        if node is source:
+            return True
+        if node.name not in seen:
+            seen.add(node.name)
+            waiting += [*node.control_inputs, *(tensor.op for tensor in node.inputs)]
+    return False

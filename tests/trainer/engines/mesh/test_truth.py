@@ -1,0 +1,85 @@
+"""Parts of the table of numerical truth."""
+
+import pytest
+
+from testing import repeats
+from testing.trainer import cases, cases_servers, cases_split, ranks
+from testing.trainer import runs as trainings
+from tfparallel_trainer.comms import tasks
+
+ORDINARY = [case for case in cases.CASES if case.name.endswith("Adam") or case.model == "MLP"]
+
+
+@pytest.mark.parametrize("case", repeats.some(cases.CASES, ORDINARY), ids=lambda case: case.name)
+def test_two_devices_equal_a_plain_loop(case: cases.Case) -> None:
+    with cases.precision("float64"):
+        expected = cases.train_plainly(case)
+        weights, _ = cases.train(case, tasks.parse(None), ranks.DEVICES[:2], ranks.generation())
+    assert cases.difference(weights, expected, relative=False) <= case.limit
+
+
+IN_PROCESSES = ("MLP, SGD momentum", "two inputs, two outputs, Adam")
+
+
+def test_two_processes_equal_a_plain_loop(runs: trainings.Runs) -> None:
+    chosen = [case for case in cases.CASES if case.name in IN_PROCESSES]
+    cells = cases.measure(runs, (cases.Layout(2, 1),), ("float64",), chosen)
+    assert len(cells) == len(chosen)
+    assert cases.faults(cells) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "degrees"),
+    [
+        ("MLP, Adam", {"data": 2, "stage": 2, "tensor": 2}),
+        ("CNN, SGD momentum", {"data": 2, "spatial": 2, "tensor": 2}),
+    ],
+)
+def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -> None:
+    case = next(case for case in cases.CASES if case.name == name)
+    layout = next(one for one in cases_split.LAYOUTS if one.degrees == degrees)
+    assert cases_split.applies(case, layout)
+    with cases.precision("float64"):
+        expected, expected_losses = cases_split.train_plainly(case, layout, 10)
+        weights, losses = cases_split.train(case, layout, ranks.generation(), 10)
+    assert cases.difference(weights, expected, relative=False) <= case.limit
+    assert losses == pytest.approx(expected_losses, rel=1e-10)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [
+        pytest.param(("MLP, Adam",), 2, id="two-seeds"),
+        pytest.param(
+            ("MLP, Adam", "LSTM, Adam"),
+            len(cases_servers.SEEDS),
+            id="all-seeds",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_one_worker_equals_a_plain_loop_and_two_end_with_the_same_losses(
+    names: tuple[str, ...], seeds: int, runs: trainings.Runs
+) -> None:
+    chosen = [case for case in cases_servers.CASES if case.name in names]
+    outcomes = cases_servers.measure(runs, chosen, ("float64",), cases_servers.SEEDS[:seeds])
+    assert len(outcomes) == len(names)
+    assert cases_servers.faults(outcomes) == []
+
+
+def test_the_cases_cover_models_optimizers_and_layouts() -> None:
+    features = " ".join(case.also for case in cases.CASES)
+    for feature in ("clip", "accumulation", "masks", "sample weights", "weight decay"):
+        assert feature in features
+    assert "no dropout" in features
+    assert {case.model for case in cases.CASES} == {
+        "MLP",
+        "CNN",
+        "synchronized BatchNormalization",
+        "LSTM",
+        "Transformer",
+        "two inputs, two outputs",
+        "embedding",
+    }
+    assert {layout.processes for layout in cases.LAYOUTS} == {1, 2, 3}

@@ -1,0 +1,302 @@
+"""The parts of training with parameter servers, each in this process."""
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from testing import clock
+from testing.trainer import launch, server_jobs
+from tfparallel_operator.local import ports
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import cluster, shape, tasks
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
+from tfparallel_trainer.objective import replica, train
+from tfparallel_trainer.runtime import preflight, settings
+
+
+def check(folder: pathlib.Path, cluster: dict[str, object], role: str = "chief") -> None:
+    (variables,) = launch.environments(
+        folder, server_jobs.EXAMPLE, {"epochs": 1}, strategy="ParameterServer"
+    )
+    config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
+    preflight.check(settings.read({**os.environ, **variables, "TF_CONFIG": config}))
+
+
+def test_clusters_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
+    check(tmp_path, {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]})
+    check(tmp_path, {"chief": ["a:1"], "worker": {"0": "b:1"}, "ps": ["c:1"]}, "worker")
+    check(tmp_path, {"chief": ["a:1"], "ps": ["c:1"]}, "ps")
+    with pytest.raises(errors.BadConfigurationError, match=r"no ps \(holds the weights\)"):
+        check(tmp_path, {"chief": ["a:1"], "worker": ["b:1"]})
+    with pytest.raises(errors.BadConfigurationError, match="no chief, which gives out the work"):
+        check(tmp_path, {"worker": ["b:1"], "ps": ["c:1"]}, "worker")
+
+
+def test_bound_and_servers_need_the_strategy(tmp_path: pathlib.Path) -> None:
+    trainer: dict[str, object] = {"epochs": 1, "maxStaleness": 2}
+    (variables,) = launch.environments(tmp_path, server_jobs.EXAMPLE, trainer)
+    with pytest.raises(errors.BadConfigurationError, match=r"trainer\.maxStaleness is given"):
+        preflight.check(settings.read(variables))
+    (variables,) = launch.environments(tmp_path, server_jobs.EXAMPLE, {"epochs": 1})
+    cluster = {"chief": ["a:1"], "ps": ["c:1"]}
+    variables["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    with pytest.raises(errors.BadConfigurationError, match="role ps, which strategy"):
+        preflight.check(settings.read(variables))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"use_ema": True}, "use_ema=True"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps=2"),
+    ],
+)
+def test_optimizers_that_would_lose_updates_are_refused(
+    arguments: dict[str, object], message: str
+) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1, **arguments), "mse")
+    with pytest.raises(errors.UserCodeError, match=message):
+        steps.check(model)
+
+
+def test_a_batch_changes_no_variable() -> None:
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, kernel_regularizer="l2", activity_regularizer="l1"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(3),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    module = user.Module(
+        pathlib.Path("model.py"), {"build_model": lambda: model, "training_data": lambda: None}
+    )
+    x = np.random.default_rng(0).normal(size=(10, 6)).astype("float32")
+    part = (x, np.arange(10) % 3, None)
+    rank_replica = replica.build(module, shape.Mesh(), 0, "", 0, part)
+    before = [variable.numpy() for variable in model.variables]
+
+    @tf.function(autograph=False)
+    def run(step: tf.Tensor) -> Any:
+        outcome = train.of_batch(rank_replica, part, step)
+        values = [value for _, value in outcome.isolated.statistics]
+        return outcome.loss, outcome.gradients, outcome.isolated.contributions, values
+
+    first, again, other = (run(tf.constant(step, tf.int64)) for step in (4, 4, 5))
+    after = [variable.numpy() for variable in model.variables]
+    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+    assert float(first[0]) == float(again[0]) != float(other[0]), "dropout follows from the step"
+    assert len([gradient for gradient in first[1] if gradient is not None]) == 6
+    assert sum(float(tf.reduce_sum(state)) == 10 for state in first[2]) == 1, "examples counted"
+    assert len(first[3]) == 2, "moving mean and variance"
+
+    @tf.function(autograph=False)
+    def expected() -> Any:
+        with rank_replica.drawing(tf.constant(4, tf.int64)):
+            return model.compute_loss(part[0], part[1], model(x, training=True))
+
+    assert float(first[0]) == pytest.approx(float(expected()), rel=1e-6)
+
+
+class Others(keras.layers.Layer):
+    """Two steps of others are applied while a step is computed."""
+
+    def __init__(self, variable: tf.Variable) -> None:
+        super().__init__()
+        self.steps_made = variable
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps_made.assign_add(2)
+        return x
+
+
+@pytest.mark.parametrize(("bound", "applied"), [(None, True), (2, True), (1, False)])
+def test_a_gradient_that_is_older_than_the_bound_is_dropped(
+    bound: int | None, *, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_worker", lambda: tf.constant(0, tf.int64))
+    updates = tf.Variable(0, dtype=tf.int64, trainable=False)
+    model = keras.Sequential([keras.Input((2,)), Others(updates), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    module = user.Module(
+        pathlib.Path("model.py"), {"build_model": lambda: model, "training_data": lambda: None}
+    )
+    part = (np.ones((4, 2), "float32"), np.ones((4, 1), "float32"), None)
+    rank_replica = replica.build(module, shape.Mesh(), 0, "", 0, part)
+    before = model.get_weights()
+    spec = nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), part)
+    traced = steps.Steps(
+        tf.distribute.get_strategy(), module, rank_replica, updates, bound
+    ).training(spec)
+    leaves = [tf.constant(leaf) for leaf in nest.leaves(part)]
+    vector = traced(tf.constant(7, tf.int64), leaves).numpy()
+    result = steps.Result.of(vector, len(rank_replica.terms))
+    assert (result.staleness, result.applied) == (2, applied)
+    assert int(updates) == 2 + applied
+    changed = [
+        not np.array_equal(one, two) for one, two in zip(before, model.get_weights(), strict=True)
+    ]
+    assert changed == [applied, applied]
+
+
+class LostTwice:
+    """A result on a worker that is lost before it is fetched; the step is made again."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.looks = 0
+        self._error = error
+
+    def fetch(self) -> int:
+        self.looks += 1
+        if self._error is not None:
+            raise self._error
+        if self.looks < 3:
+            raise tf.errors.UnavailableError(None, None, "/job:worker: Connection refused")
+        return 7
+
+
+def test_results_that_are_lost_with_a_worker_are_waited_for() -> None:
+    assert ledger.fetch(LostTwice()) == 7
+    failed = LostTwice(tf.errors.InvalidArgumentError(None, None, "a label of 9"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a label of 9"):
+        ledger.fetch(failed)
+    assert failed.looks == 2
+
+
+class Coordinator:
+    """TensorFlow's: when a step has failed, the next call raises that error, once."""
+
+    def __init__(self, results: list[Any], error: Exception) -> None:
+        self._results = results
+        self._error: Exception | None = error
+
+    def schedule(self, function: Any, args: Any) -> Any:
+        del function, args
+        if self._results:
+            return self._results.pop(0)
+        assert self._error is not None, "it was told before"
+        error, self._error = self._error, None
+        raise error
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+def test_the_first_error_is_told_and_not_that_others_were_cancelled(cancelled_first: bool) -> None:
+    users = tf.errors.InvalidArgumentError(None, None, "a label of 9")
+    others = tf.errors.CancelledError(None, None, "another function was cancelled")
+    results = [LostTwice(others), LostTwice(users), LostTwice(others)]
+    if not cancelled_first:
+        results.reverse()
+    work: ledger.Ledger[int] = ledger.Ledger(Coordinator(results[:2], users), 2, list)
+    for label in range(2):
+        work.send(label, None, ())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a label of 9"):
+        while work:
+            work.take()
+
+
+def test_what_a_step_gives_is_read_from_its_vector() -> None:
+    result = steps.Result.of(np.array([12.0, 1.0, 3.0, 0.5, 0.2, 0.3, 7.0, 8.0]), terms=2)
+    assert (result.worker, result.applied, result.staleness, result.loss) == (12, True, 3, 0.5)
+    assert result.terms == [0.2, 0.3]
+    assert result.contributions.tolist() == [7.0, 8.0]
+
+
+def test_staleness_is_told() -> None:
+    total = asynchronous.Staleness()
+    for staleness, applied in ((0, True), (3, True), (5, False), (0, True)):
+        total.add(staleness, applied)
+    assert total.values(bounded=True) == {
+        "staleness_mean": 1.0,
+        "staleness_max": 3.0,
+        "dropped": 1.0,
+    }
+    assert "dropped" not in total.values(bounded=False)
+
+
+def test_the_chief_answers_until_all_have_heard() -> None:
+    (port,) = ports.allocate(1)
+    chief = tasks.Task("chief", 0, f"127.0.0.1:{port}")
+    assert control.ask(chief, "worker-0", "a") is None
+    with control.Control(chief) as answers:
+        assert control.ask(chief, "worker-0", "a") is control.Answer.RUN
+        began = time.monotonic()
+        answers.dismiss(["worker-0"], 0.2)
+        assert time.monotonic() - began >= 0.2
+        assert control.ask(chief, "worker-0", "a") is control.Answer.DONE
+        answers.dismiss(["worker-0"], 3600)
+    assert control.ask(chief, "worker-0", "a") is None
+
+
+def chief_and_worker() -> Sequence[tasks.Task]:
+    return [
+        tasks.Task(role, 0, f"127.0.0.1:{port}")
+        for role, port in zip(("chief", "worker"), ports.allocate(2), strict=True)
+    ]
+
+
+def test_a_worker_that_does_not_ask_for_half_a_minute_is_hung(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time_of_test = clock.Clock()
+    for module in (control, presence):
+        monkeypatch.setattr(module, "time", time_of_test)
+    chief, worker = chief_and_worker()
+    lines: list[str] = []
+    with control.Control(chief) as answers, cluster.listen(worker):
+        workers = presence.Workers([worker], answers, lines.append)
+        control.ask(chief, worker.name, "a")
+        time_of_test.advance(30)
+        workers.look()
+        assert lines == []
+        assert not workers.missing
+        time_of_test.advance(1)
+        workers.look()
+        assert f"worker-0 has not asked for 30 s ({worker.address})" in lines.pop()
+        assert workers.missing
+        assert workers.hung_since() == [31]
+        control.ask(chief, worker.name, "a")
+        workers.look()
+    assert lines == ["worker-0 asks again"]
+    assert not workers.missing
+
+
+def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None:
+    chief, worker = chief_and_worker()
+    lines: list[str] = []
+    with control.Control(chief) as answers:
+        workers = presence.Workers([worker], answers, lines.append)
+
+        def look(life: str) -> None:
+            control.ask(chief, worker.name, life)
+            workers.look()
+
+        with cluster.listen(worker):
+            for life in ("a", "a", "b", "b"):
+                look(life)
+            assert lines == ["worker-0 is back"]
+            workers.count_step(0)
+            assert lines.pop() == "worker-0 makes steps again"
+        workers.look()
+        with cluster.listen(worker):
+            look("c")
+            look("c")
+    assert lines == [
+        "worker-0 is back",
+        f"worker-0 is gone ({worker.address}); it may come back there",
+        "worker-0 is back",
+    ]

@@ -1,0 +1,164 @@
+"""A run divides its model as the planner says, and says why; or why it cannot."""
+
+import dataclasses
+import pathlib
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import pytest
+
+from testing.trainer import planned_models, reference, split_models
+from testing.trainer import runs as trainings
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import peers
+from tfparallel_trainer.contract import exits, job_file
+from tfparallel_trainer.engines.split import placing, planned
+from tfparallel_trainer.engines.split.model import graph, recording
+from tfparallel_trainer.engines.split.planning import device_memory, hardware
+
+pytestmark = split_models.MARKS
+
+AUTO = job_file.Mesh(auto=True)
+ADAM = keras.optimizers.Adam()
+
+
+def perceptron() -> graph.Graph:
+    return recording.record(split_models.bare(planned_models.perceptron))
+
+
+def test_a_run_with_auto_equals_one_process_and_tells_its_choice(runs: trainings.Runs) -> None:
+    steps, batch, seed = 8, 15, 5
+    run = runs.finish(
+        "mlp.py",
+        steps=steps,
+        globalBatchSize=batch,
+        seed=seed,
+        processes=2,
+        strategy="ModelSplit",
+        mesh={"auto": True},
+        step_log=True,
+    )
+    with reference.floatx():
+        _, losses = reference.train(reference.load("mlp"), steps, batch, seed)
+    assert run.losses() == pytest.approx(losses, rel=1e-9)
+    chief = run.ended[0]
+    assert "the planner's choice: Stage" in chief.output
+    assert "The next best (" in chief.output
+
+
+WIDE = """
+import keras, resource
+import numpy as np
+
+[held] = [int(x.split()[1]) for x in open("/proc/self/status") if x.startswith("VmData")]
+resource.setrlimit(resource.RLIMIT_DATA, (held * 1024 + 2**30, -1))
+
+def build_model():
+    return keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(30_000) for _ in range(3))])
+
+def compile_model(model):
+    model.compile(keras.optimizers.Adam(), "mse")
+
+def training_data():
+    return np.zeros((16, 8)), np.zeros((16, 1))
+"""
+"""Weights of 7 GB in a process that may have one."""
+
+
+def test_a_run_that_fits_nowhere_says_what_is_lacking(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    (tmp_path / "wide.py").write_text(WIDE)
+    run = runs.end(
+        "wide.py",
+        source=tmp_path,
+        steps=1,
+        globalBatchSize=16,
+        devices=2,
+        strategy="ModelSplit",
+        mesh={"auto": True},
+    )
+    [process] = run.ended
+    assert process.code == exits.Exit.BAD_CONFIGURATION, process
+    message = process.output + process.errors
+    assert "The model does not fit 2 devices" in message
+    assert "GiB too much: parameters" in message
+
+
+def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
+    model, cluster = perceptron(), hardware.Cluster(processes=2)
+    asked = job_file.Mesh(stage=2, microbatches=3, schedule=job_file.PipelineSchedule.GPIPE)
+    kept = planned.over(model, asked, 32, cluster, ADAM)
+    assert kept.mesh == asked
+    assert len(kept.ends) == 1
+    chosen = planned.over(model, AUTO, 32, cluster, ADAM)
+    assert chosen.plan is not None
+    assert not chosen.mesh.auto
+    assert chosen.mesh.over(2) == chosen.mesh
+    reasons = placing.reasons(chosen.plan)
+    assert any("The next best" in one for one in reasons)
+    cut = planned.over(model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM)
+    assert cut.plan is None
+
+
+def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
+    model, cluster = perceptron(), hardware.Cluster(processes=4)
+    whole = planned.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan
+    assert whole is not None
+    peak = whole.stages[0].holds.peak
+
+    def limited(memory: int) -> planned.Planned:
+        device = hardware.Device(memory=memory)
+        return planned.over(model, AUTO, 32, dataclasses.replace(cluster, device=device), ADAM)
+
+    tight = limited(peak * 6 // 10)
+    assert tight.mesh.data < 4
+    with pytest.raises(errors.BadConfigurationError, match=r"a device of stage .* too much"):
+        limited(peak // 100)
+
+
+def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
+    cluster = hardware.Cluster(processes=4, device=hardware.Device(memory=2**62))
+    lamb = keras.optimizers.Lamb()
+    assert planned.over(perceptron(), AUTO, 32, cluster, lamb).mesh.tensor == 1
+    with pytest.raises(errors.UserCodeError, match="The optimizer Lamb takes the norms"):
+        planned.over(perceptron(), job_file.Mesh(tensor=4), 32, cluster, lamb)
+
+
+def test_the_least_memory_counts_and_plans_are_compared() -> None:
+    answers: list[list[int]] = [[7, 5, 9], [(1 << 62) - 1] * 3]
+    together = peers.Peers(me=0, names=("chief-0", "worker-0", "worker-1"), gather=_given(answers))
+    assert planned.devices_of(AUTO, together, 2).device.memory == 5
+    assert planned.devices_of(AUTO, together, 2).device.memory is None
+    planned_mesh = planned.over(
+        perceptron(), job_file.Mesh(stage=2), 32, hardware.Cluster(processes=2)
+    )
+    planned.compare(planned_mesh, peers.Peers())
+    with pytest.raises(errors.BadConfigurationError, match="worker-0 divides the model otherwise"):
+        planned.compare(
+            planned_mesh, dataclasses.replace(together, gather=lambda number: [number, 1, number])
+        )
+
+
+def _given(answers: list[list[int]]) -> Any:
+    return lambda _: answers.pop(0)
+
+
+@pytest.fixture
+def limit() -> Iterator[int]:
+    """A limit of this process's data, of which half a GiB is left."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    status = pathlib.Path("/proc/self/status").read_text()
+    [data_kibibytes] = [
+        int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData")
+    ]
+    resource.setrlimit(resource.RLIMIT_DATA, (data_kibibytes * 1024 + 2**29, before[1]))
+    yield 2**29
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def test_devices_share_what_a_limit_leaves(limit: int) -> None:
+    assert device_memory.of_device(1) == pytest.approx(limit, rel=0.2)
+    assert device_memory.of_device(4) == pytest.approx(limit / 4, rel=0.2)

@@ -1,0 +1,186 @@
+"""Whole models split over virtual ranks: every one runs, and equals the unsplit one."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testing import repeats
+from testing.trainer import split_group, split_models
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+pytestmark = [
+    pytest.mark.usefixtures("float64"),
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
+    pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning"),
+]
+SPATIAL, TENSOR = shape.Axis.SPATIAL, shape.Axis.TENSOR
+LAYERS = keras.layers
+
+
+def lay(data: st.DataObject, dims: tuple[int, ...], degrees: dict[shape.Axis, int]) -> Any:
+    """Any layout of a tensor whose first dimension is the batch."""
+    order = data.draw(st.permutations(range(1, len(dims))))
+    result = layout.whole(len(dims))
+    for axis, dimension in zip(layout.AXES, order, strict=False):
+        ranks, size = degrees[axis], dims[dimension]
+        if ranks > 1 and data.draw(st.booleans()):
+            extra = data.draw(st.integers(0, size - ranks))
+            sizes = (1 + extra, *(1,) * (ranks - 2), size - extra - ranks + 1)
+            result = result.put(dimension, layout.Cut(axis, sizes))
+    return result
+
+
+@settings(max_examples=settings().max_examples // 4, deadline=None)
+@given(
+    degrees=st.sampled_from([{SPATIAL: 1, TENSOR: 3}, {SPATIAL: 2, TENSOR: 2}]),
+    rank=st.integers(2, 4),
+    dtype=st.sampled_from(["float64", "bool", "bfloat16"]),
+    data=st.data(),
+)
+def test_resharding_keeps_the_tensor_and_its_gradient(
+    degrees: dict[shape.Axis, int], rank: int, dtype: str, data: st.DataObject
+) -> None:
+    dims = (2, *(data.draw(st.integers(3, 6)) for _ in range(rank - 1)))
+    before, after = lay(data, dims, degrees), lay(data, dims, degrees)
+    whole = tf.cast(np.random.default_rng(1).integers(0, 2, dims), dtype)
+    upstream = tf.cast(np.random.default_rng(2).integers(0, 9, dims), dtype)
+    members = split_group.ranks(degrees)
+
+    def run(member: split_group.Rank) -> Any:
+        part = whole[before.part(member.place)]
+        with tf.GradientTape() as tape:
+            tape.watch(part)
+            resharded = resharding.change(part, before, after, member.groups)
+        if dtype == "bool":
+            return resharded, resharded
+        seed = upstream[after.part(member.place)]
+        return resharded, tape.gradient(resharded, part, output_gradients=seed)
+
+    for member, (resharded, gradient) in zip(
+        members, split_group.together(members, run), strict=True
+    ):
+        np.testing.assert_array_equal(resharded, whole[after.part(member.place)])
+        if dtype != "bool":
+            np.testing.assert_array_equal(gradient, upstream[before.part(member.place)])
+    costs = resharding.traffic_of(dims, dtype, before, after, dtype != "bool")
+    total = sum(traffic.brought(costs, 1).values())
+    byte_counts = {member.brought() for member in members}
+    assert byte_counts == {total} if degrees[SPATIAL] == 1 else max(byte_counts) <= total
+
+
+BOTH = {SPATIAL: 2, TENSOR: 2}
+
+
+@pytest.mark.parametrize("degrees", repeats.some([{TENSOR: 3}, BOTH], [{TENSOR: 3}]), ids=str)
+@pytest.mark.parametrize("name", [name for name in split_models.ALL if name != "mixed"])
+def test_every_model_runs_split_as_unsplit(name: str, degrees: dict[shape.Axis, int]) -> None:
+    split_group.compare(split_models.ALL[name], degrees, training=True, counted=False)
+
+
+def test_half_precision_is_kept() -> None:
+    plan = split_group.compare(split_models.mixed, {TENSOR: 2}, tolerance=0.05)
+    assert {choice.way for choice in plan.choices} >= {"column", "row"}
+
+
+def mlp() -> Any:
+    first = keras.Input((6,))
+    rows = LAYERS.Dense(8, name="wide")(split_group.Source()(first))
+    return keras.Model(first, LAYERS.Dense(4, name="narrow")(rows))
+
+
+def test_a_column_and_a_row_need_one_sum_each_way() -> None:
+    plan = split_group.compare(mlp, {TENSOR: 2})
+    assert [choice.way for choice in plan.choices] == ["replicated", "column", "row"]
+    costs = [one for choice in plan.choices for one in choice.costs]
+    assert [(one.kind, one.work, one.shape) for one in costs] == [
+        (traffic.Kind.SUM, schedule.Work.BACKWARD, (None, 6)),
+        (traffic.Kind.SUM, schedule.Work.FORWARD, (None, 4)),
+    ]
+    assert plan.ending == ()
+    assert plan.replicated() == ["source is replicated: there is no rule for Source."]
+    parts = [plan.parts({TENSOR: index}) for index in (0, 1)]
+    kernel = next(key for key, one in plan.model.variables.items() if "wide/kernel" in one.path)
+    assert [part[kernel] for part in parts] == [
+        (slice(None), slice(0, 4)),
+        (slice(None), slice(4, 8)),
+    ]
+
+
+def twice() -> Any:
+    """One layer called on a tensor that is whole, and on one that is cut."""
+    layer = LAYERS.Dense(6, name="twice")
+    first = keras.Input((6,))
+    middle = LAYERS.Dense(6, name="middle")(layer(first))
+    return keras.Model(first, layer(LAYERS.Dense(6, name="later")(middle)))
+
+
+def test_all_calls_of_a_layer_divide_its_weights_alike() -> None:
+    plan = split_group.compare(twice, {TENSOR: 2}, counted=False)
+    ways = {choice.node.name: choice.way for choice in plan.choices}
+    assert ways["twice"] == ways["twice#2"] == "column"
+
+
+def rows_whole() -> Any:
+    """Images of which only the channels are divided, on a mesh that could divide the rows."""
+    return keras.Sequential(
+        [
+            keras.Input((7, 6, 2)),
+            LAYERS.Conv2D(4, 3, padding="same", name="wide"),
+            LAYERS.MaxPooling2D(2, padding="same"),
+            LAYERS.UpSampling2D(2),
+            LAYERS.BatchNormalization(),
+            LAYERS.AveragePooling2D(3, 1, padding="same"),
+            LAYERS.GlobalAveragePooling2D(),
+        ]
+    )
+
+
+def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
+    degrees = {SPATIAL: 2, TENSOR: 2}
+    plan = split_group.compare(rows_whole, degrees, overrides={"wide": "filters"}, training=True)
+    ways = {choice.node.name: choice.way for choice in plan.choices}
+    assert ways["wide"] == "filters"
+    assert ways["global_average_pooling2d"] == registry.REPLICATED
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"none": "row"}, "has no layer none, .* give one of .*narrow"),
+        ({"wide": "heads"}, r"wide \(Dense\) cannot be split by heads: give one of column, row"),
+        (
+            {"narrow": "column"},
+            r"narrow \(Dense\) cannot be split by column: it has 4 units, .* is 5: let",
+        ),
+    ],
+)
+def test_wishes_that_cannot_be_granted_are_refused(wishes: dict[str, str], words: str) -> None:
+    model_graph = recording.record(mlp())
+    with pytest.raises(errors.BadConfigurationError, match=words):
+        assignment.assign(model_graph, {TENSOR: 5}, wishes)
+
+
+def test_wishes_need_ranks() -> None:
+    model_graph = recording.record(mlp())
+    with pytest.raises(errors.BadConfigurationError, match=r"row while mesh.tensor is 1: give"):
+        assignment.assign(model_graph, {TENSOR: 1}, {"wide": "row"})
+    plan = assignment.assign(model_graph, {TENSOR: 1})
+    assert {choice.way for choice in plan.choices} == {registry.REPLICATED}
+    assert plan.replicated() == []
+
+
+def test_what_is_asked_to_be_whole_is() -> None:
+    model_graph = recording.record(mlp())
+    plan = assignment.assign(model_graph, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
+    assert [choice.way for choice in plan.choices[1:]] == ["replicated", "row"]
+    assert "wide is replicated: this was asked for." in plan.replicated()

@@ -1,0 +1,209 @@
+"""Models in which dimension 0 of a tensor is not the batch: right on every mesh, or refused."""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+
+from testing.trainer import (
+    batch_models,
+    cases,
+    cases_split,
+    reference,
+    split_models,
+    split_ranks,
+)
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.model import mixing, recording
+from tfparallel_trainer.engines.split.planning import model_costs
+
+pytestmark = split_models.MARKS
+
+BATCH, STEPS = 6, 3
+LAYERS, OPS = keras.layers, keras.ops
+MESHES = {
+    "data and stage": (shape.Mesh(data=2, stage=2), 2),
+    "spatial": (shape.Mesh(spatial=2), 1),
+    "stage and tensor": (shape.Mesh(stage=2, tensor=2), 1),
+}
+WITHOUT_ROWS = {"rows", "time first", "table", "waves"}
+"""Models that have nothing that rows of images divide."""
+
+
+def functions(name: str) -> dict[str, Any]:
+    build = batch_models.ALL[name]
+    return {
+        "build_model": build,
+        "compile_model": lambda model: model.compile(keras.optimizers.Adam(0.05), "mse"),
+        "training_data": lambda: batch_models.examples(build()),
+    }
+
+
+@functools.cache
+def expected(name: str) -> tuple[list[Any], list[float]]:
+    return reference.train(types.SimpleNamespace(**functions(name)), STEPS, BATCH, cases.SEED)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        (name, mesh)
+        for name in batch_models.ALL
+        for mesh in MESHES
+        if mesh != "spatial" or name not in WITHOUT_ROWS
+    ],
+)
+def test_what_is_no_batch_is_divided_as_what_it_is(name: str, mesh: str) -> None:
+    degrees, microbatches = MESHES[mesh]
+    cases_split.compare(functions(name), degrees, microbatches, BATCH, expected(name))
+
+
+def recorded(function: Callable[[Any], Any], dims: tuple[int | None, ...] = (4, 3)) -> Any:
+    first = keras.Input(dims)
+    return recording.record(keras.Model(first, function(LAYERS.Dense(3)(first))))
+
+
+@pytest.mark.parametrize(
+    ("function", "batch", "rows", "sized"),
+    [
+        (lambda x: x, 0, 1, (5, 4, 3)),
+        (lambda x: OPS.reshape(x, (-1, 3)), 0, 4, (20, 3)),
+        (lambda x: OPS.transpose(x, (1, 0, 2)), 1, 1, (4, 5, 3)),
+        (lambda x: LAYERS.TimeDistributed(LAYERS.Dense(2))(x), 0, 1, (5, 4, 2)),
+        (lambda x: batch_models.Table()(x), None, 1, (1, 4, 3)),
+        (lambda x: batch_models.Waves()(x), None, 1, (4, 3)),
+    ],
+)
+def test_a_tensor_knows_its_relation_to_the_batch(
+    function: Callable[[Any], Any], batch: int | None, rows: int, sized: tuple[int, ...]
+) -> None:
+    model = recorded(function)
+    tensor = model.tensors[model.outputs[0].tensor]
+    assert (tensor.batch, tensor.rows, tensor.sized(5)) == (batch, rows, sized)
+
+
+def test_examples_of_an_unknown_length_stay_unknown() -> None:
+    model = recorded(lambda x: x, (None, 3))
+    assert model.tensors[model.outputs[0].tensor].sized(5) == (5, None, 3)
+
+
+def test_a_nested_model_is_recorded_on_what_its_caller_gives_it() -> None:
+    inner = keras.Sequential([keras.Input((3,)), LAYERS.Dense(2), LAYERS.Dense(2)])
+    model = recorded(lambda x: OPS.reshape(inner(OPS.reshape(x, (-1, 3))), (-1, 4, 2)))
+    assert [model.tensors[node.outputs[0]].rows for node in model.nodes] == [1, 4, 4, 4, 1]
+
+
+def test_the_planner_counts_the_rows_that_an_example_has() -> None:
+    plain = recorded(lambda x: LAYERS.Dense(5, "gelu")(LAYERS.Dense(5)(x)))
+    merged = recorded(lambda x: LAYERS.Dense(5, "gelu")(LAYERS.Dense(5)(OPS.reshape(x, (-1, 3)))))
+    (*_, first), (*_, second) = (
+        model_costs.of(one, dict.fromkeys(one.variables, 0)).nodes for one in (plain, merged)
+    )
+    assert first == second
+
+
+class Counting(keras.layers.Layer):
+    """Gives a number of all examples besides."""
+
+    def call(self, x: Any) -> Any:
+        return x, OPS.mean(x)
+
+
+MIXING: dict[str, Callable[[Any], Any]] = {
+    "mean": lambda x: x - OPS.mean(x, axis=0, keepdims=True),
+    "scores": lambda x: OPS.matmul(x[:, 0], OPS.transpose(x[:, 0])),
+    "softmax": lambda x: OPS.softmax(x, axis=0),
+    "flip": lambda x: OPS.flip(x, axis=0),
+    "roll": lambda x: OPS.roll(x, 1),
+    "reversed": lambda x: x[::-1, :],
+    "first": lambda x: x - x[:1, :],
+    "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=1),
+    "used mean": lambda x: x - Counting()(x)[1],
+    "merged": lambda x: OPS.softmax(OPS.reshape(x, (-1, 3)), axis=0),
+}
+SEPARATE: dict[str, Callable[[Any], Any]] = {
+    "softmax": lambda x: OPS.softmax(x, axis=-1),
+    "flip": lambda x: OPS.flip(x, axis=1),
+    "part": lambda x: x[:, ::2],
+    "statistics": lambda x: LAYERS.BatchNormalization()(x),
+    "table": lambda x: x + batch_models.Table()(x),
+    "joined": lambda x: LAYERS.Concatenate(axis=0)([x, x]),
+    "unused mean": lambda x: Counting()(x)[0],
+    "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=0),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=r"computes with all examples of a batch"):
+        mixing.check(recorded(MIXING[name]))
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_a_model_that_computes_each_example_by_itself_is_not(name: str) -> None:
+    mixing.check(recorded(SEPARATE[name]))
+
+
+class Adds(keras.layers.Layer):
+    """Adds what a function makes of its inputs, and of a number for each feature, to the loss."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def build(self, shape: Any) -> None:
+        self.factors = self.add_weight(shape=shape[1:], initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(self.function(x, self.factors))
+        return x
+
+
+def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> None:
+    mixing.check(recorded(lambda x: Adds(lambda y, factors: OPS.mean(y**2 * factors))(x)))
+    mixing.check(recorded(lambda x: Adds(lambda y, _: keras.random.normal(()) * OPS.mean(y))(x)))
+    product = Adds(lambda y, factors: OPS.mean(OPS.mean(y, 0) * OPS.mean(y * factors, 0)))
+    model = recorded(lambda x: product(x))
+    with pytest.raises(errors.UserCodeError, match=r"What adds.* adds by add_loss is no mean"):
+        mixing.check(model)
+
+
+def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
+    build = {
+        **functions("rows"),
+        "build_model": lambda: keras.Sequential(
+            [keras.Input((batch_models.SIZE,)), LAYERS.Dense(3), LAYERS.UnitNormalization(axis=0)]
+        ),
+    }
+    with pytest.raises(errors.UserCodeError, match=r"unit_normalization computes with all"):
+        split_ranks.prepare_new(build, shape.Mesh(stage=2), 2)
+    split_ranks.prepare_new(build, shape.Mesh(stage=2), 1)
+
+
+class Liar(keras.layers.Layer):
+    """Says that it gives what it takes, and gives less."""
+
+    def call(self, x: Any) -> Any:
+        return x[:1]
+
+    def compute_output_shape(self, shape_: Any) -> Any:
+        return shape_
+
+
+def test_a_shape_that_a_layer_does_not_keep_to_is_told_where_it_leaves_its_stage() -> None:
+    def build() -> Any:
+        first = keras.Input((3,))
+        return keras.Model(first, LAYERS.Dense(1)(Liar()(LAYERS.Dense(3)(first))))
+
+    whole = {
+        **functions("rows"),
+        "build_model": build,
+        "training_data": lambda: batch_models.examples(build()),
+    }
+    with pytest.raises(errors.UserCodeError, match=r"liar gives .*compute_output_shape"):
+        _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=3), 2, batch=BATCH)
+        step(0, next(iter(examples.epoch(0, 0))), frozenset())

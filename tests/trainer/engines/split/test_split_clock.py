@@ -1,0 +1,18 @@
+"""The clocks of ranks within one traced function."""
+
+import tensorflow as tf
+
+from testing.trainer import ranks
+from tfparallel_trainer.engines.split.engine import clock
+
+
+def test_the_clock_of_one_rank_waits_for_itself_and_for_no_other() -> None:
+    first, second = (clock.Clock(device) for device in ranks.DEVICES[:2])
+    read = tf.function(lambda: [one.read() for one in (first, second, first)], autograph=False)
+    operations = read.get_concrete_function().graph.get_operations()
+    calls = [one for one in operations if one.type.endswith("PartitionedCall")]
+    assert len(calls) == 3
+    orders = [[one for one in call.control_inputs if one in calls] for call in calls]
+    assert orders == [[], [], [calls[0]]]
+    early, _, late = (float(moment) for moment in read())
+    assert 0 < early <= late

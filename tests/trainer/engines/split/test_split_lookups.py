@@ -1,0 +1,50 @@
+"""Look-ups whose rows do not follow from the batch, in stages and microbatches."""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+
+from testing.trainer import (
+    cases,
+    cases_split,
+    lookup_models,
+    reference,
+    split_models,
+)
+from tfparallel_trainer.comms import shape
+
+pytestmark = split_models.MARKS
+
+BATCH, STEPS = 6, 4
+MESHES = {
+    "microbatches": (shape.Mesh(), 3),
+    "stages": (shape.Mesh(stage=2), 3),
+    "data": (shape.Mesh(data=2, stage=2), 2),
+    "tensor": (shape.Mesh(tensor=2), 2),
+}
+
+
+def functions(build: Callable[[], keras.Model]) -> dict[str, Any]:
+    return {
+        "build_model": build,
+        "compile_model": lambda model: model.compile(keras.optimizers.Adam(0.05), "mse"),
+        "training_data": lambda: lookup_models.examples()[:2],
+    }
+
+
+@functools.cache
+def expected(name: str) -> tuple[list[Any], list[float]]:
+    module = types.SimpleNamespace(**functions(lookup_models.ALL[name]))
+    return reference.train(module, STEPS, BATCH, cases.SEED)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", ["static", "repeated", "broadcast", "tied"])
+def test_rows_that_the_batch_does_not_name_count_once(name: str, mesh: str) -> None:
+    degrees, microbatches = MESHES[mesh]
+    build = lookup_models.ALL[name]
+    cases_split.compare(functions(build), degrees, microbatches, BATCH, expected(name))

@@ -1,0 +1,42 @@
+"""The memory of a step in stages is what its schedule says, not only the order of its trace."""
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.scripts import activations, requested
+from testing.trainer import ranks
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+STAGES = 3
+ROWS = 4096
+
+
+def test_what_operations_ask_for_is_counted() -> None:
+    rows = tf.ones((1000, 1000))
+
+    def chain() -> None:
+        one = tf.tanh(rows)
+        two = tf.tanh(one)
+        del one
+        for _ in range(3):
+            two = tf.tanh(two)
+
+    assert requested.most(chain) == 2 * 4 * 1000 * 1000
+
+
+def test_one_forward_one_backward_holds_as_many_microbatches_as_stages() -> None:
+    devices = ranks.DEVICES[:STAGES]
+    bounded, unbounded = activations.held(devices, microbatches=12, rows=ROWS)
+    assert bounded <= STAGES
+    assert unbounded == pytest.approx(12, abs=0.1)
+
+
+def test_more_microbatches_take_no_more_memory() -> None:
+    devices = ranks.DEVICES[:STAGES]
+    order = schedule.one_forward_one_backward
+    few, many = (activations.peak(order, devices, count, ROWS) for count in (4, 12))
+    of_a_stage = 4 * ROWS * activations.WIDTH * activations.LAYERS
+    """Of one microbatch. All stages held all of the eight more if nothing bounded them, and what
+    is on its way between layers differs by one or two from run to run.
+    """
+    assert many - few < 8 * STAGES * of_a_stage / 6

@@ -1,0 +1,106 @@
+"""The page on splitting layers says what the rules and the tests say."""
+
+import pathlib
+from collections.abc import Mapping
+
+import pytest
+
+from testing import pages, paths
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.contract import plan
+from tfparallel_trainer.engines.split.layers import assignment, elementwise
+from tfparallel_trainer.engines.split.layers.rules import (
+    attention,
+    convolution,
+    dense,
+    einsum,
+    embedding,
+)
+from tfparallel_trainer.engines.split.model import overrides, skeleton
+from tfparallel_trainer.engines.split.planning import answer
+from tfparallel_trainer.objective import replica
+
+PAGE = "splitting-layers.md"
+EXAMPLE = paths.ROOT / "examples/split-cnn"
+
+
+def test_the_page_names_every_layer_whose_weights_are_divided_and_its_ways() -> None:
+    said = {
+        (name.strip(" `"), way)
+        for names, way, *_ in pages.rows(PAGE, "## Weights over the tensor axis")
+        for name in names.split(",")
+    }
+    known = {
+        (layer.__name__, rule.way)
+        for module in (attention, convolution, dense, einsum, embedding)
+        for layer, rules in module.RULES.items()
+        for rule in rules
+    }
+    shared = {("GroupedQueryAttention", "heads"): ("GroupQueryAttention", "heads")}
+    assert said == {shared.get(one, one) for one in known}
+
+
+def test_the_page_names_every_optimizer() -> None:
+    text = (paths.ROOT / "docs" / PAGE).read_text()
+    assert all(kind.__name__ in text for kind in elementwise.ELEMENTWISE)
+    assert dict(pages.rows(PAGE, "## Optimizers")) == {
+        kind.__name__: reason for kind, reason in elementwise.REASONS.items()
+    }
+
+
+def wished(degrees: Mapping[shape.Axis, int], folder: pathlib.Path = EXAMPLE) -> dict[str, str]:
+    """The ways of the layers of a module that wishes for some."""
+    module = user.load(folder, "ways.py")
+    replica.forget_names()
+    model = overrides.recorded(module, skeleton.build(module, 0))
+    choices = assignment.assign(model, degrees).choices
+    return {choice.node.name: choice.way for choice in choices}
+
+
+def test_the_ways_on_the_page_are_those_of_the_example_and_are_granted() -> None:
+    text = (paths.ROOT / "docs" / PAGE).read_text()
+    asked = text.split("```python\n", 1)[1].split("```", 1)[0]
+    assert asked in (EXAMPLE / "ways.py").read_text()
+    ways = wished({shape.Axis.SPATIAL: 2, shape.Axis.TENSOR: 2})
+    granted = user.load(EXAMPLE, "ways.py").layer_ways(None)
+    assert len(granted) == 4
+    assert granted.items() <= ways.items()
+    with pytest.raises(errors.BadConfigurationError) as refused:
+        wished({shape.Axis.SPATIAL: 2, shape.Axis.TENSOR: 1})
+    assert f"```text\n{refused.value}\n```" in text
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("lambda model: {one.name: 'row' for one in model.layers[-1:]}", None),
+        ("lambda: ['row']", r"layer_ways returned \['row'\]: return a dictionary"),
+        ("lambda: {'dense': 2}", r"layer_ways returned \{'dense': 2\}: return"),
+        ("lambda: 1 / 0", "layer_ways raised ZeroDivisionError"),
+        ("lambda: {'last': 'filters'}", "The model has no layer last"),
+    ],
+)
+def test_ways_may_follow_from_the_model_and_are_checked(
+    function: str, said: str | None, tmp_path: pathlib.Path
+) -> None:
+    content = (EXAMPLE / "model.py").read_text()
+    (tmp_path / "ways.py").write_text(f"{content}\n\nlayer_ways = {function}\n")
+    if said is None:
+        assert wished({shape.Axis.TENSOR: 2}, tmp_path)["dense_1"] == "row"
+        return
+    with pytest.raises(errors.TrainerError, match=said):
+        wished({shape.Axis.TENSOR: 2}, tmp_path)
+
+
+def test_the_planner_takes_meshes_on_which_wishes_are_granted() -> None:
+    question = plan.Question(folder=str(EXAMPLE), module="ways.py", devices=8, batch=64)
+    chosen_plan = answer.answer(question)
+    assert chosen_plan.mesh.spatial > 1
+    assert chosen_plan.mesh.tensor > 1
+
+
+def test_the_rule_on_the_page_is_the_one_that_is_tested() -> None:
+    text = (paths.ROOT / "docs" / PAGE).read_text()
+    rule = text.split("```python\n", 2)[2].split("```", 1)[0]
+    assert rule in (pathlib.Path(__file__).parent / "test_split_users.py").read_text()

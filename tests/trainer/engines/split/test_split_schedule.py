@@ -1,0 +1,276 @@
+"""Schedules and what stages send each other: complete, bounded, free of deadlock."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.pipeline import communication, cutting, programs, schedule
+
+ALL = (schedule.gpipe, schedule.one_forward_one_backward)
+counts = st.integers(1, 6)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> programs.Pipeline:
+    """Any number of stages in a row, with skips over stages and tensors without a gradient."""
+    count = draw(counts)
+    places = st.integers(0, count - 1)
+    row = [cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1)]
+    skips = [
+        cutting.Transfer(source, target, count + place)
+        for place, (source, target) in enumerate(draw(st.lists(st.tuples(places, places))))
+        if source < target
+    ]
+    tensors = st.sampled_from([one.tensor for one in skips]) if skips else st.nothing()
+    sharing = st.sets(places, min_size=2).map(sorted).map(tuple)
+    shared = draw(st.lists(sharing, max_size=3)) if count > 1 else []
+    return programs.Pipeline(
+        count=count,
+        microbatches=draw(st.integers(1, 8)),
+        order=draw(st.sampled_from(ALL)),
+        transfers=(*row, *skips),
+        without_gradient=frozenset(draw(st.sets(tensors))),
+        shared=tuple((f"weight_{place}", members) for place, members in enumerate(shared)),
+        durations={work: draw(st.sampled_from([1.0, 2.0, 3.5])) for work in schedule.Work},
+    )
+
+
+@given(st.sampled_from(ALL), counts, counts, st.data())
+def test_each_microbatch_goes_forward_then_backward_once(
+    order: schedule.Schedule, count: int, microbatches: int, data: st.DataObject
+) -> None:
+    stage = data.draw(st.integers(0, count - 1))
+    actions = list(order(count, microbatches, stage))
+    assert len(actions) == 2 * microbatches
+    for microbatch in range(microbatches):
+        forward = actions.index(schedule.Action(schedule.Work.FORWARD, microbatch))
+        backward = actions.index(schedule.Action(schedule.Work.BACKWARD, microbatch))
+        assert forward < backward
+
+
+@given(counts, st.integers(1, 12), st.data())
+def test_one_forward_one_backward_holds_no_more_than_stages_follow(
+    count: int, microbatches: int, data: st.DataObject
+) -> None:
+    stage = data.draw(st.integers(0, count - 1))
+    bounded = schedule.peak_microbatches(
+        schedule.one_forward_one_backward(count, microbatches, stage)
+    )
+    assert bounded == min(count - stage, microbatches)
+    assert schedule.peak_microbatches(schedule.gpipe(count, microbatches, stage)) == microbatches
+
+
+@pytest.mark.parametrize("order", ALL)
+@pytest.mark.parametrize(("count", "microbatches", "stage"), [(2, 0, 0), (2, 1, 2), (2, 1, -1)])
+def test_a_stage_that_does_not_exist_is_an_error(
+    order: schedule.Schedule, count: int, microbatches: int, stage: int
+) -> None:
+    with pytest.raises(ValueError, match="does not exist"):
+        list(order(count, microbatches, stage))
+
+
+@given(pipelines())
+def test_all_stages_come_to_their_end(pipeline: programs.Pipeline) -> None:
+    outcome = communication.simulate(programs.lists(pipeline))
+    assert not outcome.waiting, str(outcome)
+    assert str(outcome) == "every rank comes to its end"
+
+
+@given(pipelines())
+def test_a_stage_works_in_the_order_of_its_schedule(pipeline: programs.Pipeline) -> None:
+    for stage, steps in programs.lists(pipeline).items():
+        work = [step.what for step in steps if isinstance(step, communication.Compute)]
+        assert work == list(pipeline.order(pipeline.count, pipeline.microbatches, stage))
+
+
+@given(pipelines())
+def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.Pipeline) -> None:
+    seen: set[communication.Rendezvous] = set()
+    for stage, steps in programs.lists(pipeline).items():
+        done: list[object] = []
+        for step in steps:
+            if isinstance(step, communication.Compute):
+                done.append(step.what)
+                continue
+            if not isinstance(step.tag, programs.Parcel):
+                assert len(done) == 2 * pipeline.microbatches
+                continue
+            source, target = step.ranks
+            action = schedule.Action(step.tag.work, step.tag.microbatch)
+            assert (action in done) == (stage == source)
+            assert stage in (source, target)
+            seen.add(step)
+        rendezvous = [step for step in steps if isinstance(step, communication.Rendezvous)]
+        assert len(set(rendezvous)) == len(rendezvous)
+    back = [one for one in pipeline.transfers if one.tensor not in pipeline.without_gradient]
+    assert len(seen) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
+
+
+@given(pipelines(), st.integers(1, 3), st.integers(1, 2))
+def test_all_ranks_of_a_mesh_come_to_their_end(
+    pipeline: programs.Pipeline, data: int, tensor: int
+) -> None:
+    mesh = shape.Mesh(data=data, stage=pipeline.count, tensor=tensor)
+    rank_programs = programs.on_mesh([pipeline] * data, mesh, trains=True)
+    assert sorted(rank_programs) == list(range(mesh.size))
+    outcome = communication.simulate(rank_programs)
+    assert not outcome.waiting, str(outcome)
+    for steps in rank_programs.values():
+        apart = [programs.GRADIENTS, programs.LOSS, programs.NORM]
+        whole = [programs.ALL] if mesh.only_data else apart
+        ends = [one.tag for one in steps if isinstance(one, communication.Rendezvous)]
+        assert [tag for tag in ends if tag in (*apart, programs.ALL)] == whole
+        split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
+        assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
+
+
+@given(pipelines(), st.lists(st.integers(0, 4), min_size=1, max_size=3))
+def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
+    pipeline: programs.Pipeline, counts: list[int]
+) -> None:
+    mesh = shape.Mesh(data=len(counts), stage=pipeline.count)
+    each = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
+    rank_programs = programs.on_mesh(each, mesh, trains=True)
+    outcome = communication.simulate(rank_programs)
+    assert not outcome.waiting, str(outcome)
+    for rank, steps in rank_programs.items():
+        work = [step for step in steps if isinstance(step, communication.Compute)]
+        assert len(work) == 2 * counts[mesh.coordinates(rank)[shape.Axis.DATA]]
+
+
+@given(pipelines())
+def test_an_evaluation_goes_forward_only(pipeline: programs.Pipeline) -> None:
+    forwards = dataclasses.replace(pipeline, order=schedule.forwards, shared=())
+    mesh = shape.Mesh(data=2, stage=pipeline.count)
+    rank_programs = programs.on_mesh([forwards, forwards], mesh, trains=False)
+    assert not communication.simulate(rank_programs).waiting
+    works = [
+        step.what.work
+        for steps in rank_programs.values()
+        for step in steps
+        if isinstance(step, communication.Compute) and isinstance(step.what, schedule.Action)
+    ]
+    assert works == [schedule.Work.FORWARD] * pipeline.microbatches * mesh.size
+
+
+def test_a_mesh_of_other_stages_is_an_error() -> None:
+    pipeline = programs.Pipeline(count=2, microbatches=1, order=schedule.gpipe, transfers=())
+    with pytest.raises(ValueError, match="the mesh has 3 stages, and the pipelines"):
+        programs.on_mesh([pipeline], shape.Mesh(stage=3), trains=True)
+
+
+@given(pipelines())
+def test_one_forward_one_backward_takes_tensors_for_no_more_than_it_holds(
+    pipeline: programs.Pipeline,
+) -> None:
+    bounded = dataclasses.replace(pipeline, order=schedule.one_forward_one_backward)
+    for stage, steps in programs.lists(bounded).items():
+        live: set[int] = set()
+        for step in steps:
+            if isinstance(step, communication.Compute):
+                assert isinstance(step.what, schedule.Action)
+                if step.what.work is schedule.Work.BACKWARD:
+                    live.remove(step.what.microbatch)
+                else:
+                    live.add(step.what.microbatch)
+            elif isinstance(step.tag, programs.Parcel) and stage == step.ranks[1]:
+                live.add(step.tag.microbatch)
+            assert len(live) <= bounded.count - stage
+
+
+@given(st.sampled_from(ALL), counts, st.integers(1, 12))
+def test_bubbles_are_those_of_the_formula(
+    order: schedule.Schedule, count: int, microbatches: int
+) -> None:
+    row = tuple(cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1))
+    pipeline = programs.Pipeline(count=count, microbatches=microbatches, order=order, transfers=row)
+    outcome = communication.simulate(programs.lists(pipeline))
+    total = max(outcome.finished.values())
+    assert total == 2 * (microbatches + count - 1)
+    for stage in range(count):
+        waited = (total - outcome.busy[stage]) / total
+        assert waited == pytest.approx(schedule.bubble(count, microbatches))
+
+
+def test_the_lists_of_two_stages_are_these() -> None:
+    pipeline = programs.Pipeline(
+        count=2,
+        microbatches=2,
+        order=schedule.one_forward_one_backward,
+        transfers=(cutting.Transfer(0, 1, 7),),
+    )
+    first, second = programs.lists(pipeline).values()
+    assert list(map(str, first)) == [
+        "forward of microbatch 0",
+        "message of tensor 7 of microbatch 0 among ranks 0, 1",
+        "forward of microbatch 1",
+        "message of tensor 7 of microbatch 1 among ranks 0, 1",
+        "message of gradient of tensor 7 of microbatch 0 among ranks 1, 0",
+        "backward of microbatch 0",
+        "message of gradient of tensor 7 of microbatch 1 among ranks 1, 0",
+        "backward of microbatch 1",
+    ]
+    assert list(map(str, second)) == [
+        "message of tensor 7 of microbatch 0 among ranks 0, 1",
+        "forward of microbatch 0",
+        "backward of microbatch 0",
+        "message of tensor 7 of microbatch 1 among ranks 0, 1",
+        "message of gradient of tensor 7 of microbatch 0 among ranks 1, 0",
+        "forward of microbatch 1",
+        "backward of microbatch 1",
+        "message of gradient of tensor 7 of microbatch 1 among ranks 1, 0",
+    ]
+
+
+def test_a_schedule_that_works_too_early_is_an_error() -> None:
+    def backward_first(count: int, microbatches: int, stage: int) -> Iterator[schedule.Action]:
+        return reversed(list(schedule.gpipe(count, microbatches, stage)))
+
+    pipeline = programs.Pipeline(count=1, microbatches=1, order=backward_first, transfers=())
+    with pytest.raises(ValueError, match="stage 0: backward of microbatch 0"):
+        programs.lists(pipeline)
+
+
+def test_stages_that_both_send_first_wait_for_each_other() -> None:
+    up = communication.message(0, 1, "activation")
+    down = communication.message(1, 0, "gradient")
+    outcome = communication.simulate({0: [up, down], 1: [down, up]})
+    assert str(outcome) == (
+        "rank 0 waits at message of activation among ranks 0, 1; "
+        "rank 1 waits at message of gradient among ranks 1, 0"
+    )
+
+
+def test_a_group_waits_for_its_last_member() -> None:
+    both, all_three = communication.total([0, 1], "weights"), communication.total([0, 1, 2], "loss")
+    work = communication.Compute("step", 4.0)
+    lists: dict[int, list[communication.Step]] = {
+        0: [work, both, all_three],
+        1: [both, all_three],
+        2: [all_three],
+    }
+    outcome = communication.simulate(lists)
+    assert not outcome.waiting
+    assert outcome.finished == {0: 4.0, 1: 4.0, 2: 4.0}
+    assert outcome.busy == {0: 4.0, 1: 0.0, 2: 0.0}
+    left = communication.simulate({0: [all_three], 1: [all_three], 2: [work]})
+    assert dict(left.waiting) == {0: all_three, 1: all_three}
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 4), min_size=1), st.integers()), max_size=12))
+def test_ranks_that_agree_on_one_order_come_to_their_end(
+    order: list[tuple[set[int], int]],
+) -> None:
+    rendezvous = [communication.total(sorted(ranks), tag) for ranks, tag in order]
+    lists = {rank: [one for one in rendezvous if rank in one.ranks] for rank in range(5)}
+    assert not communication.simulate(lists).waiting
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (0, 0)])
+def test_a_meeting_has_each_of_its_ranks_once(ranks: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"rank 0 takes part in the total of x .* not once"):
+        communication.simulate({0: [communication.total(ranks, "x")]})

@@ -1,0 +1,108 @@
+"""Stages that exchange tensors and gradients compute what the whole model does."""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from testing import repeats
+from testing.trainer import split_models
+from tfparallel_trainer.engines.split.model import execution, graph, recording
+from tfparallel_trainer.engines.split.pipeline import cutting
+
+pytestmark = split_models.MARKS
+
+
+def loss_of(outputs: Iterable[Any]) -> Any:
+    """The sum of squares."""
+    squares = (tf.cast(tf.reduce_sum(one**2), "float64") for one in outputs)
+    return tf.add_n([tf.zeros((), "float64"), *squares])
+
+
+def whole(model: graph.Graph, inputs: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Outputs and gradients of their sum of squares."""
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        outputs = execution.run(model, inputs, weights, training=True).outputs
+        loss = loss_of(keras.tree.flatten(outputs))
+    return outputs, tape.gradient(loss, weights)
+
+
+def in_stages(
+    model: graph.Graph,
+    model_stages: tuple[cutting.Stage, ...],
+    inputs: Any,
+    weights: dict[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same, one stage after the other, each with its own tape and replicas of variables."""
+    inputs_by_number = execution.by_number(model, inputs)
+    mail: dict[cutting.Transfer, Any] = {}
+    runs = []
+    outputs: dict[str, Any] = {}
+    for stage in model_stages:
+        taken = {one.tensor: mail[one] for one in stage.received}
+        stage_weights = {
+            key: tf.identity(weights[key]) for key in (*stage.owned, *dict(stage.borrowed))
+        }
+        with tf.GradientTape() as tape:
+            tape.watch((taken, stage_weights))
+            known = {**taken, **{tensor: inputs_by_number[tensor] for tensor in stage.inputs}}
+            tensors = execution.run_nodes(
+                model, stage.nodes, known, stage_weights, training=True
+            ).tensors
+            mine = {one.name: tensors[one.tensor] for one in stage.outputs}
+            loss = loss_of(mine.values())
+        outputs |= mine
+        mail |= {one: tf.identity(tensors[one.tensor]) for one in stage.sent}
+        runs.append((stage, tape, taken, stage_weights, loss, tensors))
+    back: dict[cutting.Transfer, Any] = {}
+    gradients: dict[str, Any] = {}
+    for stage, tape, taken, stage_weights, loss, tensors in reversed(runs):
+        sent = [one for one in stage.sent if back[one] is not None]
+        of_tensors, of_own = tape.gradient(
+            [loss, *(tensors[one.tensor] for one in sent)],
+            (taken, stage_weights),
+            output_gradients=[tf.ones((), "float64"), *(back[one] for one in sent)],
+        )
+        back |= {one: of_tensors[one.tensor] for one in stage.received}
+        for key, one in of_own.items():
+            if one is not None:
+                gradients[key] = (
+                    gradients[key] + one if key in gradients else tf.convert_to_tensor(one)
+                )
+    return outputs, gradients
+
+
+@pytest.mark.parametrize(
+    "name",
+    repeats.some(
+        split_models.ALL, ("skips", "shared", "nested", "several", "masked", "own_layers")
+    ),
+)
+def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
+    build = split_models.ALL[name]
+    model = recording.record(split_models.bare(build))
+    inputs = split_models.inputs_of(split_models.eager(build), 3)
+    values = split_models.values(split_models.eager(build))
+    weights = {key: tf.constant(value) for key, value in values.items()}
+    outputs, gradients = whole(model, inputs, weights)
+    expected = dict(
+        zip((one.name for one in model.outputs), keras.tree.flatten(outputs), strict=True)
+    )
+    places = range(1, len(model.nodes))
+    pairs = itertools.islice(itertools.combinations(places[::3], 2), 4)
+    everywhere = [*([place] for place in places), *map(list, pairs), list(places)]
+    for ends in everywhere:
+        actual, actual_gradients = in_stages(model, cutting.cut(model, ends), inputs, weights)
+        for key, one in expected.items():
+            np.testing.assert_allclose(actual[key], one, rtol=0, atol=1e-12)
+        for key, one in gradients.items():
+            assert (one is None) == (key not in actual_gradients), key
+            if one is not None:
+                np.testing.assert_allclose(
+                    actual_gradients[key], tf.convert_to_tensor(one), rtol=0, atol=1e-12
+                )

@@ -1,0 +1,77 @@
+"""Look-ups whose rows do not follow from the batch: one process names each row once in a step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from testing import repeats
+from testing.trainer import lookup_models, ranks, weights
+from tfparallel_trainer.objective import lookups
+
+pytestmark = [
+    pytest.mark.usefixtures("float64"),
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
+]
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adam": lambda: keras.optimizers.Adam(0.05),
+    "clipped": lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.3),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.05),
+    "sgd": lambda: keras.optimizers.SGD(0.05),
+}
+
+
+def plain(build: Callable[[], keras.Model], optimizer: Callable[[], Any]) -> keras.Model:
+    """Keras' own training over the examples in their order, once."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    model = build()
+    model.compile(optimizer(), "mse")
+    x, y, _ = lookup_models.examples()
+    for first in range(0, len(x), 7):
+        model.train_on_batch(x[first : first + 7], y[first : first + 7])
+    return model
+
+
+@pytest.mark.parametrize("name", lookup_models.ALL)
+@pytest.mark.parametrize("optimizer", repeats.some(list(OPTIMIZERS), ["adam"]))
+def test_rows_that_the_batch_does_not_name_count_once(name: str, optimizer: str) -> None:
+    # 31 examples in batches of 7 over 4 ranks: the last batch leaves a rank without examples.
+    build, optimize = lookup_models.ALL[name], OPTIMIZERS[optimizer]
+    expected = plain(build, optimize)
+    module = ranks.module(build, lambda model: model.compile(optimize(), "mse"))
+    replicas, _ = ranks.run(module, lookup_models.examples(), 4, 7)
+    for replica in replicas:
+        trained = replica.model.get_weights()
+        assert weights.difference(trained, expected.get_weights()) <= weights.TOLERANCE
+
+
+BATCH = lookups.Lookup(of_batch=True)
+SOURCES: dict[str, list[tuple[lookups.Lookup, ...]]] = {
+    "static": [(BATCH,), (lookups.Lookup(of_batch=False, rows=(0, 1, 2, 3, 4, 5)),)],
+    "repeated": [(BATCH,), (lookups.Lookup(of_batch=False, rows=(0, 1, 1, 2, 2, 2)),)],
+    "measured": [(BATCH,), (lookups.Lookup(of_batch=False),)],
+    "broadcast": [(BATCH,), (BATCH,)],
+    "tied": [(BATCH, lookups.Lookup(of_batch=False, rows=(0, 1, 2)))],
+}
+"""What names the rows of each table of a model."""
+
+
+@pytest.mark.parametrize("name", lookup_models.ALL)
+def test_what_names_the_rows_of_a_table_follows_from_the_graph(name: str) -> None:
+    model = lookup_models.ALL[name]()
+    sources: list[tuple[lookups.Lookup, ...]] = []
+
+    @tf.function(autograph=False)
+    def step(tokens: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(model(tokens))
+        tables = [one.value for one in model.trainable_variables if one.path.endswith("embeddings")]
+        sources.extend(lookups.of(gradient) for gradient in tape.gradient(total, tables))
+        return total
+
+    step.get_concrete_function(tf.TensorSpec((None, None), tf.int64))
+    assert sources == SOURCES[name]

@@ -1,0 +1,217 @@
+"""Training that no longer moves is shown and ended."""
+
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from testing import clock
+from testing.trainer import launch
+from testing.trainer import runs as trainings
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import exits, job_file
+from tfparallel_trainer.runtime.lifecycle import stall
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+
+LIMITS = stall.Limits(work=0.4, wait=50.0)
+
+
+class Process:
+    """Notes why it is to be given up."""
+
+    def __init__(self) -> None:
+        self.errors: list[errors.TrainerError] = []
+        self.ended = threading.Event()
+
+    def give_up(self, error: errors.TrainerError) -> None:
+        self.errors.append(error)
+        self.ended.set()
+
+
+@pytest.fixture
+def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> clock.Clock:
+    virtual_clock = clock.Clock(1000.0)
+    monkeypatch.setattr(stall, "time", virtual_clock)
+    return virtual_clock
+
+
+def test_what_moves_is_left_alone_and_what_stands_is_shown(
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
+) -> None:
+    process = Process()
+    with (tmp_path / "stacks").open("w+") as stream:
+        with stall.watching(LIMITS, process.give_up, stream) as watch:
+            for step in range(8):
+                virtual_clock.advance(0.3, reads=1)
+                watch.moved(f"step {step}")
+            assert not process.errors
+            stuck_here(virtual_clock, process.ended)
+        stream.seek(0)
+        assert "in stuck_here" in stream.read()
+    (error,) = process.errors
+    assert error.exit is exits.Exit.STALLED
+    assert "since step 7" in str(error)
+
+
+def stuck_here(virtual_clock: clock.Clock, ended: threading.Event) -> None:
+    virtual_clock.advance(1.0, reads=1)
+    assert ended.wait(60)
+
+
+def test_a_wait_for_others_has_its_own_limit(
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
+) -> None:
+    process = Process()
+    with (
+        (tmp_path / "stacks").open("w") as stream,
+        stall.watching(LIMITS, process.give_up, stream) as watch,
+    ):
+        with watch.waiting():
+            virtual_clock.advance(49.0, reads=1)
+            watch.moved("a look")
+            virtual_clock.advance(49.0, reads=1)
+        virtual_clock.advance(0.3, reads=1)
+        assert not process.errors
+        virtual_clock.advance(0.2, reads=1)
+        assert process.ended.wait(60)
+    assert "since the wait for the other replicas ended" in str(process.errors[0])
+
+
+def test_a_wait_for_others_is_watched_too(
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
+) -> None:
+    process = Process()
+    with (
+        (tmp_path / "stacks").open("w") as stream,
+        stall.watching(LIMITS, process.give_up, stream) as watch,
+        watch.waiting(),
+    ):
+        virtual_clock.advance(51.0, reads=1)
+        assert process.ended.wait(60)
+    assert "since the wait for the other replicas began" in str(process.errors[0])
+
+
+def test_others_get_more_time_than_all_their_limits() -> None:
+    spec = job_file.TrainerSpec.model_validate(
+        {"epochs": 1, "stepTimeoutSeconds": 30, "startTimeoutSeconds": 100}
+    )
+    assert stall.limits(spec) == stall.Limits(work=30, wait=1000)
+
+
+def test_a_watch_that_is_over_ends_nothing(
+    tmp_path: pathlib.Path, virtual_clock: clock.Clock
+) -> None:
+    reported: list[errors.TrainerError] = []
+    before = set(threading.enumerate())
+    limits = stall.Limits(work=600, wait=600)
+    with (tmp_path / "stacks").open("w") as stream, stall.watching(limits, reported.append, stream):
+        (watching,) = set(threading.enumerate()) - before
+    virtual_clock.advance(600)
+    watching.join(60)
+    assert not watching.is_alive()
+    assert not reported
+
+
+LOCKED = """
+import ctypes, sys
+from tfparallel_trainer.runtime.lifecycle import stall
+stall.LOCKED_SECONDS = 0.5
+with stall.watching(stall.Limits(1.0, 1.0), sys.exit, sys.stderr):
+    ctypes.PyDLL(None).sleep(3600)  # keeps Python's lock
+"""
+
+
+def test_a_process_that_keeps_pythons_lock_is_shown_and_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert 'File "<string>", line 6 in <module>' in done.stderr
+
+
+MODEL = """
+import time, keras, numpy, tensorflow as tf
+def build_model():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+def compile_model(model):
+    model.compile("sgd", "mse")
+def training_data():
+    def generate():
+        for _ in range(40):
+            yield numpy.ones(2), numpy.ones(1)
+        never_comes()
+    kind = tf.TensorSpec((2,), tf.float64), tf.TensorSpec((1,), tf.float64)
+    return tf.data.Dataset.from_generator(generate, output_signature=kind)
+def never_comes():
+    time.sleep(600)
+"""
+
+
+def test_a_replica_whose_data_never_comes_ends_all(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    # The chief is never stuck itself: it waits for the worker in a sum over replicas.
+    worker_only = 'if \'"task": {"type": "worker"\' in os.environ["TF_CONFIG"]: never_comes()'
+    text = "import os\n" + MODEL.replace("        never_comes()", f"        {worker_only}")
+    (tmp_path / "model.py").write_text(text)
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 6}
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
+    with runs.group(environments) as group:
+        chief, worker = group.wait()
+    assert {chief.code, worker.code} <= {exits.Exit.STALLED, exits.Exit.PEER_LOST}
+    assert exits.Exit.STALLED in (chief.code, worker.code)
+    assert any("(trainer.stepTimeoutSeconds) since " in one.errors for one in (chief, worker))
+
+
+ENDLESS = """
+import time
+import keras, numpy, tensorflow as tf
+from tfparallel_trainer.runtime.lifecycle import stall
+
+class Clock:
+    "Stands still until the step before the last one has ended."
+    starts = None
+
+    def monotonic(self):
+        return 0.0 if self.starts is None else time.monotonic() - self.starts
+
+stall.time = clock = Clock()
+moved = stall.Watch.moved
+
+def start_clock(watch, what):
+    if what == "step 7":
+        clock.starts = time.monotonic()
+    moved(watch, what)
+
+stall.Watch.moved = start_clock
+
+class Endless(keras.layers.Layer):
+    def call(self, x):
+        turns = tf.where(tf.reduce_max(x) > 1, tf.int64.max, 1)
+        count = tf.while_loop(lambda i: i < turns, lambda i: [i + 1], [tf.zeros((), tf.int64)])
+        return x + tf.cast(tf.minimum(count[0], 0), x.dtype)
+
+def build_model():
+    return keras.Sequential([keras.Input((2,)), Endless(), keras.layers.Dense(1)])
+def compile_model(model):
+    model.compile("sgd", "mse")
+def training_data():
+    x = numpy.ones((40, 2))
+    x[30] = 2
+    return tf.data.Dataset.from_tensor_slices((x, numpy.ones((40, 1))))
+"""
+
+
+def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    (tmp_path / "model.py").write_text(ENDLESS)
+    trainer: dict[str, object] = {"epochs": 1, "globalBatchSize": 4, "stepTimeoutSeconds": 6}
+    started = launch.with_servers(tmp_path, tmp_path, trainer, workers=1)
+    with runs.group(list(started.values())) as group:
+        assert group.processes[0].wait(150) == exits.Exit.STALLED, group.result(0)
+        ended = group.result(0)
+    assert "(trainer.stepTimeoutSeconds) since step 7:" in ended.errors
+    assert "Thread 0x" in ended.errors, "the stacks"

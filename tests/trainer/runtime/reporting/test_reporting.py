@@ -1,0 +1,111 @@
+"""What is told of speed and of the time to go."""
+
+import pathlib
+import statistics
+import time
+from collections.abc import Generator
+
+import pytest
+
+from testing import clock
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import progress as protocol
+from tfparallel_trainer.data import feed, input_wait
+from tfparallel_trainer.runtime.reporting import console, progress, records, reports
+from tfparallel_trainer.storage import folder as folders
+from tfparallel_trainer.storage import mirror
+
+
+class Kept(progress.Pusher):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 1, print)
+        self.reports: list[protocol.Report] = []
+
+    def put(self, report: protocol.Report) -> None:
+        self.reports.append(report)
+
+
+@pytest.fixture
+def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> clock.Clock:
+    virtual_clock = clock.Clock(1000.0)
+    monkeypatch.setattr(reports, "time", virtual_clock)
+    return virtual_clock
+
+
+def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
+    kept = Kept()
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
+
+    def step(number: int, seconds: float) -> None:
+        virtual_clock.advance(seconds)
+        reporter.stepped(20)
+        reporter.train({"loss": 0.5}, number, 1000, 3)
+
+    virtual_clock.advance(60)  # the model is built
+    step(801, 30)  # the first step is traced
+    (first,) = kept.reports
+    assert (first.step, first.percent, first.examples_per_second, first.eta) == (
+        801,
+        80,
+        None,
+        None,
+    )
+    step(802, 2)
+    assert (kept.reports[-1].examples_per_second, kept.reports[-1].eta) == ("10", "6m36s")
+    virtual_clock.advance(100)
+    reporter.evaluation({"loss": 0.4}, 802, 1000, 3)
+    assert kept.reports[-1].metrics == {"loss": "0.5", "val_loss": "0.4"}
+    assert kept.reports[-1].examples_per_second == "10", "the rate of training stays"
+    step(803, 2)
+    last = kept.reports[-1]
+    assert last.examples_per_second == "10", "an evaluation is no training time"
+    assert last.eta == protocol.format_duration((2 + 100 + 2) / 2 * 197), "but it takes time"
+
+
+def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
+    kept = Kept()
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter.wait = input_wait.Wait(virtual_clock.monotonic)
+
+    def batches() -> Generator[feed.Batch, None, None]:
+        for _ in range(3):
+            virtual_clock.advance(3)  # the input takes three seconds, the step one
+            yield feed.Batch(1, [])
+
+    for number, _ in enumerate(reporter.wait.timed(batches()), 1):
+        virtual_clock.advance(1)
+        reporter.stepped(20)
+        reporter.train({"loss": 0.5}, number, 3, 0)
+    reporter.train({"loss": 0.5}, 3, 3, 1)
+    shares = [report.input_wait for report in kept.reports]
+    assert shares == [None, None, "0.75", "0.75"], "the first step is left out"
+
+
+def test_a_report_costs_next_to_nothing(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = records.Records(tmp_path, mirror.of(tmp_path, folders.Folder(tmp_path)))
+    reporter = reports.Reporter(console.Console("test"), written, Kept(), chief=True)
+    costs = []
+    for step in range(1, 101):
+        reporter.stepped(20)
+        began = time.thread_time()
+        reporter.train({"loss": 0.5, "accuracy": 0.9}, step, 100, 0)
+        costs.append(time.thread_time() - began)
+    written.close()
+    assert capsys.readouterr().out.count("[test] step ") == 100
+    with capsys.disabled():
+        print(f" a report takes {1e3 * statistics.median(costs):.2f} ms ", end="")
+    assert statistics.median(costs) < 0.01 * reports.INTERVAL_SECONDS
+
+
+def test_a_report_tells_where_the_parts_of_a_split_model_are() -> None:
+    kept = Kept()
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter.train({"loss": 0.5}, 1, 10, 0)
+    split = protocol.Placement(mesh=job_file.Mesh(tensor=2))
+    reporter.placement = lambda: split
+    reporter.train({"loss": 0.5}, 2, 10, 0)
+    assert [report.placement for report in kept.reports] == [None, split]

@@ -1,0 +1,117 @@
+"""The trained model as files that other programs load."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.objective import averages
+
+
+def check(model: Any, module: pathlib.Path) -> None:
+    """See before training that Keras can describe the model in a file after it.
+
+    Args:
+        model: built and compiled.
+        module: the user's module, for the message.
+
+    Raises:
+        UserCodeError: a part of it has no get_config that works; the sentence names its class.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # saving says them again
+            json.dumps(keras.saving.serialize_keras_object(model))
+    except Exception as error:
+        part = _unwritten(error) or type(model).__name__
+        reason = " ".join(str(error).split()).partition(". ")[0][:300] or type(error).__name__
+        raise errors.UserCodeError(
+            f"{module}: the trained model could not be saved as {outputs.MODEL}, because Keras "
+            f"cannot write down {part} ({reason}). Let {part}.get_config return the arguments of "
+            "__init__, as numbers, strings, lists or Keras objects, and decorate the class with "
+            "@keras.saving.register_keras_serializable().",
+            "" if isinstance(error, NotImplementedError) else user.trace(error, module.parent),
+        ) from error
+
+
+def _unwritten(error: Exception) -> str | None:
+    """The class of the innermost object whose configuration Keras was writing."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    parts = [
+        frame.f_locals.get("obj")
+        for frame in frames
+        if frame.f_code.co_name == keras.saving.serialize_keras_object.__name__
+    ]
+    names = [type(part).__name__ for part in parts if hasattr(part, "get_config")]
+    return names[-1] if names else None
+
+
+def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
+    """Write `model.keras`, so that readers see all of it or what was there before.
+
+    With an optimizer that keeps averages of the weights (use_ema), those are what is written, and
+    what the model has from now on.
+
+    Args:
+        model: the trained model.
+        path: where to.
+        module: the user's module, for the messages.
+
+    Raises:
+        StorageError: the disk does not take it.
+        UserCodeError: Keras cannot serialise a part of the model.
+    """
+    averages.adopt(model)
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    with storing(path, module):
+        try:
+            model.save(draft)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> None:
+    """Write a SavedModel into a folder of its own, after `save`.
+
+    Raises:
+        StorageError: the disk does not take it.
+        UserCodeError: Keras cannot export the model.
+    """
+    draft = folder.with_name(f".{os.getpid()}.{folder.name}")
+    with storing(folder, module):
+        try:
+            model.export(draft, verbose=False)
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def storing(path: pathlib.Path, module: pathlib.Path) -> Iterator[None]:
+    """Tell a disk that does not take the model from a model that cannot be written.
+
+    Raises:
+        StorageError: the body raised an OSError.
+        UserCodeError: it raised anything else.
+    """
+    try:
+        with user.guard(module, f"saving the model as {path.name} raised"):
+            yield
+    except errors.UserCodeError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        raise errors.StorageError(
+            f"{path} cannot be written ({error.__cause__}): see the disk's space; a new run goes "
+            "on from the last checkpoint, where there is one."
+        ) from error

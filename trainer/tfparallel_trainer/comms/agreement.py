@@ -1,0 +1,80 @@
+"""What all processes must have in common, compared before they train."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import collectives, tasks
+
+
+def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
+    """Compare facts (what is compared → its value, 63 bits) of all processes.
+
+    Raises:
+        BadConfigurationError: a process differs from the first one; says which and in what.
+    """
+    if cluster.alone:
+        return
+    everyone = collectives.Communicator(
+        collectives.PROCESSES_KEY, len(cluster.tasks), cluster.me, device
+    )
+
+    def gather() -> tf.Tensor:
+        with tf.device(device):
+            everyone.begin(collectives.Program.AGREE)
+            return everyone.gather(tf.constant(list(facts.values()), tf.int64))
+
+    gathered = tf.function(gather, autograph=False)
+    difference = _difference(cluster, list(facts), gathered().numpy())
+    if difference is not None:
+        # All see it: whoever ended now could leave another one without the table.
+        with contextlib.suppress(tf.errors.OpError):
+            gathered()
+        raise difference
+
+
+def _difference(
+    cluster: tasks.Cluster, names: Sequence[str], table: Any
+) -> errors.BadConfigurationError | None:
+    """The first fact in which a process differs from the first process."""
+    for task, row in zip(cluster.tasks, table, strict=True):
+        for what, here, first in zip(names, row, table[0], strict=True):
+            if here != first:
+                return errors.BadConfigurationError(
+                    f"{task.name} and {cluster.tasks[0].name} differ in {what} "
+                    f"({_show(here)} and {_show(first)}): start all replicas alike."
+                )
+    return None
+
+
+class Numbers:
+    """Tells each process a number of every other one, any number of times."""
+
+    def __init__(self, cluster: tasks.Cluster, device: str) -> None:
+        """Args:
+        cluster: all processes, of which each makes the same calls.
+        device: this process's, that the numbers go through.
+        """
+        count = len(cluster.tasks)
+        self._device = device
+        self._everyone = collectives.Communicator(
+            collectives.PROCESSES_KEY, count, cluster.me, device
+        )
+        one = tf.TensorSpec((), tf.int64)
+        self._traced: Any = tf.function(self._gather, input_signature=[one], autograph=False)
+
+    def __call__(self, number: int) -> list[int]:
+        """Give this process's number (63 bits); returns those of all, in the cluster's order."""
+        return [int(one) for one in self._traced(number).numpy()]
+
+    def _gather(self, number: tf.Tensor) -> tf.Tensor:
+        with tf.device(self._device):
+            self._everyone.begin(collectives.Program.DECIDE)
+            return self._everyone.gather(number)
+
+
+def _show(value: int) -> str:
+    return str(value) if value < 1 << 20 else f"digest {value:x}"

@@ -1,0 +1,128 @@
+"""The addresses of processes: to listen, to reach others, and a limit for TensorFlow's start."""
+
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import tasks
+
+_SAY_EVERY_SECONDS = 10.0
+_FIRST_SAY_SECONDS = 3.0
+_PROBE_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+_JOIN_SECONDS = 120
+"""How long TensorFlow may take once all processes have met."""
+
+
+def reach(
+    cluster: tasks.Cluster,
+    peers: Sequence[tasks.Task],
+    timeout_seconds: float,
+    say: Callable[[str], None],
+    why: Callable[[tasks.Task], str] | None = None,
+) -> None:
+    """Return when each of these peers has been reached at its address.
+
+    Args:
+        cluster: the processes.
+        peers: whom to wait for.
+        timeout_seconds: how long that may take.
+        say: writes a line for people, about whom this process waits for.
+        why: tells why a peer is not there now, empty when it is; by default `unreachable`.
+
+    Raises:
+        StartTimeoutError: peers are missing at the limit; names them.
+    """
+    began = time.monotonic()
+    next_say = began + _FIRST_SAY_SECONDS
+    waiting = peers
+    while True:
+        reasons = {peer: (why or unreachable)(peer) for peer in waiting}
+        waiting = [peer for peer, reason in reasons.items() if reason]
+        if not waiting:
+            return
+        absent = ", ".join(f"{peer.name} ({peer.address}: {reasons[peer]})" for peer in waiting)
+        now = time.monotonic()
+        if now - began >= timeout_seconds:
+            raise errors.StartTimeoutError(
+                f"{cluster.task.name} waited {timeout_seconds:g} s (startTimeoutSeconds) for "
+                f"{absent}: see whether those replicas run, and what their logs say."
+            )
+        if now >= next_say:
+            say(f"waiting for {absent}")
+            next_say = now + _SAY_EVERY_SECONDS
+        time.sleep(_PAUSE_SECONDS)
+
+
+@contextlib.contextmanager
+def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
+    """Let TensorFlow start a cluster in the body, and end the process when that takes too long.
+
+    A peer whose node is lost would block it for ever, out of Python's reach; the kernel's alarm
+    then ends the process, and so does SIGTERM.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def listen(task: tasks.Task) -> socket.socket:
+    """Listen at this process's port; the kernel takes connections without our accepting them.
+
+    Raises:
+        BadConfigurationError: the port is taken.
+    """
+    _, _, port = task.address.rpartition(":")
+    both = socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server(
+            ("", int(port)),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            backlog=4096,
+            dualstack_ipv6=both,
+        )
+    except (OSError, ValueError) as error:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG gives {task.name} the address {task.address}, where it cannot listen "
+            f"({error}): give it a free port."
+        ) from error
+
+
+@contextlib.contextmanager
+def reserved_port(host: str) -> Iterator[int]:
+    """Reserve a free port for a server that starts in the body.
+
+    The kernel hands out no port that a socket is bound to. One that does not listen leaves the port
+    to servers that set SO_REUSEADDR, as those of TensorFlow and `listen` do.
+    """
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((host, 0))
+        port: int = reservation.getsockname()[1]
+        yield port
+
+
+def endpoint(peer: tasks.Task) -> tuple[str, int]:
+    """Host and port of a process.
+
+    Raises:
+        ValueError: its address has no port.
+    """
+    host, _, port = peer.address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def unreachable(peer: tasks.Task) -> str:
+    """Why a peer does not answer now; empty when it does."""
+    try:
+        socket.create_connection(endpoint(peer), _PROBE_SECONDS).close()
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""

@@ -1,0 +1,221 @@
+"""Collective operations of one rank within one group of the mesh.
+
+Built on TensorFlow's public `tf.raw_ops.Collective*V2` with group keys of our own, so any subset of
+ranks can form a group, in one process or in many. Three rules keep every rank in step:
+
+* Each group has an ordering token per rank, so its operations run in the order they were traced.
+* An operation's instance key follows from its program and its position there, never from a counter
+  of traces: a rank that traces a program again meets the others all the same.
+* No operation has a time limit of TensorFlow's own: each keeps a thread asleep until the limit is
+  over, also when the operation has long ended, so a few thousand steps exhaust the machine's
+  threads. Lost peers are told by TensorFlow's heartbeat and by `comms.watch`.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import tensorflow as tf
+
+from tfparallel_trainer.comms import shape
+
+PROCESSES_KEY = 1 << 13
+"""Key of the group that has one rank of each process; below those of all meshes."""
+
+POSITION_BITS = 24
+_VARIANT_BITS = 18
+MAX_VARIANTS = 1 << (POSITION_BITS - _VARIANT_BITS)
+"""How many traces of one program may differ in shapes."""
+
+_MAX_POWER = 40
+"""Rows that are gathered at once are at most 2**(_MAX_POWER - 1) on each rank."""
+
+
+class Program(enum.IntEnum):
+    """Everything that ranks run together; each traces its operations in one fixed order."""
+
+    AGREE = 0
+    SHARE_STATE = 1
+    TRAIN = 2
+    REPORT = 3
+    BARRIER = 4
+    SHARE_STATISTICS = 5
+    TELL = 6
+    SHARE_CHANGES = 7
+    DECIDE = 8
+    PASS_ON = 9
+    EVALUATE = 10
+    LOOK = 11
+    ANNOUNCE = 12
+
+
+class Communicator:
+    """One rank's end of a group; all members make the same calls in the same order.
+
+    `key` is a number that only this group has, and those that follow are for its pairs (see
+    `shape.pair_key`); `index` is this rank's place in it.
+    """
+
+    def __init__(self, key: int, size: int, index: int, device: str) -> None:
+        self.size = size
+        self.index = index
+        """Position of this rank within the group."""
+        self._key = key
+        self._hint = "auto" if ":GPU:" in device else "ring"
+        self._program = Program.AGREE
+        self._position = 0
+        self._token: Any = None
+        if size > 1:
+            with tf.device(device):
+                self._token = tf.Variable(0.0, trainable=False, name="ordering_token")
+
+    @classmethod
+    def of(cls, group: shape.Group, rank: int, device: str) -> Self:
+        """Make a rank's end of a group of the mesh; its operations run on `device`."""
+        return cls(group.key, len(group.ranks), group.ranks.index(rank), device)
+
+    def begin(self, program: Program, variant: int = 0) -> None:
+        """Start tracing a program; call it first in the function that is traced.
+
+        Args:
+            program: the same on all members.
+            variant: tells apart traces whose tensors have other shapes; below MAX_VARIANTS.
+        """
+        self._program = program
+        self._position = variant << _VARIANT_BITS
+
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Add a tensor up over the group: same shape and type on every member."""
+        if self.size == 1:
+            return tf.identity(tensor)
+        return tf.raw_ops.CollectiveReduceV2(
+            input=tensor,
+            merge_op="Add",
+            final_op="Id",
+            **self._arguments(),
+        )
+
+    def of_first(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor on the first member, zeros on the others: what a sum takes from one alone."""
+        return tensor if self.index == 0 else tf.zeros_like(tensor)
+
+    def gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Stack a tensor of static shape over the group: [members, …] in the group's order."""
+        if self.size == 1:
+            return tensor[tf.newaxis]
+        stacked = tf.raw_ops.CollectiveGatherV2(input=tensor[tf.newaxis], **self._arguments())
+        return tf.ensure_shape(stacked, [self.size, *tensor.shape])
+
+    def exchange(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Give each member one row of a tensor [members, …] of static shape; take one of each."""
+        if self.size == 1:
+            return tf.identity(tensor)
+        taken = tf.raw_ops.CollectiveAllToAllV2(input=tensor, **self._arguments())
+        return tf.ensure_shape(taken, tensor.shape)
+
+    def gather_rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Join tensors [n, …] over the group, n being each member's own: [sum of n, …].
+
+        A member's n is the same for all its tensors.
+        """
+        if self.size == 1:
+            return list(tensors)
+        place = tf.one_hot(self.index, self.size, dtype=tf.int64)
+        counts = self.sum(place * tf.shape(tensors[0], tf.int64)[0])
+        # Members must bring one shape, and TensorFlow remembers an instance's shape: so rows are
+        # padded to a power of two, and each power has an instance key of its own.
+        power = _power_of_two(tf.reduce_max(counts))
+        rows = tf.bitwise.left_shift(tf.ones((), tf.int64), tf.cast(power, tf.int64))
+        mask = tf.sequence_mask(counts, rows)
+        joined = []
+        for tensor in tensors:
+            rest = tensor.shape.rank - 1
+            fill = rows - tf.shape(tensor, tf.int64)[0]
+            padded = tf.pad(tensor, [[0, fill], *([[0, 0]] * rest)])
+            stacked = tf.raw_ops.CollectiveGatherV2(
+                input=padded[tf.newaxis], **self._arguments(power, _MAX_POWER)
+            )
+            shaped = tf.ensure_shape(stacked, [self.size, None, *tensor.shape[1:]])
+            joined.append(tf.boolean_mask(shaped, mask))
+        return joined
+
+    def deliver(
+        self,
+        routes: Sequence[tuple[int, int]],
+        tensors: Mapping[int, tf.Tensor],
+        shapes: Mapping[int, Sequence[int]],
+        dtype: tf.DType,
+    ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
+        """Let members give each other tensors, each from one member to one other.
+
+        Deliveries do not wait for each other. Two members are a group of their own for them; that
+        was measured faster than an exchange or a gathering among all members, and nothing is sent
+        that nobody needs.
+
+        Args:
+            routes: (source, target) of each delivery, the same on every member.
+            tensors: the tensors that this member gives, by place among the routes.
+            shapes: the static shapes of those that it takes, by place among the routes.
+            dtype: of all of them: a float of at least 16 bits but bfloat16, int32, int64 or bool.
+
+        Returns:
+            The tensors that this member takes, by place; and what must run for the others to get
+            theirs: make something that is computed in any case depend on it.
+        """
+        taken: dict[int, tf.Tensor] = {}
+        sent: list[tf.Operation] = []
+        for place, (source, target) in enumerate(routes):
+            common = self._pair(source, target)
+            if source == self.index:
+                operation = tf.raw_ops.CollectiveBcastSendV2(input=tensors[place], **common)
+                sent.append(operation.op if hasattr(operation, "op") else operation)
+            elif target == self.index:
+                taken[place] = tf.raw_ops.CollectiveBcastRecvV2(
+                    T=dtype, shape=shapes[place], **common
+                )
+        return taken, sent
+
+    def sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Add many tensors up over the group, those of one type in one operation."""
+        results: list[tf.Tensor] = list(tensors)
+        if self.size == 1:
+            return results
+        kinds = sorted({tensor.dtype.name for tensor in tensors})
+        for kind in kinds:
+            chosen = [place for place, tensor in enumerate(tensors) if tensor.dtype.name == kind]
+            packed = tf.concat([tf.reshape(tensors[place], [-1]) for place in chosen], 0)
+            sizes = [tensors[place].shape.num_elements() for place in chosen]
+            parts = tf.split(self.sum(packed), sizes)
+            for place, part in zip(chosen, parts, strict=True):
+                results[place] = tf.reshape(part, tensors[place].shape)
+        return results
+
+    def _pair(self, one: int, other: int) -> dict[str, object]:
+        """The arguments of an operation of two members; takes a position of every member."""
+        arguments = self._arguments()
+        del arguments["ordering_token"]  # only operations of a whole group are kept in order
+        key = shape.pair_key(self._key, self.size, one, other)
+        return arguments | {"group_size": tf.constant(2), "group_key": tf.constant(key)}
+
+    def _arguments(self, variant: tf.Tensor | int = 0, variants: int = 1) -> dict[str, object]:
+        """The arguments that all operations share.
+
+        An operation whose shapes vary takes `variants` positions and runs at one of them.
+        """
+        position = self._position
+        self._position += variants
+        return {
+            "group_size": tf.constant(self.size, tf.int32),
+            "group_key": tf.constant(self._key, tf.int32),
+            "instance_key": tf.constant(self._program << POSITION_BITS | position) + variant,
+            "ordering_token": [self._token.handle],
+            "communication_hint": self._hint,
+        }
+
+
+def _power_of_two(count: tf.Tensor) -> tf.Tensor:
+    """The smallest p with 2**p >= count, as a scalar int32; 0 for nothing."""
+    powers = tf.bitwise.left_shift(
+        tf.ones((_MAX_POWER,), tf.int64), tf.range(_MAX_POWER, dtype=tf.int64)
+    )
+    return tf.reduce_sum(tf.cast(powers < count, tf.int32))

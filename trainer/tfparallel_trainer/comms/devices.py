@@ -1,0 +1,65 @@
+"""The devices of this process."""
+
+import os
+import pathlib
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import tasks
+
+
+def prepare(cpu_devices: int, alone: bool) -> int:
+    """Configure the devices of this process before TensorFlow starts; give their number.
+
+    GPUs are all used; without one the CPU is divided into `cpu_devices`.
+
+    Raises:
+        UserCodeError: the user's module has already started TensorFlow, and more than one process
+            or device is to be used.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    try:
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        if not gpus:
+            tf.config.set_logical_device_configuration(
+                tf.config.list_physical_devices("CPU")[0],
+                [tf.config.LogicalDeviceConfiguration() for _ in range(cpu_devices)],
+            )
+    except RuntimeError as error:  # TensorFlow runs already
+        if not alone or cpu_devices > 1:
+            raise errors.UserCodeError(
+                "The module runs TensorFlow operations while it is imported, before the processes "
+                "have found each other: move them into build_model or the data functions."
+            ) from error
+    return len(gpus) or cpu_devices
+
+
+def names(cluster: tasks.Cluster, count: int) -> list[str]:
+    """Full names of this process's devices, such as /job:worker/replica:0/task:1/device:CPU:0."""
+    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    task = cluster.task
+    process = "" if cluster.alone else f"/job:{task.role}/replica:0/task:{task.index}"
+    return [f"{process}/device:{kind}:{index}" for index in range(count)]
+
+
+def limit_threads() -> None:
+    """Make TensorFlow's thread pools as large as the CPUs that this process may use.
+
+    TensorFlow counts the machine's cores, which in a container are many more than its share.
+    Variables that are set already stay. Call it before TensorFlow starts its first operation.
+    """
+    cpus = _cpus()
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(cpus))
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(max(2, cpus)))
+
+
+def _cpus(quota: pathlib.Path = pathlib.Path("/sys/fs/cgroup/cpu.max")) -> int:
+    count = len(os.sched_getaffinity(0))
+    try:
+        limit, period = quota.read_text(encoding="ascii").split()
+        share = -(-int(limit) // int(period))
+    except (OSError, ValueError):  # no cgroup v2, or no limit ("max")
+        return count
+    return max(1, min(count, share))

@@ -1,0 +1,134 @@
+"""What the outer loop asks of an engine, whether its steps are made together or one by one."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from tfparallel_trainer.data import feed
+from tfparallel_trainer.objective import evaluate, finite, replica, state, train
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepResult:
+    """The result of an optimizer step."""
+
+    losses: dict[str, float]
+    """The loss, and with several outputs that of each."""
+    examples: int
+    finite: bool
+    """Whether the loss and, where they are looked at, all gradients are finite numbers."""
+    staleness: int | None = None
+    """How many steps of others came between reading the weights and applying the gradient; None
+    where all make each step together."""
+
+
+Step = Callable[[int, feed.Batch, frozenset[train.Flag]], train.Outcome]
+"""Makes a step, of which it takes the number (from 0), the batch and what this process asks for."""
+
+Watched = Callable[[Iterator[feed.Batch]], Iterator[feed.Batch]]
+"""Goes through batches and tells of each that it is done."""
+
+
+class Engine(Protocol):
+    """Makes steps in any order; each batch that is given leads to one step."""
+
+    @property
+    def pending(self) -> int:
+        """How many steps are given and not made yet."""
+
+    def reset(self) -> None:
+        """Forget what the metrics have seen."""
+
+    def give(
+        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
+    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
+        """Give the batch of a step: which steps are made since the last call, and all flags."""
+
+    def settle(self) -> Sequence[StepResult]:
+        """Return when no step is pending, with those that are made since the last call."""
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics over what they have seen, and what else tells how training goes."""
+
+    def evaluate(self, watched: Watched) -> dict[str, float] | None:
+        """Loss and metrics over the examples to evaluate on; None without such examples."""
+
+    def weights_are_finite(self) -> bool:
+        """Whether the weights that are trained are finite numbers; no step may be pending."""
+
+    def barrier(self) -> None:
+        """Return when all processes that run this loop have come here."""
+
+
+class Evaluator(Protocol):
+    """Evaluates on all ranks."""
+
+    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        """Give loss and metrics over all examples; the same on every process."""
+
+
+class Synchronous:
+    """All ranks make each step together, so a step that is given is made."""
+
+    pending = 0
+
+    def __init__(
+        self,
+        replicas: Sequence[replica.Replica],
+        step: Step,
+        evaluator: Evaluator | None,
+        examples: feed.Feed | None,
+        report: Callable[[], dict[str, float]] | None = None,
+        are_weights_finite: Callable[[], bool] | None = None,
+        barrier: Callable[[], None] | None = None,
+    ) -> None:
+        """Args:
+        replicas: those of this process.
+        step: makes a step.
+        evaluator: None without examples.
+        examples: those to evaluate on.
+        report: gives the metrics over all ranks; absent: by the mesh's own collectives.
+        are_weights_finite: whether they are; absent: whether those of the first replica are.
+        barrier: waits for all ranks; absent: by the mesh's own collectives.
+        """
+        self._replicas = replicas
+        self._step = step
+        self._evaluator = evaluator
+        self._examples = examples
+        self._report = report or evaluate.Report(replicas).metrics
+        self._are_weights_finite = are_weights_finite or finite.Weights(replicas[0]).finite
+        self._barrier = barrier or state.Barrier(replicas)
+
+    def reset(self) -> None:
+        """Forget what the metrics have seen."""
+        evaluate.reset_metrics(self._replicas)
+
+    def give(
+        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
+    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
+        """Make the step."""
+        outcome = self._step(step, batch, asked)
+        losses = {"loss": outcome.loss, **outcome.terms}
+        return [StepResult(losses, batch.examples, outcome.finite)], outcome.flags
+
+    def settle(self) -> Sequence[StepResult]:
+        """Nothing is ever pending."""
+        return []
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics over all ranks."""
+        return self._report()
+
+    def evaluate(self, watched: Watched) -> dict[str, float] | None:
+        """Evaluate on all ranks."""
+        if self._evaluator is None or self._examples is None:
+            return None
+        return self._evaluator.run(watched(self._examples.epoch(0, 0)))
+
+    def weights_are_finite(self) -> bool:
+        """The same on every process."""
+        return self._are_weights_finite()
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._barrier()

@@ -1,0 +1,149 @@
+"""Who of the others is there. Training goes on with the workers that are, and needs all servers.
+
+A process that has ended no longer listens at its port. One that is hung, or whose node is out of
+reach, no longer asks the chief whether training goes on.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import tasks, watch
+from tfparallel_trainer.engines.servers import control
+
+SILENCE_SECONDS = 30.0
+"""How long a process may not ask before it counts as hung; they ask once a second."""
+
+_INTERVAL_SECONDS = 1.0
+
+
+class Workers:
+    """Which workers are there, and how many steps each has made.
+
+    Args:
+        workers: whom to look at.
+        answers: the chief's end of what they ask.
+        say: writes a line for people.
+    """
+
+    def __init__(
+        self, workers: Sequence[tasks.Task], answers: control.Control, say: Callable[[str], None]
+    ) -> None:
+        self._workers = workers
+        self._answers = answers
+        self._say = say
+        self._gone: set[tasks.Task] = set()
+        self._back: set[tasks.Task] = set()
+        self._hung_since: dict[tasks.Task, float] = {}
+        self._lives: dict[tasks.Task, str] = {}
+        self.steps = {worker.name: 0 for worker in workers}
+        """Steps of this attempt by worker."""
+
+    @property
+    def missing(self) -> bool:
+        """Whether not one worker is there."""
+        return len(self._gone | set(self._hung_since)) == len(self._workers)
+
+    def hung_since(self) -> Sequence[float]:
+        """For each worker that is hung, the time since when that is known."""
+        return list(self._hung_since.values())
+
+    def count_step(self, index: int) -> None:
+        """Count a step of a worker."""
+        worker = self._workers[index]
+        self.steps[worker.name] += 1
+        if worker in self._back:
+            self._back.discard(worker)
+            self._say(f"{worker.name} makes steps again")
+
+    def look(self) -> None:
+        """Look at each worker once, and tell what has changed."""
+        for worker in self._workers:
+            self._look_at(worker, watch.refuses(worker))
+
+    def _look_at(self, worker: tasks.Task, gone: bool) -> None:
+        if gone and worker not in self._gone:
+            self._gone.add(worker)
+            self._hung_since.pop(worker, None)
+            self._lives.pop(worker, None)
+            self._answers.forget(worker.name)
+            self._say(f"{worker.name} is gone ({worker.address}); it may come back there")
+        elif not gone and (self._replaced(worker) or worker in self._gone):
+            self._gone.discard(worker)
+            self._back.add(worker)
+            self._say(f"{worker.name} is back")
+        if gone:
+            return
+        silent = self._answers.silence(worker.name) > SILENCE_SECONDS
+        if silent and worker not in self._hung_since:
+            self._hung_since[worker] = time.monotonic()
+            self._say(
+                f"{worker.name} has not asked for {SILENCE_SECONDS:g} s ({worker.address}): it is "
+                "frozen or out of reach, and its batch is given to another"
+            )
+        elif not silent and worker in self._hung_since:
+            del self._hung_since[worker]
+            self._back.add(worker)
+            self._say(f"{worker.name} asks again")
+
+    def _replaced(self, worker: tasks.Task) -> bool:
+        """Whether another process has come in its place so soon that nobody saw it gone."""
+        before, life = self._lives.get(worker, ""), self._answers.life(worker.name)
+        if life:
+            self._lives[worker] = life
+        return "" not in (before, life) and before != life
+
+
+@contextlib.contextmanager
+def watching(
+    workers: Workers,
+    servers: Sequence[tasks.Task],
+    answers: control.Control,
+    limit: float,
+    give_up: Callable[[errors.TrainerError], None],
+) -> Iterator[None]:
+    """Look at workers and servers while the body runs, from a thread.
+
+    Args:
+        workers: those that may come and go.
+        servers: those that are all needed.
+        answers: the chief's end of what they ask.
+        limit: how many seconds not one worker may be there.
+        give_up: ends the process.
+    """
+    over = threading.Event()
+
+    def look() -> None:
+        seen_at = time.monotonic()
+        while not over.wait(_INTERVAL_SECONDS):
+            for server in servers:
+                if answers.silence(server.name) > SILENCE_SECONDS:
+                    give_up(_hung_error(server))
+            workers.look()
+            if not workers.missing:
+                seen_at = time.monotonic()
+            elif time.monotonic() - seen_at > limit:
+                give_up(_all_gone(limit))
+
+    threading.Thread(target=look, name="presence", daemon=True).start()
+    with watch.these(servers, give_up):
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def _hung_error(server: tasks.Task) -> errors.PeerLostError:
+    return errors.PeerLostError(
+        f"A peer was lost: {server.name} ({server.address}) has not asked for "
+        f"{SILENCE_SECONDS:g} s, so it is frozen or out of reach, and it holds a part of the "
+        "weights."
+    )
+
+
+def _all_gone(limit: float) -> errors.PeerLostError:
+    return errors.PeerLostError(
+        f"A peer was lost: no worker has been there for {limit:g} s (startTimeoutSeconds)."
+    )

@@ -1,0 +1,215 @@
+"""What workers run, traced once by the chief: a training step, and a part of an evaluation.
+
+The variables live on the servers. A step reads them, computes the gradient of its own batch, and
+applies it, while others do the same; nothing is locked. Three things follow:
+
+* Counters are TensorFlow's own: Keras' add reads and then writes, so additions would be lost. The
+  optimizer's counter, which learning-rate schedules read, is set from ours.
+* Metrics are computed apart for each batch, and the chief adds their states up.
+* Staleness is the number of steps that others applied between reading and applying.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.objective import evaluate, metric_sums, metrics, replica, train
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What a training step gives the chief.
+
+    It travels as one vector of float64: TensorFlow's coordinator brings the tensors of a result one
+    after the other, and gives its worker no new work until it has all of them.
+    """
+
+    worker: int
+    """Index of the worker that made the step."""
+    applied: bool
+    """Whether the gradient was applied."""
+    staleness: int
+    """How many steps of others came between reading the weights and applying the gradient."""
+    loss: float
+    terms: list[float]
+    """The loss of each output."""
+    contributions: np.ndarray
+    """The states of the metrics from this batch alone, one after the other."""
+
+    @classmethod
+    def of(cls, vector: np.ndarray, terms: int) -> Self:
+        """Take a vector apart; `terms` is how many outputs have a loss."""
+        worker, applied, staleness, loss = vector[:4].tolist()
+        return cls(
+            worker=int(worker),
+            applied=bool(applied),
+            staleness=int(staleness),
+            loss=loss,
+            terms=vector[4 : 4 + terms].tolist(),
+            contributions=vector[4 + terms :],
+        )
+
+
+def states(replica: replica.Replica, contributions: np.ndarray) -> list[tf.Tensor]:
+    """Give the states of the metrics, which a vector holds one after the other."""
+    shapes = [tuple(variable.shape) for variable in replica.model.metrics_variables]
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+    parts = np.split(contributions, ends) if shapes else []
+    return [tf.constant(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)]
+
+
+class Steps:
+    """The traced functions of a model whose variables live on servers."""
+
+    def __init__(
+        self,
+        strategy: Any,
+        module: user.Module,
+        replica: replica.Replica,
+        applied_steps: Any,
+        max_staleness: int | None,
+    ) -> None:
+        """Args: applied_steps: variable that counts the steps that are applied."""
+        self._strategy = strategy
+        self._module = module
+        self._replica = replica
+        self._applied_steps = applied_steps
+        self._bound = max_staleness
+
+    def training(self, spec: Any) -> Any:
+        """Trace the training step for batches of this structure.
+
+        Its arguments are the step's number and the leaves of a batch; it gives the vector of a
+        `Result`.
+        """
+
+        def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
+            return self._step(step, nest.packed(spec, leaves))
+
+        return self._traced(run, [tf.TensorSpec((), tf.int64), nest.leaves(spec)], "a step")
+
+    def evaluation(self, spec: Any) -> Any:
+        """Trace the evaluation of batches of this structure.
+
+        Its argument are the leaves of a batch; it gives a vector of float64: the sums of the loss,
+        row by row, and metrics' states.
+        """
+
+        def run(leaves: Sequence[tf.Tensor]) -> Any:
+            part = nest.packed(spec, leaves)
+            isolated = metrics.isolate(self._replica, lambda: evaluate.sums_of(self._replica, part))
+            return _packed([isolated.result, *isolated.contributions])
+
+        return self._traced(run, [nest.leaves(spec)], "the evaluation")
+
+    def count(self) -> None:
+        """Set the optimizer's counter to the steps made: workers write it in any order."""
+        self._replica.optimizer.iterations.assign(self._applied_steps.read_value())
+
+    def _traced(self, run: Any, signature: list[Any], what: str) -> Any:
+        traced = tf.function(run, autograph=False, input_signature=signature)
+        logger = tf.get_logger()
+        before = logger.level
+        logger.setLevel("ERROR")  # it warns of what is only traced here, and run by workers
+        try:
+            with user.guard(self._module.path, f"tracing {what} raised"), self._strategy.scope():
+                traced.get_concrete_function()
+        finally:
+            logger.setLevel(before)
+        return traced
+
+    def _step(self, step: tf.Tensor, part: Any) -> Any:
+        replica = self._replica
+        before = self._applied_steps.read_value()
+        with tf.control_dependencies([before]):
+            computed = train.of_batch(replica, part, step)
+        with tf.control_dependencies([computed.loss, *_tensors(computed.gradients)]):
+            staleness = self._applied_steps.read_value() - before
+        if self._bound is None:
+            applied = self._apply(computed)
+        else:
+            applied = tf.cond(
+                staleness <= self._bound,
+                lambda: self._apply(computed),
+                lambda: tf.constant(False),
+            )
+        numbers = [_worker(), applied, staleness, computed.loss, computed.terms]
+        return _packed([*numbers, *computed.isolated.contributions])
+
+    def _apply(self, computed: train.Computed) -> tf.Tensor:
+        optimizer, variables = self._replica.optimizer, self._replica.model.trainable_variables
+        self._strategy.run(lambda: optimizer.apply(_placed(computed.gradients), variables))
+        for variable, value in computed.isolated.statistics:
+            variable.assign(value)
+        optimizer.iterations.assign(self._applied_steps.assign_add(1))
+        return tf.constant(True)
+
+
+def _packed(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """One vector of float64, which holds all that metrics count exactly (below 2**53)."""
+    return tf.concat([tf.reshape(tf.cast(tensor, tf.float64), [-1]) for tensor in tensors], 0)
+
+
+def _worker() -> tf.Tensor:
+    """The index of the worker that this runs on: a handle says where it was made.
+
+    TensorFlow's experimental_get_current_worker_index makes the chief wait for a worker that is
+    frozen, in a way that stops all of its threads.
+    """
+    handle = tf.raw_ops.AnonymousIteratorV3(output_types=[tf.int64], output_shapes=[()])
+    place = tf.raw_ops.IteratorToStringHandle(resource_handle=handle)
+    after = tf.strings.split(place, "/job:worker/replica:0/task:")[1]
+    return tf.strings.to_number(tf.strings.split(after, "/")[0], tf.int64)
+
+
+def check(model: Any) -> None:
+    """Refuse what cannot be done while several workers write at once.
+
+    Raises:
+        UserCodeError: says what, and what to change.
+    """
+    optimizer = model.optimizer
+    if getattr(optimizer, "inner_optimizer", None) is not None:
+        raise errors.UserCodeError(
+            f"{type(optimizer).__name__} scales the loss (mixed_float16), and with parameter "
+            'servers each worker would change the scale of the others: use "mixed_bfloat16".'
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise errors.UserCodeError(
+            f"The optimizer has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}"
+            ", and with parameter servers workers would mix their gradients: remove it."
+        )
+    if optimizer.use_ema:
+        raise errors.UserCodeError(
+            "The optimizer has use_ema=True, and with parameter servers averages of the weights "
+            "would lose updates: remove it."
+        )
+    for variable in model.metrics_variables:
+        if variable.aggregation not in metric_sums.SUMMED:
+            raise errors.UserCodeError(
+                f"The metric variable {variable.path} is combined by {variable.aggregation!r}; "
+                "with parameter servers the chief can only add metrics up: remove this metric."
+            )
+
+
+def _placed(computed: Sequence[Any]) -> list[Any]:
+    """The same gradients on the worker's device: Keras reduces them to where they are."""
+    return [
+        None
+        if gradient is None
+        else tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+        for gradient in computed
+    ]
+
+
+def _tensors(computed: Sequence[Any]) -> list[tf.Tensor]:
+    return [
+        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        for gradient in computed
+        if gradient is not None
+    ]

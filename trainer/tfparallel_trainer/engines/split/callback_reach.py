@@ -1,0 +1,169 @@
+"""Callbacks of a divided model: what they see in place of the model that no process has.
+
+They read logs, and they decide to stop or on another learning rate; this holds on all ranks before
+training goes on. What would need the weights is refused with the name of the callback.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.engines.split.engine import coordination, ranks
+
+_RATE = struct.Struct("<d")
+_INSTEAD = (
+    "With strategy ModelSplit no process has the whole model: callbacks may read the logs, set "
+    "model.stop_training and set model.optimizer.learning_rate, and trainer.checkpoint saves the "
+    "weights"
+)
+_ON_OTHERS = {
+    keras.callbacks.EarlyStopping: ("restore_best_weights",),
+    keras.callbacks.TensorBoard: (
+        "write_graph",
+        "histogram_freq",
+        "write_images",
+        "embeddings_freq",
+    ),
+}
+"""What Keras' own callbacks may be asked for that needs the model."""
+
+
+class SplitReach:
+    """A `keras_fit.reach.Reach` over ranks that each have a part of the model."""
+
+    def __init__(
+        self,
+        local_ranks: ranks.Ranks,
+        coordinator: coordination.Coordinator,
+        callbacks: Sequence[Any],
+    ) -> None:
+        """Args:
+        local_ranks: the ranks of this process.
+        coordinator: how all ranks meet.
+        callbacks: the user's.
+
+        Raises:
+            UserCodeError: one of them needs the model.
+        """
+        for callback in callbacks:
+            _check(callback)
+        self._ranks = local_ranks.local
+        self._coordinator = coordinator
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process has the first rank."""
+        return self._coordinator.leads
+
+    @property
+    def model(self) -> Any:
+        """The head of the first rank of this process, which has the loss and metrics alone."""
+        return self._ranks[0].head.model
+
+    def shown_to(self, callback: Any) -> Any:
+        """What stands for the model."""
+        return Model(self.model, self._ranks[0].optimizer.keras_optimizer, type(callback).__name__)
+
+    def after(self, call: Callable[[], bytes]) -> bytes:
+        """A learning rate that the call sets is set on all ranks."""
+        content = b""
+        if self.leads:
+            answer = call()
+            rate = self._ranks[0].optimizer.keras_optimizer.learning_rate
+            content = _RATE.pack(float(tf.convert_to_tensor(rate))) + answer
+        received = self._coordinator.tell(content)
+        (rate,) = _RATE.unpack(received[: _RATE.size])
+        for rank in self._ranks:
+            learning_rate = rank.optimizer.keras_optimizer.learning_rate
+            if (
+                isinstance(learning_rate, keras.Variable)
+                and float(tf.convert_to_tensor(learning_rate)) != rate
+            ):
+                learning_rate.assign(rate)
+        return received[_RATE.size :]
+
+    def finish(self, *, trained: bool) -> None:
+        """Nothing: no callback sees weights, and averages are exported in any case."""
+
+
+class Model:
+    """In place of a model: loss and metrics are known by name, and weights are not there."""
+
+    def __init__(self, head: Any, optimizer: Any, callback: str) -> None:
+        """Args:
+        head: has the compiled metrics, `stop_training` and the history.
+        optimizer: that of a rank.
+        callback: the name of the callback that is given this.
+        """
+        vars(self).update(_head=head, _callback=callback)
+        vars(self)["optimizer"] = Optimizer(optimizer, callback)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("stop_training", "history", "name", "metrics", "metrics_names"):
+            return getattr(self._head, name)
+        if hasattr(keras.Model, name):
+            raise errors.UserCodeError(
+                f"The callback {self._callback} uses model.{name}. {_INSTEAD}."
+            )
+        raise AttributeError(f"a divided model has no {name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("stop_training", "history"):
+            raise errors.UserCodeError(
+                f"The callback {self._callback} sets model.{name}. {_INSTEAD}."
+            )
+        setattr(self._head, name, value)
+
+
+class Optimizer:
+    """In place of the optimizer, whose state for other ranks' weights is not in this process."""
+
+    def __init__(self, optimizer: Any, callback: str) -> None:
+        """Args:
+        optimizer: that of a rank.
+        callback: the name of the callback that is given this.
+        """
+        vars(self).update(_optimizer=optimizer, _callback=callback)
+
+    @property  # type: ignore[misc]  # as a proxy does, so that isinstance answers of the optimizer
+    def __class__(self) -> Any:
+        return type(self._optimizer)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._optimizer, name)
+        if name == "iterations":
+            return tf.convert_to_tensor(value)
+        if name == "inner_optimizer":
+            return Optimizer(value, self._callback)
+        if name in ("learning_rate", "get_config") or isinstance(value, int | float | str | None):
+            return value
+        raise errors.UserCodeError(
+            f"The callback {self._callback} uses model.optimizer.{name}. {_INSTEAD}."
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "learning_rate" or callable(value):
+            raise errors.UserCodeError(
+                f"The callback {self._callback} sets model.optimizer.{name} to {value!r}. "
+                f"{_INSTEAD}."
+            )
+        if not isinstance(self._optimizer.learning_rate, keras.Variable):
+            raise errors.UserCodeError(
+                f"The callback {self._callback} sets the learning rate, which the optimizer takes "
+                "from a schedule: compile the model with a number, or leave the callback out."
+            )
+        self._optimizer.learning_rate = value
+
+
+def _check(callback: Any) -> None:
+    for kind, names in _ON_OTHERS.items():
+        for name in names:
+            if isinstance(callback, kind) and getattr(callback, name):
+                raise errors.UserCodeError(
+                    f"The callback {type(callback).__name__} has {name}={getattr(callback, name)}: "
+                    f"give {name}={type(getattr(callback, name))()}. {_INSTEAD}."
+                )

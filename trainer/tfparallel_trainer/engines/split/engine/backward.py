@@ -1,0 +1,183 @@
+"""What one rank does in a step: forward work that is kept, and backward work."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.engines.split.engine import exchange, rank_model, stage_worker, tracing
+from tfparallel_trainer.engines.split.layers import adjoint
+from tfparallel_trainer.engines.split.pipeline import (
+    cutting,
+    division,
+    partition,
+    programs,
+    schedule,
+)
+from tfparallel_trainer.objective import loss
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ForwardResult:
+    """What a microbatch's backward work needs of its forward work."""
+
+    tape: tf.GradientTape
+    taken: dict[cutting.Transfer, tf.Tensor]
+    tensors: dict[int, Any]
+    terms: list[stage_worker.Counted]
+
+
+class Training(stage_worker.StageWorker):
+    """A rank's work in a step."""
+
+    def __init__(
+        self,
+        rank: rank_model.Rank,
+        partition: partition.Partition,
+        workload: stage_worker.Workload,
+        known: division.Division,
+    ) -> None:
+        """Args:
+        rank: the rank.
+        partition: the model on the mesh.
+        workload: what it works on.
+        known: when the denominators of the loss are known.
+        """
+        super().__init__(rank, partition, workload, training=True)
+        self._known = known
+        self.settled: tf.Tensor | None = None
+        """The denominators of the loss of outputs over the whole batch, once they are known."""
+        self._forward_results: dict[int, _ForwardResult] = {}
+        self.gradients: dict[str, Any] = dict.fromkeys(rank.trained)
+        self.statistics: dict[str, tf.Tensor] = {}
+        self._moments: dict[schedule.Action, tuple[tf.Tensor, tf.Tensor]] = {}
+        """Begin and end of what it does; the rest of a step it waits."""
+        with tf.device(rank.device):
+            self.scale = rank.optimizer.scale()
+
+    def work(self, action: schedule.Action) -> None:
+        """Go forward or backward with a microbatch."""
+        self.begin()
+        begin = self._now()
+        with self.fence():
+            if action.work is schedule.Work.FORWARD:
+                self._forward(action)
+            else:
+                self._backward(action)
+        self._moments[action] = (begin, self._now())
+
+    def give(self, address: tracing.Address) -> tf.Tensor:
+        """Give what a message carries."""
+        _, parcel = address
+        if parcel.work is schedule.Work.FORWARD:
+            return super().give(address)
+        return self._mail.pop(address)
+
+    def watched(self) -> tf.Tensor:
+        """What the rank adds to what is seen of a step, as `watched.Watched` takes it.
+
+        The seconds in which each stage computes are means over its ranks; the moments are those of
+        the first of them: float64 [stages + stages * microbatches * MOMENTS].
+        """
+        mesh = self._partition.mesh
+        tells = float(self.rank.is_first and self.rank.data == 0)
+        with tf.device(self.rank.clock.processor):
+            nothing = tf.zeros((), tf.float64)
+            lasted = [end - begin for begin, end in self._moments.values()]
+            seconds = tf.add_n([nothing, *lasted]) * (mesh.stage / mesh.size)
+            actions = [
+                schedule.Action(work, microbatch)
+                for microbatch in range(self._partition.microbatches)
+                for work in schedule.Work
+            ]
+            moments = [self._moments.get(one, (nothing, nothing)) for one in actions]
+            one_hot = tf.one_hot(self.rank.stage.index, mesh.stage, dtype=tf.float64)
+            of_all = tells * one_hot[:, tf.newaxis] * tf.reshape(tf.stack(moments), (-1,))
+            return tf.concat([seconds * one_hot, tf.reshape(of_all, (-1,))], 0)
+
+    def _now(self) -> tf.Tensor:
+        """The moment at which all is done that this rank did before, as its processor sees it."""
+        with self.fence():
+            moment = self.rank.clock.read()
+        self.did([moment])
+        return moment
+
+    def _forward(self, action: schedule.Action) -> None:
+        taken = self._taken(action)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
+            tape.watch([self.values[key] for key in self.gradients])
+            part = self._run(action.microbatch, taken)
+            terms = _with_one_end(self._terms(action.microbatch, part))
+        changed = {key: one for key, one in part.changed.items() if key in self.values}
+        self.values |= changed
+        self.statistics |= changed
+        self._forward_results[action.microbatch] = _ForwardResult(tape, taken, part.tensors, terms)
+        numerators = [one.numerator for _, one in terms]
+        self.did([*self._keep(action.microbatch, part), *numerators, *changed.values()])
+
+    def _targets(
+        self, microbatch: int, terms: Sequence[stage_worker.Counted]
+    ) -> tuple[list[Any], list[Any]]:
+        """Numerators, and what each is multiplied by before gradients are taken."""
+        if self._known is division.Division.LAST and len(terms) > 1:
+            raise errors.UserCodeError(
+                "The loss of a masked output is known when a batch is through all stages, and a "
+                f"layer of stage {self.rank.stage.index} adds another loss: remove one of the two, "
+                "or use MultiWorkerMirrored."
+            )
+        scales = []
+        for term, one in terms:
+            scale = tf.cast(self.scale, tf.float64) * term.weight
+            if term.divided:
+                scale = self._divided_by(scale, microbatch, term, one)
+            scales.append(tf.cast(scale, one.numerator.dtype))
+        return [one.numerator for _, one in terms], scales
+
+    def _divided_by(
+        self, scale: tf.Tensor, microbatch: int, term: loss.Term, one: loss.Fraction
+    ) -> tf.Tensor:
+        """Divide by the denominator of a term over the whole batch, as far as it is known."""
+        if self.settled is not None and term.output:
+            denominator = self.settled[self.rank.head.terms.index(term)]
+            return tf.math.divide_no_nan(scale, denominator)
+        if self._known is division.Division.LAST:
+            return scale
+        return scale * (len(self._rows[microbatch]) / self._workload.total) / one.denominator
+
+    def _backward(self, action: schedule.Action) -> None:
+        forward = self._forward_results.pop(action.microbatch)
+        targets, scales = self._targets(action.microbatch, forward.terms)
+        for one in self.rank.stage.sent:
+            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
+            if (one, parcel) in self._mail:
+                targets.append(forward.tensors[one.tensor])
+                scales.append(self._mail.pop((one, parcel)))
+        watched = {one: tensor for one, tensor in forward.taken.items() if tensor.dtype.is_floating}
+        sources = [*watched.values(), *(self.values[key] for key in self.gradients)]
+        gradients = iter(
+            forward.tape.gradient(targets, sources, output_gradients=scales)
+            if targets
+            else [None] * len(sources)
+        )
+        input_gradients = {}
+        for one, tensor in watched.items():
+            gradient = next(gradients)
+            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
+            input_gradients[one, parcel] = tf.zeros_like(tensor) if gradient is None else gradient
+        self._mail |= input_gradients
+        for key in self.gradients:
+            both = [self.gradients[key], next(gradients)]
+            self.gradients[key] = exchange.add(both, [self.rank.kind(key, one) for one in both])
+        self.did([*input_gradients.values(), *exchange.parts(self.gradients.values())])
+
+
+def _with_one_end(terms: Sequence[stage_worker.Counted]) -> list[stage_worker.Counted]:
+    """Let gradients come in through one operation (see `adjoint.one_end`)."""
+    ends = adjoint.one_end([one.numerator for _, one in terms])
+    return [
+        (term, dataclasses.replace(one, numerator=end))
+        for (term, one), end in zip(terms, ends, strict=True)
+    ]

@@ -1,0 +1,195 @@
+"""How the ranks of this process meet each other, and those of other processes.
+
+Among ranks of one process a message is the tensor itself, and a sum an addition on one of their
+devices: both wait for what they are computed from, so no order can be lost. Everything else is a
+collective operation in a group of our own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.engines.split.pipeline import partition
+from tfparallel_trainer.objective import gradients, lookups
+
+_CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+"""The types that broadcasts take."""
+
+
+class Exchange:
+    """This process's ends of all groups."""
+
+    def __init__(self, partition: partition.Partition, devices: Mapping[int, str]) -> None:
+        """Args:
+        partition: the model on the mesh.
+        devices: those of this process, by their ranks.
+        """
+        self._partition = partition
+        self._devices = devices
+        self._keys = partition.keys()
+        self._ends = {
+            (ranks, rank): collectives.Communicator(
+                key, len(ranks), ranks.index(rank), devices[rank]
+            )
+            for ranks, key in self._keys.items()
+            for rank in ranks
+            if rank in devices and not self._is_inside(ranks)
+        }
+        self._first = 0
+
+    def begin(self, program: collectives.Program, variant: int = 0) -> None:
+        """Start tracing a program.
+
+        Args:
+            program: the same on all processes.
+            variant: tells apart traces whose messages have other shapes.
+        """
+        for end in self._ends.values():
+            end.begin(program, variant)
+        numbers = variant * self._partition.numbers()
+        self._first = collectives.Program.PASS_ON << collectives.POSITION_BITS | numbers
+
+    def send(self, source: int, target: int, number: int, tensor: tf.Tensor) -> tf.Tensor:
+        """Send a tensor to a rank of another process; gives what is there when it is taken."""
+        kind = tensor.dtype
+        carried = tensor if kind in _CARRIED else tf.cast(tensor, _carrier(kind))
+        return tf.raw_ops.CollectiveBcastSendV2(
+            input=carried, **self._arguments(source, target, number)
+        )
+
+    def receive(
+        self, source: int, target: int, number: int, shape: Sequence[int], dtype: str
+    ) -> tf.Tensor:
+        """Take a tensor from a rank of another process."""
+        kind = tf.as_dtype(dtype)
+        taken = tf.raw_ops.CollectiveBcastRecvV2(
+            shape=tf.constant(list(shape), tf.int32),
+            T=kind if kind in _CARRIED else _carrier(kind),
+            **self._arguments(source, target, number),
+        )
+        return tf.cast(tf.ensure_shape(taken, shape), kind)
+
+    def total(
+        self, ranks: tuple[int, ...], summands: Mapping[int, Sequence[tf.Tensor]]
+    ) -> dict[int, list[tf.Tensor]]:
+        """Add tensors up over ranks.
+
+        Args:
+            ranks: all that take part.
+            summands: of each that is in this process its tensors, of static shapes.
+        """
+        if not self._is_inside(ranks):
+            totals: dict[int, list[tf.Tensor]] = {}
+            for rank, tensors in summands.items():
+                with tf.device(self._devices[rank]):
+                    totals[rank] = self._ends[ranks, rank].sum_all(tensors)
+            return totals
+        with tf.device(self._devices[ranks[0]]):
+            sums = [tf.add_n(parts) for parts in zip(*summands.values(), strict=True)]
+        return self._on_each(ranks, sums)
+
+    def gradients(
+        self,
+        ranks: tuple[int, ...],
+        local_gradients: Mapping[int, Sequence[Any]],
+        kinds: Mapping[int, Sequence[gradients.Kind]],
+        variables: Mapping[int, Sequence[Any]],
+        also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
+    ) -> dict[int, list[Any]]:
+        """Add gradients up over ranks, each kind as `objective.gradients` does.
+
+        Args:
+            ranks: all that take part.
+            local_gradients: of each that is in this process the gradients of its variables.
+            kinds: of these gradients.
+            variables: of each that is in this process.
+            also: of each that is in this process further tensors, whose sums come last.
+        """
+        if not self._is_inside(ranks):
+            totals: dict[int, list[Any]] = {}
+            for rank, rank_gradients in local_gradients.items():
+                with tf.device(self._devices[rank]):
+                    totals[rank] = gradients.add_up(
+                        self._ends[ranks, rank],
+                        rank_gradients,
+                        kinds[rank],
+                        variables[rank],
+                        also.get(rank, ()),
+                    )
+            return totals
+        parts = zip(*local_gradients.values(), strict=True)
+        further = zip(*(also.get(rank, ()) for rank in local_gradients), strict=True)
+        with tf.device(self._devices[ranks[0]]):
+            sums = [
+                add(one, [kinds[rank][place] for rank in local_gradients])
+                for place, one in enumerate(parts)
+            ]
+            sums += [tf.add_n(one) for one in further]
+        return self._on_each(ranks, sums)
+
+    def _on_each(self, ranks: Sequence[int], sums: Sequence[Any]) -> dict[int, list[Any]]:
+        copies = {}
+        for rank in ranks:
+            with tf.device(self._devices[rank]):
+                copies[rank] = [here(one) for one in sums]
+        return copies
+
+    def _is_inside(self, ranks: Sequence[int]) -> bool:
+        return all(rank in self._devices for rank in ranks)
+
+    def _arguments(self, source: int, target: int, number: int) -> dict[str, Any]:
+        ranks = (min(source, target), max(source, target))
+        return {
+            "group_size": tf.constant(2, tf.int32),
+            "group_key": tf.constant(self._keys[ranks], tf.int32),
+            "instance_key": tf.constant(self._first + number, tf.int32),
+        }
+
+
+def add(parts: Sequence[Any], kinds: Sequence[gradients.Kind]) -> Any:
+    """Add gradients of one variable up; sparse ones stay sparse.
+
+    Args:
+        parts: the gradients, or None.
+        kinds: of each.
+    """
+    pairs = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if part is not None]
+    if len(pairs) < 2:
+        return pairs[0][0] if pairs else None
+    if not all(isinstance(part, tf.IndexedSlices) for part, _ in pairs):
+        return tf.add_n([tf.convert_to_tensor(part) for part, _ in pairs])
+    divided = [lookups.divide(part, kind.sources) for part, kind in pairs]
+    return lookups.join(lookups.add(divided), pairs[0][0].dense_shape)
+
+
+def parts(gradients: Iterable[Any]) -> list[tf.Tensor]:
+    """The tensors that gradients are made of."""
+    tensors: list[tf.Tensor] = []
+    for one in gradients:
+        if one is not None:
+            tensors += [one.values, one.indices] if isinstance(one, tf.IndexedSlices) else [one]
+    return tensors
+
+
+def floats(gradients: Iterable[Any]) -> list[tf.Tensor]:
+    """The values of gradients."""
+    return [one for one in parts(gradients) if one.dtype.is_floating]
+
+
+def here(gradient: Any) -> Any:
+    """A copy of a gradient of any kind, on the current device."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape
+        )
+    return tf.identity(gradient)
+
+
+def _carrier(kind: tf.DType) -> tf.DType:
+    """A type that broadcasts take and that holds all values of another one."""
+    return tf.float32 if kind.is_floating else tf.int64

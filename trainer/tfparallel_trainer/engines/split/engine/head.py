@@ -1,0 +1,121 @@
+"""The compiled loss and metrics of a model without its layers: what the end of a pipeline needs.
+
+A head has an input for each output of the model and an `Identity` of the output's name, so that
+what the user compiled finds its outputs by the names that it knows.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.objective import added_losses, loss, metric_sums, outputs, replica
+
+
+def build(
+    module: user.Module,
+    skeleton: Any,
+    model: graph.Graph,
+    data: collectives.Communicator,
+    sample: Any,
+) -> replica.Replica:
+    """Compile a head with the user's `compile_model`, on the current device.
+
+    Args:
+        module: the user's functions.
+        skeleton: what `build_model` gave, built without its weights.
+        model: its graph.
+        data: the rank among those that a batch is divided over.
+        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
+
+    Returns:
+        A replica whose model is the head and whose optimizer is the user's, not yet built.
+
+    Raises:
+        UserCodeError: `compile_model` raises or does not compile, or its loss does not fit,
+            or a metric cannot be added up over ranks.
+    """
+    compile_arguments = _compiled(module, skeleton)
+    head = _identities(skeleton, model)
+    head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
+    _, y, weight = nest.convert(tf.convert_to_tensor, sample)
+    y_pred = of_outputs(model, {one.tensor: _nothing(model, one) for one in model.outputs})
+    with user.guard(module.path, "computing the metrics of the first training example raised"):
+        head.compute_metrics(None, y, y_pred, weight)
+        head.reset_metrics()
+        if data.size > 1:
+            metric_sums.check(head, lambda: y_pred, (None, y, weight))
+    names = tuple(one.name for one in model.outputs)
+    return replica.Replica(
+        rank=data.index,
+        device="",
+        model=head,
+        data=data,
+        terms=[*loss.terms(head, names), added_losses.TERM],
+        outputs=names,
+        seeds=[],
+        advice=[],
+    )
+
+
+def of_outputs(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:
+    """Nest tensors, by number, as the model gives its outputs."""
+    return keras.tree.map_structure(lambda edge: tensors[edge.tensor], model.output_structure)
+
+
+def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:
+    """Let the user compile the skeleton; gives what `compile` was called with."""
+    compile_arguments: dict[str, Any] = {}
+    signature = inspect.signature(keras.Model.compile)
+
+    def compile_skeleton(*arguments: Any, **keywords: Any) -> None:
+        bound = signature.bind(skeleton, *arguments, **keywords)
+        compile_arguments.update(bound.arguments)
+        keras.Model.compile(*bound.args, **bound.kwargs)
+
+    skeleton.compile = compile_skeleton
+    try:
+        module.compile_model(skeleton)
+    finally:
+        del skeleton.compile
+    if not compile_arguments or skeleton.optimizer is None:
+        raise errors.UserCodeError(
+            "The model is not compiled: call model.compile(optimizer, loss) in compile_model."
+        )
+    del compile_arguments["self"]
+    return compile_arguments
+
+
+def _identities(skeleton: Any, model: graph.Graph) -> Any:
+    names = iter(_names(skeleton, model))
+    inputs: list[Any] = []
+
+    def output_of(edge: graph.Edge) -> Any:
+        tensor = model.tensors[edge.tensor]
+        inputs.append(keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype))
+        identity = keras.layers.Identity(name=next(names), dtype=tensor.dtype)
+        return identity(inputs[-1])
+
+    identities = keras.tree.map_structure(output_of, model.output_structure)
+    return keras.Model(inputs, identities)
+
+
+def _names(skeleton: Any, model: graph.Graph) -> list[str]:
+    """The names that the loss and the metrics know the outputs by."""
+    edges = keras.tree.flatten(model.output_structure)
+    names = getattr(skeleton, "output_names", None)
+    if names is not None and len(names) == len(edges):
+        return list(names)
+    return [outputs.names_of(skeleton, one)[0] for one in edges]
+
+
+def _nothing(model: graph.Graph, output: graph.Output) -> tf.Tensor:
+    """An output of one example, of zeros; sizes that only the data tells are 1."""
+    tensor = model.tensors[output.tensor]
+    return tf.zeros([size or 1 for size in tensor.shape], tensor.dtype)

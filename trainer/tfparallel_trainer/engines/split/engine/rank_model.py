@@ -1,0 +1,161 @@
+"""A rank's share of a model: the variables of its stage, its optimizer, its loss and metrics."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import user
+from tfparallel_trainer.checkpoint import shard
+from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.engines.split.engine import clock, head, update
+from tfparallel_trainer.engines.split.layers import layout
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import initial_values, recording, table_rows
+from tfparallel_trainer.engines.split.pipeline import cutting, partition
+from tfparallel_trainer.objective import evaluate, gradients, lookups, replica
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """A rank that trains a stage; all its variables live on `device`."""
+
+    index: int
+    device: str
+    place: Mapping[shape.Axis, int]
+    stage: cutting.Stage
+    weights: dict[str, Any]
+    """By key: its parts of those that its nodes read; some may be borrowed from another stage."""
+    parts: dict[str, shard.Part]
+    """Which part of each weight it has, by key."""
+    shards: dict[str, registry.Shard]
+    """How each of the weights lies on the ranks that split layers, by key."""
+    groups: dict[shape.Axis, collectives.Communicator]
+    """Its ends of the groups that split layers; empty where none is split."""
+    rows: Mapping[str, frozenset[lookups.Rows]]
+    """Of tables, by key: rows that its nodes look up whatever the examples are."""
+    seeds: dict[str, Any]
+    """The first values of the variables of random layers (two integers: seed and counter)."""
+    head: replica.Replica
+    """The loss and the metrics, for which only the last stage has something."""
+    optimizer: update.Optimizer
+    clock: clock.Clock
+
+    @property
+    def data(self) -> int:
+        """Which share of a batch it works on."""
+        return self.place[shape.Axis.DATA]
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """Those of the weights that have gradients."""
+        return {key: one for key, one in self.weights.items() if one.trainable}
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Those of the weights that are not trained but gathered, or nothing at all."""
+        return {key: one for key, one in self.weights.items() if not one.trainable}
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it computes the loss."""
+        return bool(self.stage.outputs)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it tells the loss and the metrics: of ranks that compute the same, one does."""
+        return self.is_last and self.is_first
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first of the ranks that split the same layers."""
+        return not any(self.place[axis] for axis in layout.AXES)
+
+    def kind(self, key: str, gradient: Any) -> gradients.Kind:
+        """Of what kind a gradient of a weight is that its nodes lead to."""
+        return gradients.kind(gradient, self.rows.get(key, ()))
+
+    def penalty(self) -> float:
+        """The regularisation of the weights that it owns."""
+        return evaluate.penalty_of(one for key, one in self.trained.items() if self.owns(key))
+
+    def owns(self, key: str) -> bool:
+        """Whether the one copy that counts, of its part of a weight, is this rank's."""
+        lies = self.shards[key].layout
+        others = (shape.Axis.DATA, *(one for one in layout.AXES if lies.dimension(one) is None))
+        return key in self.stage.owned and not any(self.place[axis] for axis in others)
+
+
+def build(
+    module: user.Module,
+    skeleton: Any,
+    partition: partition.Partition,
+    index: int,
+    device: str,
+    sample: Any,
+) -> Rank:
+    """Create a rank's variables, with the values that those of the unsplit model would have.
+
+    Args:
+        module: the user's functions.
+        skeleton: what `build_model` gave, built without its weights.
+        partition: how its graph is divided.
+        index: which rank.
+        device: where it lives.
+        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
+
+    Raises:
+        UserCodeError: the user's functions raise, or make what cannot be trained.
+    """
+    place = partition.mesh.coordinates(index)
+    stage = partition.stages[place[shape.Axis.STAGE]]
+    data = partition.mesh.group(index, shape.Axis.DATA)
+    read = {*stage.owned, *dict(stage.borrowed)}
+    parts = partition.plan.parts(place)
+    keys = {key: parts[key] for key in partition.model.variables if key in read}
+    splits = [partition.mesh.group(index, axis) for axis in layout.AXES]
+    with tf.device(device):
+        values = dict(initial_values.of(partition.model.variables, keys))
+        seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
+        weights = {
+            key: _variable(partition.model.variables[key], values.pop(key)) for key in list(values)
+        }
+        communicator = collectives.Communicator.of(data, index, device)
+        compiled = head.build(module, skeleton, partition.model, communicator, sample)
+        trained = [weight for weight in weights.values() if weight.trainable]
+        return Rank(
+            index=index,
+            device=device,
+            place=place,
+            stage=stage,
+            weights=weights,
+            parts={key: keys[key] for key in weights},
+            shards={key: partition.plan.variables[key] for key in weights},
+            groups={
+                group.axis: collectives.Communicator.of(group, index, device)
+                for group in splits
+                if any(len(one.ranks) > 1 for one in splits)
+            },
+            rows=table_rows.rows(partition.model, stage.nodes),
+            seeds=seeds,
+            head=compiled,
+            optimizer=update.Optimizer(compiled.model.optimizer, trained),
+            clock=clock.Clock(device),
+        )
+
+
+def _variable(skeleton: Any, value: np.ndarray[Any, Any]) -> Any:
+    """A variable that an optimizer treats as it would treat the skeleton's."""
+    variable = keras.Variable(
+        value,
+        dtype=skeleton.dtype,
+        trainable=skeleton.trainable,
+        name=skeleton.name,
+        aggregation=skeleton.aggregation,
+    )
+    variable.regularizer = skeleton.regularizer
+    variable.constraint = skeleton.constraint
+    return variable

@@ -1,0 +1,173 @@
+"""The ranks of this process together: what they share while they train and evaluate."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.engines.split import watched
+from tfparallel_trainer.engines.split.engine import exchange, rank_model, stage_worker
+from tfparallel_trainer.engines.split.layers import elementwise
+from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.engines.split.pipeline import division, partition
+from tfparallel_trainer.objective import checks, synchrony
+
+Shares = tuple[int, ...]
+"""How many examples each place along the data axis has."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """The ranks of this process and how they meet all others."""
+
+    partition: partition.Partition
+    local: Sequence[rank_model.Rank]
+    between: exchange.Exchange
+    division: division.Division
+    """When the denominators of the loss are known."""
+    watched: watched.Watched
+    """The steps made lately."""
+    variants: dict[tuple[collectives.Program, Shares], int] = dataclasses.field(
+        default_factory=dict
+    )
+    """Numbers of traces, in the order in which all processes make them."""
+
+    def begin(self, program: collectives.Program, shares: Shares) -> None:
+        """Start tracing a program for a batch that is divided in this way.
+
+        Raises:
+            UserCodeError: there were too many ways.
+        """
+        variant = self.variants.setdefault((program, shares), len(self.variants))
+        if variant >= collectives.MAX_VARIANTS:
+            raise errors.UserCodeError(
+                f"The data functions give batches of more than {collectives.MAX_VARIANTS} sizes, "
+                "and each needs a program of its own: give batches of one size."
+            )
+        self.between.begin(program, variant)
+        for rank in self.local:
+            for group in (*rank.groups.values(), rank.head.data):
+                group.begin(program, variant)
+
+    def shares(self, examples: int) -> Shares:
+        """How examples are divided over the data axis."""
+        return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
+
+    def workload(
+        self, rank: rank_model.Rank, shares: Shares, parts: Mapping[int, Any], step: tf.Tensor
+    ) -> stage_worker.Workload:
+        """What one of the ranks works on."""
+        return stage_worker.Workload(
+            part=parts.get(rank.data),
+            examples=shares[rank.data],
+            microbatches=self.partition.counts(shares)[rank.data],
+            total=sum(shares),
+            step=step,
+        )
+
+    def parts(self, batch: feed.Batch, shares: Shares) -> dict[int, Any]:
+        """This process's parts of a batch by their place along the data axis, as tensors.
+
+        Raises:
+            UserCodeError: they are not divided as other processes think.
+        """
+        converted: dict[int, Any] = {}
+        for rank, part in zip(self.local, batch.parts, strict=True):
+            count = 0 if part is None else len(nest.leaves(part)[0])
+            if count != shares[rank.data]:
+                raise errors.UserCodeError(
+                    f"A batch of {batch.examples} examples has {count} for place {rank.data} of "
+                    f"the data axis, and {shares[rank.data]} are expected: give batches of one "
+                    "size."
+                )
+            if part is not None and rank.data not in converted:
+                converted[rank.data] = nest.convert(tf.convert_to_tensor, part)
+        return converted
+
+    def spec(self, spec: Any, shares: Shares) -> dict[int, Any]:
+        """The structure of what `parts` gives.
+
+        Raises:
+            UserCodeError: an example has a shape that only the data tells.
+        """
+        places = sorted({rank.data for rank in self.local if shares[rank.data]})
+        return {place: _sized(spec, shares[place]) for place in places}
+
+
+def build(
+    module: user.Module,
+    skeleton: Any,
+    partition: partition.Partition,
+    places: Mapping[int, str],
+    examples: feed.Feed,
+) -> Ranks:
+    """Build what the ranks of this process have of a model.
+
+    Args:
+        module: the user's functions.
+        skeleton: what `build_model` gave, built without its weights.
+        partition: how its graph is divided.
+        places: the devices of this process, by their ranks.
+        examples: those to train on.
+
+    Raises:
+        UserCodeError: the user's functions raise, or make what cannot be trained.
+    """
+    sample = examples.sample()
+    _check(partition)
+    local = [
+        rank_model.build(module, skeleton, partition, rank, device, sample)
+        for rank, device in places.items()
+    ]
+    elementwise.check_optimizer(
+        skeleton.optimizer, partition.model.variables, partition.plan.variables
+    )
+    adds = any(
+        getattr(layer, "activity_regularizer", None) is not None
+        for layer in checks.layers(skeleton)
+    )
+    known = division.of(local[0].head, partition.model, examples.spec, adds=adds)
+    settles = known is division.Division.BETWEEN
+    adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
+    return Ranks(
+        partition=dataclasses.replace(partition, settles=settles, adds_up=adds_up),
+        local=local,
+        between=exchange.Exchange(partition, places),
+        division=known,
+        watched=watched.Watched(partition.mesh.stage),
+    )
+
+
+def _check(partition: partition.Partition) -> None:
+    """Refuse what two stages cannot share.
+
+    Raises:
+        UserCodeError: a layer that gathers statistics is called in two stages.
+    """
+    gathered = recording.gathered(partition.model)
+    for stage in partition.stages:
+        for key, owner in stage.borrowed:
+            if key in gathered:
+                variable = partition.model.variables[key]
+                raise errors.UserCodeError(
+                    f"{variable.path} is gathered by a layer that stages {owner} and {stage.index} "
+                    "both call, and there can be one copy of it only: use a layer for each call, "
+                    "or fewer stages."
+                )
+
+
+def _sized(spec: Any, examples: int) -> Any:
+    def sized(leaf: tf.TensorSpec) -> tf.TensorSpec:
+        if None in leaf.shape[1:]:
+            raise errors.UserCodeError(
+                f"The data functions give examples of the shape {tuple(leaf.shape[1:])}, and what "
+                "is unknown there would be the size of messages between stages: give all examples "
+                "one shape (pad them)."
+            )
+        return tf.TensorSpec((examples, *leaf.shape[1:]), leaf.dtype)
+
+    return nest.convert(sized, spec)

@@ -1,0 +1,246 @@
+"""What one rank does in any program: the forward work of its stage."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import nest, order
+from tfparallel_trainer.engines.split.engine import fences, head, rank_model, tracing
+from tfparallel_trainer.engines.split.layers import sharded
+from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
+from tfparallel_trainer.objective import loss, synchrony
+
+_BORROWED = 1 << 16
+"""Keeps the seeds of a random layer apart that two stages call."""
+
+
+Counted = tuple[loss.Term, loss.Fraction]
+"""A term of the loss over some examples."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a rank works on."""
+
+    part: Any
+    """(x, y, sample_weight) of its place along the data axis; None when it has no examples."""
+    examples: int
+    """How many, known when the program is traced."""
+    microbatches: int
+    """Into how many parts they are divided."""
+    total: int
+    """How many over the data axis."""
+    step: tf.Tensor
+    """Number of the step: a scalar int64."""
+
+
+class StageWorker(fences.Fences):
+    """A rank's forward work, and what all programs have in common."""
+
+    def __init__(
+        self,
+        rank: rank_model.Rank,
+        partition: partition.Partition,
+        workload: Workload,
+        *,
+        training: bool,
+    ) -> None:
+        super().__init__(rank.device)
+        self.rank = rank
+        self._partition = partition
+        self._workload = workload
+        self._training = training
+        self._rows = (
+            order.split(workload.examples, workload.microbatches) if workload.examples else []
+        )
+        self._mail: dict[tracing.Address, tf.Tensor] = {}
+        self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
+        """Tensors that are sent, by microbatch and number."""
+        with tf.device(rank.device):
+            self.values = {key: tf.convert_to_tensor(one) for key, one in rank.weights.items()}
+            self._inputs = (
+                execution.by_number(partition.model, workload.part[0])
+                if workload.examples and rank.stage.inputs
+                else {}
+            )
+        self.numerators = [tf.zeros((), tf.float64) for _ in rank.head.terms]
+        of_examples = float(workload.examples if rank.is_last else 0)
+        self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
+
+    def give(self, address: tracing.Address) -> tf.Tensor:
+        """Give what a message carries."""
+        _, parcel = address
+        return self._outgoing[parcel.microbatch, parcel.tensor]
+
+    def take(self, address: tracing.Address, tensor: tf.Tensor) -> None:
+        """Take what a message carries."""
+        self._mail[address] = tensor
+
+    def shape_of(self, address: tracing.Address) -> tuple[list[int], str]:
+        """Shape and type of what a message brings."""
+        _, parcel = address
+        tensor = self._partition.model.tensors[parcel.tensor]
+        sizes = self._sizes(parcel.microbatch, parcel.tensor)
+        if None in sizes:
+            raise errors.UserCodeError(
+                f"A tensor of the shape {tensor.shape} leaves stage {address[0].source}, and only "
+                "the data would tell its size: give keras.Input the whole shape of an example."
+            )
+        return [size or 0 for size in sizes], tensor.dtype
+
+    def _sizes(self, microbatch: int, number: int) -> tuple[int | None, ...]:
+        """The shape of this rank's part of a tensor."""
+        full = self._partition.model.tensors[number].sized(len(self._rows[microbatch]))
+        return self._partition.plan.layouts[number].local(full, self.rank.place)
+
+    def work(self, action: schedule.Action) -> None:
+        """Go forward with a microbatch."""
+        self.begin()
+        with self.fence():
+            taken = self._taken(action)
+            part = self._run(action.microbatch, taken)
+            numerators = [one.numerator for _, one in self._terms(action.microbatch, part)]
+            self.did([*self._keep(action.microbatch, part), *numerators])
+
+    @property
+    def examples(self) -> int:
+        """How many it works on."""
+        return self._workload.examples
+
+    @property
+    def nodes(self) -> tuple[graph.Node, ...]:
+        """Those of the whole model."""
+        return self._partition.model.nodes
+
+    def _taken(self, action: schedule.Action) -> dict[cutting.Transfer, tf.Tensor]:
+        """What other stages have sent for a turn."""
+        microbatch = action.microbatch
+        return {
+            one: self._mail.pop((one, programs.Parcel(action.work, one.tensor, microbatch)))
+            for one in self.rank.stage.received
+        }
+
+    @property
+    def _leaving(self) -> list[int]:
+        """The tensors that are used outside of the stage's nodes."""
+        outputs = self._partition.model.output_tensors() if self.rank.is_last else ()
+        return list(dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]))
+
+    def _synchronised(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which layers of this stage add up over the data axis."""
+        data = self.rank.head.data
+        layers = synchrony.among(node.calls for node in self.rank.stage.nodes)
+        if not self._training or not layers or data.size == 1:
+            return contextlib.nullcontext()
+        return synchrony.Context(data)
+
+    def _unsharded(self, number: int, part: Any) -> Any:
+        """An output of the model as the loss wants it."""
+        if not self.rank.groups:
+            return part
+        return sharded.unsharded(self._partition.plan, number, part, self.rank.groups)
+
+    def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> execution.Part:
+        rows = self._rows[microbatch]
+        inputs = {
+            number: self._inputs[number][rows.start : rows.stop]
+            for number in self.rank.stage.inputs
+        }
+        tensors = {**inputs, **{one.tensor: tensor for one, tensor in taken.items()}}
+        with self._synchronised():
+            return self._run_nodes(microbatch, tensors)
+
+    def _run_nodes(self, microbatch: int, tensors: Mapping[int, Any]) -> execution.Part:
+        variables = {**self.values, **self._seeds(microbatch)}
+        nodes = self.rank.stage.nodes
+        if not self.rank.groups:
+            return execution.run_nodes(
+                self._partition.model, nodes, tensors, variables, self._training
+            )
+        return sharded.run_nodes(
+            self._partition.plan,
+            nodes,
+            tensors,
+            variables,
+            self._training,
+            self.rank.groups,
+            leaving=self._leaving,
+            same_dropout=self._partition.same_dropout,
+        )
+
+    def _keep(self, microbatch: int, part: execution.Part) -> list[Any]:
+        """Keep what is sent; gives it."""
+        sent = {one.tensor: part.tensors[one.tensor] for one in self.rank.stage.sent}
+        for number, tensor in sent.items():
+            self._check(number, tensor, self._sizes(microbatch, number))
+        self._outgoing |= {(microbatch, number): tensor for number, tensor in sent.items()}
+        return list(sent.values())
+
+    def _check(self, number: int, tensor: tf.Tensor, expected: Sequence[int | None]) -> None:
+        """See that a tensor has the shape that the stage that takes it waits for.
+
+        Raises:
+            UserCodeError: it has not.
+        """
+        if not tensor.shape.is_compatible_with(expected):
+            node = next(one for one in self.rank.stage.nodes if number in one.outputs)
+            raise errors.UserCodeError(
+                f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was "
+                f"told {tuple(expected)}: mend its compute_output_shape, or leave it out."
+            )
+
+    def _terms(self, microbatch: int, part: execution.Part) -> list[Counted]:
+        """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""
+        examples = len(self._rows[microbatch])
+        terms: list[Counted] = []
+        if self.rank.is_last:
+            terms += zip(self.rank.head.terms, self._of_outputs(microbatch, part), strict=False)
+        if part.added_losses:
+            kind = keras.config.floatx()
+            total = tf.add_n([tf.cast(tf.reduce_sum(one), kind) for one in part.added_losses])
+            fraction = loss.Fraction(total * examples, tf.constant(examples, tf.float64))
+            terms.append((self.rank.head.terms[-1], fraction))
+        for term, one in terms:
+            place = self.rank.head.terms.index(term)
+            self.numerators[place] += tf.cast(one.numerator, tf.float64)
+            if term.output:
+                self.denominators[place] += one.denominator
+        return terms
+
+    def _of_outputs(self, microbatch: int, part: execution.Part) -> list[loss.Fraction]:
+        compiled_head, model = self.rank.head, self._partition.model
+        rows = self._rows[microbatch]
+        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._workload.part)
+        tensors = {
+            number: self._unsharded(number, part.tensors[number])
+            for number in model.output_tensors()
+        }
+        masked = {
+            one.tensor: execution.marked(tensors[one.tensor], tensors[one.mask])
+            for one in model.outputs
+            if one.mask is not None
+        }
+        y_pred = head.of_outputs(model, {**tensors, **masked})
+        compiled_head.model.compute_metrics(None, y, y_pred, weight)
+        return loss.fractions(compiled_head.terms, compiled_head.outputs, y, y_pred, weight)
+
+    def _seeds(self, microbatch: int) -> dict[str, tf.Tensor]:
+        """Seeds of this step, microbatch and place along the data axis."""
+        turn = self._workload.step * self._partition.microbatches + microbatch
+        place = turn * self._partition.mesh.data + self.rank.data
+        borrowed = dict(self.rank.stage.borrowed)
+        return {
+            key: tf.stack(
+                [
+                    tf.constant(first[0]) + tf.cast(place, first.dtype),
+                    tf.constant(first[1] + (_BORROWED if key in borrowed else 0), first.dtype),
+                ]
+            )
+            for key, first in self.rank.seeds.items()
+        }

@@ -1,0 +1,104 @@
+"""One optimizer step of a model in stages: the lists, then sums, then each rank's own update."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.data import feed, fingerprints
+from tfparallel_trainer.engines.split.engine import backward, ranks, step_reduction, tracing
+from tfparallel_trainer.objective import synchrony, train
+
+
+class TrainStep:
+    """The step as a traced function; one for each way that a batch is divided.
+
+    Args:
+        module: the user's module, for the messages.
+        local_ranks: the ranks of this process.
+        spec: structure of a part of a batch, as tf.TensorSpec [None, …].
+        batch_size: examples of a whole batch.
+        leaves_out: whether a step that is not finite changes nothing.
+    """
+
+    def __init__(
+        self,
+        module: user.Module,
+        local_ranks: ranks.Ranks,
+        spec: Any,
+        batch_size: int,
+        *,
+        leaves_out: bool = False,
+    ) -> None:
+        self._module = module
+        self._ranks = local_ranks
+        self._spec = spec
+        self._full_shares = local_ranks.shares(batch_size)
+        self._leaves_out = leaves_out
+        self._traced: dict[ranks.Shares, Any] = {}
+        self._kinds: step_reduction.Kinds = {}
+
+    def __call__(self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
+        """Make step number `step` (from 0) on this process's parts of a batch."""
+        shares = self._ranks.shares(batch.examples)
+        flags = [float(flag in asked) for flag in train.Flag]
+        signals = [*flags, *fingerprints.summands(batch.fingerprint)]
+        results = self._function(shares)(
+            tf.constant(step, tf.int64),
+            tf.constant(signals, tf.float64),
+            self._ranks.parts(batch, shares),
+        )
+        head = self._ranks.local[0].head
+        *values, seen = (tensor.numpy() for tensor in results)
+        self._ranks.watched.add(seen.tolist())
+        return train.outcome_of(head, step, values)
+
+    def _function(self, shares: ranks.Shares) -> Any:
+        self.check(sum(shares))
+        if not all(shares) and not self._kinds:
+            # Only a rank with examples knows which kinds of gradients its stage has.
+            self._function(self._full_shares)
+        if shares not in self._traced:
+            self._traced[shares] = self._trace(shares)
+        return self._traced[shares]
+
+    def check(self, examples: int) -> None:
+        """Refuse a batch of so few examples that layers could not add up together.
+
+        Raises:
+            UserCodeError: there is such a layer, and a place along the data axis has no examples.
+        """
+        partition = self._ranks.partition
+        if partition.adds_up and not all(self._ranks.shares(examples)):
+            layer, *_ = synchrony.among(node.calls for node in partition.model.nodes)
+            raise errors.UserCodeError(
+                f"A batch has {examples} examples, fewer than the {partition.mesh.data} places "
+                f"along mesh.data, and {layer.name} (synchronized=True) adds up over all of them: "
+                f"let the last batch of an epoch have at least {partition.mesh.data} (change "
+                "trainer.globalBatchSize, or leave examples out), or use LayerNormalization."
+            )
+
+    def _trace(self, shares: ranks.Shares) -> Any:
+        def run(step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
+            self._ranks.begin(collectives.Program.TRAIN, shares)
+            return self._run(shares, step, signals, parts)
+
+        with user.guard(self._module.path, "tracing a training step raised"):
+            return tf.function(run, autograph=False).get_concrete_function(
+                tf.TensorSpec((), tf.int64),
+                tf.TensorSpec((len(train.Flag) + fingerprints.SUMMANDS,), tf.float64),
+                self._ranks.spec(self._spec, shares),
+            )
+
+    def _run(self, shares: ranks.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
+        partition, between = self._ranks.partition, self._ranks.between
+        workers = {}
+        for rank in self._ranks.local:
+            workload = self._ranks.workload(rank, shares, parts, step)
+            workers[rank.index] = backward.Training(rank, partition, workload, self._ranks.division)
+        reduction = step_reduction.Reduction(
+            workers, between, signals, self._kinds, self._ranks.division
+        )
+        tracing.emit(partition, partition.training(shares), workers, between, reduction.total)
+        return reduction.update(leaves_out=self._leaves_out)

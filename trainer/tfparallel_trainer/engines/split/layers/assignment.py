@@ -1,0 +1,313 @@
+"""Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
+
+A node is split as the user chose, or else in the way of its rules that communicates least among
+those that use most axes and divide its weights: for two layers in a row that is a column and then a
+row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import elementwise, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers.rules import activations, catalog, registry
+from tfparallel_trainer.engines.split.model import graph, initial_values
+
+_USUAL_BATCH = 32
+"""Examples of a microbatch, to weigh what grows with the batch against what does not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How one node is split."""
+
+    node: graph.Node
+    way: str
+    """The name of its rule, or `registry.REPLICATED`."""
+    split: registry.Split
+    """With an entry for every tensor that the node takes or makes."""
+    resharding: tuple[traffic.Traffic, ...]
+    """What it costs to bring its inputs into the layouts that it wants; an input that an earlier
+    node has had brought into the same layout costs nothing more."""
+    why: str
+    """Why it is replicated, when rules were tried or are missing; else empty."""
+
+    @property
+    def costs(self) -> tuple[traffic.Traffic, ...]:
+        """All that it communicates for each microbatch."""
+        return (*self.resharding, *self.split.costs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """How a model is split over the ranks of the spatial and tensor axes."""
+
+    model: graph.Graph
+    degrees: Mapping[shape.Axis, int]
+    choices: tuple[Choice, ...]
+    """In the order of the model's nodes."""
+    layouts: Mapping[int, layout.Layout]
+    """How each tensor lies once it is made; inputs of the model are whole."""
+    variables: Mapping[str, registry.Shard]
+    """How each variable of the model lies, by key."""
+    ending: tuple[traffic.Traffic, ...]
+    """What it costs to make the outputs of the model whole, for the loss and the metrics."""
+
+    def of(self, node: graph.Node) -> Choice:
+        """The choice for a node of the model."""
+        return next(choice for choice in self.choices if choice.node is node)
+
+    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, initial_values.Part]:
+        """Which part of each variable the rank at a place of the mesh keeps, by key."""
+        return {key: shard.layout.part(place) for key, shard in self.variables.items()}
+
+    def check(self) -> None:
+        """See that each axis with several ranks divides something.
+
+        Raises:
+            BadConfigurationError: an axis does not; says why not, for a layer that it might divide.
+        """
+        used = {
+            cut.axis
+            for choice in self.choices
+            for lies in (*choice.split.wants.values(), *choice.split.gives.values())
+            for cut in lies.cuts
+            if cut is not None
+        }
+        for shard in self.variables.values():
+            used |= shard.summed
+            used |= {cut.axis for cut in shard.layout.cuts if cut is not None}
+        for axis, degree in self.degrees.items():
+            if degree > 1 and axis not in used:
+                reasons = [choice.why for choice in self.choices if f"mesh.{axis}" in choice.why]
+                reason = f" ({reasons[0]})" if reasons else ""
+                raise errors.BadConfigurationError(
+                    f"mesh.{axis} is {degree}, but no layer of the model can be divided over it"
+                    f"{reason}: give 1."
+                )
+
+    def replicated(self) -> list[str]:
+        """A sentence for each node that holds weights and is replicated all the same."""
+        return [
+            f"{choice.node.name} is replicated: {choice.why}."
+            for choice in self.choices
+            if choice.way == registry.REPLICATED and choice.node.variables and choice.why
+        ]
+
+
+def assign(
+    model: graph.Graph,
+    degrees: Mapping[shape.Axis, int],
+    overrides: Mapping[str, str] | None = None,
+) -> Assignment:
+    """Choose how each node of a model is split.
+
+    Args:
+        model: the graph.
+        degrees: number of ranks along the spatial and tensor axes.
+        overrides: the way in which a layer or a node is to be split, by its name; absent: the
+            model's own.
+
+    Raises:
+        BadConfigurationError: an override names no layer or no way, or is not possible.
+    """
+    overrides = dict(model.sharding_overrides if overrides is None else overrides)
+    _check(model, overrides)
+    uncut: set[str] = set()
+    while True:
+        walk = _Walk(model, degrees, overrides, frozenset(uncut))
+        conflict = walk.run()
+        if conflict is None:
+            return walk.result()
+        # Two nodes read a variable and cannot do so with one part of it, so neither is split.
+        uncut |= conflict
+
+
+class _Walk:
+    """One pass over the nodes; `_uncut` are the variables that may not be cut."""
+
+    def __init__(
+        self,
+        model: graph.Graph,
+        degrees: Mapping[shape.Axis, int],
+        overrides: Mapping[str, str],
+        uncut: frozenset[str],
+    ) -> None:
+        self._model = model
+        self._degrees = degrees
+        self._overrides = overrides
+        self._uncut = uncut
+        self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
+        self._brought: set[tuple[int, layout.Layout]] = set()
+        self._trained = _trained(model)
+        self._variables: dict[str, registry.Shard] = {}
+        self._choices: list[Choice] = []
+
+    def run(self) -> set[str] | None:
+        """Choose for all nodes; gives the variables that must stay whole for that, if any."""
+        for node in self._model.nodes:
+            choice = self._choose(node)
+            for key in node.variables:
+                shard = choice.split.variables.get(key) or self._unsplit(key)
+                if self._variables.setdefault(key, shard) != shard:
+                    return {*node.variables, *self._partners(key)}
+            self._layouts |= choice.split.gives
+            self._brought |= set(choice.split.wants.items())
+            self._choices.append(choice)
+        return None
+
+    def result(self) -> Assignment:
+        """The assignment, when the walk came to its end."""
+        makers = {number: node for node in self._model.nodes for number in node.outputs}
+        ending = [
+            one
+            for number in dict.fromkeys(self._model.output_tensors())
+            for one in self._bringing(number, self._whole_layout(number))
+            # What Keras makes an output of goes along with it: see `execution.logits_of`.
+            for _ in range(
+                2 if number in makers and activations.keeps_logits(makers[number], number) else 1
+            )
+        ]
+        return Assignment(
+            model=self._model,
+            degrees=self._degrees,
+            choices=tuple(self._choices),
+            layouts=self._layouts,
+            variables={
+                key: self._variables.get(key) or self._unsplit(key) for key in self._model.variables
+            },
+            ending=tuple(ending),
+        )
+
+    def _choose(self, node: graph.Node) -> Choice:
+        call = registry.Call(
+            model=self._model,
+            node=node,
+            degrees=self._degrees,
+            input_layouts={tensor: self._layouts[tensor] for tensor in node.inputs},
+            trained=self._trained,
+        )
+        override = self._override_of(node)
+        reasons: list[str] = []
+        choices: list[Choice] = []
+        for way, rule in catalog.rules_of(node).items():
+            if override != way and (override is not None or rule.only_asked):
+                continue
+            if any(call.ranks(axis) == 1 for axis in rule.axes):
+                continue
+            try:
+                split = self._checked(node, rule.split(call))
+            except registry.CannotSplitError as error:
+                reasons.append(f"{error} ({way})")
+            else:
+                choices.append(self._choice(node, way, split))
+        if override not in (None, registry.REPLICATED) and not choices:
+            raise errors.BadConfigurationError(self._refusal(node, str(override), reasons))
+        if choices:
+            return min(choices, key=self._rank)
+        asked = "this was asked for" if override == registry.REPLICATED else ""
+        missing = "" if self._alone() else f"there is no rule for {type(node.calls).__name__}"
+        why = asked or "; ".join(reasons) or missing
+        return self._choice(node, registry.REPLICATED, registry.Split(), why)
+
+    def _override_of(self, node: graph.Node) -> str | None:
+        if node.kind is graph.Kind.MASK:
+            return None
+        layer = getattr(node.calls, "name", "")
+        return self._overrides.get(node.name, self._overrides.get(layer))
+
+    def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
+        """See that variables can be cut so, and are where other nodes read them, too."""
+        for key, shard in split.variables.items():
+            elementwise.check_variable(self._model.variables[key], shard.layout)
+            if key in self._uncut and shard != self._unsplit(key):
+                raise registry.CannotSplitError("another call needs the same weights whole")
+            if self._variables.get(key, shard).layout != shard.layout:
+                raise registry.CannotSplitError(
+                    "an earlier call divides the same weights otherwise"
+                )
+        return split
+
+    def _choice(self, node: graph.Node, way: str, split: registry.Split, why: str = "") -> Choice:
+        wants = {one: split.wants.get(one) or self._whole_layout(one) for one in node.inputs}
+        gives = {one: split.gives.get(one) or self._whole_layout(one) for one in node.outputs}
+        bringing = [one for tensor, lies in wants.items() for one in self._bringing(tensor, lies)]
+        return Choice(
+            node=node,
+            way=way,
+            split=dataclasses.replace(
+                split, wants=wants, gives=gives, costs=self._of_batch(node, split.costs)
+            ),
+            resharding=tuple(bringing),
+            why=why,
+        )
+
+    def _bringing(self, tensor: int, lies: layout.Layout) -> Iterator[traffic.Traffic]:
+        if (tensor, lies) not in self._brought:
+            known = self._model.tensors[tensor]
+            has_gradient = tensor in self._trained
+            for one in resharding.traffic_of(
+                known.shape, known.dtype, self._layouts[tensor], lies, has_gradient
+            ):
+                yield dataclasses.replace(one, rows=known.rows_of_example)
+
+    def _of_batch(
+        self, node: graph.Node, costs: Iterable[traffic.Traffic]
+    ) -> tuple[traffic.Traffic, ...]:
+        """What a rule communicates, with the rows that each example has in the node."""
+        rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
+        return tuple(dataclasses.replace(one, rows=rows) for one in costs)
+
+    def _rank(self, choice: Choice) -> tuple[int, bool, float]:
+        axes = len(catalog.rules_of(choice.node)[choice.way].axes)
+        divides = any(not shard.layout.is_whole for shard in choice.split.variables.values())
+        sent = sum(one.sent(_USUAL_BATCH, self._degrees.get(one.axis, 1)) for one in choice.costs)
+        return -axes, not divides, sent
+
+    def _unsplit(self, key: str) -> registry.Shard:
+        return registry.Shard(layout.whole(len(self._model.variables[key].shape)))
+
+    def _whole_layout(self, tensor: int) -> layout.Layout:
+        return layout.whole(len(self._model.tensors[tensor].shape))
+
+    def _partners(self, key: str) -> Iterator[str]:
+        """The variables of all nodes that read a variable."""
+        for choice in self._choices:
+            if key in choice.node.variables:
+                yield from choice.node.variables
+
+    def _alone(self) -> bool:
+        return all(self._degrees.get(axis, 1) == 1 for axis in layout.AXES)
+
+    def _refusal(self, node: graph.Node, override: str, reasons: list[str]) -> str:
+        rules = catalog.rules_of(node)
+        what = f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {override}"
+        others = ", ".join(one for one in [*rules, registry.REPLICATED] if one != override)
+        if reasons:
+            return f"{what}: {'; '.join(reasons)}. Its other ways are {others}."
+        if override in rules:
+            axes = " or ".join(f"mesh.{axis}" for axis in rules[override].axes)
+            return f"{what} while {axes} is 1: give more, or one of {others}."
+        return f"{what}: give one of {others}."
+
+
+def _check(model: graph.Graph, overrides: Mapping[str, str]) -> None:
+    known = {node.name for node in model.nodes}
+    known |= {getattr(node.calls, "name", "") for node in model.nodes}
+    for name in overrides:
+        if name not in known:
+            raise errors.BadConfigurationError(
+                f"The model has no layer {name}, which was to be split by {overrides[name]}: "
+                f"give one of {', '.join(sorted(node.name for node in model.nodes))}."
+            )
+
+
+def _trained(model: graph.Graph) -> frozenset[int]:
+    """The tensors that depend on a weight that is trained."""
+    trained: set[int] = set()
+    for node in model.nodes:
+        learns = any(getattr(model.variables[key], "trainable", False) for key in node.variables)
+        if learns or trained.intersection(node.inputs):
+            trained |= {one for one in node.outputs if model.tensors[one].is_real}
+    return frozenset(trained)

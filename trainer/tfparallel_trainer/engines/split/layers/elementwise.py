@@ -1,0 +1,106 @@
+"""Which optimizers, constraints and regularisers work on a part of a variable by itself.
+
+An optimizer that changes each element by its own gradient and state does the same to a part as to
+the whole. One that takes a norm or a mean of the variable does not: it would take that of the part.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.engines.split.layers import layout
+from tfparallel_trainer.engines.split.layers.rules import registry
+
+_OPTIMIZERS = keras.optimizers
+
+ELEMENTWISE = frozenset(
+    {
+        _OPTIMIZERS.SGD,
+        _OPTIMIZERS.RMSprop,
+        _OPTIMIZERS.Adam,
+        _OPTIMIZERS.AdamW,
+        _OPTIMIZERS.Adamax,
+        _OPTIMIZERS.Nadam,
+        _OPTIMIZERS.Adagrad,
+        _OPTIMIZERS.Adadelta,
+        _OPTIMIZERS.Ftrl,
+        _OPTIMIZERS.Lion,
+        _OPTIMIZERS.ScheduleFreeAdamW,
+    }
+)
+"""Optimizers that change each element by itself. Clipping by norms is the engine's own."""
+
+REASONS: Mapping[type, str] = {
+    _OPTIMIZERS.Lamb: "takes the norms of each variable and of its update",
+    _OPTIMIZERS.Adafactor: "takes means over each variable",
+    _OPTIMIZERS.Muon: "makes the update of each matrix orthogonal",
+}
+"""Why others do not."""
+
+_CONSTRAINTS = keras.constraints
+_NORMS = (_CONSTRAINTS.MaxNorm, _CONSTRAINTS.MinMaxNorm, _CONSTRAINTS.UnitNorm)
+_REGULARIZERS = keras.regularizers
+_SUMS = frozenset({_REGULARIZERS.L1, _REGULARIZERS.L2, _REGULARIZERS.L1L2})
+
+
+def check_optimizer(
+    optimizer: Any, variables: Mapping[str, Any], shards: Mapping[str, registry.Shard]
+) -> None:
+    """See that an optimizer can train parts of variables.
+
+    Args:
+        optimizer: the user's.
+        variables: of the model, by key.
+        shards: how each of them lies.
+
+    Raises:
+        UserCodeError: it cannot, and a variable is cut; says which, and what would help.
+    """
+    kind = type(getattr(optimizer, "inner_optimizer", optimizer))
+    if kind in ELEMENTWISE:
+        return
+    reason = REASONS.get(kind, "is not known to change each element by itself")
+    for key, variable in variables.items():
+        if variable.trainable and not shards[key].layout.is_whole:
+            raise errors.UserCodeError(
+                f"The optimizer {kind.__name__} {reason}, but {variable.path} is divided over "
+                "ranks: give mesh.stage and mesh.data instead of mesh.tensor, or compile the model "
+                "with an optimizer such as AdamW."
+            )
+
+
+def check_variable(variable: Any, lies: layout.Layout) -> None:
+    """See that what a layer does to its variable can be done to parts of it.
+
+    Args:
+        variable: of a layer, with its constraint and its regulariser.
+        lies: how it is to lie.
+
+    Raises:
+        CannotSplitError: it cannot.
+    """
+    cut = {place for place, one in enumerate(lies.cuts) if one is not None}
+    if not cut:
+        return
+    constraint, regularizer = variable.constraint, variable.regularizer
+    if constraint is not None and not _is_local(constraint, cut, len(lies.cuts)):
+        raise registry.CannotSplitError(
+            f"the constraint {type(constraint).__name__} of {variable.path} needs more than a "
+            "part: do without, or replicate the layer"
+        )
+    if regularizer is not None and type(regularizer) not in _SUMS:
+        raise registry.CannotSplitError(
+            f"the regularizer {type(regularizer).__name__} of {variable.path} is no sum over "
+            "elements: give L1 or L2, or replicate the layer"
+        )
+
+
+def _is_local(constraint: Any, cut: set[int], rank: int) -> bool:
+    if type(constraint) is _CONSTRAINTS.NonNeg:
+        return True
+    if type(constraint) not in _NORMS:
+        return False
+    axes = [constraint.axis] if isinstance(constraint.axis, int) else constraint.axis
+    return not cut.intersection(axis % rank for axis in axes)

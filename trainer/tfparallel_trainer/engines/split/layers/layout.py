@@ -1,0 +1,155 @@
+"""How a tensor or a variable lies on the ranks that split a layer, as a value. Pure.
+
+Each dimension is whole on every rank or cut over one axis of the mesh. The data axis is no matter
+here: each of its ranks has examples of its own, and dimension 0 of a tensor is those.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from tfparallel_trainer.comms import shape
+
+Part = tuple[slice, ...]
+"""Which rows of each dimension a rank has."""
+
+AXES = (shape.Axis.SPATIAL, shape.Axis.TENSOR)
+"""The axes that a layer can be split over."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """How one dimension is divided; the ranks' rows follow each other in the order of the axis."""
+
+    axis: shape.Axis
+    sizes: tuple[int, ...]
+    """Number of rows of each rank along the axis, all at least 1."""
+
+    def __post_init__(self) -> None:
+        if self.axis not in AXES:
+            raise ValueError(f"no layer is split over the axis {self.axis}")
+        if not self.sizes or min(self.sizes) < 1:
+            raise ValueError(f"each rank needs a row: the sizes are {self.sizes}")
+
+    @property
+    def size(self) -> int:
+        """Number of rows of all ranks."""
+        return sum(self.sizes)
+
+    def rows(self, index: int) -> slice:
+        """The rows of a rank, by its place along the axis."""
+        begin = sum(self.sizes[:index])
+        return slice(begin, begin + self.sizes[index])
+
+    def times(self, factor: int) -> Self:
+        """The cut of a dimension in which `factor` rows stand for each row of this one."""
+        return type(self)(self.axis, tuple(size * factor for size in self.sizes))
+
+    def over(self, factor: int) -> Self:
+        """The cut of a dimension in which one row stands for `factor` rows of this one.
+
+        Raises:
+            ValueError: a border lies within such a row.
+        """
+        if any(size % factor for size in self.sizes):
+            raise ValueError(f"parts of {self.sizes} rows are no multiples of {factor}")
+        return type(self)(self.axis, tuple(size // factor for size in self.sizes))
+
+
+def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
+    """Divide a dimension as evenly as can be; the first ranks have a unit more.
+
+    Args:
+        axis: over which ranks.
+        size: number of rows, a multiple of `unit`.
+        ranks: number of ranks.
+        unit: rows that stay together.
+
+    Raises:
+        ValueError: a rank would have nothing.
+    """
+    units = size // unit
+    if units < ranks:
+        raise ValueError(f"{units} cannot be divided over {ranks} ranks")
+    more, least = units % ranks, units // ranks
+    return Cut(axis, tuple((least + (place < more)) * unit for place in range(ranks)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """One entry for each dimension: None when it is whole."""
+
+    cuts: tuple[Cut | None, ...]
+
+    def __post_init__(self) -> None:
+        axes = [cut.axis for cut in self.cuts if cut is not None]
+        if len(set(axes)) < len(axes):
+            raise ValueError(f"one axis cuts two dimensions: {self}")
+
+    def __str__(self) -> str:
+        shown = ("whole" if cut is None else f"{cut.axis} {cut.sizes}" for cut in self.cuts)
+        return f"[{', '.join(shown)}]"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank has all of it."""
+        return all(cut is None for cut in self.cuts)
+
+    def dimension(self, axis: shape.Axis) -> int | None:
+        """Which dimension an axis cuts."""
+        for dimension, cut in enumerate(self.cuts):
+            if cut is not None and cut.axis is axis:
+                return dimension
+        return None
+
+    def put(self, dimension: int, cut: Cut | None) -> Self:
+        """The layout in which one dimension lies otherwise; -1 is the last one."""
+        cuts = list(self.cuts)
+        cuts[dimension] = cut
+        return type(self)(tuple(cuts))
+
+    def without(self, axis: shape.Axis) -> Self:
+        """The layout in which no dimension is cut over an axis."""
+        kept = (None if cut is not None and cut.axis is axis else cut for cut in self.cuts)
+        return type(self)(tuple(kept))
+
+    def part(self, place: Mapping[shape.Axis, int]) -> Part:
+        """The rows that the rank at a place of the mesh has; axes that are not given are 0."""
+        return tuple(
+            slice(None) if cut is None else cut.rows(place.get(cut.axis, 0)) for cut in self.cuts
+        )
+
+    def local(
+        self, dims: Sequence[int | None], place: Mapping[shape.Axis, int]
+    ) -> tuple[int | None, ...]:
+        """The shape of the part of a rank."""
+        return tuple(
+            size if cut is None else cut.sizes[place.get(cut.axis, 0)]
+            for size, cut in zip(dims, self.cuts, strict=True)
+        )
+
+    def largest(self, dims: Sequence[int | None]) -> tuple[int | None, ...]:
+        """The shape of the largest part, in each dimension."""
+        return tuple(
+            size if cut is None else max(cut.sizes)
+            for size, cut in zip(dims, self.cuts, strict=True)
+        )
+
+
+@functools.cache
+def whole(rank: int) -> Layout:
+    """The layout of a tensor of `rank` dimensions that every rank has all of."""
+    return Layout((None,) * rank)
+
+
+def cut(rank: int, dimension: int, by: Cut) -> Layout:
+    """The layout of a tensor that is cut in one dimension; -1 is the last one."""
+    return whole(rank).put(dimension, by)
+
+
+def places(degrees: Mapping[shape.Axis, int]) -> list[dict[shape.Axis, int]]:
+    """All places along the axes that split layers, the last axis varying fastest."""
+    ranges = [range(degrees.get(axis, 1)) for axis in AXES]
+    return [dict(zip(AXES, indices, strict=True)) for indices in itertools.product(*ranges)]

@@ -1,0 +1,127 @@
+"""Brings a tensor from one layout into another: slices, gathers, and exchanges of parts."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+Group = Mapping[shape.Axis, collectives.Communicator]
+"""A rank's ends of the groups that it splits layers with."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Change:
+    """What happens along one axis; None is whole."""
+
+    axis: shape.Axis
+    before: tuple[int, layout.Cut] | None
+    after: tuple[int, layout.Cut] | None
+
+
+def traffic_of(
+    tensor: Sequence[int | None],
+    dtype: str,
+    before: layout.Layout,
+    after: layout.Layout,
+    has_gradient: bool,
+) -> tuple[traffic.Traffic, ...]:
+    """Say what a change of layout costs.
+
+    Args:
+        tensor: the shape of the whole tensor.
+        dtype: its type.
+        before: how it lies.
+        after: how it is to lie.
+        has_gradient: whether a gradient goes back.
+    """
+    if before == after:
+        return ()
+    costs: list[traffic.Traffic] = []
+    now = before
+    for change in _changes(before, after):
+        then = _done(now, change)
+        steps = [(schedule.Work.FORWARD, change.before, change.after, now)]
+        if has_gradient:
+            steps.append((schedule.Work.BACKWARD, change.after, change.before, then))
+        for work, old, new, lies in steps:
+            if old is None:
+                continue  # a slice
+            brought = list(lies.largest(tensor))
+            if new is not None:
+                brought[new[0]] = max(new[1].sizes) * len(new[1].sizes)
+            costs.append(
+                traffic.Traffic(
+                    kind=traffic.Kind.GATHER if new is None else traffic.Kind.EXCHANGE,
+                    axis=change.axis,
+                    work=work,
+                    shape=tuple(brought),
+                    dtype=traffic.carried(dtype),
+                )
+            )
+        now = then
+    return tuple(costs)
+
+
+def change(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Group) -> Any:
+    """Bring a rank's part of a tensor from one layout into another.
+
+    Args:
+        tensor: the part, or None for a tensor that is not there.
+        before: how the tensor lies.
+        after: how it is to lie.
+        groups: this rank's ends of the groups.
+    """
+    if tensor is None or before == after:
+        return tensor
+    tensor = tf.convert_to_tensor(tensor)
+    for one in _changes(before, after):
+        tensor = _changed(tensor, one, groups[one.axis])
+    return tensor
+
+
+def _changed(tensor: tf.Tensor, change: _Change, group: collectives.Communicator) -> tf.Tensor:
+    if change.before and change.after:
+        return adjoint.exchange(group, tensor, change.before, change.after)
+    if change.before:
+        return adjoint.gather(group, tensor, *change.before)
+    return adjoint.take(group, tensor, *change.after) if change.after else tensor
+
+
+def _changes(before: layout.Layout, after: layout.Layout) -> Iterator[_Change]:
+    """One change after the other, in an order in which no dimension is ever cut twice."""
+    waiting = {axis: (_of(before, axis), _of(after, axis)) for axis in layout.AXES}
+    now = before
+    for axis, (old, new) in waiting.items():
+        taken = new is not None and any(
+            other is not axis and now.dimension(other) == new[0] for other in layout.AXES
+        )
+        if old is not None and (new is None or taken or old[0] == new[0]) and old != new:
+            yield _Change(axis, old, None)
+            now = now.without(axis)
+    for axis, (_, new) in waiting.items():
+        here = _of(now, axis)
+        if here is None and new is not None:
+            continue
+        if here != new:
+            yield _Change(axis, here, new)
+            now = _done(now, _Change(axis, here, new))
+    for axis, (_, new) in waiting.items():
+        if new is not None and _of(now, axis) is None:
+            yield _Change(axis, None, new)
+
+
+def _of(layout: layout.Layout, axis: shape.Axis) -> tuple[int, layout.Cut] | None:
+    for dimension, cut in enumerate(layout.cuts):
+        if cut is not None and cut.axis is axis:
+            return dimension, cut
+    return None
+
+
+def _done(lies: layout.Layout, change: _Change) -> layout.Layout:
+    lies = lies.without(change.axis)
+    return lies if change.after is None else lies.put(*change.after)

@@ -1,0 +1,97 @@
+"""Which activation functions work on each element by itself, so that a part of a tensor will do."""
+
+import inspect
+from typing import Any
+
+import keras
+
+from tfparallel_trainer.engines.split.model import graph
+
+_NAMES = (
+    "celu",
+    "elu",
+    "exponential",
+    "gelu",
+    "hard_shrink",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_tanh",
+    "leaky_relu",
+    "linear",
+    "log_sigmoid",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_shrink",
+    "softplus",
+    "softsign",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
+    "tanh",
+    "tanh_shrink",
+    "threshold",
+)
+
+
+_FUNCTIONS = tuple(
+    function
+    for place in (keras.activations, keras.ops)
+    for name in _NAMES
+    if (function := getattr(place, name, None)) is not None
+)
+
+_ALONG_CHANNELS = (keras.activations.softmax, keras.activations.log_softmax)
+
+_PROBABILITIES = (
+    keras.activations.sigmoid,
+    keras.activations.softmax,
+    keras.ops.sigmoid,
+    keras.ops.softmax,
+)
+
+_ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+
+
+def is_elementwise(activation: Any) -> bool:
+    """Whether a function, as an attribute of a layer, is known to be; None is no function."""
+    return activation is None or any(activation is one for one in _FUNCTIONS)
+
+
+def is_along_channels(activation: Any) -> bool:
+    """Whether a function is known to need the last dimension of its input whole, and no other."""
+    return any(activation is one for one in _ALONG_CHANNELS)
+
+
+def is_by_place(activation: Any) -> bool:
+    """Whether a function is known to work on each place by itself, with all of its channels."""
+    return is_elementwise(activation) or is_along_channels(activation)
+
+
+def name_of(activation: Any) -> str:
+    """The name of an activation for people."""
+    return str(getattr(activation, "__name__", type(activation).__name__))
+
+
+def keeps_logits(node: graph.Node, tensor: int) -> bool:
+    """Whether Keras keeps what a call makes an output's probabilities of, for a crossentropy."""
+    if isinstance(node.calls, _ATTENTION):
+        return tensor != node.outputs[0] and not _masks_scores(node)
+    last = getattr(node.calls, "activation", node.calls)
+    return isinstance(last, keras.layers.Softmax) or any(last is one for one in _PROBABILITIES)
+
+
+def _masks_scores(node: graph.Node) -> bool:
+    """Whether attention clears scores after the softmax, which gives a tensor without logits."""
+    call = inspect.signature(node.calls.call).bind(*node.arguments, **node.keywords)
+    masks = (call.arguments.get(name) for name in ("attention_mask", "use_causal_mask"))
+    window = node.calls.get_config().get("sliding_window")
+    return bool(node.masks) or window is not None or any(masks)
+
+
+def apply(activation: Any, tensor: Any) -> Any:
+    """Give what a layer's activation makes of a tensor."""
+    return tensor if activation is None else activation(tensor)

@@ -1,0 +1,87 @@
+"""Lets Keras compute a rank's part: by the layer itself, or by a smaller layer of its kind."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import execution, graph, recording
+
+_NOT_COPIED = ("_initializer", "_regularizer", "_constraint")
+"""Endings of what a smaller layer does without: it never has weights of its own."""
+
+
+def call_layer(local: registry.Local, seed: int = 0) -> Sequence[Any]:
+    """Call the node's own layer or operation on the rank's parts.
+
+    It has no weights that are cut, and does not look at masks.
+
+    Args:
+        local: the rank's turn.
+        seed: what is added to the layer's seeds.
+    """
+    node = dataclasses.replace(local.node, masks={})
+    return _run(local, local.model, node, local.variables, seed)
+
+
+def smaller(
+    local: registry.Local,
+    config: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    seed: int = 0,
+) -> Sequence[Any]:
+    """Call a layer of the same kind that is as large as the rank's part.
+
+    Args:
+        local: the rank's turn.
+        config: what differs from the configuration of the node's layer.
+        variables: the values of its variables by key, in the order in which it has them.
+        seed: what is added to the layer's seeds.
+    """
+    with keras.StatelessScope(initialize_variables=False):
+        layer = _resized(local.layer, config)
+        arguments, keywords = keras.tree.map_structure(
+            lambda one: _placeholder(local, one.tensor) if isinstance(one, graph.Edge) else one,
+            (local.node.arguments, dict(local.node.keywords)),
+        )
+        layer(*arguments, **keywords)
+    node = dataclasses.replace(local.node, calls=layer)
+    model = dataclasses.replace(
+        local.model, variables=dict(zip(variables, layer.variables, strict=True))
+    )
+    return _run(local, model, node, variables, seed)
+
+
+def _run(
+    local: registry.Local,
+    model: graph.Graph,
+    node: graph.Node,
+    variables: Mapping[str, Any],
+    seed: int,
+) -> Sequence[Any]:
+    seed_offset = np.array([seed, 0])
+    values = {
+        key: value + seed_offset if seed and key.startswith(recording.SEED_PREFIX) else value
+        for key, value in variables.items()
+    }
+    part = execution.run_nodes(model, (node,), local.tensors, values, local.training)
+    for key, value in part.changed.items():
+        # The seed that all ranks have goes on as in the unsplit layer.
+        is_seed = seed and key.startswith(recording.SEED_PREFIX)
+        local.changed[key] = value - seed_offset if is_seed else value
+    return [part.tensors[one] for one in node.outputs]
+
+
+def _resized(layer: Any, config: Mapping[str, Any]) -> Any:
+    full_config = {
+        name: value for name, value in layer.get_config().items() if not name.endswith(_NOT_COPIED)
+    }
+    return type(layer).from_config({**full_config, **config})
+
+
+def _placeholder(local: registry.Local, number: int) -> Any:
+    tensor = local.tensors[number]
+    return None if tensor is None else keras.KerasTensor(tensor.shape, str(tensor.dtype.name))

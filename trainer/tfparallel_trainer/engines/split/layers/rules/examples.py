@@ -1,0 +1,115 @@
+"""A layer whose group divides the examples: each rank runs the whole layer on some of them.
+
+This is data parallelism within a group that splits layers, for a layer that cannot be split in
+another way, or that computes much and gives little: what it gives is gathered. It is taken only
+when it is asked for. A microbatch of fewer examples than ranks, as the last one of an epoch may be,
+is filled up with its last example, and what that gives is left out again: the layer computes each
+example by itself, so these change neither results nor gradients.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
+from tfparallel_trainer.engines.split.layers.rules import dense, registry
+from tfparallel_trainer.engines.split.model import execution
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+
+class Data(registry.Rule):
+    """Each rank computes some of the examples; before and after all ranks have all of them."""
+
+    way = "data"
+    only_asked = True
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Keep everything whole but the work."""
+        layer, node = call.layer, call.node
+        dense.check(layer)
+        if any(getattr(layer, name, 0) for name in ("dropout", "recurrent_dropout", "stateful")):
+            raise registry.CannotSplitError(
+                "it draws random numbers or keeps a state: let dropout be 0 and stateful False, "
+                "or replicate the layer"
+            )
+        fixed = [one for one in _tensors(node) if call.dimensions(one)[:1] != (None,)]
+        axes = [axis for axis in layout.AXES if call.ranks(axis) > 1]
+        if fixed or not axes:
+            raise registry.CannotSplitError(
+                "there is one rank, or something that it takes or gives does not begin with the "
+                "examples"
+            )
+        return registry.Split(
+            variables={
+                key: registry.Shard(
+                    layout.whole(len(call.model.variables[key].shape)), frozenset(axes)
+                )
+                for key in node.variables
+            },
+            costs=tuple(_costs(call, axes)),
+        )
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Run the layer on the rank's examples, and gather what it gives."""
+        node = local.node
+        groups = {axis: group for axis, group in local.groups.items() if group.size > 1}
+        examples = local.tensors[node.inputs[0]].shape[0]
+        batch = max(examples, math.prod(group.size for group in groups.values()))
+        shards = {one: _filled(tensor, batch) for one, tensor in local.tensors.items()}
+        cuts: dict[shape.Axis, layout.Cut] = {}
+        for axis, group in groups.items():
+            cuts[axis] = layout.even(axis, batch, group.size)
+            batch = cuts[axis].sizes[group.index]
+            shards = {one: adjoint.take(group, part, 0, cuts[axis]) for one, part in shards.items()}
+        part = execution.run_nodes(local.model, (node,), shards, local.variables, local.training)
+        outputs = [part.tensors[one] for one in node.outputs]
+        for axis, cut in reversed(cuts.items()):
+            outputs = [adjoint.gather(groups[axis], one, 0, cut) for one in outputs]
+        return [one[:examples] for one in outputs]
+
+
+_EACH_ALONE = """
+Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose DepthwiseConv1D
+DepthwiseConv2D SeparableConv1D SeparableConv2D Dense EinsumDense Embedding GRU GroupNormalization
+GroupQueryAttention LSTM LayerNormalization MultiHeadAttention RMSNormalization SimpleRNN
+"""
+"""Layers that compute each example by itself."""
+
+RULES: dict[type, tuple[registry.Rule, ...]] = {
+    getattr(keras.layers, name): (Data(),) for name in _EACH_ALONE.split()
+}
+
+
+def _tensors(node: Any) -> Iterator[int]:
+    return itertools.chain(node.inputs, node.outputs)
+
+
+def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[traffic.Traffic]:
+    """Outputs are gathered on the way forward, and gradients of the inputs on the way back."""
+    gathered = [(schedule.Work.FORWARD, one) for one in call.node.outputs]
+    gathered += [(schedule.Work.BACKWARD, one) for one in call.node.inputs if one in call.trained]
+    parts = 1
+    for axis in axes:
+        parts *= call.ranks(axis)
+        for work, one in gathered:
+            yield traffic.Traffic(
+                kind=traffic.Kind.GATHER,
+                axis=axis,
+                work=work,
+                shape=call.dimensions(one),
+                dtype=traffic.carried(call.model.tensors[one].dtype),
+                parts=parts,
+            )
+
+
+def _filled(tensor: tf.Tensor, batch: int) -> tf.Tensor:
+    """Repeat the last example until there are as many as asked for."""
+    missing = batch - tensor.shape[0]
+    if not missing:
+        return tensor
+    return tf.concat([tensor, tf.repeat(tensor[-1:], missing, axis=0)], 0)

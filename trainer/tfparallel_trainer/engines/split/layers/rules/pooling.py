@@ -1,0 +1,163 @@
+"""Pooling of images whose rows are divided; and pooling of all rows into one."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
+from tfparallel_trainer.engines.split.layers.rules import registry, space
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+
+class Windows(space.Passing):
+    """Each rank pools its rows and its halo; channels stay as they come."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Divide the rows, if they come divided."""
+        space.check(call)
+        input_layout = space.as_it_comes(call)
+        layer = call.layer
+        plan = space.planned(call, input_layout, lambda spans: _plan(layer, 0, spans))
+        return registry.Split(
+            wants={call.first: input_layout},
+            gives={call.result: space.output(input_layout, plan)},
+            costs=space.halos(call, plan, input_layout),
+        )
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Pool the rank's rows."""
+        layer, tensor = local.layer, local.first
+        spans = space.spans_of(local)
+        image, share = space.brought(local, tensor, _plan(layer, 0, spans))
+        shares = [share, *space.beside(image, lambda *arguments: _plan(layer, *arguments))]
+        options = {
+            "pool_size": layer.pool_size,
+            "strides": layer.strides,
+            "padding": "valid",
+            "data_format": layer.data_format,
+        }
+        if layer.pool_mode == "max":
+            padded = space.surrounded(image, shares, fill=image.dtype.min)
+            return [keras.ops.max_pool(padded, **options)]
+        pooled = keras.ops.average_pool(space.surrounded(image, shares), **options)
+        sizes = [spans[-1].stop, *image.shape[2:-1]]
+        return [pooled * tf.constant(_scale(layer, shares, sizes), pooled.dtype)]
+
+
+class Total(space.Passing):
+    """The mean of all rows; each rank adds up its own."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Divide the rows, if they come divided; the mean is whole."""
+        input_layout, output_layout = _reduced(call)
+        dims = output_layout.largest(call.dimensions(call.result))
+        return registry.Split(
+            wants={call.first: input_layout},
+            gives={call.result: output_layout},
+            costs=space.summing(call, dims, call.layer.compute_dtype, [schedule.Work.FORWARD]),
+        )
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Add up the means, each as large as its share of the rows."""
+        layer, tensor = local.layer, local.first
+        share = tensor.shape[space.ROWS] / space.spans_of(local)[-1].stop
+        mean = tf.reduce_mean(tensor, _between(tensor), keepdims=layer.keepdims)
+        return [adjoint.total(local.groups[space.AXIS], mean * share)]
+
+
+class Largest(space.Passing):
+    """The largest of all rows; each rank finds that of its own."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Divide the rows, if they come divided; the largest is whole."""
+        input_layout, output_layout = _reduced(call)
+        dims = output_layout.largest(call.dimensions(call.result))
+        return registry.Split(
+            wants={call.first: input_layout},
+            gives={call.result: output_layout},
+            costs=(
+                *space.gathering(call, dims),
+                *space.summing(call, dims, "float32", [schedule.Work.BACKWARD]),
+            ),
+        )
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Find the rank's largest, then that of all."""
+        largest = _largest(local.groups[space.AXIS], local.first)
+        return [largest if local.layer.keepdims else tf.squeeze(largest, _between(largest))]
+
+
+def _largest(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
+    """Reduce rows and what lies between them and the channels to the largest of all ranks.
+
+    Its gradient is shared by all places that are the largest, as TensorFlow does it.
+    """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
+    def function(shard: tf.Tensor) -> Any:
+        carried = tf.as_dtype(traffic.carried(shard.dtype.name))
+        inner = tf.cast(tf.reduce_max(shard, _between(shard), keepdims=True), carried)
+        largest = tf.cast(tf.reduce_max(group.gather(inner), 0), shard.dtype)
+        here = tf.equal(shard, largest)
+
+        def back(gradient: tf.Tensor) -> tf.Tensor:
+            places = tf.reduce_sum(tf.cast(here, tf.float32), _between(shard), keepdims=True)
+            count = tf.cast(group.sum(places), shard.dtype)
+            return tf.cast(here, shard.dtype) * (gradient / count)
+
+        return largest, back
+
+    return function(tensor)
+
+
+def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
+    """How the input of what reduces all rows is to lie, and how the output does."""
+    space.check(call)
+    input_layout = space.as_it_comes(call)
+    if call.ranks(space.AXIS) > 1 and input_layout.cuts[space.ROWS] is None:
+        raise registry.CannotSplitError("its rows come whole, and the ranks would add them up")
+    ends = (
+        input_layout.cuts[0],
+        *[None] * (len(call.dimensions(call.result)) - 2),
+        input_layout.cuts[-1],
+    )
+    return input_layout, layout.Layout(ends)
+
+
+def _between(tensor: tf.Tensor) -> list[int]:
+    """The dimensions between examples and channels."""
+    return list(range(1, tensor.shape.rank - 1))
+
+
+def _plan(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
+    window = rows.Window(layer.pool_size[place], layer.strides[place])
+    return rows.windows(spans, window, layer.padding)
+
+
+def _scale(layer: Any, shares: Sequence[rows.Share], sizes: Sequence[int]) -> Any:
+    """What makes of a mean over windows with padding one without: [1, rows, …, 1]."""
+    counts = np.ones(())
+    for place, (share, size) in enumerate(zip(shares, sizes, strict=True)):
+        length, stride = layer.pool_size[place], layer.strides[place]
+        starts = np.arange(share.output.size) * stride + share.input.start - share.before
+        real = np.minimum(starts + length, size) - np.maximum(starts, 0)
+        counts = np.multiply.outer(counts, length / real)
+    return counts[np.newaxis, ..., np.newaxis]
+
+
+_BY_MODE: dict[Callable[[shape.Axis], registry.Rule], str] = {
+    Windows: "MaxPooling1D MaxPooling2D MaxPooling3D "
+    "AveragePooling1D AveragePooling2D AveragePooling3D",
+    Total: "GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D",
+    Largest: "GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D",
+}
+
+RULES: dict[type, tuple[registry.Rule, ...]] = {
+    getattr(keras.layers, name): tuple(rule(axis) for axis in layout.AXES)
+    for rule, names in _BY_MODE.items()
+    for name in names.split()
+}

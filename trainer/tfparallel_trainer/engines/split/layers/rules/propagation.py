@@ -1,0 +1,325 @@
+"""What works on each element by itself, or leaves a dimension alone, follows its input's layout."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
+from tfparallel_trainer.engines.split.layers.rules import activations, calling, registry
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+_LAYERS = keras.layers
+
+
+class Elementwise(registry.Rule):
+    """Each rank computes the elements that it has; inputs are broadcast as Keras does."""
+
+    way = "parts"
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Let all inputs lie as the one that is cut."""
+        _check_constants(call)
+        rank = len(call.dimensions(call.result))
+        lies = layout.whole(rank)
+        operands = [one for one in call.node.inputs if one not in call.node.masks.values()]
+        for tensor in operands:
+            for place, cut in _aligned(call.input_layouts[tensor], rank):
+                if cut is not None and lies.dimension(cut.axis) is None and not lies.cuts[place]:
+                    lies = lies.put(place, cut)
+        self._check(call, lies)
+        wants = {tensor: _like(lies, call.dimensions(tensor)) for tensor in operands}
+        return registry.Split(
+            wants=wants,
+            gives=dict.fromkeys(call.node.outputs, lies),
+            costs=tuple(
+                _spreading(call, tensor, wants[tensor], axis)
+                for tensor in operands
+                for axis in _missing(lies, wants[tensor])
+                if tensor in call.trained
+            ),
+        )
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Compute the rank's elements."""
+        return calling.call_layer(_spread(local))
+
+    def _check(self, call: registry.Call, lies: layout.Layout) -> None:
+        """See that parts will do.
+
+        Raises:
+            CannotSplitError: they will not.
+        """
+        if lies.is_whole:
+            raise registry.CannotSplitError("its inputs are whole")
+
+
+class Activation(Elementwise):
+    """An activation, which may need a whole dimension; it has no masks."""
+
+    def _check(self, call: registry.Call, lies: layout.Layout) -> None:
+        super()._check(call, lies)
+        layer = call.layer
+        if call.node.masks and isinstance(layer, _LAYERS.Softmax):
+            raise registry.CannotSplitError("its input has a mask")
+        activation = getattr(layer, "activation", None)
+        if isinstance(layer, _LAYERS.Softmax) or activations.is_along_channels(activation):
+            axis = getattr(layer, "axis", -1)
+            if not isinstance(axis, int) or lies.cuts[axis] is not None:
+                raise registry.CannotSplitError("it needs the dimension whole that is cut")
+        elif not activations.is_elementwise(activation):
+            raise registry.CannotSplitError(
+                f"its activation {activations.name_of(activation)} may need all of its input"
+            )
+
+
+class Concatenated(Elementwise):
+    """Inputs that are joined in a dimension; this one is gathered, others stay cut."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Let all inputs lie as the one that is cut in another dimension."""
+        axis = call.layer.axis % len(call.dimensions(call.result))
+        operands = [one for one in call.node.inputs if one not in call.node.masks.values()]
+        free = [call.input_layouts[one].put(axis, None) for one in operands]
+        common_layout = next((lies for lies in free if not lies.is_whole), None)
+        if common_layout is None:
+            raise registry.CannotSplitError("its inputs are whole, but for what is joined")
+        return registry.Split(
+            wants=dict.fromkeys(operands, common_layout), gives={call.result: common_layout}
+        )
+
+
+class Moved(registry.Rule):
+    """Dimensions that change places."""
+
+    way = "parts"
+
+    def __init__(self, order: Callable[[Any, int], Sequence[int]]) -> None:
+        self._order = order
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Let cuts go where their dimensions go."""
+        input_layout = call.input_layouts[call.first]
+        if input_layout.is_whole:
+            raise registry.CannotSplitError("its input is whole")
+        order = self._order(call.layer, len(input_layout.cuts))
+        output_layout = layout.Layout(tuple(input_layout.cuts[place] for place in order))
+        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Move the rank's dimensions."""
+        return calling.call_layer(local)
+
+
+class Chosen(registry.Rule):
+    """Indices and slices, as in x[:, 0]: a dimension that is taken as it is may be cut."""
+
+    way = "parts"
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Keep the cuts of dimensions that are taken as they are."""
+        chosen = call.node.arguments[1]
+        keys = list(chosen) if isinstance(chosen, (tuple, list)) else [chosen]
+        rank = len(call.dimensions(call.first))
+        if any(not isinstance(one, (int, slice, type(None), type(...))) for one in keys):
+            raise registry.CannotSplitError("it takes other things than numbers and slices")
+        rest = [slice(None)] * (rank - sum(one is not None and one is not ... for one in keys))
+        at = keys.index(...) if ... in keys else len(keys)
+        keys = [*keys[:at], *rest, *keys[at + 1 :]]
+        input_layout, output_layout = call.whole(call.first), call.whole(call.result)
+        place = there = 0
+        for one in keys:
+            cut = None if one is None else call.input_layouts[call.first].cuts[place]
+            if cut is not None and one == slice(None):
+                input_layout, output_layout = (
+                    input_layout.put(place, cut),
+                    output_layout.put(there, cut),
+                )
+            place += one is not None
+            there += not isinstance(one, int)
+        if input_layout.is_whole:
+            raise registry.CannotSplitError("what is cut in its input is chosen from")
+        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Choose from the rank's part."""
+        return calling.call_layer(local)
+
+
+class Reshaped(registry.Rule):
+    """A dimension that is cut survives when as many elements lie within it as before."""
+
+    way = "parts"
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Find where cuts come to lie."""
+        old, new = call.dimensions(call.first), call.dimensions(call.result)
+        if new.count(None) > 1:
+            raise registry.CannotSplitError("only the data would tell its shape")
+        input_layout, output_layout = call.whole(call.first), call.whole(call.result)
+        for place, cut in enumerate(call.input_layouts[call.first].cuts):
+            there = None if cut is None else survives(old, new, place, cut)
+            if cut is not None and there is not None:
+                input_layout, output_layout = (
+                    input_layout.put(place, cut),
+                    output_layout.put(*there),
+                )
+        if input_layout.is_whole:
+            raise registry.CannotSplitError("what is cut in its input does not survive in it")
+        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Reshape the rank's elements."""
+        number = local.node.outputs[0]
+        dims = local.model.tensors[number].shape
+        local_dims = local.split.gives[number].local(dims, local.place())
+        return [
+            keras.ops.reshape(local.first, [-1 if size is None else size for size in local_dims])
+        ]
+
+
+def survives(
+    old: Sequence[int | None], new: Sequence[int | None], place: int, cut: layout.Cut
+) -> tuple[int, layout.Cut] | None:
+    """Say where the cut of a dimension lies after a reshape; None when it is cut no more.
+
+    It survives where the rows of some dimensions hold as many elements as they did before, because
+    only then each rank's elements are those that it has already. What lies in front of them, such
+    as the batch, may be merged or divided.
+
+    Args:
+        old: the shape before; None is what only the data tells.
+        new: the shape after.
+        place: the dimension that is cut.
+        cut: how.
+    """
+    inner = _elements(old[place + 1 :])
+    for there in range(len(new)):
+        within = _elements(new[there:])
+        if inner is not None and within == cut.size * inner and new[there] != 1:
+            try:
+                return there, cut.times(inner).over(within // (new[there] or 1))
+            except ValueError:  # a border lies within a row
+                return None
+    return None
+
+
+def _elements(dims: Sequence[int | None]) -> int | None:
+    """How many elements there are; None where only the data tells."""
+    known = [size for size in dims if size is not None]
+    return math.prod(known) if len(known) == len(dims) else None
+
+
+def _check_constants(call: registry.Call) -> None:
+    for one in keras.tree.flatten((call.node.arguments, dict(call.node.keywords))):
+        if not isinstance(one, graph.Edge) and getattr(one, "shape", ()) not in ((), None):
+            raise registry.CannotSplitError("it takes a constant that is no single number")
+    if isinstance(call.layer, _LAYERS.Rescaling) and (
+        np.ndim(call.layer.scale) or np.ndim(call.layer.offset)
+    ):
+        raise registry.CannotSplitError("its scale or offset is no single number")
+
+
+def _aligned(lies: layout.Layout, rank: int) -> Iterator[tuple[int, layout.Cut | None]]:
+    """The cuts of a tensor with the dimensions that they have in a result of more dimensions."""
+    return enumerate(lies.cuts, start=rank - len(lies.cuts))
+
+
+def _like(lies: layout.Layout, dims: Sequence[int | None]) -> layout.Layout:
+    """How a tensor is to lie for a result that lies so; where it is broadcast, it stays whole."""
+    cuts = lies.cuts[len(lies.cuts) - len(dims) :]
+    return layout.Layout(
+        tuple(
+            cut if cut is not None and size == cut.size else None
+            for cut, size in zip(cuts, dims, strict=True)
+        )
+    )
+
+
+def _missing(lies: layout.Layout, input_layout: layout.Layout) -> Iterator[shape.Axis]:
+    """The axes over which a tensor is broadcast: each rank has a summand of its gradient."""
+    for cut in lies.cuts:
+        if cut is not None and input_layout.dimension(cut.axis) is None:
+            yield cut.axis
+
+
+def _spreading(
+    call: registry.Call, tensor: int, input_layout: layout.Layout, axis: shape.Axis
+) -> traffic.Traffic:
+    return traffic.Traffic(
+        kind=traffic.Kind.SUM,
+        axis=axis,
+        work=schedule.Work.BACKWARD,
+        shape=input_layout.largest(call.dimensions(tensor)),
+        dtype=call.model.tensors[tensor].dtype,
+    )
+
+
+def _spread(local: registry.Local) -> registry.Local:
+    lies = local.split.gives[local.node.outputs[0]]
+    tensors: dict[int, Any] = {}
+    masks = local.node.masks.values()
+    for number, tensor in local.tensors.items():
+        input_layout = local.split.wants[number]
+        for axis in () if number in masks else _missing(lies, input_layout):
+            tensor = adjoint.spread(local.groups[axis], tensor)
+        tensors[number] = tensor
+    return dataclasses.replace(local, tensors=tensors)
+
+
+def _order(permute: Any, _: int) -> Sequence[int]:
+    return (0, *permute.dims)
+
+
+def _axes(transpose: Any, rank: int) -> Sequence[int]:
+    axes = transpose.axes
+    return tuple(reversed(range(rank))) if axes is None else tuple(axis % rank for axis in axes)
+
+
+_ACTIVATIONS = (
+    _LAYERS.Activation,
+    _LAYERS.ELU,
+    _LAYERS.LeakyReLU,
+    _LAYERS.ReLU,
+    _LAYERS.Softmax,
+)
+_MERGES = (
+    _LAYERS.Add,
+    _LAYERS.Average,
+    _LAYERS.Identity,
+    _LAYERS.Maximum,
+    _LAYERS.Minimum,
+    _LAYERS.Multiply,
+    _LAYERS.Rescaling,
+    _LAYERS.Subtract,
+)
+_RESHAPES = (_LAYERS.Flatten, _LAYERS.Reshape)
+
+RULES: dict[type, tuple[registry.Rule, ...]] = {
+    **dict.fromkeys(_ACTIVATIONS, (Activation(),)),
+    **dict.fromkeys(_MERGES, (Elementwise(),)),
+    **dict.fromkeys(_RESHAPES, (Reshaped(),)),
+    _LAYERS.Concatenate: (Concatenated(),),
+    _LAYERS.Permute: (Moved(_order),),
+}
+
+_NAMES = """
+absolute add arccos arcsin arctan arctan2 cast ceil celu clip cos cosh divide dividenonan elu equal
+erf exp expm1 floor gelu greater greaterequal hardsigmoid hardsilu hardtanh isfinite isinf isnan
+leakyrelu less lessequal log log10 log1p log2 logaddexp logicaland logicalnot logicalor logsigmoid
+maximum minimum mod multiply negative notequal power reciprocal relu relu6 round rsqrt selu sigmoid
+sign silu sin sinh softplus softsign sqrt square stopgradient subtract tan tanh truedivide where
+"""
+"""Operations of Keras that work on each element by itself."""
+
+OPERATIONS: dict[str, tuple[registry.Rule, ...]] = {
+    **dict.fromkeys(_NAMES.split(), (Elementwise(),)),
+    "getitem": (Chosen(),),
+    "reshape": (Reshaped(),),
+    "transpose": (Moved(_axes),),
+}

@@ -1,0 +1,233 @@
+"""What a rule is, and which rules there are for a node. Knows no layer.
+
+A rule has a pure part, `split`, which says how things lie and what that costs, and a computing
+part, `compute`, which runs on each rank with its parts. Users add rules for their own layers by
+`tfparallel_trainer.split.rule`.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import keras
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.engines.split.layers import layout, traffic
+from tfparallel_trainer.engines.split.model import graph
+
+REPLICATED = "replicated"
+"""The way of a node that every rank computes whole."""
+
+
+class CannotSplitError(Exception):
+    """A node cannot be split in a way; the text says why, and what would help."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shard:
+    """How a variable lies."""
+
+    layout: layout.Layout
+    summed: frozenset[shape.Axis] = frozenset()
+    """Axes along which each rank has a part of the gradient, so that it must be added up before
+    the optimizer gets it. Elsewhere ranks with the same part have the same gradient."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How a node is split: what is not named is whole, and costs nothing."""
+
+    wants: Mapping[int, layout.Layout] = dataclasses.field(default_factory=dict)
+    """For tensors that the node takes; they are brought into these layouts."""
+    gives: Mapping[int, layout.Layout] = dataclasses.field(default_factory=dict)
+    """For tensors that the node makes."""
+    variables: Mapping[str, Shard] = dataclasses.field(default_factory=dict)
+    """By key."""
+    costs: tuple[traffic.Traffic, ...] = ()
+    """What the rule itself communicates, besides bringing tensors into the layouts it wants."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a rule is told about a node."""
+
+    model: graph.Graph
+    node: graph.Node
+    degrees: Mapping[shape.Axis, int]
+    """Number of ranks along each axis that splits layers."""
+    input_layouts: Mapping[int, layout.Layout]
+    """How the tensors that the node takes lie now."""
+    trained: frozenset[int]
+    """The tensors that a gradient goes back through."""
+
+    @property
+    def layer(self) -> Any:
+        """What the node calls."""
+        return self.node.calls
+
+    @property
+    def first(self) -> int:
+        """The first tensor that the node takes."""
+        return self.node.inputs[0]
+
+    @property
+    def result(self) -> int:
+        """The first tensor that the node makes."""
+        return self.node.outputs[0]
+
+    def ranks(self, axis: shape.Axis) -> int:
+        """Number of ranks along an axis."""
+        return self.degrees.get(axis, 1)
+
+    def dimensions(self, tensor: int) -> tuple[int | None, ...]:
+        """The shape of a whole tensor."""
+        return self.model.tensors[tensor].shape
+
+    def whole(self, tensor: int) -> layout.Layout:
+        """The layout in which a tensor is whole."""
+        return layout.whole(len(self.dimensions(tensor)))
+
+    def lies(self, tensor: int, dimension: int, axis: shape.Axis) -> layout.Cut | None:
+        """The cut over an axis with which a dimension of a tensor comes; -1 is the last one."""
+        cut = self.input_layouts[tensor].cuts[dimension]
+        return cut if cut is not None and cut.axis is axis else None
+
+    def key(self, variable: Any) -> str:
+        """The key of a variable of the layer."""
+        return next(key for key in self.node.variables if self.model.variables[key] is variable)
+
+    def divide(self, what: str, size: int | None, axis: shape.Axis, unit: int = 1) -> layout.Cut:
+        """Divide a dimension over the ranks of an axis as evenly as can be.
+
+        Args:
+            what: what its rows are, for people; such as "units".
+            size: number of rows.
+            axis: over which ranks.
+            unit: rows that stay together.
+
+        Raises:
+            CannotSplitError: there are too few.
+        """
+        ranks = self.ranks(axis)
+        if size is None or size // unit < ranks:
+            have = "an unknown number of" if size is None else size // unit
+            raise CannotSplitError(
+                f"it has {have} {what}, and mesh.{axis} is {ranks}: let there be at least as many "
+                f"{what} as ranks, or replicate the layer"
+            )
+        return layout.even(axis, size, ranks, unit)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """One rank's turn to compute a node; tensors and variables are its own parts."""
+
+    model: graph.Graph
+    node: graph.Node
+    split: Split
+    training: bool
+    same_dropout: bool
+    """Whether random layers shall draw what the whole layer would (for tests; it costs time)."""
+    groups: Mapping[shape.Axis, collectives.Communicator]
+    tensors: Mapping[int, Any]
+    """What the node takes, by number, in the layouts that the rule wants."""
+    variables: Mapping[str, Any]
+    """The rank's parts of the variables that the node reads, by key."""
+    changed: dict[str, Any]
+    """A rule puts the new parts of variables that the call changes here, by key."""
+
+    @property
+    def layer(self) -> Any:
+        """What the node calls."""
+        return self.node.calls
+
+    def place(self) -> dict[shape.Axis, int]:
+        """Where this rank stands along the axes that split layers."""
+        return {axis: group.index for axis, group in self.groups.items()}
+
+    def tensor(self, number: int) -> Any:
+        """A tensor that the node takes, of the type in which the layer computes."""
+        tensor = self.tensors[number]
+        if tensor is None or self.node.kind is not graph.Kind.LAYER:
+            return tensor
+        if self.layer.autocast and self.model.tensors[number].is_real:
+            return keras.ops.cast(tensor, self.layer.compute_dtype)
+        return tensor
+
+    @property
+    def first(self) -> Any:
+        """The first tensor that the node takes."""
+        return self.tensor(self.node.inputs[0])
+
+    def key(self, variable: Any) -> str:
+        """The key of a variable of the layer."""
+        return next(key for key in self.node.variables if self.model.variables[key] is variable)
+
+    def value(self, variable: Any) -> Any:
+        """This rank's part of a variable of the layer, of the type in which the layer computes."""
+        value = self.variables[self.key(variable)]
+        if self.layer.autocast and "float" in variable.dtype:
+            return keras.ops.cast(value, self.layer.compute_dtype)
+        return value
+
+
+class Rule(abc.ABC):
+    """One way to split one kind of layer or operation."""
+
+    way: str
+    """Its name, by which people ask for it, such as column."""
+    axes: tuple[shape.Axis, ...] = ()
+    """It is of use only when each of these axes has several ranks."""
+    only_asked: bool = False
+    """Whether it is taken only when someone asks for it."""
+
+    @abc.abstractmethod
+    def split(self, call: Call) -> Split:
+        """Say how a node is split. Pure: the same on every rank.
+
+        Raises:
+            CannotSplitError: it cannot be, in this way.
+        """
+
+    @abc.abstractmethod
+    def compute(self, local: Local) -> Sequence[Any]:
+        """Compute this rank's parts of what the node makes, with gradients.
+
+        All ranks of a group make the same calls of its communicator in the same order. Gradients
+        follow the rule of `split.layers.adjoint`.
+        """
+
+
+_user_rules: dict[type, dict[str, Rule]] = {}
+"""The rules of users, by layer and way."""
+
+_RuleType = TypeVar("_RuleType", bound=type[Rule])
+
+
+def rule(*layers: type) -> Callable[[_RuleType], _RuleType]:
+    """Say that a class is a rule for these classes of layers, and not for their subclasses.
+
+    Rules of one layer are tried in the order in which they are given, before those built in.
+
+    Raises:
+        UserCodeError: it is not a rule, or has no name.
+    """
+
+    def register(rule_class: _RuleType) -> _RuleType:
+        if not issubclass(rule_class, Rule) or not hasattr(rule_class, "way"):
+            raise errors.UserCodeError(
+                f"{rule_class!r} is no rule for splitting a layer: derive a class from "
+                "tfparallel_trainer.split.Rule and give it a name, such as way = 'units'."
+            )
+        for layer in layers:
+            _user_rules.setdefault(layer, {})[rule_class.way] = rule_class()
+        return rule_class
+
+    return register
+
+
+def of_users(kind: type) -> Mapping[str, Rule]:
+    """The rules that users have given for a class of layers, by way."""
+    return _user_rules.get(kind, {})

@@ -1,0 +1,289 @@
+"""What the rules that divide the rows of images have in common.
+
+Rows are dimension 1: the height, the length in one dimension, the first of three. Only
+channels_last is divided. A convolution takes a tensor whose rows are divided already as it
+comes, and divides one that is whole, which costs nothing on the way forward. Other layers go on
+with what comes divided. The channels of those that work on each channel by itself may be divided
+over the tensor axis at the same time.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import halo, layout, rows, traffic
+from tfparallel_trainer.engines.split.layers.rules import activations, registry
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+AXIS = shape.Axis.SPATIAL
+ROWS = 1
+"""The dimension that is divided."""
+
+SUMMED = frozenset({AXIS})
+"""A whole variable's gradient is a sum over the ranks, each of which has that of its rows."""
+
+
+def check(call: registry.Call) -> None:
+    """See that a node's input is an image whose rows can be divided.
+
+    Raises:
+        CannotSplitError: it is not.
+    """
+    layer, dims = call.layer, call.dimensions(call.first)
+    if getattr(layer, "data_format", "channels_last") != "channels_last":
+        raise registry.CannotSplitError(
+            f"its data_format is {layer.data_format}: give channels_last, or replicate the layer"
+        )
+    if call.node.masks:
+        raise registry.CannotSplitError(
+            "its input has a mask, whose rows are not divided: do without, or replicate the layer"
+        )
+    if len(dims) < 3 or None in dims[1:]:
+        raise registry.CannotSplitError(
+            f"its input has the shape {dims}: let it be an image, with all sizes but the first "
+            "given, or replicate the layer"
+        )
+    if call.ranks(AXIS) > shape.MAX_PAIRED:
+        raise registry.CannotSplitError(
+            f"mesh.spatial is {call.ranks(AXIS)}: give at most {shape.MAX_PAIRED}"
+        )
+
+
+def check_activation(call: registry.Call) -> None:
+    """See that a layer's activation works on each row by itself.
+
+    Raises:
+        CannotSplitError: that is not known of it.
+    """
+    activation = getattr(call.layer, "activation", None)
+    if not activations.is_by_place(activation):
+        raise registry.CannotSplitError(
+            f"its activation {activations.name_of(activation)} may need all rows: make the "
+            "activation a layer of its own, or replicate the layer"
+        )
+
+
+def sharded_rows(call: registry.Call) -> layout.Layout:
+    """The layout for a first input that is to have divided rows and all channels.
+
+    Raises:
+        CannotSplitError: there are fewer rows than ranks.
+    """
+    input_layout = call.input_layouts[call.first].without(shape.Axis.TENSOR)
+    if call.lies(call.first, ROWS, AXIS):
+        return input_layout
+    ranks, size = call.ranks(AXIS), call.dimensions(call.first)[ROWS]
+    if size is None or size < ranks:
+        raise registry.CannotSplitError(
+            f"its input has {size} rows, and mesh.spatial is {ranks}: let there be at least as "
+            "many rows as ranks, or replicate the layer"
+        )
+    return input_layout.without(AXIS).put(ROWS, _cut(rows.divide(size, ranks)))
+
+
+class Passing(registry.Rule):
+    """A rule for what works on each channel by itself and goes on with what comes divided.
+
+    It is there twice: for rows that are divided, with channels as they come, and the other way.
+    """
+
+    def __init__(self, axis: shape.Axis) -> None:
+        """Take the axis without which the rule is not tried."""
+        self.way = "rows" if axis is AXIS else "channels"
+        self.axes = (axis,)
+
+
+def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
+    """The layout for a first input whose rows, and channels if they may be, come divided.
+
+    Args:
+        call: the node.
+        channels: whether channels may stay divided.
+
+    Raises:
+        CannotSplitError: it comes whole.
+    """
+    input_layout = call.input_layouts[call.first]
+    required_layout = layout.whole(len(input_layout.cuts))
+    if cut := call.lies(call.first, ROWS, AXIS):
+        required_layout = required_layout.put(ROWS, cut)
+    if channels and (cut := call.lies(call.first, -1, shape.Axis.TENSOR)):
+        required_layout = required_layout.put(-1, cut)
+    if required_layout.is_whole:
+        raise registry.CannotSplitError("its input comes whole")
+    return required_layout
+
+
+def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
+    """The rows of each rank of a tensor of a shape; one rank has all where they are whole."""
+    cut = lies.cuts[ROWS]
+    ends = [0, *itertools.accumulate((dims[ROWS] or 0,) if cut is None else cut.sizes)]
+    return tuple(itertools.starmap(rows.Span, itertools.pairwise(ends)))
+
+
+def planned(
+    call: registry.Call,
+    lies: layout.Layout,
+    make_plan: Callable[[rows.Spans], rows.Plan],
+    free: bool = False,
+) -> rows.Plan:
+    """Plan a layer on its divided input.
+
+    Args:
+        call: the node.
+        lies: how its input lies.
+        make_plan: makes a plan of how the input's rows are divided.
+        free: whether each rank has all rows, so that none must be sent.
+
+    Raises:
+        CannotSplitError: there are too few rows, or a halo is wider than a shard.
+    """
+    spans = owned(lies, call.dimensions(call.first))
+    try:
+        plan = make_plan(spans)
+    except ValueError as error:
+        raise registry.CannotSplitError(
+            f"mesh.spatial is {len(spans)}, and of its output {error}: give at most "
+            f"{_most_ranks(make_plan, spans)} spatial ranks, or replicate the layer"
+        ) from error
+    if plan.exchange.reach > 1 and not free:
+        least = min(one.size for one in spans)
+        raise registry.CannotSplitError(
+            f"mesh.spatial is {len(spans)}, and its halo is wider than a shard: ranks have as few "
+            f"as {least} of the {spans[-1].stop} rows, and need some of ranks that are "
+            f"{plan.exchange.reach} away: give at most {_most_ranks(make_plan, spans)} spatial "
+            "ranks, or replicate the layer"
+        )
+    return plan
+
+
+def _most_ranks(make_plan: Callable[[rows.Spans], rows.Plan], spans: rows.Spans) -> int:
+    """The most ranks, below those there are, that only neighbours exchange rows with."""
+    for ranks in range(len(spans) - 1, 1, -1):
+        try:
+            if make_plan(rows.divide(spans[-1].stop, ranks)).exchange.reach <= 1:
+                return ranks
+        except ValueError:
+            continue
+    return 1
+
+
+def output(lies: layout.Layout, plan: rows.Plan) -> layout.Layout:
+    """The layout of an output: as the input lies, but with the plan's rows."""
+    return lies if len(plan.owned) == 1 else lies.put(ROWS, _cut(plan.outputs))
+
+
+def halos(call: registry.Call, plan: rows.Plan, lies: layout.Layout) -> tuple[traffic.Traffic, ...]:
+    """The cost of the rows that change hands, for the rank that sends most of them."""
+    exchange, ranks = plan.exchange, range(len(plan.owned))
+    most = {schedule.Work.FORWARD: max(map(exchange.sent, ranks))}
+    if call.first in call.trained:
+        most[schedule.Work.BACKWARD] = max(map(exchange.taken, ranks))
+    dims = list(lies.largest(call.dimensions(call.first)))
+    return tuple(
+        traffic.Traffic(
+            kind=traffic.Kind.HALO,
+            axis=AXIS,
+            work=work,
+            shape=(dims[0], count, *dims[ROWS + 1 :]),
+            dtype=traffic.carried(call.layer.compute_dtype),
+        )
+        for work, count in most.items()
+        if count
+    )
+
+
+def summing(
+    call: registry.Call, dims: Sequence[int | None], dtype: str, works: Sequence[schedule.Work]
+) -> tuple[traffic.Traffic, ...]:
+    """The cost of sums over the ranks, one for each direction that is named."""
+    return tuple(
+        traffic.Traffic(kind=traffic.Kind.SUM, axis=AXIS, work=work, shape=tuple(dims), dtype=dtype)
+        for work in works
+        if work is schedule.Work.FORWARD or call.first in call.trained
+    )
+
+
+def gathering(call: registry.Call, dims: Sequence[int | None]) -> tuple[traffic.Traffic, ...]:
+    """The cost of gathering a tensor on the way forward."""
+    return (
+        traffic.Traffic(
+            kind=traffic.Kind.GATHER,
+            axis=AXIS,
+            work=schedule.Work.FORWARD,
+            shape=tuple(dims),
+            dtype=traffic.carried(call.layer.compute_dtype),
+        ),
+    )
+
+
+def spans_of(local: registry.Local) -> rows.Spans:
+    """The rows of the first input that each rank has, or would have if it were divided."""
+    first = local.node.inputs[0]
+    lies, dims = local.split.wants[first], local.model.tensors[first].shape
+    if _is_taken(local):
+        return rows.divide(dims[ROWS] or 0, local.groups[AXIS].size)
+    return owned(lies, dims)
+
+
+def brought(local: registry.Local, tensor: Any, plan: rows.Plan) -> tuple[tf.Tensor, rows.Share]:
+    """Give a rank's rows their halo; and say what the rank does with them."""
+    group = local.groups[AXIS]
+    is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
+    share = plan.shares[0 if is_whole else group.index]
+    if is_whole or _is_taken(local):
+        return halo.part(tensor, share.input, rows.Span(0, tensor.shape[ROWS])), share
+    return halo.exchange(group, tensor, plan.exchange), share
+
+
+def beside(tensor: tf.Tensor, plan: Callable[[int, rows.Spans], rows.Plan]) -> list[rows.Share]:
+    """What happens along the dimensions between rows and channels, which are whole.
+
+    Args:
+        tensor: [examples, rows, …, channels].
+        plan: plans along a dimension, counted from that of the rows.
+    """
+    sizes = tensor.shape[ROWS + 1 : -1]
+    return [plan(1 + place, (rows.Span(0, size),)).shares[0] for place, size in enumerate(sizes)]
+
+
+def surrounded(tensor: tf.Tensor, shares: Sequence[rows.Share], fill: Any = 0) -> tf.Tensor:
+    """Pad an image as far as the rank's part of it has borders of the whole one.
+
+    Args:
+        tensor: [examples, rows, …, channels].
+        shares: the rank's along the rows, and along the dimensions that follow.
+        fill: what the padding holds.
+    """
+    pads = [(0, 0), *((share.before, share.after) for share in shares)]
+    pads += [(0, 0)] * (tensor.shape.rank - len(pads))
+    if not any(map(any, pads)):
+        return tensor
+    return tf.pad(tensor, pads, constant_values=tf.cast(fill, tensor.dtype))
+
+
+def kept(tensor: tf.Tensor, shares: Sequence[rows.Share]) -> tf.Tensor:
+    """Keep what belongs to the rank's output; zeros take the place of what is missing."""
+    pads = [(0, 0)]
+    for dimension, share in enumerate(shares, ROWS):
+        begin, end = max(share.skip, 0), max(share.skip + share.output.size, 0)
+        tensor = tensor[(*[slice(None)] * dimension, slice(begin, end))]
+        missing = share.output.size - tensor.shape[dimension]
+        before = min(max(-share.skip, 0), missing)
+        pads.append((before, missing - before))
+    pads += [(0, 0)] * (tensor.shape.rank - len(pads))
+    return tf.pad(tensor, pads) if any(map(any, pads)) else tensor
+
+
+def _is_taken(local: registry.Local) -> bool:
+    """Whether a rank takes its rows from an input that it has all of."""
+    first, result = local.node.inputs[0], local.node.outputs[0]
+    cut = local.split.gives[result].cuts[ROWS]
+    return local.split.wants[first].cuts[ROWS] is None and cut is not None and cut.axis is AXIS
+
+
+def _cut(spans: rows.Spans) -> layout.Cut:
+    return layout.Cut(AXIS, tuple(span.size for span in spans))

@@ -1,0 +1,71 @@
+"""What splitting a layer costs in communication, as data. Pure."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Iterable
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+
+class Kind(enum.StrEnum):
+    """A collective operation."""
+
+    SUM = "sum"
+    GATHER = "gather"
+    EXCHANGE = "exchange"
+    """Each rank gives every other one a part (all-to-all)."""
+    HALO = "halo"
+    """Ranks give their neighbours rows; the rank that gives most is meant."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """One operation of a group of ranks, for each microbatch."""
+
+    kind: Kind
+    axis: shape.Axis
+    work: schedule.Work
+    shape: tuple[int | None, ...]
+    """Of the tensor that each rank brings. None is the batch, or a length that only the data
+    tells, which counts as 1."""
+    dtype: str
+    parts: int = 1
+    """Into how many parts the batch is divided; the largest is meant."""
+    rows: int = 1
+    """What each example adds to the dimension that grows with the batch; 0 where none does."""
+
+    def brought(self, batch: int) -> int:
+        """Bytes of the tensor that a rank brings."""
+        grows = self.rows and None in self.shape
+        rows = -(-batch * self.rows // self.parts) if grows else 1
+        return rows * math.prod(size or 1 for size in self.shape) * graph.itemsize(self.dtype)
+
+    def sent(self, batch: int, ranks: int) -> float:
+        """Bytes that a rank sends to others when the group is a ring."""
+        share = {
+            Kind.SUM: 2 * (ranks - 1) / ranks,
+            Kind.GATHER: ranks - 1,
+            Kind.EXCHANGE: (ranks - 1) / ranks,
+            Kind.HALO: 1,
+        }[self.kind]
+        return share * self.brought(batch)
+
+
+def brought(traffic: Iterable[Traffic], batch: int) -> dict[schedule.Work, int]:
+    """Bytes that a rank brings to all operations, forward and backward."""
+    totals = dict.fromkeys(schedule.Work, 0)
+    for one in traffic:
+        totals[one.work] += one.brought(batch)
+    return totals
+
+
+def carried(dtype: str) -> str:
+    """The type in which parts of tensors travel: not every one can be gathered."""
+    if dtype == "bfloat16":
+        return "float32"
+    return (
+        "int32" if dtype == "bool" or graph.itemsize(dtype) < graph.itemsize("float16") else dtype
+    )

@@ -1,0 +1,183 @@
+"""Runs the nodes of a graph on given tensors and given variables; changes neither."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer.engines.split.model import graph
+
+_LOGITS = "_keras_logits"
+"""Where Keras looks for them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What a model gives for its inputs."""
+
+    outputs: Any
+    """Nested as the model gives them."""
+    masks: dict[str, Any]
+    """Of each output that has one, by its name."""
+    changed: dict[str, Any]
+    """Variables that the run would have changed, by key: statistics and seeds."""
+    added_losses: tuple[Any, ...]
+    """The losses that layers add themselves; not those of weights."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What some nodes of a model give."""
+
+    tensors: dict[int, Any]
+    """All that are then known, by number."""
+    changed: dict[str, Any]
+    """As in a result."""
+    added_losses: tuple[Any, ...]
+    """As in a result."""
+
+
+def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
+    """Compute what calling the model would.
+
+    Args:
+        model: the graph.
+        inputs: nested as the model takes them.
+        variables: the values of all variables of the model, by key.
+        training: whether layers behave as in training.
+    """
+    part = run_nodes(model, model.nodes, by_number(model, inputs), variables, training)
+    tensors = part.tensors
+    return Result(
+        outputs=_filled(model.output_structure, tensors),
+        masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
+        changed=part.changed,
+        added_losses=part.added_losses,
+    )
+
+
+def by_number(model: graph.Graph, inputs: Any) -> dict[int, Any]:
+    """Give inputs, nested as Keras takes them, the types and ranks of the model's, by number.
+
+    Raises:
+        ValueError: these are not the inputs of the model.
+    """
+    structure = model.input_structure
+    if isinstance(inputs, dict):
+        keys = structure if isinstance(structure, dict) else model.input_names
+        missing = [key for key in keys if key not in inputs]
+        if missing:
+            raise ValueError(f"the input {missing[0]} is not among {', '.join(inputs)}")
+        inputs = {key: inputs[key] for key in keys}
+        if not isinstance(structure, dict):
+            inputs = list(inputs.values())
+    leaves = keras.tree.flatten(inputs)
+    if len(leaves) != len(model.inputs):
+        raise ValueError(f"there are {len(leaves)} inputs, and the model has {len(model.inputs)}")
+    return {
+        number: _as_input(value, model.tensors[number])
+        for number, value in zip(model.inputs, leaves, strict=True)
+    }
+
+
+def run_nodes(
+    model: graph.Graph,
+    nodes: Iterable[graph.Node],
+    tensors: Mapping[int, Any],
+    variables: Mapping[str, Any],
+    training: bool,
+) -> Part:
+    """Run some nodes of a graph.
+
+    Args:
+        model: the graph.
+        nodes: some of its nodes, in the same order.
+        tensors: what the nodes take from outside, by number.
+        variables: the values of the variables that they read, by key.
+        training: whether layers behave as in training.
+    """
+    known = dict(tensors)
+    initial_values = [(model.variables[key], value) for key, value in variables.items()]
+    # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
+    with keras.StatelessScope(
+        initial_values, collect_losses=True, initialize_variables=False
+    ) as scope:
+        before = [scope.get_current_value(variable) for variable, _ in initial_values]
+        for node in nodes:
+            outputs = _call(node, known, training)
+            known.update(zip(node.outputs, map(_plain, keras.tree.flatten(outputs)), strict=True))
+        after = [scope.get_current_value(variable) for variable, _ in initial_values]
+    changed = {
+        key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
+    }
+    return Part(known, changed, tuple(scope.losses))
+
+
+def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
+    masked = {tensor: marked(tensors[tensor], tensors[mask]) for tensor, mask in node.masks.items()}
+    structure = (node.arguments, dict(node.keywords))
+    arguments, keywords = _filled(structure, {**tensors, **masked})
+    match node.kind:
+        case graph.Kind.LAYER:
+            return node.calls(*arguments, **keywords, training=training)
+        case graph.Kind.OPERATION:
+            return node.calls(*arguments, **keywords)
+        case graph.Kind.MASK:
+            return node.calls.compute_mask(*arguments)
+
+
+def _filled(value: Any, tensors: Mapping[int, Any]) -> Any:
+    return keras.tree.map_structure(
+        lambda one: tensors[one.tensor] if isinstance(one, graph.Edge) else one, value
+    )
+
+
+class _Mark(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
+    """Lets Keras hang the mask that it is given on a tensor; some layers read it there only."""
+
+    def __init__(self) -> None:
+        super().__init__(name="mark", autocast=False)
+        self.supports_masking = True
+
+    def call(self, tensor: Any, mask: Any = None) -> Any:
+        """Give a tensor that nobody else has."""
+        return tf.identity(tensor)
+
+
+def marked(tensor: Any, mask: Any) -> Any:
+    """Hang a mask on a tensor, where Keras looks for it."""
+    return with_logits(_Mark()(tensor, mask=mask), logits_of(tensor))
+
+
+def logits_of(tensor: Any) -> Any:
+    """What Keras made a tensor of by softmax or sigmoid; None for others.
+
+    Keras hangs it on the tensor, and computes a crossentropy from it where it is there: that of
+    probabilities would be cut off at 1e-7, and have no gradient there.
+    """
+    return getattr(tensor, _LOGITS, None)
+
+
+def with_logits(tensor: Any, logits: Any) -> Any:
+    """Hang logits, if there are any, on a tensor that nobody else has; gives it."""
+    if logits is not None:
+        setattr(tensor, _LOGITS, logits)
+    return tensor
+
+
+def _plain(tensor: Any) -> Any:
+    """Give a tensor without the mask that Keras hung on it, as one that came over a network."""
+    return None if tensor is None else with_logits(tf.identity(tensor), logits_of(tensor))
+
+
+def _as_input(value: Any, expected: graph.Tensor) -> Any:
+    """Give a tensor the type and rank of the model's input, as Keras does."""
+    tensor = keras.ops.convert_to_tensor(value, dtype=expected.dtype)
+    surplus = len(tensor.shape) - len(expected.shape)
+    if surplus == 1 and tensor.shape[-1] == 1:
+        return keras.ops.squeeze(tensor, axis=-1)
+    if surplus == -1 and expected.shape[-1] == 1:
+        return keras.ops.expand_dims(tensor, axis=-1)
+    return tensor

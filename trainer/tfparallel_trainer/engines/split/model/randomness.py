@@ -1,0 +1,93 @@
+"""Refuses layers that draw at random without a seed generator of their own.
+
+Each rank runs what is replicated, and each microbatch runs it again: what is drawn has to follow
+from a seed that the graph knows, or ranks would go on with different numbers, and each step would
+draw the same.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.runtime import random_state
+
+_EXAMPLES = 2
+_STATEFUL = ("Random", "Multinomial", "TruncatedNormal")
+"""In the names of TensorFlow's operations that keep a state between calls."""
+
+
+def check(model: graph.Graph) -> None:
+    """See that all that is random in a model follows from seed generators.
+
+    Raises:
+        UserCodeError: a layer draws without one.
+    """
+    for node in model.nodes:
+        if _is_of_user(node) and (name := _drawing(model, node)):
+            raise errors.UserCodeError(
+                f"{node.name} draws by {name} without a seed generator, so devices that split the "
+                "model would draw different numbers: let the layer make "
+                "self.seeds = keras.random.SeedGenerator(), and give seed=self.seeds to an "
+                "operation of keras.random."
+            )
+
+
+def _is_of_user(node: graph.Node) -> bool:
+    """Whether a node runs code of the user's; Keras' layers have generators."""
+    if node.kind is not graph.Kind.LAYER:
+        return False
+    return any(
+        isinstance(layer, keras.layers.Lambda) or not type(layer).__module__.startswith("keras.")
+        for layer in node.calls._flatten_layers()
+    )
+
+
+class _Generator(keras.random.SeedGenerator):  # type: ignore[misc]  # Keras has no types
+    """Notes that something was drawn from it."""
+
+    drew = False
+
+    def next(self, ordered: bool = True) -> Any:
+        """Give a seed."""
+        self.drew = True
+        return super().next(ordered)
+
+
+def _drawing(model: graph.Graph, node: graph.Node) -> str:
+    """What a node draws by without a generator; empty if by nothing."""
+    generator = _Generator(0)
+
+    def call(tensors: dict[int, tf.Tensor], variables: dict[str, tf.Tensor]) -> None:
+        with random_state.drawing_from(generator):
+            execution.run_nodes(model, [node], tensors, variables, training=True)
+
+    traced = tf.function(call, autograph=False).get_concrete_function(
+        {one: _spec(model.tensors[one]) for one in node.inputs},
+        {
+            key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
+            for key in node.variables
+        },
+    )
+    if generator.drew:
+        return "keras.random"
+    names = (name for name in _operations(traced.graph.as_graph_def()) if _keeps_state(name))
+    return next(names, "")
+
+
+def _spec(tensor: graph.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.sized(_EXAMPLES), tensor.dtype)
+
+
+def _operations(definition: Any) -> Iterator[str]:
+    """The types of the operations of a graph and of the functions that it calls."""
+    yield from (node.op for node in definition.node)
+    for function in definition.library.function:
+        yield from (node.op for node in function.node_def)
+
+
+def _keeps_state(name: str) -> bool:
+    return not name.startswith("Stateless") and any(one in name for one in _STATEFUL)

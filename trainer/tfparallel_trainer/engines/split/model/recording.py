@@ -1,0 +1,334 @@
+"""Turns a Keras model into a graph by public API: each call that the model makes is one node.
+
+A nested model is not one node but its own calls, so that a stage may end within it. Masks, which
+Keras hangs on tensors unseen, become tensors of the graph: they have to go wherever a tensor goes
+that leaves its device.
+"""
+
+import collections
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import keys
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.objective import checks, outputs
+
+SEED_PREFIX = "random/"
+"""Begins the keys of variables that are no weights: seeds, by their position in the model."""
+
+_BATCH = 7919
+"""Examples of the batch that a model is recorded on: a prime that is no other size, so that the
+sizes that it divides are those that grow with the batch."""
+
+
+def record(model: Any) -> graph.Graph:
+    """Give the graph of a Sequential or Functional model, built with or without its weights.
+
+    Raises:
+        UserCodeError: the model is neither, or does not know the shape of its input.
+    """
+    _check(model)
+    with keras.StatelessScope(initialize_variables=False):
+        return _Recorder(model).run()
+
+
+def variables(model: Any) -> dict[str, Any]:
+    """The variables of a model by key: weights as in a checkpoint, and seeds."""
+    weights = keys.of_weights(model)
+    known = {id(variable) for variable in weights.values()}
+    others = [variable for variable in model.variables if id(variable) not in known]
+    return {**weights, **{f"{SEED_PREFIX}{place}": one for place, one in enumerate(others)}}
+
+
+def gathered(model: graph.Graph) -> frozenset[str]:
+    """Keys of the weights that calls change while they train, such as moving statistics.
+
+    There can be one copy of them only, unlike of weights, whose gradients are added up.
+    """
+    called = [node.calls for node in model.nodes if node.kind is graph.Kind.LAYER]
+    frozen = {
+        id(weight)
+        for layer in {id(one): one for root in called for one in checks.layers(root)}.values()
+        if not layer.trainable
+        for weight in layer.weights
+    }
+    return frozenset(
+        key
+        for key, one in model.variables.items()
+        if not (one.trainable or id(one) in frozen or key.startswith(SEED_PREFIX))
+    )
+
+
+class _Recorder:
+    """Walks a model on symbolic tensors; `_known` tells which tensor of the graph each one is."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._nodes: list[graph.Node] = []
+        self._tensors: list[graph.Tensor] = []
+        self._known: dict[int, int] = {}
+        self._kept: list[Any] = []
+        """Symbolic tensors, so that none is freed and its id given to another."""
+        self._masks: dict[int, Any] = {}
+        """The symbolic mask of a symbolic tensor, by the number of the latter."""
+        self._calls: collections.Counter[str] = collections.Counter()
+        self._variables = variables(model)
+        self._keys = {id(variable): key for key, variable in self._variables.items()}
+
+    def run(self) -> graph.Graph:
+        structure = _inputs(self._model)
+        placeholders = keras.tree.map_structure(
+            lambda one: _placeholder(one, (_BATCH, *one.shape[1:])), structure
+        )
+        for one in keras.tree.flatten(placeholders):
+            self._number(one)
+        symbolic_outputs = self._inside(self._model, placeholders, "")
+        if isinstance(symbolic_outputs, (list, tuple)) and len(symbolic_outputs) == 1:
+            symbolic_outputs = symbolic_outputs[0]  # as Keras gives it
+        names = outputs.names_of(self._model, symbolic_outputs)
+        model_outputs = tuple(
+            graph.Output(name, self._known[id(one)], self._mask_number(one))
+            for name, one in outputs.split(symbolic_outputs, names, "The model's output").items()
+        )
+        leaving = (number for one in model_outputs for number in (one.tensor, one.mask))
+        return graph.Graph(
+            nodes=graph.needed(self._nodes, [number for number in leaving if number is not None]),
+            tensors=tuple(self._tensors),
+            input_names=tuple(one.name for one in keras.tree.flatten(structure)),
+            outputs=model_outputs,
+            input_structure=self._edges(placeholders),
+            output_structure=self._edges(symbolic_outputs),
+            variables=self._variables,
+        )
+
+    def _inside(self, model: Any, placeholders: Any, path: str) -> Any:
+        """Record the calls inside a model on its inputs; gives its symbolic outputs."""
+        if isinstance(model, keras.Sequential):
+            value = placeholders
+            for layer in model.layers:
+                value = self._call(path, layer, value)
+            return value
+        return keras.models.clone_model(
+            model,
+            input_tensors=placeholders,
+            clone_function=lambda layer: layer,
+            call_function=functools.partial(self._call, path),
+        ).output
+
+    def _nested(self, path: str, model: Any, inputs: Any, mask: Any) -> Any:
+        """Record the calls inside a nested model; gives its outputs as Keras sees them outside."""
+        structure = _inputs(model)
+        outer = keras.tree.flatten(inputs)
+        leaves = [
+            _placeholder(here, _inner_shape(here.shape, there.shape))
+            for here, there in zip(keras.tree.flatten(structure), outer, strict=True)
+        ]
+        placeholders = keras.tree.pack_sequence_as(structure, leaves)
+        pairs = zip(leaves, outer, strict=True)
+        inside = f"{path}{model.name}/"
+        taken = [self._cast(inside, there, here.dtype) for here, there in pairs]
+        numbers = self._alias(leaves, taken)
+        masks = [None] * len(numbers) if mask is None else keras.tree.flatten(mask)
+        outside = {number: self._masks.get(number) for number in numbers}
+        for number, one in zip(numbers, masks, strict=True):
+            self._set_mask(number, outside[number] if one is None else one)
+        inner = keras.tree.flatten(self._inside(model, placeholders, inside))
+        for number, one in outside.items():
+            self._set_mask(number, one)
+        result = model(inputs)
+        self._alias(keras.tree.flatten(result), inner)
+        return result
+
+    def _cast(self, path: str, tensor: Any, dtype: str) -> Any:
+        """Give what a model is called on the type of its input, as Keras does."""
+        if tensor.dtype == dtype:
+            return tensor
+        result = keras.ops.cast(tensor, dtype)
+        self._add(graph.Kind.OPERATION, path, keras.ops.cast, (tensor, dtype), {}, result)
+        self._set_mask(self._known[id(result)], self._mask(tensor))
+        return result
+
+    def _call(self, path: str, operation: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Record one call, or those inside it; gives its symbolic outputs."""
+        if not isinstance(operation, keras.layers.Layer):
+            result = operation(*arguments, **keywords)
+            self._add(graph.Kind.OPERATION, path, operation, arguments, keywords, result)
+            return result
+        if _is_graph(operation) and _fits(operation, arguments):
+            return self._nested(path, operation, arguments[0], keywords.get("mask"))
+        return self._layer(path, operation, arguments, keywords)
+
+    def _layer(
+        self, path: str, layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        keywords = {name: value for name, value in keywords.items() if name != "training"}
+        result = layer(*arguments, **keywords)
+        self._add(graph.Kind.LAYER, path, layer, arguments, keywords, result)
+        first = arguments[0] if arguments else next(iter(keywords.values()))
+        previous = keywords.get("mask")
+        if previous is None:
+            previous = keras.tree.map_structure(self._mask, first)
+        if layer.supports_masking:
+            self._masks_of(path, layer, first, previous, result)
+        return result
+
+    def _masks_of(self, path: str, layer: Any, first: Any, previous: Any, result: Any) -> None:
+        """Find the masks of a layer's outputs, and record how they are computed when they are."""
+        masks = layer.compute_mask(first, previous)
+        if masks is None:
+            return
+        leaves = keras.tree.flatten(masks)
+        if any(one is not None and id(one) not in self._known for one in leaves):
+            self._add(graph.Kind.MASK, path, layer, (first, previous), {}, masks)
+        for output, mask in zip(keras.tree.flatten(result), leaves, strict=False):
+            if mask is not None:
+                self._set_mask(self._known[id(output)], mask)
+
+    def _add(
+        self,
+        kind: graph.Kind,
+        path: str,
+        operation: Any,
+        arguments: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        name = (
+            path + getattr(operation, "name", "cast") + ("/mask" if kind is graph.Kind.MASK else "")
+        )
+        self._calls[name] += 1
+        structure = self._edges((arguments, dict(keywords)))
+        edges = [one for one in keras.tree.flatten(structure) if isinstance(one, graph.Edge)]
+        tensors = list(dict.fromkeys(edge.tensor for edge in edges))
+        is_layer = kind is graph.Kind.LAYER
+        masks = {
+            one: self._known[id(self._masks[one])]
+            for one in tensors
+            if is_layer and one in self._masks
+        }
+        variables = operation.variables if is_layer else ()
+        node = graph.Node(
+            kind=kind,
+            name=name if self._calls[name] == 1 else f"{name}#{self._calls[name]}",
+            calls=operation,
+            arguments=structure[0],
+            keywords=structure[1],
+            masks=masks,
+            inputs=tuple(dict.fromkeys([*tensors, *masks.values()])),
+            outputs=tuple(self._number(one) for one in keras.tree.flatten(result)),
+            variables=tuple(self._keys[id(variable)] for variable in variables),
+        )
+        self._nodes.append(node)
+
+    def _number(self, symbolic: Any) -> int:
+        """Give a tensor that a node has made the next number."""
+        number = len(self._tensors)
+        if symbolic is None:  # an output that is not there, as a mask of one output of several
+            self._tensors.append(graph.Tensor((), "none", batch=None))
+            return number
+        self._tensors.append(_tensor(symbolic))
+        self._known[id(symbolic)] = number
+        self._kept.append(symbolic)
+        return number
+
+    def _alias(self, new: list[Any], known: list[Any]) -> list[int]:
+        """Let further symbolic tensors stand for tensors that have numbers; gives those."""
+        numbers = [self._known[id(one)] for one in known]
+        self._known |= {id(one): number for one, number in zip(new, numbers, strict=True)}
+        self._kept += new
+        return numbers
+
+    def _edges(self, value: Any) -> Any:
+        return keras.tree.map_structure(
+            lambda one: graph.Edge(self._known[id(one)]) if _is_tensor(one) else one, value
+        )
+
+    def _set_mask(self, tensor: int, mask: Any) -> None:
+        if mask is None:
+            self._masks.pop(tensor, None)
+        else:
+            self._masks[tensor] = mask
+
+    def _mask(self, symbolic: Any) -> Any:
+        """The symbolic mask of what may be a symbolic tensor."""
+        return self._masks.get(self._known[id(symbolic)]) if _is_tensor(symbolic) else None
+
+    def _mask_number(self, symbolic: Any) -> int | None:
+        mask = self._mask(symbolic)
+        return None if mask is None else self._known[id(mask)]
+
+
+@functools.cache
+def _functional() -> Any:
+    """The class of Functional models, for which Keras has no public name."""
+    both = keras.Input((1,), name="tfparallel_probe")
+    return type(keras.Model(both, both, name="tfparallel_probe"))
+
+
+def _is_graph(layer: Any) -> bool:
+    """Whether a layer is a model that does nothing but the calls in its graph."""
+    if isinstance(layer, keras.Sequential):
+        return type(layer).call is keras.Sequential.call and layer.built and bool(layer.layers)
+    return isinstance(layer, _functional()) and type(layer).call is _functional().call
+
+
+def _fits(model: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether a nested model takes these tensors as they are, so that its calls can be ours."""
+    if len(arguments) != 1:
+        return False
+    inputs, argument = _inputs(model), arguments[0]
+    if isinstance(inputs, dict) != isinstance(argument, dict):
+        return False
+    pairs = zip(keras.tree.flatten(inputs), keras.tree.flatten(argument), strict=False)
+    return all(_is_tensor(there) and len(here.shape) == len(there.shape) for here, there in pairs)
+
+
+def _check(model: Any) -> None:
+    if isinstance(model, keras.Sequential) and not model.built:
+        raise errors.UserCodeError(
+            f"The model {model.name} does not know the shape of its input, without which it cannot "
+            "be split: let keras.Input(shape) be the first thing in keras.Sequential."
+        )
+    if not _is_graph(model):
+        raise errors.UserCodeError(
+            f"{type(model).__name__} computes its outputs in a method, so there is no graph of "
+            "layers that could be split: build a keras.Sequential or a "
+            "keras.Model(inputs, outputs), or use the strategy MultiWorkerMirrored."
+        )
+
+
+def _inputs(model: Any) -> Any:
+    """The symbolic inputs of a model, nested as it takes them."""
+    return model.input if not isinstance(model, keras.Sequential) else model.inputs[0]
+
+
+def _placeholder(tensor: Any, shape: tuple[int | None, ...]) -> Any:
+    return keras.Input(batch_shape=shape, dtype=tensor.dtype, name=tensor.name)
+
+
+def _inner_shape(
+    here: tuple[int | None, ...], there: tuple[int | None, ...]
+) -> tuple[int | None, ...]:
+    """The shape of a nested model's input: as the model knows it, or else its caller."""
+    sizes = (inner or outer for inner, outer in zip(here[1:], there[1:], strict=True))
+    return (*there[:1], *sizes)
+
+
+def _tensor(symbolic: Any) -> graph.Tensor:
+    """What is known of a tensor, from its shape for the batch that the model is recorded on."""
+    sizes = tuple(symbolic.shape)
+    grow = [place for place, size in enumerate(sizes) if size and size % _BATCH == 0]
+    shape = tuple(None if place in grow else size for place, size in enumerate(sizes))
+    if len(grow) == 1:
+        return graph.Tensor(shape, symbolic.dtype, grow[0], sizes[grow[0]] // _BATCH)
+    # Where a layer does not say what becomes of the batch, it is taken to lead, as everywhere.
+    is_batch = not grow and sizes[:1] == (None,)
+    return graph.Tensor(shape, symbolic.dtype, 0 if is_batch else None)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, keras.KerasTensor)

@@ -1,0 +1,152 @@
+"""Builds the user's model without its weights, so that no process ever holds all of it."""
+
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state  # not in the public API
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.objective import replica
+
+_WITHOUT_VALUES = "uninitialized_variables"
+"""Keras' list of variables that the end of any later scope creates in full."""
+_BY_VALUE = "while in a stateless scope"
+_NO_VALUE = "'NoneType' object has no attribute"
+"""What Python says when Keras assigns to a variable without a value."""
+_REMEDY = (
+    "leave out set_weights, load_weights and arguments like weights='imagenet' (weights=None), and "
+    "name the file of the weights in trainer.initialWeights"
+)
+
+
+def build(module: user.Module, seed: int) -> Any:
+    """Call the user's `build_model` so that it creates variables without values.
+
+    A variable's `value` then is its initial value, computed each time it is read.
+
+    Args:
+        module: the user's functions.
+        seed: seed of the initial weights.
+
+    Raises:
+        UserCodeError: the function raises, or does what is lost or impossible without weights.
+    """
+    keras.utils.set_random_seed(seed)
+    scope = keras.StatelessScope(initialize_variables=False)
+    with scope:
+        try:
+            model = module.build_model()
+        except errors.UserCodeError as error:
+            raise _explained(module, error) from error
+        finally:
+            global_state.set_global_attribute(_WITHOUT_VALUES, [])
+    replica.forget_names()
+    if not isinstance(model, keras.Model):
+        raise errors.UserCodeError(
+            f"build_model returns {type(model).__name__}: let it return a keras.Model."
+        )
+    if model.compiled:
+        raise _compiles(module)
+    assigned = [one for one in model.variables if scope.get_current_value(one) is not None]
+    _check_adapted(module, model, {id(one) for one in assigned})
+    if assigned:
+        raise errors.UserCodeError(
+            f"{module.path}: build_model assigns a value to {assigned[0].path}, which is lost "
+            f"because ModelSplit builds the model without its weights: {_REMEDY}."
+        )
+    return model
+
+
+def compile_model(module: user.Module, model: Any) -> None:
+    """Call the user's `compile_model` on a model without weights.
+
+    Raises:
+        UserCodeError: the function raises, does not compile, or wants the weights.
+    """
+    try:
+        module.compile_model(model)
+    except errors.UserCodeError as error:
+        if _NO_VALUE not in str(error.__cause__):
+            raise
+        raise errors.UserCodeError(
+            f"{module.path}: compile_model assigns values to weights, but with ModelSplit the "
+            f"model is compiled without its weights: {_REMEDY}.",
+            error.trace,
+        ) from error
+    if not model.compiled or model.optimizer is None:
+        raise errors.UserCodeError(
+            f"{module.path}: the model is not compiled: call model.compile(optimizer, loss) in "
+            "compile_model."
+        )
+
+
+def _check_adapted(module: user.Module, model: Any, assigned: set[int]) -> None:
+    """Refuse layers that were adapted: they need a sentence of their own.
+
+    Args:
+        assigned: ids of the variables that got a value.
+    """
+    for layer in _layers(model):
+        if not isinstance(layer, keras.layers.Normalization):
+            continue
+        if any(id(weight) in assigned for weight in layer.weights):
+            raise errors.UserCodeError(
+                f"{module.path}: the layer {layer.name} takes its mean and variance from adapt(), "
+                "which is lost because ModelSplit builds the model without its weights: make it "
+                "with both, Normalization(mean=…, variance=…), or normalize in training_data."
+            )
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    for layer in model.layers:
+        yield layer
+        if isinstance(layer, keras.Model):
+            yield from _layers(layer)
+
+
+def _explained(module: user.Module, error: errors.UserCodeError) -> errors.UserCodeError:
+    cause = error.__cause__
+    if cause is not None and _is_loading(cause):
+        return errors.UserCodeError(
+            f"{module.path}: build_model loads weights ({' '.join(str(cause).split())[:200]}), but "
+            f"ModelSplit builds the model without its weights: {_REMEDY}.",
+            error.trace,
+        )
+    if not isinstance(cause, ValueError) or _BY_VALUE not in str(cause):
+        return error
+    if _is_compiling(cause):
+        return _compiles(module)
+    return errors.UserCodeError(
+        f"{module.path}: build_model creates a variable from a value, but ModelSplit builds the "
+        "model without its weights: give an initializer instead, as add_weight takes it.",
+        error.trace,
+    )
+
+
+def _is_loading(error: BaseException) -> bool:
+    """Whether a model of keras.applications was given something to load."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(
+        frame.f_globals.get("__name__", "").startswith("keras.src.applications")
+        and frame.f_locals.get("weights") is not None
+        for frame in frames
+    )
+
+
+def _is_compiling(error: BaseException) -> bool:
+    """Whether an optimizer was being made, by the user or by compile (whose frames Keras hides)."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if isinstance(frame.f_locals.get("self"), keras.optimizers.Optimizer):
+            return True
+    lines = traceback.extract_tb(error.__traceback__)
+    return any(".compile(" in (line.line or "") for line in lines)
+
+
+def _compiles(module: user.Module) -> errors.UserCodeError:
+    return errors.UserCodeError(
+        f"{module.path}: build_model compiles the model, but ModelSplit first builds it without "
+        "its weights: move the line that makes the optimizer and the line model.compile(…) into "
+        "a function compile_model(model)."
+    )

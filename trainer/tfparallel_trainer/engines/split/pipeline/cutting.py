@@ -1,0 +1,101 @@
+"""Cuts a graph into stages: what each computes, holds, takes and gives. Pure.
+
+A tensor goes from the stage that makes it straight to each stage that takes it, so a skip over
+stages costs one message and no memory between. Inputs of the model are read by each stage that
+needs them, not passed on. Outputs and their masks go to the last stage, which computes the loss: so
+one place has all terms of it, and one copy of each metric.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from tfparallel_trainer.engines.split.model import graph
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Transfer:
+    """A tensor that one stage makes and a later one takes; its gradient goes the other way."""
+
+    source: int
+    target: int
+    tensor: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of the model that one rank of the stage axis runs."""
+
+    index: int
+    nodes: tuple[graph.Node, ...]
+    inputs: tuple[int, ...]
+    """The inputs of the model that it reads."""
+    received: tuple[Transfer, ...]
+    """In the order in which they are taken."""
+    sent: tuple[Transfer, ...]
+    """In the order in which they are given."""
+    outputs: tuple[graph.Output, ...]
+    """The outputs of the model whose loss it computes."""
+    owned: tuple[str, ...]
+    """Keys of the variables whose one copy in a checkpoint is its own."""
+    borrowed: tuple[tuple[str, int], ...]
+    """Keys of the variables that it keeps a replica of, each with the stage that owns it."""
+
+
+def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
+    """Cut the nodes of a graph, in their order, into stages.
+
+    Args:
+        model: the graph.
+        ends: behind how many nodes each stage but the last one ends.
+
+    Raises:
+        ValueError: a stage would have no node.
+    """
+    bounds = [0, *ends, len(model.nodes)]
+    if any(low >= high for low, high in itertools.pairwise(bounds)):
+        raise ValueError(f"stages that end at {list(ends)} of {len(model.nodes)} nodes are empty")
+    nodes = [model.nodes[low:high] for low, high in itertools.pairwise(bounds)]
+    makers = dict.fromkeys(model.inputs, 0) | {
+        tensor: index
+        for index, stage_nodes in enumerate(nodes)
+        for node in stage_nodes
+        for tensor in node.outputs
+    }
+    taken = [{tensor for node in stage_nodes for tensor in node.inputs} for stage_nodes in nodes]
+    taken[-1].update(model.output_tensors())
+    transfers = sorted(
+        Transfer(makers[tensor], index, tensor)
+        for index, tensors in enumerate(taken)
+        for tensor in tensors
+        if tensor not in model.inputs and makers[tensor] != index
+    )
+    owners = _owners(model, nodes)
+    return tuple(
+        Stage(
+            index=index,
+            nodes=stage_nodes,
+            inputs=tuple(tensor for tensor in model.inputs if tensor in taken[index]),
+            received=tuple(one for one in transfers if one.target == index),
+            sent=tuple(one for one in transfers if one.source == index),
+            outputs=model.outputs if index == len(nodes) - 1 else (),
+            owned=tuple(key for key in model.variables if owners[key] == index),
+            borrowed=tuple(
+                (key, owners[key]) for key in _read(stage_nodes) if owners[key] != index
+            ),
+        )
+        for index, stage_nodes in enumerate(nodes)
+    )
+
+
+def _owners(model: graph.Graph, nodes: Sequence[Sequence[graph.Node]]) -> dict[str, int]:
+    """The first stage that reads a variable owns it; what none reads is the first stage's."""
+    owners: dict[str, int] = {}
+    for index, stage_nodes in enumerate(nodes):
+        for key in _read(stage_nodes):
+            owners.setdefault(key, index)
+    return dict.fromkeys(model.variables, 0) | owners
+
+
+def _read(nodes: Sequence[graph.Node]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key for node in nodes for key in node.variables))

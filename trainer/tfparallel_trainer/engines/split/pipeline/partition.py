@@ -1,0 +1,169 @@
+"""How a model is divided over the ranks of a mesh, and what follows for a batch. Pure."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.engines.split import planned
+from tfparallel_trainer.engines.split.layers import assignment, layout
+from tfparallel_trainer.engines.split.model import (
+    added_means,
+    graph,
+    mixing,
+    randomness,
+    recording,
+)
+from tfparallel_trainer.engines.split.pipeline import communication, cutting, programs, schedule
+from tfparallel_trainer.engines.split.planning import hardware
+
+_USUAL_EXAMPLES = 32
+"""Of a microbatch."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A model in stages on a mesh."""
+
+    mesh: shape.Mesh
+    model: graph.Graph
+    stages: tuple[cutting.Stage, ...]
+    microbatches: int
+    """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
+    order: schedule.Schedule
+    plan: assignment.Assignment
+    """How each node is split over the ranks of the spatial and tensor axes."""
+    settles: bool = False
+    """As in `programs.Pipeline`; then all microbatches go forward before any goes backward."""
+    adds_up: bool = False
+    """Whether layers add up over the data axis; then all its places have as many microbatches."""
+    same_dropout: bool = False
+    """Whether random layers draw what they would draw in one process, at the cost of drawing for
+    the whole tensor on each rank: to compare meshes with each other."""
+
+    def counts(self, shares: Sequence[int]) -> list[int]:
+        """How many microbatches each place along the data axis has.
+
+        Args:
+            shares: how many examples each of them has.
+        """
+        counts = [min(self.microbatches, share) for share in shares]
+        if not self.adds_up:
+            return counts
+        fewest = min((count for count in counts if count), default=0)
+        return [min(count, fewest) for count in counts]
+
+    def pipeline(self, count: int) -> programs.Pipeline:
+        """What the stages do with this many microbatches of one place along the data axis."""
+        order = schedule.gpipe if self.settles else self.order
+        pipeline = programs.of_stages(self.model, self.stages, count, order)
+        return dataclasses.replace(pipeline, settles=self.settles)
+
+    def training(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
+        """The list of each rank for a step.
+
+        Args:
+            shares: how many examples each place along the data axis has.
+        """
+        pipelines = [self.pipeline(count) for count in self.counts(shares)]
+        return programs.on_mesh(pipelines, self.mesh, trains=True)
+
+    def evaluation(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
+        """The list of each rank for a batch that is only looked at; arguments as of `training`."""
+        forwards = [
+            dataclasses.replace(
+                self.pipeline(count), order=schedule.forwards, shared=(), settles=False
+            )
+            for count in self.counts(shares)
+        ]
+        return programs.on_mesh(forwards, self.mesh, trains=False)
+
+    def keys(self) -> dict[tuple[int, ...], int]:
+        """A group key for each set of ranks that ever meet, the same in all processes."""
+        groups = sorted(set(self._groups()), key=lambda ranks: (len(ranks), ranks))
+        return {ranks: self.mesh.other_key(number) for number, ranks in enumerate(groups)}
+
+    def stage_of(self, rank: int) -> int:
+        """Which stage a rank runs."""
+        return self.mesh.coordinates(rank)[shape.Axis.STAGE]
+
+    def parameter_bytes(self, stage: cutting.Stage) -> int:
+        """Bytes of the weights on the device of a stage that has most, borrowed ones among them."""
+        size = 0
+        for key in (*stage.owned, *(key for key, _ in stage.borrowed)):
+            if not key.startswith(recording.SEED_PREFIX):
+                variable = self.model.variables[key]
+                part = self.plan.variables[key].layout.largest(tuple(variable.shape))
+                size += math.prod(one or 0 for one in part) * graph.itemsize(variable.dtype)
+        return size
+
+    def number(self, parcel: programs.Parcel, transfer: cutting.Transfer) -> int:
+        """A number that no other message between the same two ranks has in a step."""
+        transfers = self.stages[transfer.source].sent
+        kind = 0 if parcel.work is schedule.Work.FORWARD else 1
+        place = transfers.index(transfer) * len(schedule.Work) + kind
+        return place * self.microbatches + parcel.microbatch
+
+    def numbers(self) -> int:
+        """One more than the largest of these numbers."""
+        most = max((len(stage.sent) for stage in self.stages), default=0)
+        return most * len(schedule.Work) * self.microbatches
+
+    def _groups(self) -> Iterator[tuple[int, ...]]:
+        yield tuple(range(self.mesh.size))
+        shared = [group for _, group in self.pipeline(1).shared]
+        pairs = {(one.source, one.target) for stage in self.stages for one in stage.sent}
+        for rank in range(self.mesh.size):
+            yield self.mesh.group(rank, shape.Axis.DATA).ranks
+            along = self.mesh.group(rank, shape.Axis.STAGE).ranks
+            for axis in layout.AXES:
+                yield self.mesh.group(rank, axis).ranks
+            for group in (*shared, *pairs):
+                yield tuple(sorted(along[stage] for stage in group))
+
+
+def divide(
+    model: graph.Graph,
+    mesh: shape.Mesh,
+    microbatches: int,
+    order: schedule.Schedule,
+    ends: Sequence[int] | None = None,
+) -> Partition:
+    """Divide a model over a mesh.
+
+    Args:
+        model: the graph.
+        mesh: the mesh.
+        microbatches: parts that a rank's share of a batch is divided into.
+        order: in which a stage works on them.
+        ends: behind how many nodes each stage but the last one ends; absent: as the planner says
+            for equal devices of one process.
+
+    Raises:
+        BadConfigurationError: the model has fewer calls than the mesh has stages, a layer cannot be
+            split as it must, or an axis would divide no layer.
+        UserCodeError: the model computes with several examples at once, and the mesh divides them;
+            or it draws at random without seeds.
+    """
+    randomness.check(model)
+    if mesh.data * microbatches > 1:
+        mixing.check(model)
+        added_means.check(model)
+    if ends is None:
+        asked = job_file.Mesh(
+            **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
+        )
+        batch = mesh.data * microbatches * _USUAL_EXAMPLES
+        chosen = planned.over(model, asked, batch, hardware.Cluster(devices=mesh.size))
+        model, ends = chosen.model, chosen.ends
+    plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
+    plan.check()
+    return Partition(
+        mesh=mesh,
+        model=model,
+        stages=cutting.cut(model, ends),
+        microbatches=microbatches,
+        order=order,
+        plan=plan,
+    )

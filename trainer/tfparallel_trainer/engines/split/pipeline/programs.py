@@ -1,0 +1,235 @@
+"""The ordered list of each rank: its work, messages between stages, sums. Pure.
+
+Messages block at both ends, so stages that each send first would wait for each other: in 1F1B the
+activations of one go where the gradients of the other come from. Therefore all lists are made from
+one order of everything that happens, that of an ideal run in which a message is passed on when its
+taker is ready for it. Lists that agree with one order cannot wait in a circle.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.pipeline import communication, cutting, schedule
+
+GRADIENTS = "gradients"
+"""Tag of the sum over the data axis when all microbatches are through."""
+
+DENOMINATORS = "denominators"
+"""Tag of the sum over the data axis that the last stages make between forward and backward."""
+
+PARTS = "parts of gradients"
+"""Begins the tag of a sum over an axis that splits layers, of what each rank has a part of."""
+
+SQUARES = "squares"
+"""Begins the tag of a sum over such an axis of the squares of a variable that is cut over it."""
+
+LOSS = "loss"
+"""Tag of the sum over all ranks of what the loss is made of, and of their flags."""
+
+NORM = "norm"
+"""Tag of the sum over all ranks that tells how large the gradients are, and whether finite."""
+
+ALL = "gradients and loss"
+"""Tag of the one sum that ends a step where only batches are divided: of what `GRADIENTS` and
+`LOSS` are about. `NORM` is not needed there, since each rank then has all gradients."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parcel:
+    """What a message carries: a tensor of a microbatch, or the gradient of one."""
+
+    work: schedule.Work
+    tensor: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        what = "tensor" if self.work is schedule.Work.FORWARD else "gradient of tensor"
+        return f"{what} {self.tensor} of microbatch {self.microbatch}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What stages do together in one step."""
+
+    count: int
+    """Number of stages."""
+    microbatches: int
+    order: schedule.Schedule
+    transfers: tuple[cutting.Transfer, ...]
+    without_gradient: frozenset[int] = frozenset()
+    """Tensors that have none, such as masks and indices."""
+    shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Keys of weights that several stages have, each with these stages: their gradients are summed
+    when all microbatches are through."""
+    settles: bool = False
+    """Whether the last stages sum up denominators of the loss before any of them goes backward."""
+    durations: Mapping[schedule.Work, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(schedule.Work, 1.0)
+    )
+    """How long a stage works on a microbatch, more than 0."""
+
+
+def of_stages(
+    model: graph.Graph,
+    model_stages: Sequence[cutting.Stage],
+    microbatches: int,
+    order: schedule.Schedule,
+) -> Pipeline:
+    """Say what the stages of a model do together."""
+    transfers = tuple(one for stage in model_stages for one in stage.sent)
+    kept: dict[str, list[int]] = {}
+    for stage in model_stages:
+        for key, owner in stage.borrowed:
+            kept.setdefault(key, [owner]).append(stage.index)
+    return Pipeline(
+        count=len(model_stages),
+        microbatches=microbatches,
+        order=order,
+        transfers=transfers,
+        without_gradient=frozenset(
+            one.tensor for one in transfers if not model.tensors[one.tensor].is_real
+        ),
+        shared=tuple((key, tuple(kept[key])) for key in model.variables if key in kept),
+    )
+
+
+Turn = tuple[int, schedule.Action]
+"""A stage and what it does."""
+
+
+def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
+    """Give the list of each stage.
+
+    A pipeline without microbatches has the sums of shared weights only.
+
+    Raises:
+        ValueError: the schedule lets a stage work before it can have what it needs.
+    """
+    events: list[tuple[float, bool, tuple[int, ...], communication.Step]] = []
+    for turn, start in _starts(pipeline).items():
+        stage, action = turn
+        work = communication.Compute(action, pipeline.durations[action.work])
+        # At one time messages go first: a stage takes before it works, and gives when it has.
+        events += [(start, False, one.ranks, one) for one in _messages(pipeline, turn)]
+        events.append((start, True, (stage,), work))
+    steps: dict[int, list[communication.Step]] = {stage: [] for stage in range(pipeline.count)}
+    for _, _, participants, step in sorted(events, key=lambda event: event[:2]):
+        for participant in participants:
+            steps[participant].append(step)
+    for key, participants in pipeline.shared:
+        for participant in participants:
+            steps[participant].append(communication.total(participants, key))
+    return steps
+
+
+def on_mesh(
+    pipelines: Sequence[Pipeline], mesh: shape.Mesh, *, trains: bool
+) -> dict[int, list[communication.Step]]:
+    """Give the list of each rank of a mesh whose other axes repeat the pipeline.
+
+    Args:
+        pipelines: of each place along the data axis; they differ in their microbatches only.
+        mesh: the mesh.
+        trains: whether the sums that end a step follow.
+
+    Raises:
+        ValueError: the mesh has another number of stages, or see `lists`.
+    """
+    counts = {pipeline.count for pipeline in pipelines}
+    if counts != {mesh.stage}:
+        raise ValueError(f"the mesh has {mesh.stage} stages, and the pipelines {counts}")
+    stage_lists = [lists(pipeline) for pipeline in pipelines]
+    rank_lists: dict[int, list[communication.Step]] = {}
+    for rank in range(mesh.size):
+        place = mesh.coordinates(rank)
+        along = mesh.group(rank, shape.Axis.STAGE).ranks
+        steps = stage_lists[place[shape.Axis.DATA]][place[shape.Axis.STAGE]]
+        rank_lists[rank] = [_placed(step, along) for step in steps]
+        if pipelines[0].settles and place[shape.Axis.STAGE] == mesh.stage - 1:
+            replicas = mesh.group(rank, shape.Axis.DATA).ranks
+            at = 1 + max(
+                (number for number, step in enumerate(steps) if _is_forward(step)), default=-1
+            )
+            rank_lists[rank].insert(at, communication.total(replicas, DENOMINATORS))
+        if trains:
+            rank_lists[rank] += _ending(mesh, rank)
+    return rank_lists
+
+
+def _is_forward(step: communication.Step) -> bool:
+    match step:
+        case communication.Compute(what=schedule.Action(work=schedule.Work.FORWARD)):
+            return True
+    return False
+
+
+def _ending(mesh: shape.Mesh, rank: int) -> Iterator[communication.Step]:
+    """The sums that end a step."""
+    if mesh.only_data:
+        yield communication.total(range(mesh.size), ALL)
+        return
+    splits = [mesh.group(rank, axis) for axis in (shape.Axis.SPATIAL, shape.Axis.TENSOR)]
+    split = [group for group in splits if len(group.ranks) > 1]
+    for group in split:
+        yield communication.total(group.ranks, f"{PARTS} {group.axis}")
+    yield communication.total(mesh.group(rank, shape.Axis.DATA).ranks, GRADIENTS)
+    yield communication.total(range(mesh.size), LOSS)
+    for group in split:
+        yield communication.total(group.ranks, f"{SQUARES} {group.axis}")
+    yield communication.total(range(mesh.size), NORM)
+
+
+def _placed(step: communication.Step, along: Sequence[int]) -> communication.Step:
+    """Replace stages by the ranks that run them."""
+    if isinstance(step, communication.Compute):
+        return step
+    return dataclasses.replace(step, ranks=tuple(along[stage] for stage in step.ranks))
+
+
+def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[communication.Rendezvous]:
+    """What a stage takes from others for a turn."""
+    stage, action = turn
+    for one in pipeline.transfers:
+        parcel = Parcel(action.work, one.tensor, action.microbatch)
+        if action.work is schedule.Work.FORWARD and one.target == stage:
+            yield communication.message(one.source, one.target, parcel)
+        has_gradient = one.tensor not in pipeline.without_gradient
+        if action.work is schedule.Work.BACKWARD and one.source == stage and has_gradient:
+            yield communication.message(one.target, one.source, parcel)
+
+
+def _starts(pipeline: Pipeline) -> dict[Turn, float]:
+    """When each turn begins in a run in which messages take no time."""
+    waiting: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
+    if pipeline.microbatches:
+        for stage in waiting:
+            in_order = pipeline.order(pipeline.count, pipeline.microbatches, stage)
+            waiting[stage] = list(in_order)[::-1]
+    starts: dict[Turn, float] = {}
+    ends: dict[Turn, float] = {}
+    free = dict.fromkeys(waiting, 0.0)
+    while any(waiting.values()):
+        before = len(starts)
+        for stage, actions in waiting.items():
+            while actions and all(turn in ends for turn in _needs(pipeline, (stage, actions[-1]))):
+                turn = (stage, actions.pop())
+                needs = (ends[one] for one in _needs(pipeline, turn))
+                starts[turn] = max((free[stage], *needs))
+                free[stage] = ends[turn] = starts[turn] + pipeline.durations[turn[1].work]
+        if len(starts) == before:
+            stuck = "; ".join(
+                f"stage {stage}: {rest[-1]}" for stage, rest in waiting.items() if rest
+            )
+            raise ValueError(f"the schedule cannot go on ({stuck})")
+    return starts
+
+
+def _needs(pipeline: Pipeline, turn: Turn) -> Collection[Turn]:
+    """The turns whose results a turn takes."""
+    stage, action = turn
+    needs = [(sent.ranks[0], action) for sent in _messages(pipeline, turn)]
+    if action.work is schedule.Work.BACKWARD:
+        needs.append((stage, schedule.Action(schedule.Work.FORWARD, action.microbatch)))
+    return needs

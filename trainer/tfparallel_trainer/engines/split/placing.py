@@ -1,0 +1,109 @@
+"""Tells the operator which device has which part of the model: bounded in size, pure."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfparallel_trainer.comms import shape, tasks
+from tfparallel_trainer.contract import job_file, plan, progress
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.pipeline import cutting
+
+_TO = " to "
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """The devices that the ranks of a mesh stand for."""
+
+    mesh: shape.Mesh
+    cluster: tasks.Cluster
+    kind: str
+    """What the devices are: GPU or CPU."""
+
+    def device(self, rank: int) -> str:
+        """Name the device of a rank, such as worker-1/GPU:0."""
+        process, number = divmod(rank, self.mesh.size // len(self.cluster.tasks))
+        return f"{self.cluster.tasks[process].name}/{self.kind}:{number}"
+
+    def of_stage(self, stage: int) -> list[int]:
+        """The ranks that work on a stage, in ascending order."""
+        return [
+            rank
+            for rank in range(self.mesh.size)
+            if self.mesh.coordinates(rank)[shape.Axis.STAGE] == stage
+        ]
+
+
+def describe(
+    mesh: job_file.Mesh,
+    place: Place,
+    model_stages: Sequence[cutting.Stage],
+    parameter_bytes: Sequence[int],
+    busy_seconds: Sequence[float] | None = None,
+    expected: plan.Plan | None = None,
+) -> progress.Placement:
+    """Say where the parts of a model are.
+
+    Args:
+        mesh: the mesh in force, with every axis a number.
+        place: the devices.
+        model_stages: the stages; one when the layers are not divided.
+        parameter_bytes: for each stage, the bytes of weights on the device that has most of them.
+        busy_seconds: for each stage, the seconds of a step in which it computes; None when they
+            have not been measured.
+        expected: what the planner expects of these stages; None when it did not cut them.
+    """
+    planned = None if expected is None else [_computes(expected, one) for one in expected.stages]
+    placements = []
+    for stage in model_stages[: progress.MAX_STAGES]:
+        ranks = place.of_stage(stage.index)
+        names = _layers(stage)
+        shown = ranks[: progress.MAX_STAGE_DEVICES]
+        placements.append(
+            progress.StagePlacement(
+                stage=stage.index,
+                devices=tuple(place.device(rank)[: progress.MAX_DEVICE_LETTERS] for rank in shown),
+                device_count=len(ranks),
+                layers=_ends(names),
+                layer_count=len(names),
+                parameter_bytes=parameter_bytes[stage.index],
+                busy_seconds=_number(busy_seconds, stage.index),
+                planned_seconds=_number(planned, stage.index),
+            )
+        )
+    return progress.Placement(
+        mesh=mesh, stages=tuple(placements), reasons=() if expected is None else reasons(expected)
+    )
+
+
+def reasons(plan: plan.Plan) -> tuple[str, ...]:
+    """Why a plan was chosen, as far as a report has room."""
+    shown = plan.reasons[: progress.MAX_REASONS]
+    return tuple(one[: progress.MAX_REASON_LETTERS] for one in shown)
+
+
+def _computes(plan: plan.Plan, stage: plan.Stage) -> float:
+    """Seconds of a step in which a stage is expected to compute."""
+    return plan.microbatches * (stage.forward_seconds + stage.backward_seconds)
+
+
+def _number(seconds: Sequence[float] | None, stage: int) -> str | None:
+    return None if seconds is None else progress.format_number(seconds[stage])
+
+
+def _layers(stage: cutting.Stage) -> list[str]:
+    """The names of a stage's layers, each once, in the order in which they are called first."""
+    return list(
+        dict.fromkeys(
+            node.name.partition("#")[0] for node in stage.nodes if node.kind is graph.Kind.LAYER
+        )
+    )
+
+
+def _ends(names: Sequence[str]) -> str:
+    """The first and the last name, each cut to fit."""
+    if not names:
+        return ""
+    letters = (progress.MAX_LAYERS_LETTERS - len(_TO)) // 2
+    ends = [name if len(name) <= letters else f"{name[: letters - 1]}…" for name in names]
+    return ends[0] if len(ends) == 1 else f"{ends[0]}{_TO}{ends[-1]}"

@@ -1,0 +1,211 @@
+"""Measures on one device of this machine how long each node takes, and an update."""
+
+import dataclasses
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.planning import hardware, times
+
+_REPEATS = 5
+_SMALLER = 4
+"""A second measurement has this many times fewer examples; both give a line."""
+
+
+_WEIGHTS = (16, 1 << 20)
+"""Elements of weights whose update is measured."""
+_UPDATED = 8
+"""Weights that are updated together."""
+
+
+_COPIES = 8
+_TOGETHER = 1 << 26
+"""As many copies of a node are measured as have so many bytes, at most `_COPIES`."""
+
+
+def measure(model: graph.Graph, examples: int, length: int | None = None) -> list[times.NodeTime]:
+    """Run each node alone on made-up tensors; nodes that do the same are measured once.
+
+    Args:
+        model: the graph of a model without weights; what a node reads is made up, too.
+        examples: of a microbatch.
+        length: stands for dimensions that only the data tells.
+    """
+    known: dict[str, times.NodeTime] = {}
+    node_times = []
+    for node in model.nodes:
+        kind = _kind(model, node)
+        if kind not in known:
+            known[kind] = _measured(model, node, examples, length)
+        node_times.append(known[kind])
+    return node_times
+
+
+def update(optimizer: Any, model: graph.Graph) -> hardware.Update:
+    """Measure how fast an optimizer changes weights.
+
+    Args:
+        optimizer: the one that the user compiled the model with; it stays as it is.
+        model: of its weights, the largest one's type and number of axes count.
+    """
+    trained = [one for one in model.variables.values() if one.trainable]
+    if not trained:
+        return hardware.Update()
+    like = max(trained, key=lambda one: math.prod(one.shape))
+    (few, less), (many, more) = (_update(optimizer, like, size) for size in _WEIGHTS)
+    less = min(less, more / 2)  # other work on the machine may have held up the smaller ones
+    bandwidth = (many - few) / (more - less)
+    return hardware.Update(
+        bandwidth=bandwidth, weight_seconds=max(0.0, less - few / bandwidth) / _UPDATED
+    )
+
+
+def _update(optimizer: Any, like: Any, elements: int) -> tuple[float, float]:
+    """Bytes of weights, their gradients and slots, counted as in `cost_tables`, and seconds."""
+    axes = len(like.shape)
+    shape = (round(elements ** (1 / axes)),) * axes
+    weights = [keras.Variable("zeros", shape=shape, dtype=like.dtype) for _ in range(_UPDATED)]
+    optimizer_copy = type(optimizer).from_config(optimizer.get_config())
+    optimizer_copy.build(weights)
+    rows = [tf.cast(tf.fill(shape, 1e-3), one.dtype) for one in weights]
+
+    def apply() -> Any:
+        finite = [tf.reduce_all(tf.math.is_finite(one)) for one in rows]
+        optimizer_copy.apply(rows, weights)
+        return finite
+
+    parameters, slots = (
+        sum(math.prod(one.shape) * graph.itemsize(one.dtype) for one in group)
+        for group in (weights, optimizer_copy.variables)
+    )
+    return 3 * parameters + 2 * slots, _seconds(apply)
+
+
+def _kind(model: graph.Graph, node: graph.Node) -> str:
+    """What nodes have in common that take equally long."""
+    config = node.calls.get_config() if hasattr(node.calls, "get_config") else {}
+    options = {key: value for key, value in config.items() if key != "name"}
+    shapes = [(model.tensors[one].shape, model.tensors[one].dtype) for one in node.inputs]
+    variables = [(model.variables[key].shape, model.variables[key].dtype) for key in node.variables]
+    shown = (type(node.calls).__name__, node.kind, options, shapes, variables, str(node.keywords))
+    return json.dumps(shown, default=str, sort_keys=True)
+
+
+def _measured(
+    model: graph.Graph, node: graph.Node, examples: int, length: int | None
+) -> times.NodeTime:
+    counts = sorted({max(1, examples // _SMALLER), examples})
+    seconds = [_at(model, node, count, length) for count in counts]
+    forward, both = (_line(counts, [one[place] for one in seconds]) for place in range(2))
+    fixed, each = both.fixed - forward.fixed, both.each - forward.each
+    return times.NodeTime(forward, times.Line(max(0.0, fixed), max(0.0, each)))
+
+
+def _line(counts: list[int], seconds: list[float]) -> times.Line:
+    """The line through one or two measurements; none of its parts is negative."""
+    each = seconds[-1] / counts[-1]
+    if len(counts) > 1:
+        each = min(each, max(0.0, (seconds[1] - seconds[0]) / (counts[1] - counts[0])))
+    return times.Line(max(0.0, seconds[-1] - each * counts[-1]), each)
+
+
+def _at(
+    model: graph.Graph, node: graph.Node, examples: int, length: int | None
+) -> tuple[float, float]:
+    """Seconds of the forward alone, and of forward and backward.
+
+    Several copies run, first all forward and then all backward: so what a backward needs comes from
+    memory, as in a step, and not from the processor's cache.
+    """
+    copies = [_Copy.of(model, node, examples, length)]
+    count = max(1, min(_COPIES, _TOGETHER // max(1, copies[0].size)))
+    copies += [_Copy.of(model, node, examples, length) for _ in range(count - 1)]
+
+    def forward() -> Any:
+        return [one.forward() for one in copies]
+
+    def both() -> Any:
+        tapes, outputs = [], []
+        for one in copies:
+            with tf.GradientTape() as tape:
+                tape.watch(one.sources)
+                outputs.append([row for row in one.forward() if row.dtype.is_floating])
+            tapes.append(tape)
+        with tf.control_dependencies([row for rows in outputs for row in rows]):
+            gradients = [
+                tape.gradient(rows, one.sources) if rows and one.sources else []
+                for tape, rows, one in zip(tapes, outputs, copies, strict=True)
+            ]
+        return outputs, gradients
+
+    return _seconds(forward) / count, _seconds(both) / count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Copy:
+    """A node with made-up tensors and variables of its own."""
+
+    model: graph.Graph
+    node: graph.Node
+    tensors: dict[int, Any]
+    variables: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: graph.Graph, node: graph.Node, examples: int, length: int | None) -> Self:
+        """Make them up."""
+        return cls(
+            model,
+            node,
+            {one: _made_up(model.tensors[one], examples, length) for one in node.inputs},
+            {key: _values(model.variables[key]) for key in node.variables},
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of what it takes."""
+        values = (*self.tensors.values(), *self.variables.values())
+        return sum(int(one.shape.num_elements()) * one.dtype.size for one in values)
+
+    @property
+    def sources(self) -> list[Any]:
+        """What gradients are taken of."""
+        values = (*self.variables.values(), *self.tensors.values())
+        return [one for one in values if one.dtype.is_floating]
+
+    def forward(self) -> list[Any]:
+        """Run it."""
+        arguments = (self.model, [self.node], self.tensors, self.variables)
+        part = execution.run_nodes(*arguments, training=True)
+        return [part.tensors[one] for one in self.node.outputs if part.tensors[one] is not None]
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    """The median of some runs, without the first one, which traces."""
+    traced = tf.function(function)
+    durations = []
+    for _ in range(_REPEATS + 1):
+        began = time.perf_counter()
+        traced()  # on a processor it is done when the call returns
+        durations.append(time.perf_counter() - began)
+    return statistics.median(durations[1:])
+
+
+def _made_up(known: graph.Tensor, examples: int, length: int | None) -> Any:
+    """Any tensor of a shape and a type; indices are 0."""
+    shape = [length or 1 if one is None else one for one in known.sized(examples)]
+    if not known.is_real:
+        return tf.zeros(shape, known.dtype)
+    return tf.cast(tf.random.stateless_normal(shape, (1, 2)), known.dtype)
+
+
+def _values(variable: Any) -> Any:
+    if "float" not in variable.dtype:
+        return tf.zeros(variable.shape, variable.dtype)
+    return tf.cast(0.1 * tf.random.stateless_normal(variable.shape, (3, 4)), variable.dtype)

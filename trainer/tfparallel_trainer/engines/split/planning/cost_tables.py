@@ -1,0 +1,300 @@
+"""Seconds and bytes of every stage that two downsets leave between them, as matrices. Pure."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.planning import (
+    blocks,
+    costs,
+    crossing,
+    cuts,
+    durations,
+    hardware,
+    parameter_memory,
+    routes,
+    search_space,
+    shardings,
+    times,
+    valid_stages,
+)
+
+_UPDATE_COPIES = 1.0
+"""Of the largest gradient, while the optimizer applies it."""
+
+_SUMS = 2
+"""Sums of a few numbers over all ranks in a step: the loss, and the norms of gradients."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bytes:
+    """Of one rank, for all stages between two downsets, or for one stage."""
+
+    parameters: cuts.Matrix
+    gradients: cuts.Matrix
+    slots: cuts.Matrix
+    activations: cuts.Matrix
+    """Of all microbatches that are held at one time."""
+    working: cuts.Matrix
+    """Tensors and gradients of the widest node while it runs."""
+    peak: cuts.Matrix
+    """The most at one time."""
+
+
+class Tables:
+    """Of one model in blocks, with one way for each node."""
+
+    def __init__(
+        self,
+        model: graph.Graph,
+        known: costs.Costs,
+        node_times: Sequence[times.NodeTime],
+        blocks: Sequence[blocks.Block],
+        downsets: Sequence[int],
+        chosen: Sequence[shardings.Sharding] | None = None,
+    ) -> None:
+        self._model = model
+        self._costs = known
+        self.shardings = tuple(chosen or [shardings.REPLICATED] * len(model.nodes))
+        """Of each node."""
+        self._durations = durations.Durations(model, known, node_times, self.shardings)
+        self.downsets = tuple(downsets)
+        self.blocks = tuple(blocks)
+        self._block_of = {node: place for place, one in enumerate(blocks) for node in one.nodes}
+        bits = [[one >> place & 1 for place in range(len(blocks))] for one in downsets]
+        self._membership = np.array(bits, dtype=float)
+        self.valid: npt.NDArray[np.bool_] = valid_stages.stages(
+            model, blocks, known.colocated, self._membership
+        )
+        """Whether there may be a stage between two downsets."""
+
+    @functools.cached_property
+    def most_stages(self) -> int:
+        """Into how many stages the model can be cut."""
+        return valid_stages.most(self.valid)
+
+    def matrices(
+        self, setting: search_space.Setting, cluster: hardware.Cluster
+    ) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
+        """Rows and loads of the stages, as `cuts` defines them.
+
+        They are infinite where there is no stage or it does not fit its device.
+        """
+        work = self._between(self._work(setting, cluster))
+        updates = self.sums(setting, cluster) + self.applies(cluster)
+        limit = cluster.device.memory
+        rows, loads = [], []
+        for stage in range(setting.mesh.stage):
+            row = work + self._messages(setting, cluster, stage)
+            load = (setting.microbatches - 1) * row + updates
+            impossible = ~self.valid
+            if limit is not None:
+                impossible = impossible | (self.memory(setting, stage).peak > limit)
+            row[impossible] = load[impossible] = np.inf
+            rows.append(row)
+            loads.append(load)
+        return rows, loads
+
+    def sums(self, setting: search_space.Setting, cluster: hardware.Cluster) -> cuts.Matrix:
+        """Seconds in which a stage adds up: its gradients over the data axis, and a few numbers
+        over all ranks.
+        """
+        gradients, mesh = self.variables.gradients, setting.mesh
+        numbers = _SUMS * cluster.link(range(mesh.size)).total(mesh.size, 0.0)
+        if mesh.data == 1:
+            return np.full_like(gradients, numbers)
+        group = setting.mesh.group(0, shape.Axis.DATA).ranks
+        link = cluster.link(group)
+        steps = link.total(len(group), 0.0)
+        return numbers + steps + gradients * (link.total(len(group), 1.0) - steps)
+
+    def applies(self, cluster: hardware.Cluster) -> cuts.Matrix:
+        """Seconds of a stage's optimizer: it reads and writes weights and slots."""
+        variables, update = self.variables, cluster.device.update
+        moved = 2 * variables.parameters + 2 * variables.slots + variables.gradients
+        return variables.trained * update.weight_seconds + moved / update.bandwidth
+
+    def memory(self, setting: search_space.Setting, stage: int) -> Bytes:
+        """Bytes of a rank of a stage.
+
+        The most at one time is weights, slots and gradients (which wait for all others, because no
+        weight changes before all gradients are known to be finite), and with them either
+        activations and the node that runs, or what the optimizer makes of the gradients.
+        """
+        variables, microbatches = self.variables, setting.held_microbatches(stage)
+        running = setting.examples * ((microbatches - 1) * self._kept + self._running)
+        applying = variables.copies + _UPDATE_COPIES * variables.largest
+        return Bytes(
+            parameters=variables.parameters,
+            gradients=variables.gradients,
+            slots=variables.slots,
+            activations=microbatches * setting.examples * self._kept,
+            working=setting.examples * self._widest,
+            peak=np.where(self.valid, variables.state + np.maximum(running, applying), np.inf),
+        )
+
+    def nodes(self, first: int, second: int) -> tuple[int, ...]:
+        """The nodes of a stage between two downsets, by position, in an order of their blocks."""
+        bits = self.downsets[second] & ~self.downsets[first]
+        chosen = (one for place, one in enumerate(self.blocks) if bits >> place & 1)
+        return tuple(itertools.chain.from_iterable(one.nodes for one in chosen))
+
+    def seconds(
+        self, nodes: Iterable[int], setting: search_space.Setting, cluster: hardware.Cluster
+    ) -> tuple[float, float]:
+        """Seconds of some nodes for one microbatch, forward and backward, without messages."""
+        places = list(nodes)
+        forward, backward = self._durations.of(setting, cluster)
+        return float(forward[places].sum()), float(backward[places].sum())
+
+    def message_bytes(self, tensor: int) -> float:
+        """Bytes of a tensor of one example that a rank holds and sends."""
+        return self._costs.tensors[tensor].bytes * self._share(tensor)
+
+    def directions(self, tensor: int) -> int:
+        """How many messages a transfer of a tensor is: its gradient, if it has one, goes back."""
+        return 1 + self._costs.tensors[tensor].has_gradient
+
+    @functools.cached_property
+    def variables(self) -> parameter_memory.Variables:
+        """What a stage holds of variables."""
+        return parameter_memory.Variables(self._variables_by_blocks, self._costs, self._membership)
+
+    @functools.cached_property
+    def _variables_by_blocks(self) -> dict[tuple[int, ...], list[parameter_memory.Share]]:
+        """Variables and a rank's share of each, by the blocks that read them."""
+        readers: dict[str, list[int]] = {}
+        for place, node in enumerate(self._model.nodes):
+            for key in node.variables:
+                readers.setdefault(key, []).append(place)
+        shares: dict[tuple[int, ...], list[parameter_memory.Share]] = {}
+        for key, nodes in readers.items():
+            share = min(self.shardings[node].variables.get(key, 1.0) for node in nodes)
+            places = tuple(self._places(nodes))
+            shares.setdefault(places, []).append((self._costs.variables[key], share))
+        return shares
+
+    def _places(self, nodes: Iterable[int]) -> list[int]:
+        """The blocks of some nodes."""
+        return sorted({self._block_of[node] for node in nodes})
+
+    def _between(self, of_blocks: cuts.Vector) -> cuts.Matrix:
+        """Sums over the blocks of a stage, from what each block has."""
+        total = self._membership @ of_blocks
+        return np.asarray(total[None, :] - total[:, None])
+
+    def _work(self, setting: search_space.Setting, cluster: hardware.Cluster) -> cuts.Vector:
+        """Seconds of each block for one microbatch, without messages."""
+        forward, backward = self._durations.of(setting, cluster)
+        homes = [self._block_of[node] for node in range(len(forward))]
+        seconds = np.bincount(homes, weights=forward + backward, minlength=len(self.blocks))
+        return seconds.astype(float)
+
+    def _share(self, tensor: int) -> float:
+        """A rank's share of a tensor."""
+        node = self._makers.get(tensor)
+        return 1.0 if node is None else self.shardings[node].kept
+
+    @functools.cached_property
+    def _makers(self) -> dict[int, int]:
+        return costs.makers(self._model.nodes)
+
+    @functools.cached_property
+    def _crossing(self) -> crossing.Crossing:
+        return crossing.Crossing(self._model, self._makers, self._block_of, self._membership)
+
+    @functools.cached_property
+    def _traffic(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix, cuts.Matrix]:
+        """Of a stage: bytes of an example and messages that it takes, and that it gives.
+
+        Both directions are counted. A tensor that several stages take is given once here; the exact
+        number is known when all cuts are.
+        """
+        crossing_tensors = self._crossing
+        messages = np.array([float(self.directions(one)) for one in crossing_tensors.tensors])
+        moved = messages * np.array([self.message_bytes(one) for one in crossing_tensors.tensors])
+        return (
+            crossing_tensors.received(moved),
+            crossing_tensors.received(messages),
+            crossing_tensors.sent(moved),
+            crossing_tensors.sent(messages),
+        )
+
+    def _messages(
+        self, setting: search_space.Setting, cluster: hardware.Cluster, stage: int
+    ) -> cuts.Matrix | float:
+        """Seconds of a stage's messages for one microbatch, both ends waiting."""
+        received, receives, sent, sends = self._traffic
+        seconds: cuts.Matrix | float = 0.0
+        if stage > 0:
+            link = routes.between(setting.mesh, cluster, stage - 1, stage)
+            seconds = (
+                seconds + received * setting.examples / link.bandwidth + receives * link.latency
+            )
+        if stage < setting.mesh.stage - 1:
+            link = routes.between(setting.mesh, cluster, stage, stage + 1)
+            seconds = seconds + sent * setting.examples / link.bandwidth + sends * link.latency
+        return seconds
+
+    @functools.cached_property
+    def _kept_by_block(self) -> cuts.Vector:
+        """Bytes of an example that each block keeps for its backward."""
+        kept = np.zeros(len(self.blocks))
+        for node, place in self._block_of.items():
+            kept[place] += self._costs.nodes[node].inner_bytes * self.shardings[node].kept
+            for tensor in self._model.nodes[node].outputs:
+                if self._costs.tensors[tensor].kept:
+                    kept[place] += self.message_bytes(tensor)
+        return kept
+
+    @functools.cached_property
+    def _received(self) -> cuts.Matrix:
+        """Bytes of an example that a stage keeps of what others send it."""
+        crossing_tensors, known = self._crossing, self._costs.tensors
+        kept = [
+            self.message_bytes(one) if known[one].kept else 0.0 for one in crossing_tensors.tensors
+        ]
+        return crossing_tensors.received(np.array(kept))
+
+    @functools.cached_property
+    def _kept(self) -> cuts.Matrix:
+        """Bytes of an example that a stage keeps for its backward."""
+        return self._between(self._kept_by_block) + self._received
+
+    @functools.cached_property
+    def _working(self) -> list[float]:
+        """Bytes of an example of the widest node of each block."""
+        nodes, shardings = self._costs.nodes, self.shardings
+        return [
+            max(nodes[node].working_bytes * shardings[node].kept for node in block.nodes)
+            for block in self.blocks
+        ]
+
+    @functools.cached_property
+    def _widest(self) -> cuts.Matrix:
+        """Bytes of an example of the widest node of a stage."""
+        widest = np.zeros((len(self.downsets), len(self.downsets)))
+        for place in np.argsort(self._working):
+            has = parameter_memory.stages_with(self._membership, [int(place)])
+            widest = np.where(has, self._working[place], widest)
+        return widest
+
+    @functools.cached_property
+    def _running(self) -> cuts.Matrix:
+        """The most bytes of a microbatch's only example while its backward goes through a stage.
+
+        When a block runs backward, what later blocks kept is freed.
+        """
+        kept = np.zeros((len(self.downsets), len(self.downsets)))
+        most = kept
+        for place, size in enumerate(self._kept_by_block):
+            holds = parameter_memory.stages_with(self._membership, [place])
+            kept = kept + holds * size
+            most = np.maximum(most, holds * (kept + self._working[place]))
+        return most + self._received

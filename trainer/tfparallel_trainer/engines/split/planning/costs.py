@@ -1,0 +1,80 @@
+"""What nodes, tensors and variables of a graph cost: operations, bytes moved, bytes kept. Pure.
+
+Sizes of tensors are linear in the examples of a microbatch: so much for each, and so much besides.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from tfparallel_trainer.engines.split.model import graph
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCost:
+    """Of one node."""
+
+    flops: float
+    """Floating point operations of an example, forward."""
+    tensor_bytes: float
+    """Of an example: what it reads and gives."""
+    weight_bytes: float
+    """What it reads of weights, whatever the number of examples."""
+    gradient_bytes: float
+    """Of the weights that it reads, where each microbatch has to be added to those before; an
+    embedding's only get longer."""
+    backward: float
+    """Operations backward for each one forward: one for its inputs, one for its weights."""
+    inner_bytes: float
+    """Of an example: what it keeps for its backward besides its inputs and outputs."""
+    working_bytes: float
+    """Of an example: what there is while its backward runs and not before or after it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorCost:
+    """Of one tensor."""
+
+    bytes: float
+    """Of an example."""
+    kept: bool
+    """Whether a backward needs it: of the node that makes it or of one that takes it."""
+    has_gradient: bool
+    """Whether a gradient goes the other way."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable by what of it is held: its value, its gradient, the optimizer's slots."""
+
+    parameters: int
+    """Bytes."""
+    gradients: int
+    """Bytes; 0 for one that is not trained."""
+    slots: int
+    """Bytes."""
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.parameters + self.gradients + self.slots
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of a whole model."""
+
+    nodes: tuple[NodeCost, ...]
+    tensors: tuple[TensorCost, ...]
+    variables: Mapping[str, Variable]
+    fixed_slots: int
+    """Bytes that the optimizer holds on each device besides: its step and learning rate."""
+    copies: float = 1.0
+    """As `optimizer_state.copies` tells."""
+    colocated: frozenset[tuple[int, ...]] = frozenset()
+    """Positions of nodes that have to be in one stage, all of a tuple: they change the same
+    variables, such as the moving statistics of a layer that is called several times."""
+
+
+def makers(nodes: Iterable[graph.Node]) -> dict[int, int]:
+    """Which of some nodes makes each tensor, by the tensor's number."""
+    return {tensor: place for place, node in enumerate(nodes) for tensor in node.outputs}

@@ -1,0 +1,154 @@
+"""What each node of a model costs, from its layers and shapes alone. Nothing runs."""
+
+import dataclasses
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.engines.split.model import graph, recording
+from tfparallel_trainer.engines.split.planning import activation_memory, costs, flops
+
+
+def of(
+    model: graph.Graph,
+    slots: Mapping[str, int],
+    fixed_slots: int = 0,
+    length: int | None = None,
+    copies: float = 1.0,
+) -> costs.Costs:
+    """Say what a model costs.
+
+    Args:
+        model: its graph.
+        slots: bytes of optimizer slots of each variable that is trained, by key.
+        fixed_slots: bytes that the optimizer holds besides.
+        length: stands for dimensions that only the data tells.
+        copies: of the gradients while the optimizer updates, as `optimizer_state.copies` tells.
+
+    Raises:
+        BadConfigurationError: there are such dimensions, and no length.
+    """
+    shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
+    widths = [graph.itemsize(one.dtype) for one in model.tensors]
+    sizes = [
+        one.rows * math.prod(shape) * wide
+        for one, shape, wide in zip(model.tensors, shapes, widths, strict=True)
+    ]
+    gradients = _with_gradient(model)
+    ends = {one.tensor for one in model.outputs}
+    kept = set(ends).union(
+        *(activation_memory.tensors(node) for node in _backward(model, gradients))
+    )
+    measures = _Measures(model, shapes, widths, sizes, gradients)
+    return costs.Costs(
+        nodes=tuple(map(measures.cost, model.nodes)),
+        tensors=tuple(
+            costs.TensorCost(
+                bytes=size,
+                kept=number in kept and number not in model.inputs,
+                has_gradient=number in gradients,
+            )
+            for number, size in enumerate(sizes)
+        ),
+        variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
+        fixed_slots=fixed_slots,
+        copies=copies,
+        colocated=_colocated(model),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Measures:
+    """What the cost of a node follows from."""
+
+    model: graph.Graph
+    shapes: Sequence[tuple[int, ...]]
+    """Of each tensor for one row of the batch."""
+    widths: Sequence[int]
+    """Bytes of an element of each."""
+    sizes: Sequence[int]
+    """Bytes of each for one example."""
+    gradients: Container[int]
+    """The tensors that a gradient comes back to."""
+
+    def cost(self, node: graph.Node) -> costs.NodeCost:
+        """That of a node."""
+        taken = [one for one in node.inputs if one not in node.masks.values()]
+        forms = [self.shapes[one] for one in taken]
+        outputs = [self.shapes[one] for one in node.outputs]
+        moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
+        variables = [self.model.variables[key] for key in node.variables]
+        rows = self.model.tensors[node.outputs[0]].rows
+        inner = working = 0.0
+        if any(one in self.gradients for one in node.outputs):
+            width = self.widths[node.outputs[0]]
+            inner = rows * activation_memory.inner(node, forms, outputs, width)
+            working = rows * width * activation_memory.working(node, forms, outputs)
+        ends = {one.tensor for one in self.model.outputs}
+        # The loss keeps as much of an output as the output has.
+        inner += sum(self.sizes[one] for one in node.outputs if one in ends)
+        return costs.NodeCost(
+            flops=rows * flops.of(node, forms, outputs),
+            tensor_bytes=moved,
+            weight_bytes=sum(map(_bytes, variables)),
+            gradient_bytes=0.0
+            if isinstance(node.calls, keras.layers.Embedding)
+            else sum(_bytes(one) for one in variables if one.trainable),
+            backward=float(any(one in self.gradients for one in taken))
+            + any(one.trainable for one in variables),
+            inner_bytes=inner,
+            working_bytes=moved + working,
+        )
+
+
+def _bytes(variable: Any) -> int:
+    return int(math.prod(variable.shape)) * graph.itemsize(variable.dtype)
+
+
+def _variable(one: Any, slots: int) -> costs.Variable:
+    size = _bytes(one)
+    return costs.Variable(size, size if one.trainable else 0, slots)
+
+
+def _colocated(model: graph.Graph) -> frozenset[tuple[int, ...]]:
+    readers: dict[str, list[int]] = {key: [] for key in recording.gathered(model)}
+    for place, node in enumerate(model.nodes):
+        for key in readers.keys() & set(node.variables):
+            readers[key].append(place)
+    return frozenset(tuple(one) for one in readers.values() if len(one) > 1)
+
+
+def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ...]:
+    """The shape of a tensor for one row of the batch, without that dimension."""
+    known = model.tensors[number]
+    inner = [size for place, size in enumerate(known.shape) if place != known.batch]
+    if None in inner and length is None:
+        raise errors.BadConfigurationError(
+            f"The tensor {_named(model, number)} has the shape {model.tensors[number].shape}, of "
+            "which only the data tells more than the batch: say how long it is with --length."
+        )
+    return tuple(length or 1 if size is None else size for size in inner)
+
+
+def _named(model: graph.Graph, number: int) -> str:
+    if number in model.inputs:
+        return model.input_names[number]
+    return next((one.name for one in model.nodes if number in one.outputs), str(number))
+
+
+def _with_gradient(model: graph.Graph) -> set[int]:
+    """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
+    trained = {key for key, one in model.variables.items() if one.trainable}
+    tensors: set[int] = set()
+    for node in model.nodes:
+        if any(key in trained for key in node.variables) or tensors.intersection(node.inputs):
+            tensors.update(one for one in node.outputs if model.tensors[one].is_real)
+    return tensors
+
+
+def _backward(model: graph.Graph, gradients: Container[int]) -> Iterator[graph.Node]:
+    """The nodes that have a backward: some trained weight comes in or before them."""
+    return (node for node in model.nodes if any(one in gradients for one in node.outputs))

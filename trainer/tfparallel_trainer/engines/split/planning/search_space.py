@@ -1,0 +1,130 @@
+"""What a step depends on besides model and devices, and all that could be chosen of it. Pure."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.engines.split.pipeline import schedule
+
+ORDERS: Mapping[job_file.PipelineSchedule, schedule.Schedule] = {
+    job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: schedule.one_forward_one_backward,
+    job_file.PipelineSchedule.GPIPE: schedule.gpipe,
+}
+
+_MOST_MICROBATCHES = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One choice."""
+
+    mesh: shape.Mesh
+    microbatches: int
+    order: job_file.PipelineSchedule
+    batch: int
+    """Examples of a step over all replicas."""
+
+    @property
+    def examples(self) -> int:
+        """Examples of a microbatch on one replica."""
+        return self.batch // (self.mesh.data * self.microbatches)
+
+    def held_microbatches(self, stage: int) -> int:
+        """The most microbatches whose activations a stage holds."""
+        order = ORDERS[self.order]
+        return schedule.peak_microbatches(order(self.mesh.stage, self.microbatches, stage))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What a plan must keep to."""
+
+    mesh: Mapping[str, int] | None = None
+    """Degrees by axis, one of them -1 for what is left; those that are not named are 1. None: all
+    are chosen."""
+    microbatches: int | None = None
+    """None: chosen."""
+    order: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+    batch: int = 32
+    """Examples of a step over all replicas."""
+
+
+def every(constraints: Constraints, ranks: int) -> list[Setting]:
+    """All settings that a number of ranks allows.
+
+    Raises:
+        BadConfigurationError: there is none.
+    """
+    fixed = None if constraints.mesh is None else _mesh(constraints.mesh, ranks)
+    matching = [
+        Setting(mesh=mesh, microbatches=count, order=constraints.order, batch=constraints.batch)
+        for mesh in (_meshes(ranks) if fixed is None else (fixed,))
+        for count in _microbatches(mesh, constraints)
+    ]
+    if matching:
+        return matching
+    parts = 1 if fixed is None else fixed.data
+    counts = parts * (constraints.microbatches or 1)
+    raise errors.BadConfigurationError(
+        f"The batch has {constraints.batch} examples, which mesh.data ({parts}) times "
+        f"mesh.microbatches ({constraints.microbatches or 1}) does not divide: give a batch of a "
+        f"multiple of {counts}."
+    )
+
+
+def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
+    """Fill in what is left.
+
+    Raises:
+        BadConfigurationError: the axes do not fit the ranks, or there is no such axis.
+    """
+    axes = [axis.value for axis in shape.Axis]
+    for name, degree in degrees.items():
+        if name not in axes:
+            raise errors.BadConfigurationError(
+                f"mesh.{name} is no axis of a mesh: give {', '.join(axes)}."
+            )
+        if degree < 1 and degree != -1:
+            raise errors.BadConfigurationError(
+                f"mesh.{name} is {degree}: give a number from 1, or -1 for what is left."
+            )
+    left = [name for name, degree in degrees.items() if degree == -1]
+    if len(left) > 1:
+        raise errors.BadConfigurationError(
+            f"mesh.{left[0]} and mesh.{left[1]} are both -1: only one can be what is left."
+        )
+    known = shape.Mesh(**{name: degree for name, degree in degrees.items() if degree != -1})
+    rest, beyond = divmod(ranks, known.size)
+    if beyond or (not left and rest != 1):
+        written = " x ".join(f"{name} {degree}" for name, degree in degrees.items())
+        raise errors.BadConfigurationError(
+            f"The mesh ({written}) does not fit {ranks} devices: the product of its axes has to be "
+            f"{ranks}{', or to divide it' if left else ', or one axis -1'}."
+        )
+    return dataclasses.replace(known, **dict.fromkeys(left, rest))
+
+
+def _meshes(ranks: int) -> Iterator[shape.Mesh]:
+    """All meshes of so many ranks."""
+    for data in _divisors(ranks):
+        for stage in _divisors(ranks // data):
+            for spatial in _divisors(ranks // data // stage):
+                tensor = ranks // data // stage // spatial
+                yield shape.Mesh(data=data, stage=stage, spatial=spatial, tensor=tensor)
+
+
+def _microbatches(mesh: shape.Mesh, constraints: Constraints) -> list[int]:
+    """The numbers of microbatches to look at: powers of two that divide the batch of a replica."""
+    replica_batch, rest = divmod(constraints.batch, mesh.data)
+    if rest:
+        return []
+    if constraints.microbatches is not None:
+        return [] if replica_batch % constraints.microbatches else [constraints.microbatches]
+    powers = (2**power for power in range(_MOST_MICROBATCHES.bit_length()))
+    return [count for count in powers if replica_batch % count == 0]
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]

@@ -1,0 +1,161 @@
+"""Writes the trained model as one .keras file from a checkpoint, a slice at a time.
+
+What plain Keras would write for the unsplit model, the state of the optimizer included, but no
+process ever holds more than a block of one variable.
+"""
+
+import contextlib
+import math
+import os
+import pathlib
+import tempfile
+
+import h5py
+import tensorflow as tf
+
+from tfparallel_trainer import user
+from tfparallel_trainer.checkpoint import export, files, shard, values
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.engines.split.state import archive, blueprint
+from tfparallel_trainer.objective import replica
+from tfparallel_trainer.storage import directory
+
+_COPIES = 3
+"""How often the weights are in memory at most while Keras loads and exports a model."""
+
+
+def check(drawn: blueprint.Blueprint, module: user.Module) -> None:
+    """See before training that the model can be written after it.
+
+    Raises:
+        UserCodeError: Keras cannot serialise a part of the model, or changes weights as it writes.
+    """
+    export.check(drawn.model, module.path)
+    with (
+        export.storing(pathlib.Path(outputs.MODEL), module.path),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        empty = pathlib.Path(folder) / outputs.MODEL
+        archive.save_model(drawn.model, empty, drawn.weights)
+        with archive.opened(empty) as file:
+            archive.Layout(file, drawn.weights)
+
+
+def save(
+    drawn: blueprint.Blueprint,
+    checkpoint: directory.Directory,
+    path: pathlib.Path,
+    module: user.Module,
+) -> None:
+    """Write `model.keras`, so that readers see all of it or what was there before.
+
+    With an optimizer that keeps averages of the weights (use_ema), those are what is written.
+
+    Args:
+        drawn: the unsplit model; gets the learning rate and the counters of the checkpoint.
+        checkpoint: a checkpoint that is whole.
+        path: where to.
+        module: the user's module.
+
+    Raises:
+        StorageError: the disk does not take it, or has damaged the checkpoint.
+        UserCodeError: Keras cannot serialise a part of the model.
+    """
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    weights = draft.with_suffix(archive.WEIGHTS)
+    with export.storing(path, module.path):
+        try:
+            index = files.read_index(checkpoint)
+            _count(drawn, checkpoint, index)
+            with tempfile.TemporaryDirectory() as folder:
+                empty = pathlib.Path(folder) / path.name
+                archive.save_model(drawn.model, empty, drawn.weights)
+                with h5py.File(weights, "w") as target:
+                    _fill(drawn, checkpoint, index, empty, target)
+                archive.put_together(empty, weights, draft)
+            draft.replace(path)
+        except files.DamagedError as error:
+            raise OSError(str(error)) from error
+        finally:
+            draft.unlink(missing_ok=True)
+            weights.unlink(missing_ok=True)
+
+
+def save_for_serving(
+    drawn: blueprint.Blueprint, saved: pathlib.Path, folder: pathlib.Path, module: user.Module
+) -> str | None:
+    """Write a SavedModel of a file that `save` wrote; for this the whole model must fit here.
+
+    Returns:
+        A sentence that says why not, where it does not fit.
+
+    Raises:
+        StorageError: the disk does not take it.
+        UserCodeError: Keras cannot export the model.
+    """
+    needed = _COPIES * sum(
+        math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in drawn.weights.values()
+    )
+    free = free_bytes()
+    if free < needed:
+        return (
+            f"{folder.name} is not written, because it needs the whole model in one process, about "
+            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; {saved.name} is complete: "
+            "export it on a larger machine."
+        )
+    replica.forget_names()
+    model = module.build_model()
+    with export.storing(folder, module.path):
+        model.load_weights(saved)
+    export.save_for_serving(model, folder, module.path)
+    return None
+
+
+def free_bytes(root: pathlib.Path = pathlib.Path("/")) -> float:
+    """The memory that this process may still take: of the machine, and of its control group."""
+    lines = (root / "proc/meminfo").read_text().splitlines()
+    meminfo = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    free = [1024.0 * int(meminfo["MemAvailable"].split()[0])]
+    group = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError, ValueError):  # no limit is the word max
+        limit = int((group / "memory.max").read_text())
+        lines = (group / "memory.stat").read_text().splitlines()
+        cached = int(dict(line.split() for line in lines)["inactive_file"])
+        free.append(limit - int((group / "memory.current").read_text()) + cached)
+    return min(free)
+
+
+def _count(drawn: blueprint.Blueprint, checkpoint: directory.Directory, index: files.Index) -> None:
+    """Give the optimizer its counters and its rate, which Keras writes into the config, too."""
+    for key, one in drawn.counters.items():
+        parts = files.blocks(checkpoint, index, key, shard.box((), ()))
+        values.assign(one, ((box.slices, block) for box, block in parts))
+
+
+def _fill(
+    drawn: blueprint.Blueprint,
+    checkpoint: directory.Directory,
+    index: files.Index,
+    empty: pathlib.Path,
+    target: h5py.File,
+) -> None:
+    averages = drawn.averages
+
+    def content(key: str, dataset: h5py.Dataset) -> None:
+        taken = averages.get(key, key)
+        whole = shard.box((), index.arrays[taken].shape)
+        for box, block in files.blocks(checkpoint, index, taken, whole):
+            dataset[box.slices] = block
+
+    def describe(key: str) -> tuple[tuple[int, ...], str]:
+        return index.arrays[key].shape, index.arrays[key].dtype
+
+    with archive.opened(empty) as source:
+        archive.fill(source, target, drawn.weights, describe, content)
+    optimizer_file = empty.with_name(f"optimizer{archive.WEIGHTS}")
+    archive.save_optimizer(drawn.model.optimizer, optimizer_file, drawn.stand_ins)
+    with archive.opened(optimizer_file) as source:
+        target.create_group(archive.OPTIMIZER)
+        archive.fill(
+            source[archive.OPTIMIZER], target[archive.OPTIMIZER], drawn.stand_ins, describe, content
+        )

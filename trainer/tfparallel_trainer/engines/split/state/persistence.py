@@ -1,0 +1,155 @@
+"""What becomes of a divided model's state: saved in parts, found again, and one file at the end."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tfparallel_trainer import user
+from tfparallel_trainer.checkpoint import files, peers, shard, slots, store
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.engines.split.engine import rank_model
+from tfparallel_trainer.engines.split.state import blueprint, export, weights_file
+from tfparallel_trainer.runtime import settings
+from tfparallel_trainer.storage import directory
+
+_EXPORT = ".exporting"
+"""Folder of what is exported where no checkpoint holds it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Persistence:
+    """State of the ranks of this process, and what all processes know of the whole."""
+
+    settings: settings.Settings
+    module: user.Module
+    peers: peers.Peers
+    drawn: blueprint.Blueprint
+    ranks: Sequence[rank_model.Rank]
+    state: shard.State
+    saved: store.Store | None
+    """None when the job saves no checkpoints."""
+    unsaved: store.Store | None = None
+    """Where parts meet for the export when the job saves no checkpoints."""
+
+    def start(self, say: Callable[[str], None]) -> files.Position:
+        """Give the ranks the newest checkpoint, or the initial weights that the job names.
+
+        Args:
+            say: writes a line for people.
+
+        Returns:
+            Where training begins; the same on all processes.
+
+        Raises:
+            BadConfigurationError: these are of another model.
+        """
+        restored = None if self.saved is None else self.saved.restore(self.state)
+        if restored is not None:
+            say(f"resuming after step {restored.step} from {self.settings.checkpoints}")
+            return restored
+        weights = self.settings.job.trainer.initial_weights
+        if weights is not None:
+            weights_file.load(self.drawn, self.state, weights, self.settings.source_dir)
+            say(f"starting with the weights of {weights}")
+        return files.Position(step=0, epoch=self.settings.first_epoch, example=0)
+
+    def export(self, at: files.Position, say: Callable[[str], None]) -> None:
+        """Leave the trained model in the output directory; all processes take part.
+
+        Args:
+            at: where training has ended; the last checkpoint is of there.
+            say: writes a line for people.
+
+        Raises:
+            StorageError: the disk does not take it.
+            UserCodeError: Keras cannot write the model.
+        """
+        saved = [] if self.saved is None else store.of_step(self.settings.checkpoints, at.step)
+        export_folder = self.settings.results.child(_EXPORT)
+        if not saved:
+            part_store = self.unsaved or _store(self.settings, export_folder, 1, say, self.peers)
+            part_store.save(self.state, at)
+            saved = store.of_step(export_folder, at.step)
+        if self.peers.is_chief:
+            self._write(saved[-1], say)
+            self.settings.results.remove(export_folder)
+
+    def _write(self, checkpoint: directory.Directory, say: Callable[[str], None]) -> None:
+        path = self.settings.output_dir / outputs.MODEL
+        export.save(self.drawn, checkpoint, path, self.module)
+        if self.settings.job.trainer.saved_model:
+            serving = self.settings.output_dir / outputs.SAVED_MODEL
+            refused = export.save_for_serving(self.drawn, path, serving, self.module)
+            if refused is not None:
+                say(f"warning: {refused}")
+
+
+def prepare(
+    settings: settings.Settings,
+    module: user.Module,
+    peers: peers.Peers,
+    ranks: Sequence[rank_model.Rank],
+    say: Callable[[str], None],
+) -> Persistence:
+    """See that the state of these ranks can be saved and exported.
+
+    Args:
+        settings: what this process was started with.
+        module: the user's functions.
+        peers: all processes.
+        ranks: the ranks of this one.
+        say: writes a line for people.
+
+    Raises:
+        UserCodeError: the model or its optimizer cannot be saved in parts.
+        BadConfigurationError: processes do not share the folder of checkpoints and results.
+        PreemptedError: a newer attempt has started.
+    """
+    drawn = blueprint.draw(module, settings.job.trainer.seed)
+    if peers.is_chief:
+        export.check(drawn, module)
+    checkpoint = settings.job.trainer.checkpoint
+    export_folder = settings.results.child(_EXPORT)
+    return Persistence(
+        settings=settings,
+        module=module,
+        peers=peers,
+        drawn=drawn,
+        ranks=ranks,
+        state=shard.State([_share(drawn, rank) for rank in ranks], drawn.wholes),
+        saved=_store(settings, settings.checkpoints, checkpoint.keep, say, peers)
+        if checkpoint
+        else None,
+        # A folder that processes do not share is found now, and not once the model is trained.
+        unsaved=None if checkpoint else _store(settings, export_folder, 1, say, peers),
+    )
+
+
+def _store(
+    settings: settings.Settings,
+    folder: directory.Directory,
+    keep: int,
+    say: Callable[[str], None],
+    peers: peers.Peers,
+) -> store.Store:
+    return store.Store(folder, keep, settings.job_uid, settings.attempt, say, peers)
+
+
+def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:
+    """What a rank brings to a checkpoint."""
+    weights = {
+        key: shard.Shard(
+            variable=variable,
+            shape=drawn.wholes[key].shape,
+            part=rank.parts.get(key, ()),
+            writes=rank.owns(key),
+            label=drawn.wholes[key].label,
+        )
+        for key, variable in rank.weights.items()
+    }
+    trained = {key: weights[key] for key in rank.trained}
+    return {
+        **weights,
+        **slots.shards(
+            rank.optimizer.keras_optimizer, trained, drawn.slots, writes_counters=rank.index == 0
+        ),
+    }

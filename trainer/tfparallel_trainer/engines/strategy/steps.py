@@ -1,0 +1,163 @@
+"""What all replicas of a strategy run together, as traced functions."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import user
+from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines.strategy import exchange, places
+from tfparallel_trainer.objective import evaluate, finite, metrics, replica, state, train
+
+_Leaves = Sequence[tf.Tensor]
+
+
+class Steps:
+    """A model whose variables a strategy has made, and the strategy that runs it.
+
+    A replica without examples in a step takes part with a batch of none.
+    """
+
+    def __init__(self, strategy: Any, module: user.Module, replica: replica.Replica) -> None:
+        self._strategy = strategy
+        self._module = module
+        self._replica = replica
+        self._places = places.of_process(strategy)
+        self._traced: dict[tuple[Any, ...], Any] = {}
+
+    def train(self, spec: Any) -> engine.Step:
+        """Give what makes a step on batches of a structure (tf.TensorSpec [None, …])."""
+
+        def run(number: tf.Tensor, flags: _Leaves, part: Any, everywhere: bool) -> list[tf.Tensor]:
+            return _step(self._replica_in_context(), part, number, flags[0], everywhere)
+
+        def make(step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
+            requests = np.array([flag in asked for flag in train.Flag], np.float64)
+            flags = places.spread(
+                self._strategy,
+                self._places,
+                lambda place: [tf.constant(requests if place == 0 else np.zeros_like(requests))],
+            )
+            number = tf.constant(step, tf.int64)
+            outcome = self._on_batch("a training step", run, batch, spec, number, flags)
+            total, values, flag_sums, is_finite = (tensor.numpy() for tensor in outcome)
+            return train.Outcome(
+                loss=float(total),
+                terms=self._replica.by_output(values),
+                flags=frozenset(flag for flag in train.Flag if flag_sums[flag] > 0),
+                finite=bool(is_finite),
+            )
+
+        return make
+
+    def sums(self, batch: feed.Batch, spec: Any) -> Any:
+        """Numerators and denominators of the loss over a batch [2, terms]; feeds the metrics."""
+
+        def run(part: Any, everywhere: bool) -> list[tf.Tensor]:
+            replica = self._replica_in_context()
+            with _kept(replica, part, everywhere):
+                return [replica.data.sum(evaluate.sums_of(replica, part))]
+
+        (total,) = self._on_batch("the evaluation", run, batch, spec)
+        return total.numpy()
+
+    def report(self) -> dict[str, float]:
+        """The metrics over all replicas."""
+        states = self._everywhere(
+            "report", lambda replica: replica.data.sum_all(metrics.contributions(replica))
+        )
+        return metrics.results(self._replica, states)
+
+    def share_state(self, numbers: Sequence[int]) -> list[int]:
+        """Give every replica the state of the first one, and every process its numbers."""
+        start = tf.constant(list(numbers), tf.int64)
+        (shared,) = self._everywhere(
+            "state", lambda replica: [state.spread(replica, replica.state(), start)]
+        )
+        return [int(number) for number in np.atleast_1d(shared.numpy())]
+
+    def share_statistics(self) -> None:
+        """Give every replica the first one's weights that are not trained."""
+        if self._replica.statistics():
+            nothing = tf.zeros((1,), tf.int64)
+            self._everywhere(
+                "statistics", lambda replica: [state.spread(replica, replica.statistics(), nothing)]
+            )
+
+    def barrier(self) -> None:
+        """Return when every replica has come here."""
+        self._everywhere("barrier", lambda replica: [replica.data.sum(tf.ones((1,)))])
+
+    def _on_batch(
+        self,
+        what: str,
+        run: Callable[..., list[tf.Tensor]],
+        batch: feed.Batch,
+        spec: Any,
+        *others: Any,
+    ) -> list[tf.Tensor]:
+        """Run something on every replica's part of a batch; give what the first one gives.
+
+        There is one function for each pattern of sizes: replicas of different sizes are traced one
+        by one, and TPUs compile fixed shapes.
+        """
+        everywhere = batch.examples >= self._strategy.num_replicas_in_sync
+        parts = [train.nothing(spec) if part is None else part for part in batch.parts]
+        leaves = [[tf.convert_to_tensor(one) for one in nest.leaves(part)] for part in parts]
+        inputs = (*others, places.spread(self._strategy, self._places, leaves.__getitem__))
+        key = (what, everywhere, *(tuple(one.shape) for part in leaves for one in part))
+        if key not in self._traced:
+
+            def on_replica(*arguments: Any) -> list[tf.Tensor]:
+                *rest, part_leaves = arguments
+                return run(*rest, nest.packed(spec, part_leaves), everywhere)
+
+            with user.guard(self._module.path, f"tracing {what} raised"):
+                self._traced[key] = self._function(on_replica)
+                self._traced[key].get_concrete_function(*inputs)
+        results: list[tf.Tensor] = self._traced[key](*inputs)
+        return results
+
+    def _everywhere(
+        self, what: str, run: Callable[[replica.Replica], list[tf.Tensor]]
+    ) -> list[tf.Tensor]:
+        """Run something without examples on every replica; give what the first one gives."""
+        if (what,) not in self._traced:
+            self._traced[what,] = self._function(lambda: run(self._replica_in_context()))
+        results: list[tf.Tensor] = self._traced[what,]()
+        return results
+
+    def _function(self, on_replica: Callable[..., list[tf.Tensor]]) -> Any:
+        def on_all(*arguments: Any) -> list[tf.Tensor]:
+            outcomes = self._strategy.run(on_replica, args=arguments)
+            return [places.first(self._strategy, one) for one in outcomes]
+
+        return tf.function(on_all, autograph=False)
+
+    def _replica_in_context(self) -> replica.Replica:
+        context = tf.distribute.get_replica_context()
+        return dataclasses.replace(self._replica, data=exchange.Exchange(context))
+
+
+def _step(
+    replica: replica.Replica, part: Any, number: tf.Tensor, flags: tf.Tensor, everywhere: bool
+) -> list[tf.Tensor]:
+    with _kept(replica, part, everywhere):
+        shared = train.of_rank(replica, part, number, flags, maybe_empty=not everywhere)
+    with exchange.Summed():
+        replica.optimizer.apply(shared.gradients, replica.model.trainable_variables)
+    return [shared.loss, shared.terms, shared.flags, shared.finite]
+
+
+@contextlib.contextmanager
+def _kept(replica: replica.Replica, part: Any, everywhere: bool) -> Iterator[None]:
+    """Put back what a batch of no examples changes: statistics of nothing are no numbers."""
+    before = None if everywhere else finite.Memory(replica)
+    yield
+    if before is not None:
+        before.put_back_unless(tf.shape(nest.leaves(part)[0])[0] > 0)

@@ -1,0 +1,120 @@
+"""The strategy of a run: what the user's module builds, or TensorFlow's for TPUs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import cluster, rendezvous
+from tfparallel_trainer.engines.strategy import tpus
+from tfparallel_trainer.runtime import settings
+
+_TPU_START_SECONDS = 600
+"""How long a TPU may take to be initialised."""
+
+
+def build(
+    settings: settings.Settings,
+    module: user.Module,
+    say: Callable[[str], None],
+    connections: rendezvous.Rendezvous,
+) -> Any:
+    """Build the strategy; it must be the first thing that TensorFlow does.
+
+    Args:
+        settings: what this process was started with.
+        module: the user's functions.
+        say: writes a line for people.
+        connections: the peers.
+
+    Raises:
+        UserCodeError: the user's function raises, is missing, or gives what cannot be used.
+        BadConfigurationError: there is no TPU.
+        StartTimeoutError: the TPU's hosts do not answer.
+    """
+    if settings.uses_tpu:
+        with cluster.limited(settings.job.trainer.start_timeout_seconds + _TPU_START_SECONDS):
+            return tpus.connect(settings, say)
+    if not module.builds_strategy:
+        raise errors.UserCodeError(
+            f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
+            "return a tf.distribute.Strategy."
+        )
+    with cluster.limited(), connections.guarded():
+        strategy = module.build_strategy()
+    check_kind(strategy, module)
+    return strategy
+
+
+def check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[int, ...]) -> None:
+    """See that the strategy has joined all processes of the job, and that the batch suffices.
+
+    Args:
+        settings: what this process was started with.
+        strategy: the strategy.
+        local_ranks: which of its replicas are those of this process.
+
+    Raises:
+        BadConfigurationError: a process would train alone, or a replica without examples.
+    """
+    processes, replicas = len(settings.cluster.tasks), strategy.num_replicas_in_sync
+    kind = type(strategy).__name__
+    count = len(local_ranks)
+    first = settings.cluster.me * count
+    if local_ranks != tuple(range(first, first + count)) or replicas != processes * count:
+        raise errors.BadConfigurationError(
+            f"{settings.cluster.task.name} has {count} of the {replicas} replicas of "
+            f"{kind}, and the job has {processes} processes: let build_strategy return a strategy "
+            "that joins them in the order of TF_CONFIG, each with as many replicas, such as "
+            "tf.distribute.MultiWorkerMirroredStrategy; or use one process."
+        )
+    size = settings.job.trainer.global_batch_size
+    if size < replicas:
+        raise errors.BadConfigurationError(
+            f"trainer.globalBatchSize is {size}, less than the {replicas} replicas of {kind} that "
+            f"share it: give at least {replicas}."
+        )
+
+
+def check_model(model: Any) -> None:
+    """Refuse what an optimizer cannot do within a strategy's replicas.
+
+    Raises:
+        UserCodeError: says what, and what to change.
+    """
+    optimizer = model.optimizer
+    if getattr(optimizer, "inner_optimizer", None) is not None:
+        raise errors.UserCodeError(
+            f"{type(optimizer).__name__} scales the loss (mixed_float16), and under a strategy "
+            'Keras adds its gradients up twice: use "mixed_bfloat16".'
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise errors.UserCodeError(
+            f"The optimizer has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}"
+            ", which Keras cannot do under a strategy: remove it, or set strategy to Mirrored or "
+            "MultiWorkerMirrored."
+        )
+    if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+        raise errors.UserCodeError(
+            f"The optimizer has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}, which "
+            "Keras cannot do under a strategy: remove it; averages are used at the end anyhow."
+        )
+
+
+def check_kind(strategy: Any, module: user.Module) -> None:
+    """See that what build_strategy returns trains all replicas together.
+
+    Raises:
+        UserCodeError: it does not.
+    """
+    kind = type(strategy).__name__
+    if not isinstance(strategy, tf.distribute.Strategy):
+        raise errors.UserCodeError(
+            f"{module.path}: build_strategy returns {kind}: let it return a tf.distribute.Strategy."
+        )
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        raise errors.UserCodeError(
+            f"{module.path}: build_strategy returns {kind}, whose workers do not wait for each "
+            "other: set strategy to ParameterServer, which trains so, and remove build_strategy."
+        )

@@ -1,0 +1,376 @@
+"""Data that comes in batches, as Keras' fit takes it: data sets, generators and PyDatasets.
+
+A batch of theirs is the batch of all replicas together: every process reads all of them and keeps
+its own part. So all processes must read the same batches, which is compared for the first one.
+"""
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.keras_fit import arrays, passes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batches:
+    """Something that gives batches."""
+
+    name: str
+    """Of the argument, for the messages."""
+    begin: Callable[[int], Iterator[Any]]
+    """Begins the pass of this number; the batches are as the user gives them."""
+    skip: Callable[[Iterator[Any] | None], None]
+    """Leaves out a pass, which may have begun: those after it are as if it had been made."""
+    count: int | None
+    """Batches in a pass, where that is known."""
+    spec: Any
+    """Structure of a batch, as tf.TensorSpec; None: what the first two have in common."""
+    once: bool = False
+    """Whether there is one pass only."""
+    endless: bool = False
+    """Whether a pass is known not to end."""
+
+
+def opened(data: Any, name: str, shuffle_seed: int | None) -> Batches | None:
+    """Look at what was given as x; None when it is no batches.
+
+    Args:
+        data: the argument.
+        name: its name.
+        shuffle_seed: shuffles the batches of a PyDataset for each pass; None keeps their order.
+    """
+    if isinstance(data, tf.data.Dataset):
+        return _of_data_set(data, name)
+    if isinstance(data, keras.utils.PyDataset):
+        return _of_py_dataset(data, name, shuffle_seed)
+    if isinstance(data, Iterator):
+        return Batches(name, lambda _: data, lambda _: None, None, None, once=True)
+    return None
+
+
+def _of_data_set(data_set: tf.data.Dataset, name: str) -> Batches:
+    options = tf.data.Options()
+    options.deterministic = True
+    data = data_set.with_options(options)
+    cardinality = int(data.cardinality().numpy())
+    return Batches(
+        name,
+        lambda _: iter(data),
+        lambda begun: passes.skip(data, begun),
+        cardinality if cardinality >= 0 else None,
+        data.element_spec,
+        endless=cardinality == tf.data.INFINITE_CARDINALITY,
+    )
+
+
+def _of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
+    count = py_dataset.num_batches
+
+    def begin(number: int) -> Iterator[Any]:
+        numbers: Iterable[int] = itertools.count()
+        if count is not None:
+            numbers = range(count)
+            if seed is not None:
+                numbers = order.shuffled(range(count), count, seed, number).tolist()
+        py_dataset.on_epoch_begin()
+        for place in numbers:
+            yield py_dataset[place]
+        py_dataset.on_epoch_end()
+
+    def skip(begun: Iterator[Any] | None) -> None:
+        if begun is None:
+            py_dataset.on_epoch_begin()
+        py_dataset.on_epoch_end()
+
+    return Batches(name, begin, skip, count, None, endless=count is None)
+
+
+class Source:
+    """Batches as a `feed.Source`.
+
+    Args:
+        batches: where they come from.
+        steps: how many make an epoch; None: a pass.
+        class_weight: gives each example the weight of its class.
+        first_epoch: the number of the first epoch.
+        restarts: whether each epoch begins a new pass, also with `steps`.
+
+    Raises:
+        UserCodeError: the first batch is not what fit takes.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        steps: int | None,
+        class_weight: Mapping[int, float] | None,
+        *,
+        first_epoch: int = 0,
+        restarts: bool = False,
+    ) -> None:
+        if batches.endless and steps is None:
+            argument = "validation_steps" if restarts else "steps_per_epoch"
+            raise errors.UserCodeError(f"{batches.name} never ends: give {argument}.")
+        self._batches = batches
+        self._steps = steps
+        self._class_weight = class_weight
+        self._restarts = restarts
+        self._pass: Iterator[Any] | None = None
+        self._taken = 0
+        self._coming = first_epoch
+        begun = batches.begin(first_epoch)
+        first = next(begun, None)
+        if first is None:
+            raise errors.UserCodeError(f"{batches.name} gives no batches: let it give some.")
+        read = [first]
+        if batches.spec is None and batches.count != 1:  # Keras sees from two what changes
+            read += itertools.islice(begun, 1)
+        self._begun: Iterator[Any] | None = None
+        if batches.once or not restarts:  # two passes at a time could change each other's order
+            self._begun = itertools.chain(read, begun)
+        self._first = self._triple(first)
+        self._spec = self._described([self._triple(batch) for batch in read])
+
+    @property
+    def batch_size(self) -> int:
+        """Examples in the first batch."""
+        return _count(self._first)
+
+    @property
+    def steps(self) -> int | None:
+        """Batches in an epoch, where that is known."""
+        count = self._batches.count
+        return count if self._steps is None else min(self._steps, count or self._steps)
+
+    @property
+    def digest(self) -> int:
+        """A number that the first batch has."""
+        leaves = (np.asarray(leaf) for leaf in nest.leaves(self._first))
+        checksum = 0
+        for leaf in leaves:
+            content = leaf.astype("S") if leaf.dtype == object else leaf
+            checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
+        return checksum
+
+    def divided(self, division: feed.Division) -> feed.Feed:
+        """Cut each batch over the ranks."""
+        return _Feed(self, division)
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part, as tf.TensorSpec [None, …]."""
+        return self._spec
+
+    def sample(self) -> Any:
+        """The first example."""
+        return nest.convert(lambda leaf: leaf[:1], self._first)
+
+    def epoch(self, number: int) -> Iterator[Any]:
+        """The whole batches (x, y, sample_weight) of an epoch.
+
+        After a restart those of earlier epochs are left out, as if they had been trained on.
+        """
+        if not self._restarts:
+            self._leave_out(number - self._coming)
+            self._coming = number + 1
+        return (self._fitting(self._triple(batch)) for batch in self._epoch(number))
+
+    def _epoch(self, number: int) -> Iterator[Any]:
+        """The batches of the coming epoch as the user gives them."""
+        if self._makes_passes:
+            yield from self._begin(number)
+            return
+        for _ in itertools.count() if self._steps is None else range(self._steps):
+            batch = self._next(number)
+            if batch is None:
+                break
+            yield batch
+        if self._restarts or self._taken == self._batches.count:
+            self._end_pass()
+
+    @property
+    def _makes_passes(self) -> bool:
+        """Whether each epoch is a pass."""
+        return self._steps is None and not self._batches.once
+
+    def _leave_out(self, epochs: int) -> None:
+        """Let the next epoch be that after so many others."""
+        count = self._batches.count
+        if self._makes_passes:
+            for _ in range(epochs):
+                self._skip()
+            return
+        first = self._coming
+        if self._steps is not None and count is not None:
+            in_pass = -(-count // self._steps)
+            for _ in range(epochs // in_pass):
+                self._skip()
+            first += epochs - epochs % in_pass
+        for number in range(first, self._coming + epochs):
+            for _ in self._epoch(number):
+                pass
+
+    def _begin(self, number: int) -> Iterator[Any]:
+        begun, self._begun = self._begun, None
+        return self._batches.begin(number) if begun is None else begun
+
+    def _skip(self) -> None:
+        begun, self._begun = self._begun, None
+        self._batches.skip(begun)
+
+    def _next(self, number: int) -> Any:
+        """The next batch of the pass that goes on, or of a new one; None where a pass ends."""
+        if self._pass is None:
+            self._pass = self._begin(number)
+        batch = next(self._pass, None)
+        if batch is None:
+            if self._taken == 0:
+                raise errors.UserCodeError(
+                    f"{self._batches.name} has no more batches for epoch {number}: give "
+                    "steps_per_epoch and enough batches, or a keras.utils.PyDataset."
+                )
+            self._end_pass()
+            return None
+        self._taken += 1
+        return batch
+
+    def _end_pass(self) -> None:
+        self._taken = 0
+        if self._pass is not None and not self._batches.once:
+            next(self._pass, None)  # a PyDataset is told of the end
+            self._pass = None
+
+    def _described(self, read: Sequence[Any]) -> Any:
+        """The structure of the batches, of which these have been read."""
+        if self._batches.spec is None:
+            columns = zip(*(self._leaves_like(batch, self._first) for batch in read), strict=True)
+            return nest.packed(self._first, [_spec_of(column) for column in columns])
+        weight = None if self._first[2] is None else _spec_of([self._first[2]])
+        triple = (*self._batches.spec[:2], weight)
+        return nest.convert(lambda one: tf.TensorSpec((None, *one.shape[1:]), one.dtype), triple)
+
+    def _fitting(self, batch: Any) -> Any:
+        """The batch in the types of the first one.
+
+        Raises:
+            UserCodeError: it has another structure, or other sizes where the first two agree.
+        """
+        leaves = self._leaves_like(batch, self._spec)
+        specs = nest.leaves(self._spec)
+        pairs = zip(leaves, specs, strict=True)
+        return nest.packed(batch, [_cast(self._batches.name, *pair) for pair in pairs])
+
+    def _leaves_like(self, batch: Any, other: Any) -> list[Any]:
+        """The arrays of a batch.
+
+        Raises:
+            UserCodeError: the other one has more or fewer.
+        """
+        leaves, expected = nest.leaves(batch), len(nest.leaves(other))
+        if len(leaves) != expected:
+            raise errors.UserCodeError(
+                f"{self._batches.name} gives a batch of {len(leaves)} arrays, and the first one "
+                f"has {expected}: let all be (x, y), or all (x, y, sample_weight), with as many "
+                "inputs and targets."
+            )
+        return leaves
+
+    def _triple(self, batch: Any) -> Any:
+        name = self._batches.name
+        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+            raise errors.UserCodeError(
+                f"{name} gives batches of {type(batch).__name__}: let each be (x, y) or "
+                "(x, y, sample_weight)."
+            )
+        leaves = nest.leaves(tuple(batch))
+        if any(len(leaf.shape) == 0 for leaf in leaves):
+            raise errors.UserCodeError(
+                f"{name} gives single examples: batch them, as in data.batch(32)."
+            )
+        if len(batch) == 3:
+            return tuple(batch)
+        if self._class_weight is None:
+            return (*batch, None)
+        x, y = batch
+        return x, y, arrays.weights_of(y, self._class_weight)
+
+
+class _Feed:
+    """Each batch, cut over the ranks."""
+
+    def __init__(self, source: Source, division: feed.Division) -> None:
+        self._source = source
+        self._division = division
+
+    @property
+    def examples(self) -> int | None:
+        """As many as full batches have, where their number is known."""
+        steps = self._source.steps
+        return None if steps is None else steps * self._division.batch_size
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part."""
+        return self._source.spec
+
+    def sample(self) -> Any:
+        """The first example."""
+        return self._source.sample()
+
+    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+        """The batches of an epoch; those of the first `start` examples are read and left out."""
+        passed = 0
+        for whole in self._source.epoch(number):
+            count = _count(whole)
+            passed += count
+            if passed <= start:
+                continue
+            parts = order.split(count, self._division.ranks)
+            local_parts = [_slice(whole, parts[rank]) for rank in self._division.local_ranks]
+            yield feed.Batch(examples=count, parts=local_parts)
+
+
+def _count(whole: Any) -> int:
+    return int(nest.leaves(whole)[0].shape[0])
+
+
+def _cast(name: str, leaf: Any, spec: tf.TensorSpec) -> Any:
+    """Give an array of a batch the type of the first batch's."""
+    if not spec.shape.is_compatible_with(leaf.shape):
+        raise errors.UserCodeError(
+            f"{name} gives an array of shape {tuple(leaf.shape)} where the first two batches have "
+            f"{tuple(spec.shape)}, None being what changes: let the first two batches differ where "
+            "later ones do, pad all alike, or give a tf.data.Dataset with None in its element_spec."
+        )
+    kind = spec.dtype.as_numpy_dtype
+    if tf.as_dtype(leaf.dtype) == spec.dtype:
+        return leaf
+    array = np.asarray(leaf)
+    if not np.can_cast(array.dtype, kind, "same_kind"):
+        raise errors.UserCodeError(
+            f"{name} gives an array of {array.dtype} where the first batch has {spec.dtype.name}: "
+            "give all batches the same type."
+        )
+    return array.astype(kind)
+
+
+def _slice(whole: Any, part: range) -> Any:
+    if not part:
+        return None
+    return nest.convert(lambda leaf: leaf[part.start : part.stop], whole)
+
+
+def _spec_of(leaves: Sequence[Any]) -> tf.TensorSpec:
+    """What the arrays of several batches have in common."""
+    shape = tf.TensorShape((None, *leaves[0].shape[1:]))
+    for leaf in leaves:
+        shape = shape.most_specific_compatible_shape(leaf.shape)
+    return tf.TensorSpec(shape, tf.as_dtype(leaves[0].dtype))

@@ -1,0 +1,314 @@
+"""Keras' callbacks, told of the moments of training in Keras' order.
+
+They run on the chief alone, with the model of its first device or, where no device has the model,
+with what it is in their place. What they decide (to stop, another learning rate, other weights) is
+on all ranks before training goes on; the logs that they leave are in the history of every process.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import order
+from tfparallel_trainer.keras_fit import bar, reach, support
+from tfparallel_trainer.loop import observer
+from tfparallel_trainer.runtime import settings, setup
+
+_OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+_OF_BATCHES = tuple(_OLD_NAMES)
+_MOMENTS = (
+    *_OF_BATCHES,
+    "on_epoch_begin",
+    "on_test_begin",
+    "on_test_batch_begin",
+    "on_test_batch_end",
+    "on_test_end",
+    "on_train_end",
+)
+"""When processes talk to each other only if a callback may decide something."""
+
+_LOOK_ONLY = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.History,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+"""Callbacks that decide nothing; their subclasses may."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What Keras tells callbacks of a run, and when it evaluates."""
+
+    callbacks: Sequence[Any]
+    epochs: int | None
+    """None where steps are counted."""
+    steps: int | None
+    """Batches in an epoch, where that is known."""
+    validates: bool
+    verbose: int = 0
+    validation_freq: int | Sequence[int] = 1
+
+
+def checked(callbacks: Any, strategy: str) -> list[Any]:
+    """The callbacks of a list, one after the other.
+
+    Raises:
+        UserCodeError: one is no callback, or is refused under this strategy.
+    """
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = callbacks.callbacks
+    flat_callbacks = keras.tree.flatten(callbacks) if callbacks else []
+    for callback in flat_callbacks:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise errors.UserCodeError(
+                f"callbacks holds {callback!r}: give objects of keras.callbacks.Callback."
+            )
+        for row in support.CALLBACKS:
+            refused = row.verdicts[strategy] is support.Verdict.REFUSED
+            if refused and isinstance(callback, getattr(keras.callbacks, row.name)):
+                raise errors.UserCodeError(
+                    f"The callback {row.name} cannot be honoured with {strategy}: {row.note}."
+                )
+    return flat_callbacks
+
+
+def of_module(
+    settings: settings.Settings,
+    module: user.Module,
+    ready: setup.Ready,
+    build_reach: Callable[[Sequence[Any]], reach.Reach] | None = None,
+) -> observer.Observer:
+    """Those that a job's module brings.
+
+    Args:
+        settings: what this process was started with.
+        module: the user's functions.
+        ready: what the run has prepared.
+        build_reach: gives how far these callbacks reach; absent: over replicas of the whole model.
+
+    Raises:
+        UserCodeError: one cannot be honoured.
+    """
+    if not module.has_callbacks:
+        return observer.NullObserver()
+    if settings.under_strategy:
+        raise errors.UserCodeError(
+            f"{module.path}: callbacks is defined, and strategy {settings.job.strategy} has none: "
+            "remove the function, or use Mirrored, MultiWorkerMirrored, ModelSplit or "
+            "ParameterServer."
+        )
+    spec = settings.job.trainer
+    context = user.Context(
+        seed=spec.seed,
+        epoch=ready.start.epoch,
+        global_batch_size=spec.global_batch_size,
+        source_dir=settings.source_dir,
+        output_dir=settings.output_dir,
+    )
+    callbacks = checked(module.callbacks(context), settings.job.strategy)
+    if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
+        raise errors.UserCodeError(
+            f"{module.path}: callbacks gives SwapEMAWeights, and averages of the weights are what "
+            "is evaluated and exported in any case: remove it."
+        )
+    length = ready.training.examples
+    plan = Plan(
+        callbacks=callbacks,
+        epochs=spec.epochs,
+        steps=None if length is None else order.steps(length, spec.global_batch_size),
+        validates=ready.evaluation is not None,
+    )
+    over = reach.Whole(ready.replicas) if build_reach is None else build_reach(callbacks)
+    return Callbacks(plan, over, lambda: over.model)
+
+
+class Callbacks:
+    """An `observer.Observer`; every process has one."""
+
+    acts = True
+
+    def __init__(self, plan: Plan, over: reach.Reach, hand_back: Callable[[], Any]) -> None:
+        """Args:
+        plan: the same on all processes.
+        over: how far they reach.
+        hand_back: gives the caller's model the trained weights, and gives that model.
+        """
+        self._hand_back = hand_back
+        self._plan = plan
+        self._reach = over
+        self._model = over.model
+        self._seen = _Seen()
+        self._listeners = self._listed()
+        self._trained = False
+        self.stop = False
+        self.each_batch = False
+        self.takes_non_finite = False
+        self._decisive: frozenset[str] = frozenset()
+
+    def _listed(self) -> list[Any]:
+        plan = self._plan
+        chief = self._reach.leads
+        self._bar = bar.Bar(plan.verbose if chief else 0, plan.epochs, plan.steps)
+        self.history = keras.callbacks.History()
+        history_callbacks = [self.history, self._seen]
+        for callback in history_callbacks:
+            callback.set_model(self._model)
+        others = list(plan.callbacks) if chief else []
+        for callback in others:
+            callback.set_model(self._reach.shown_to(callback))
+        listeners = [*others, *history_callbacks]
+        for callback in listeners:
+            callback.set_params(
+                {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
+            )
+        self._model.history = self.history
+        return listeners
+
+    def _tell(self, moment: str, *facts: Any) -> None:
+        for callback in self._listeners:
+            getattr(callback, moment)(*facts)
+
+    def evaluates_after(self, epoch: int) -> bool:
+        """As validation_freq says."""
+        plan, number = self._plan, epoch + 1
+        if not plan.validates:
+            return False
+        if isinstance(plan.validation_freq, int):
+            return number % plan.validation_freq == 0
+        return number in plan.validation_freq
+
+    def training_begins(self) -> None:
+        """Tell them; a process whose script has other callbacks goes by those of the chief."""
+        self._model.stop_training = False
+        callbacks = self._plan.callbacks
+        chiefs = self._act(
+            "on_train_begin",
+            decisive=[
+                one for one in _MOMENTS if any(_decides(callback, one) for callback in callbacks)
+            ],
+            each_batch=any(_takes(callback, one) for callback in callbacks for one in _OF_BATCHES),
+            takes_non_finite=any(
+                isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in callbacks
+            ),
+        )
+        self._decisive = frozenset(chiefs["decisive"])
+        self.each_batch = chiefs["each_batch"]
+        self.takes_non_finite = chiefs["takes_non_finite"]
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Tell them."""
+        self._bar.begin(epoch)
+        self._pass("on_epoch_begin", epoch)
+
+    def batch_begins(self, batch: int) -> None:
+        """Tell them."""
+        self._pass("on_train_batch_begin", batch)
+
+    def batch_ends(self, batch: int, logs: observer.Logs) -> None:
+        """Tell them."""
+        self._pass("on_train_batch_end", batch, _sorted(logs))
+
+    def reported(self, batch: int, logs: observer.Logs) -> None:
+        """Show how far the epoch is."""
+        self._bar.show(batch, logs)
+
+    def evaluation_begins(self) -> None:
+        """Tell them."""
+        self._pass("on_test_begin")
+
+    def evaluation_batch_begins(self, batch: int) -> None:
+        """Tell them; each process goes through its own part of the batch."""
+        self._pass("on_test_batch_begin", batch)
+
+    def evaluation_batch_ends(self, batch: int) -> None:
+        """Tell them; loss and metrics are there at the end only."""
+        self._pass("on_test_batch_end", batch, {})
+
+    def evaluation_ends(self, logs: observer.Logs) -> None:
+        """Tell them."""
+        self._pass("on_test_end", _sorted(logs))
+
+    def epoch_ends(self, epoch: int, logs: observer.Logs) -> None:
+        """Tell them, and write the history."""
+        self._trained = True
+        self._act("on_epoch_end", epoch, _sorted(logs))
+        self._bar.end(self._seen.logs)
+
+    def training_ends(self) -> None:
+        """Let the weights be what Keras' fit leaves, and tell them."""
+        self._reach.finish(trained=self._trained)
+        self._pass("on_train_end", self._seen.logs)
+        model = self._hand_back()
+        self.history.set_model(model)
+        model.history = self.history
+
+    def _pass(self, moment: str, *facts: Any) -> None:
+        """Tell them of a moment at which most of them decide nothing."""
+        if moment in self._decisive:
+            self._act(moment, *facts)
+        else:
+            self._tell(moment, *facts)
+
+    def _act(self, moment: str, *facts: Any, **more: Any) -> dict[str, Any]:
+        """Let the chief's callbacks act; what they decide holds everywhere.
+
+        Returns:
+            What the chief announces: among it its `more`.
+        """
+
+        def answer() -> bytes:
+            self._tell(moment, *facts)
+            stop = bool(self._model.stop_training)
+            return json.dumps({"stop": stop, "logs": self._seen.logs, **more}).encode()
+
+        announced: dict[str, Any] = json.loads(self._reach.after(answer))
+        self.stop = announced["stop"]
+        if not self._reach.leads:
+            left = announced["logs"] if moment == "on_epoch_end" else None
+            self._tell(moment, *(facts if left is None else (facts[0], left)))
+        return announced
+
+
+class _Seen(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """The last of the list: what the others left in the logs of an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: observer.Logs = {}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        numbers = {name: np.asarray(value) for name, value in (logs or {}).items()}
+        self.logs = {
+            name: float(value)
+            for name, value in numbers.items()
+            if value.ndim == 0 and np.issubdtype(value.dtype, np.number)
+        }
+
+
+def _sorted(logs: observer.Logs) -> observer.Logs:
+    """In Keras' order."""
+    return dict(sorted(logs.items()))
+
+
+def _decides(callback: Any, moment: str) -> bool:
+    """Whether a callback may stop training, or change variables, at a moment."""
+    return type(callback) not in _LOOK_ONLY and _takes(callback, moment)
+
+
+def _takes(callback: Any, moment: str) -> bool:
+    """Whether a callback wants to be told of a moment."""
+    if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_freq == "epoch":
+        return moment not in _OF_BATCHES
+    return any(
+        getattr(getattr(callback, name), "__func__", None)
+        is not getattr(keras.callbacks.Callback, name)
+        for name in (moment, _OLD_NAMES.get(moment, moment))
+    )

@@ -1,0 +1,122 @@
+"""The model of a script: the caller's own on the first device, equal ones on the others."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.runtime import random_state
+
+
+class Models:
+    """Gives the engine a model for each device, and the caller one with the trained weights.
+
+    Args:
+        model_or_function: a compiled model, or a function that returns one.
+        remote: whether what is trained lives on servers, which end with training.
+    """
+
+    def __init__(self, model_or_function: Any, *, remote: bool) -> None:
+        self._model_or_function = model_or_function
+        self._remote = remote
+        is_model = isinstance(model_or_function, keras.Model)
+        self._by_function = callable(model_or_function) and not is_model
+        self._trained: Any = None
+
+    def build(self) -> Any:
+        """The next device's model, compiled."""
+        if self._by_function:
+            model = self._call()
+        else:
+            model = self._checked(self._model_or_function, "fit was given")
+            if self._trained is not None or self._remote or placed_by_strategy(model):
+                model = twin(model)
+        if self._trained is None:
+            self._trained = model
+        return model
+
+    def seeded(self, seed: int) -> contextlib.AbstractContextManager[None]:
+        """The random generators while the next model is built, and data are opened.
+
+        The caller's model draws from the script's generators, as in Keras' fit: each new model of a
+        script gets new weights.
+        """
+        is_own = not self._by_function and self._trained is None
+        return contextlib.nullcontext() if is_own else random_state.seeded(seed)
+
+    def hand_back(self) -> Any:
+        """Give the caller's model, with the weights and the optimizer's state of the trained one.
+
+        Where the caller gave a function it is the trained model itself, unless that is lost.
+        """
+        model = self._model_or_function
+        if self._by_function:
+            model = self._call() if self._remote else self._trained
+        if model is not self._trained:
+            copy(self._trained, model)
+        return model
+
+    def _call(self) -> Any:
+        return self._checked(self._model_or_function(), "The function that fit was given returns")
+
+    @staticmethod
+    def _checked(model: Any, how: str) -> Any:
+        if not isinstance(model, keras.Model):
+            raise errors.UserCodeError(
+                f"{how} {type(model).__name__}: give a compiled keras.Model, or a function that "
+                "returns one."
+            )
+        if not model.compiled or model.optimizer is None:
+            raise errors.UserCodeError(
+                "The model is not compiled: call model.compile(optimizer, loss) before fit."
+            )
+        return model
+
+
+def placed_by_strategy(model: Any) -> bool:
+    """Whether a strategy of the script's own holds the variables of a model."""
+    return any(
+        isinstance(variable.value, tf.distribute.DistributedValues)
+        for variable in (*model.variables, *model.optimizer.variables)
+    )
+
+
+def twin(model: Any) -> Any:
+    """Make a model of the same architecture, compiled alike, with the same weights.
+
+    Raises:
+        UserCodeError: Keras cannot make it from the model's own description.
+    """
+    twin_model = _described(lambda: keras.models.clone_model(model), "architecture")
+    if model.built and not twin_model.built:
+        twin_model.build_from_config(model.get_build_config())
+    _described(lambda: twin_model.compile_from_config(model.get_compile_config()), "compilation")
+    if model.built:
+        copy(model, twin_model)
+    return twin_model
+
+
+def copy(source: Any, target: Any) -> None:
+    """Give a model the weights and the optimizer's state of another one."""
+    target.set_weights(source.get_weights())
+    if source.optimizer.built:
+        if not target.optimizer.built:
+            with target.distribute_strategy.scope():  # its variables lie beside the model's
+                target.optimizer.build(target.trainable_variables)
+        pairs = zip(source.optimizer.variables, target.optimizer.variables, strict=True)
+        for variable, other in pairs:
+            other.assign(tf.convert_to_tensor(variable).numpy())
+
+
+def _described(make: Callable[[], Any], what: str) -> Any:
+    try:
+        return make()
+    except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
+        raise errors.UserCodeError(
+            f"fit needs another model like the given one, and Keras cannot make it from the "
+            f"model's {what} ({' '.join(str(error).split())[:300]}): give fit a function that "
+            "builds and compiles the model instead."
+        ) from error

@@ -1,0 +1,212 @@
+"""One call of `fit`: its arguments as a job, run by the loop and the engines of all jobs."""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import tasks
+from tfparallel_trainer.contract import environment, job_file
+from tfparallel_trainer.engines.servers import run as with_servers
+from tfparallel_trainer.engines.servers import serve
+from tfparallel_trainer.keras_fit import (
+    arguments,
+    bar,
+    inputs,
+    models,
+    reach,
+    signals,
+    surroundings,
+)
+from tfparallel_trainer.keras_fit import callbacks as callbacks_of
+from tfparallel_trainer.loop import observer
+from tfparallel_trainer.runtime import preflight, run, settings, setup
+from tfparallel_trainer.runtime.lifecycle import ending, failures, stall, termination
+from tfparallel_trainer.runtime.reporting import console
+
+
+class Session:
+    """What a call has, from its arguments to the history."""
+
+    def __init__(self, arguments: arguments.Arguments) -> None:
+        self._arguments = arguments
+        self._started = time.monotonic()
+        self._in_job = surroundings.in_job()
+        if self._in_job:
+            signals.exit_by_contract()
+        self._cluster = surroundings.described()
+        alone = self._cluster.alone
+        self._out = console.Console(
+            "" if alone else self._cluster.task.name,
+            os.environ.get(environment.FAILURE_FILE, ""),
+            quiet=arguments.verbose == 0,
+        )
+        servers = bool(self._cluster.of(tasks.SERVER))
+        self._models = models.Models(arguments.model, remote=servers)
+        self._callbacks = callbacks_of.checked(arguments.callbacks, _strategy(self._cluster))
+        self._training_callbacks: callbacks_of.Callbacks | None = None
+
+    def to_end(self) -> Any:
+        """Train; give the history.
+
+        Raises:
+            TrainerError: training could not begin or ended early.
+        """
+        _check_surroundings()
+        data = inputs.of(self._arguments)
+        with _folder(self._arguments.output_dir) as folder:
+            settings = self._settings(data, folder)
+            preflight.check(settings)
+            _check_role(settings)
+            listens = self._in_job or self._arguments.output_dir is not None
+            with signals.listening(listens, self._late, settings.grace_seconds) as stop:
+                self._train(settings, data, stop)
+        return None if self._training_callbacks is None else self._training_callbacks.history
+
+    def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> settings.Settings:
+        job = job_file.JobFile(
+            name="fit",
+            strategy=_strategy(self._cluster),
+            trainer=self._arguments.spec(data.batch_size),
+        )
+        return settings.Settings(
+            job=job,
+            digest=hashlib.sha256(job.model_dump_json(by_alias=True).encode()).hexdigest(),
+            cluster=self._cluster,
+            source_dir=_script().parent,
+            output_dir=folder,
+            job_uid=os.environ.get(environment.JOB_UID, ""),
+            attempt=settings.positive(os.environ, environment.ATTEMPT),
+            cpu_devices=settings.positive(os.environ, environment.CPU_DEVICES) or 1,
+            logs_steps=False,
+            progress=settings.progress_target(os.environ),
+            first_epoch=self._arguments.initial_epoch,
+            grace_seconds=settings.grace_seconds(os.environ),
+        )
+
+    def _train(
+        self, settings: settings.Settings, data: inputs.Inputs, stop: termination.Termination
+    ) -> None:
+        module = None
+        try:
+            if settings.uses_servers:
+                surroundings.before_servers()
+            if settings.uses_servers and not settings.cluster.is_chief:
+                serve.until_done(settings, self._out, stop)
+                ending.end(0)
+            with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
+                module = self._module(data, watch)
+                self._train_to_end(settings, self._process(module, data, stop, watch))
+        except errors.TrainerError:
+            raise
+        except Exception as error:
+            raise failures.translate(error, settings.cluster.alone, module) from error
+
+    def _module(self, data: inputs.Inputs, watch: stall.Watch) -> user.Module:
+        functions = {"build_model": self._models.build, "training_data": lambda: data.training}
+        if data.validation is not None:
+            functions["evaluation_data"] = lambda: data.validation
+        return user.Module(_script(), functions, self._models.seeded, watch.moved)
+
+    def _train_to_end(self, settings: settings.Settings, process: run.Process) -> None:
+        if settings.uses_servers:
+            with_servers.train_to_end(settings, process)
+            return
+        limit = settings.job.trainer.start_timeout_seconds
+        with process.watch.waiting():
+            count = surroundings.join(settings.cluster, limit, self._out.say)
+        run.train_to_end(settings, dataclasses.replace(process, devices=count))
+
+    def _process(
+        self,
+        module: user.Module,
+        data: inputs.Inputs,
+        stop: termination.Termination,
+        watch: stall.Watch,
+    ) -> run.Process:
+        return run.Process(
+            module=module,
+            out=self._out,
+            stop=stop,
+            give_up=self._give_up,
+            watch=watch,
+            started=self._started,
+            script=True,
+            logs=self._arguments.output_dir is not None,
+            facts=data.facts,
+            observe=lambda ready: self._observer(ready, data),
+        )
+
+    def _observer(self, ready: setup.Ready, data: inputs.Inputs) -> observer.Observer:
+        plan = callbacks_of.Plan(
+            callbacks=self._callbacks,
+            epochs=self._arguments.epochs,
+            steps=data.steps,
+            verbose=bar.chosen(self._arguments.verbose),
+            validates=data.validation is not None,
+            validation_freq=self._arguments.validation_freq,
+        )
+        self._training_callbacks = callbacks_of.Callbacks(
+            plan, reach.Whole(ready.replicas), self._models.hand_back
+        )
+        return self._training_callbacks
+
+    def _late(self) -> None:
+        self._give_up(errors.PreemptedError("Asked to end, at a moment when no step is made."))
+
+    def _give_up(self, error: errors.TrainerError) -> None:
+        """End the process from a thread that must not wait for the main one."""
+        ending.tell(self._out, error)
+        ending.end(error.exit)
+
+
+def _check_surroundings() -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise errors.BadConfigurationError(
+            f"Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow before it is "
+            "imported."
+        )
+    if tf.distribute.has_strategy():
+        raise errors.UserCodeError(
+            "fit was called inside strategy.scope(): build the model there, and call fit after it."
+        )
+
+
+def _check_role(settings: settings.Settings) -> None:
+    if settings.evaluates:
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, and fit evaluates on the replicas that "
+            "train: remove the role Evaluator."
+        )
+
+
+def _strategy(cluster: tasks.Cluster) -> str:
+    if cluster.of(tasks.SERVER):
+        return settings.WITH_SERVERS
+    return "Mirrored" if cluster.alone else "MultiWorkerMirrored"
+
+
+def _script() -> pathlib.Path:
+    """The script that runs; a name in the working directory where there is none."""
+    main = sys.modules.get("__main__")
+    return pathlib.Path(getattr(main, "__file__", None) or "script").resolve()
+
+
+@contextlib.contextmanager
+def _folder(output_dir: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
+    """The folder for checkpoints and logs; without one, what nothing is written to."""
+    if output_dir is not None:
+        yield settings.folder(output_dir, "output_dir").resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="tfparallel-") as empty:
+        yield pathlib.Path(empty)

@@ -1,0 +1,107 @@
+"""The processes and devices that a script has: TF_CONFIG, and a cluster that is joined once."""
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import devices, rendezvous, tasks
+from tfparallel_trainer.contract import environment
+from tfparallel_trainer.runtime.settings import positive
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Joined:
+    """What this process has joined."""
+
+    devices: int
+    cluster_handle: object
+    """Holds TensorFlow's cluster: processes are one as long as it lives."""
+
+
+_joined: list[Joined] = []
+"""At most one: TensorFlow joins once in the life of a process."""
+
+
+def in_job() -> bool:
+    """Whether somebody has started this process who looks at its exit code."""
+    return environment.JOB_UID in os.environ or bool(os.environ.get(environment.TF_CONFIG))
+
+
+def described() -> tasks.Cluster:
+    """The cluster that TF_CONFIG describes.
+
+    Raises:
+        BadConfigurationError: it is not well written, or makes this process the evaluator.
+    """
+    cluster = tasks.parse(os.environ.get(environment.TF_CONFIG))
+    if cluster.task.role == tasks.EVALUATOR:
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, and fit trains: give fit "
+            "validation_data, or let the evaluator run a script of its own."
+        )
+    return cluster
+
+
+def join(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> int:
+    """Join the peers unless this process has; give the number of its devices.
+
+    Raises:
+        UserCodeError: TensorFlow runs already, and alone.
+        StartTimeoutError: a peer does not come.
+    """
+    if _joined:
+        return _joined[0].devices
+    devices.limit_threads()
+    joined = _join(cluster, timeout_seconds, say)
+    if not cluster.alone:
+        _joined.append(joined)
+    return joined.devices
+
+
+def before_servers() -> None:
+    """Configure the device of a process of an asynchronous job.
+
+    Raises:
+        UserCodeError: TensorFlow runs already, and then cannot connect to servers.
+    """
+    devices.limit_threads()
+    try:
+        devices.prepare(1, alone=False)
+    except errors.UserCodeError as error:
+        raise errors.UserCodeError(
+            "TensorFlow was used before fit, and then it cannot connect to parameter servers: give "
+            "fit a function that builds the model, and arrays, a generator or a PyDataset."
+        ) from error
+
+
+def _join(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> Joined:
+    cpu_devices = positive(os.environ, environment.CPU_DEVICES) or 1
+    try:
+        count = devices.prepare(cpu_devices, alone=False)
+    except errors.UserCodeError as error:
+        return Joined(_running(cluster, cpu_devices, error), None)
+    if cluster.alone:
+        return Joined(count, None)
+    connections = rendezvous.meet(cluster, timeout_seconds, say)
+    before = signal.getsignal(signal.SIGTERM)
+    cluster_handle = rendezvous.join(cluster, connections)
+    signal.signal(signal.SIGTERM, before)  # TensorFlow takes it when it starts a cluster
+    return Joined(count, cluster_handle)
+
+
+def _running(cluster: tasks.Cluster, cpu_devices: int, error: errors.UserCodeError) -> int:
+    """How many devices a TensorFlow has that runs already, when it runs as it has to."""
+    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    names = [device.name for device in tf.config.list_logical_devices(kind)]
+    task = cluster.task
+    if not cluster.alone and f"/job:{task.role}/replica:0/task:{task.index}/" not in names[0]:
+        raise errors.UserCodeError(
+            f"TF_CONFIG gives {cluster.task.name} peers, and TensorFlow was used before fit could "
+            "join them: make tfparallel_trainer.start() the first line after the imports, or give "
+            "fit a function that builds the model."
+        ) from error
+    return len(names) if kind == "GPU" else min(cpu_devices, len(names))

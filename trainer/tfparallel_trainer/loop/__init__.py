@@ -1,0 +1,1 @@
+"""The outer loop: epochs, steps, checkpoints and evaluation, whatever makes the steps."""

@@ -1,0 +1,265 @@
+"""The outer loop: epochs and steps, checkpoints, evaluation and reports, in one order everywhere.
+
+Every process runs the same loop and decides alike: from counts, and from flags that are added up in
+each step. Nothing here reads a clock or a signal and acts on it alone. An engine may have steps
+pending; counts are of steps that are given, and nothing is saved or evaluated before they are made.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import files, schedule
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.data import feed, order
+from tfparallel_trainer.engines import engine
+from tfparallel_trainer.loop import observer
+from tfparallel_trainer.objective import train
+from tfparallel_trainer.runtime.lifecycle import stall, termination
+from tfparallel_trainer.runtime.reporting import reports
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the loop works with."""
+
+    spec: job_file.TrainerSpec
+    training: feed.Feed
+    engine: engine.Engine
+    reporter: reports.Reporter
+    termination: termination.Termination
+    watch: stall.Watch
+    schedule: schedule.Schedule
+    save: Callable[[files.Position], None]
+    """Saves a checkpoint, where one is configured and this process writes it."""
+    observer: observer.Observer
+
+
+class Training:
+    """Trains from a position to the end."""
+
+    def __init__(self, parts: Parts, start: files.Position) -> None:
+        self._parts = parts
+        self._step = start.step
+        self._epoch = start.epoch
+        self._example = start.example
+        self._length = parts.training.examples
+        self._ended_epoch = False
+        self._saved_at = start.step
+        self._tally = reports.Tally()
+        self._batches = 0
+        self._left_out = False
+
+    @property
+    def position(self) -> files.Position:
+        """Where training stands once no step is pending."""
+        return files.Position(step=self._step, epoch=self._epoch, example=self._example)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps to make in all, where that is known."""
+        spec = self._parts.spec
+        if spec.steps is not None or spec.epochs is None or self._length is None:
+            return spec.steps
+        if self._example == 0 and self._epoch == spec.epochs:
+            return self._step
+        done = order.steps(self._example, spec.global_batch_size)
+        per_epoch = order.steps(self._length, spec.global_batch_size)
+        return self._step - done + per_epoch * (spec.epochs - self._epoch)
+
+    def run(self) -> None:
+        """Train to the end.
+
+        Raises:
+            PreemptedError: a process was asked to end; a checkpoint is saved where configured.
+            NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
+        """
+        observer = self._parts.observer
+        self._parts.watch.moved("training began")
+        observer.training_begins()
+        while not self._finished():
+            self._run_epoch()
+        if not self._ended_epoch and observer.evaluates_after(self._epoch - 1):
+            self._evaluate()
+        observer.training_ends()
+
+    def _finished(self) -> bool:
+        spec = self._parts.spec
+        if self._parts.observer.stop:
+            return True
+        if spec.steps is not None:
+            return self._step >= spec.steps
+        return spec.epochs is not None and self._epoch >= spec.epochs
+
+    def _run_epoch(self) -> None:
+        self._parts.engine.reset()
+        self._tally = reports.Tally()
+        self._batches = order.steps(self._example, self._parts.spec.global_batch_size)
+        self._left_out = False
+        self._ended_epoch = False
+        parts = self._parts
+        parts.observer.epoch_begins(self._epoch)
+        examples = parts.training.epoch(self._epoch, self._example)
+        with contextlib.closing(parts.reporter.wait.timed(examples)) as batches:
+            whole = self._go_through(batches)
+        if whole:
+            self._end_epoch()
+
+    def _go_through(self, batches: Iterator[feed.Batch]) -> bool:
+        """Make a step of each batch; whether the epoch ended before training did."""
+        parts = self._parts
+        for batch in batches:
+            flags = self._observed_step(batch)
+            if train.Flag.STOP in flags:
+                self._stop()
+            if parts.observer.stop:
+                break
+            if self._finished() and self._example != self._length:
+                self._save()
+                self._report()
+                return False
+            if train.Flag.SAVE in flags or parts.schedule.due_after(self._step):
+                self._save()
+            if train.Flag.REPORT in flags:
+                self._report()
+        return True
+
+    def _observed_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
+        observer = self._parts.observer
+        if not observer.each_batch:
+            return self._make_step(batch)
+        observer.batch_begins(self._batches)
+        flags = self._make_step(batch)
+        if not self._tally.means():  # of workers' steps none of this epoch has come back
+            self._settle()
+        observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
+        return flags
+
+    def _make_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
+        parts = self._parts
+        asked = {
+            train.Flag.STOP: parts.termination.asked,
+            train.Flag.REPORT: parts.reporter.due,
+            train.Flag.SAVE: parts.schedule.due_by_clock,
+        }
+        results, flags = parts.engine.give(
+            self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)
+        )
+        self._step += 1
+        self._batches += 1
+        self._example += batch.examples
+        self._count(results)
+        return flags
+
+    def _settle(self) -> None:
+        self._count(self._parts.engine.settle())
+
+    def _count(self, results: Sequence[engine.StepResult]) -> None:
+        parts = self._parts
+        for one in results:
+            if one.finite or parts.observer.takes_non_finite:
+                self._tally.add(one.losses, one.examples)
+            else:
+                self._leave_out(one.losses["loss"])
+            parts.reporter.stepped(one.examples)
+            parts.watch.moved(f"step {self._step - parts.engine.pending}")
+
+    def _leave_out(self, loss: float) -> None:
+        """Count a step that was not finite, or end training because of it."""
+        what = "a gradient is not finite" if math.isfinite(loss) else f"the loss is {loss}"
+        if self._parts.spec.on_non_finite_loss is job_file.OnNonFiniteLoss.STOP:
+            raise errors.NonFiniteError(
+                f"In step {self._step} {what}: training stopped, {self._last_good()} Lower the "
+                "learning rate, clip gradients or look for missing values in the data; "
+                "trainer.onNonFiniteLoss: Continue would leave such steps out."
+            ).on_every_process()
+        self._parts.reporter.left_out(self._step, what, first=not self._left_out)
+        self._left_out = True
+
+    def _last_good(self) -> str:
+        if self._parts.spec.checkpoint is None or self._saved_at == 0:
+            return "and no checkpoint was saved."
+        return f"and the last good checkpoint is that of step {self._saved_at}."
+
+    def _end_epoch(self) -> None:
+        if self._example == 0:
+            raise errors.UserCodeError(
+                f"training_data gives no examples in epoch {self._epoch}: let it give some in each."
+            )
+        self._settle()
+        if self._length is None:
+            self._length = self._example
+        ended = self._epoch
+        self._epoch, self._example = self._epoch + 1, 0
+        self._ended_epoch = True
+        observer = self._parts.observer
+        if not observer.acts:
+            self._save()
+        logs = self._report()
+        if observer.evaluates_after(ended):
+            logs |= {f"val_{name}": value for name, value in self._evaluate().items()}
+        observer.epoch_ends(ended, logs)
+        self._save()
+
+    def _save(self) -> None:
+        if self._saved_at != self._step:
+            self._settle()
+            if not self._parts.engine.weights_are_finite():
+                if self._parts.observer.takes_non_finite:
+                    return
+                raise errors.NonFiniteError(
+                    f"After step {self._step} a weight is not finite: training stopped, "
+                    f"{self._last_good()} Lower the learning rate or clip gradients."
+                ).on_every_process()
+            with self._parts.termination.saving():
+                self._parts.save(self.position)
+                self._parts.engine.barrier()  # nobody leaves while another one saves
+            self._parts.schedule.saved()
+            self._parts.watch.moved(f"the checkpoint of step {self._step}")
+            self._saved_at = self._step
+
+    def _values(self) -> observer.Logs:
+        """Loss and metrics of the epoch so far."""
+        return {**self._tally.means(), **self._parts.engine.metrics()}
+
+    def _report(self) -> observer.Logs:
+        if not self._tally.means():  # resumed where an epoch ends
+            return {}
+        parts = self._parts
+        completed_steps = self._step - parts.engine.pending
+        values = self._values()
+        parts.reporter.train(values, completed_steps, self.total_steps, self._epoch)
+        parts.observer.reported(self._batches, values)
+        return values
+
+    def _evaluate(self) -> observer.Logs:
+        parts = self._parts
+        parts.observer.evaluation_begins()
+        values = parts.engine.evaluate(self._watched)
+        if values is None:
+            return {}
+        parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+        parts.observer.evaluation_ends(values)
+        return values
+
+    def _watched(self, batches: Iterator[feed.Batch]) -> Iterator[feed.Batch]:
+        observer = self._parts.observer
+        for number, batch in enumerate(batches, 1):
+            observer.evaluation_batch_begins(number - 1)
+            yield batch
+            observer.evaluation_batch_ends(number - 1)
+            self._parts.watch.moved(f"batch {number} of the evaluation after step {self._step}")
+
+    def _stop(self) -> None:
+        self._parts.termination.allow_save()
+        self._save()
+        raise errors.PreemptedError(
+            f"A replica was asked to end: training stopped after step {self._step}"
+            + (
+                ", which is saved."
+                if self._parts.spec.checkpoint
+                else "; without trainer.checkpoint the next run begins at step 0."
+            )
+        ).on_every_process()

@@ -1,0 +1,5 @@
+"""The mesh, for rules of people's own that split layers (docs/splitting-layers.md)."""
+
+from tfparallel_trainer.comms import shape
+
+__all__ = ["shape"]

@@ -1,0 +1,169 @@
+"""Evaluation on all ranks: each goes through its part of the examples, then one sum.
+
+The loss is Σ N / Σ D over all examples (see `objective.loss`), so it does not depend on batch size.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.objective import averages, loss, metrics, replica, state
+
+
+class Evaluation:
+    """Evaluates the replicas of this process together with those of its peers."""
+
+    def __init__(
+        self,
+        module: user.Module,
+        replicas: Sequence[replica.Replica],
+        spec: Any,
+        *,
+        averaged: bool = True,
+    ) -> None:
+        """Args:
+        module: the user's module, for the messages.
+        replicas: those of this process.
+        spec: structure of a part of a batch.
+        averaged: whether averages of the weights are evaluated, where the optimizer keeps them.
+        """
+        self._module = module
+        self._averaged = averaged
+        self._replicas = replicas
+        self._spec = spec
+        self._traced: dict[int, Any] = {}
+        self._report = Report(replicas)
+        self._statistics = state.Statistics(replicas)
+
+    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        """Give loss and metrics over all examples; the same on every process."""
+        self._statistics.share()
+        with averages.used(self._replicas if self._averaged else ()):
+            return self._run(batches)
+
+    def _run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        reset_metrics(self._replicas)
+        replica = self._replicas[0]
+        sums = np.zeros((2, len(replica.terms)))
+        for batch in batches:
+            for place, part in enumerate(batch.parts):
+                if part is not None:
+                    tensors = nest.convert(tf.convert_to_tensor, part)
+                    sums += self._function(place)(tensors).numpy()
+        values, totals = self._report(sums)
+        reset_metrics(self._replicas)
+        return {**losses(self._replicas[0], totals), **values}
+
+    def _function(self, place: int) -> Any:
+        if place not in self._traced:
+            replica = self._replicas[place]
+
+            def run(part: Any) -> tf.Tensor:
+                with tf.device(replica.device):
+                    return sums_of(replica, part)
+
+            with user.guard(self._module.path, "tracing the evaluation raised"):
+                self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
+                    self._spec
+                )
+        return self._traced[place]
+
+
+def _value(term: loss.Term, above: float, below: float) -> float:
+    """A term over all examples."""
+    if term.divided and below == 0:
+        raise errors.UserCodeError(
+            "evaluation_data gives no examples that count (none, or all masked): "
+            "return some, or leave the function out."
+        )
+    return term.weight * (above / below if term.divided else above)
+
+
+class Report:
+    """Combines the metrics of all ranks, and sums of numbers that each process brings."""
+
+    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        self._replicas = replicas
+        self._traced: Any = None
+
+    def __call__(self, numbers: Any) -> tuple[dict[str, float], Any]:
+        """Combine over all ranks.
+
+        Args:
+            numbers: float64 [2, terms], this process's own.
+
+        Returns:
+            The metrics, and the sum of `numbers` over processes; the same on every process.
+        """
+        if self._traced is None:
+            self._traced = tf.function(self._run, autograph=False)
+        total, *states = self._traced(tf.constant(numbers, tf.float64))
+        return metrics.results(self._replicas[0], states), total.numpy()
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics over all ranks."""
+        values, _ = self(np.zeros((2, len(self._replicas[0].terms))))
+        return values
+
+    def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
+        outcomes = []
+        for local_replica in self._replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(collectives.Program.REPORT)
+                mine = numbers if local_replica is self._replicas[0] else tf.zeros_like(numbers)
+                states = metrics.contributions(local_replica)
+                outcomes.append(local_replica.data.sum_all([mine, *states]))
+        return outcomes[0]
+
+
+def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
+    """Forget what the metrics have seen."""
+    for local_replica in replicas:
+        local_replica.model.reset_metrics()
+
+
+def losses(replica: replica.Replica, totals: Any) -> dict[str, float]:
+    """The losses of a replica with all weights; see `losses_with`."""
+    return losses_with(replica, totals, penalty_of(replica.model.trainable_variables))
+
+
+def losses_with(replica: replica.Replica, totals: Any, penalty: float) -> dict[str, float]:
+    """The loss over all examples, and with several outputs that of each.
+
+    Args:
+        replica: any replica.
+        totals: [2, terms], the sum over all examples of what `sums_of` gives.
+        penalty: the regularisation of the weights.
+
+    Raises:
+        UserCodeError: no example counts.
+    """
+    values = [
+        _value(term, above, below)
+        for term, above, below in zip(replica.terms, *totals, strict=True)
+    ]
+    return {"loss": float(sum(values) + penalty), **replica.by_output(values)}
+
+
+def penalty_of(weights: Iterable[Any]) -> float:
+    """The regularisation of weights."""
+    return float(sum(float(one.regularizer(one)) for one in weights if one.regularizer))
+
+
+def sums_of(replica: replica.Replica, part: Any) -> tf.Tensor:
+    """Numerators and denominators of the loss over some examples: [2, terms]; feeds the metrics."""
+    x, y, weight = part
+    y_pred = replica.model(x, training=False)
+    replica.model.compute_metrics(x, y, y_pred, weight)
+    fractions = replica.fractions(part, y_pred)
+    rows = itertools.chain(
+        (tf.cast(fraction.numerator, tf.float64) for fraction in fractions),
+        (fraction.denominator for fraction in fractions),
+    )
+    return tf.reshape(tf.stack(list(rows)), (2, len(fractions)))

@@ -1,0 +1,132 @@
+"""Adds gradients up over ranks without changing their kind.
+
+A sparse gradient (tf.IndexedSlices, from an embedding) names some rows several times, and Keras
+optimizers do not treat it as the dense gradient of the same sum: Adam squares each mention of a row
+by itself, and clipping takes the norm over mentions. So what one process with the whole batch would
+have depends on what names the rows (`lookups`). Where the examples do, the mentions of all ranks
+are gathered, in the order of the examples; that also costs the rows that were touched, not the
+whole table. Where they do not, as in a table of positions, each rank has the same mentions, and
+their values are added up.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.objective import lookups
+
+
+class Form(enum.Enum):
+    """What the tape gives for a variable."""
+
+    ABSENT = "absent"
+    """The loss does not depend on the variable."""
+    DENSE = "dense"
+    SPARSE = "sparse"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """What the tape gives for a variable; the same on every rank that has examples."""
+
+    form: Form
+    sources: tuple[lookups.Lookup, ...] = ()
+    """The look-ups that a sparse gradient comes from, in the order of its slices."""
+
+
+def kind(gradient: Any, known: Collection[lookups.Rows] | None = None) -> Kind:
+    """Return of what kind a gradient is; `known` is as in `lookups.of`."""
+    if gradient is None:
+        return Kind(Form.ABSENT)
+    if isinstance(gradient, tf.IndexedSlices):
+        return Kind(Form.SPARSE, lookups.of(gradient, known))
+    return Kind(Form.DENSE)
+
+
+def zeros(kinds: Sequence[Kind], variables: Sequence[Any]) -> list[Any]:
+    """What a rank without examples adds: gradients of these kinds that are nothing."""
+    return [_zero(kind, variable) for kind, variable in zip(kinds, variables, strict=True)]
+
+
+def nothing_if(empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """The gradients, or zeros where a rank computed them from no examples.
+
+    A mean over no examples is NaN, and so may be a gradient that goes through it.
+    """
+
+    def unless_empty(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.where(empty, tf.zeros_like(tensor), tensor)
+
+    cleared = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if isinstance(gradient, tf.IndexedSlices):
+            values = unless_empty(gradient.values)
+            cleared.append(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape))
+        elif gradient is None:
+            cleared.append(None)
+        else:
+            cleared.append(unless_empty(tf.ensure_shape(gradient, variable.shape)))
+    return cleared
+
+
+def add_up(
+    data: collectives.Communicator,
+    gradients: Sequence[Any],
+    kinds: Sequence[Kind],
+    variables: Sequence[Any],
+    also: Sequence[tf.Tensor],
+) -> list[Any]:
+    """Add gradients up over the ranks of `data`, and other tensors along with them.
+
+    Args:
+        data: the ranks that a batch is divided over.
+        gradients: this rank's.
+        kinds: of the gradients; the same on every rank.
+        variables: what they are gradients of.
+        also: tensors of static shapes.
+
+    Returns:
+        The sums, each of its gradient's kind, then those of `also`.
+    """
+    if data.size == 1:
+        return [*gradients, *also]
+    slices = {
+        place: lookups.add([lookups.divide(gradient, kinds[place].sources)])
+        for place, gradient in enumerate(gradients)
+        if kinds[place].form is Form.SPARSE
+    }
+    dense = {
+        place: tf.ensure_shape(gradient, variables[place].shape)
+        for place, gradient in enumerate(gradients)
+        if kinds[place].form is Form.DENSE
+    }
+    repeated = [one.values for parts in slices.values() for one in parts if one.lookup.rows]
+    sums = data.sum_all([*dense.values(), *repeated, *also])
+    lookup_sums = iter(sums[len(dense) :])
+    totals: list[Any] = [None] * len(gradients)
+    for place, total in zip(dense, sums, strict=False):
+        totals[place] = total
+    for place, parts in slices.items():
+        joined = [
+            one.with_values(next(lookup_sums)) if one.lookup.rows else lookups.gather(data, one)
+            for one in parts
+        ]
+        totals[place] = lookups.join(joined, gradients[place].dense_shape)
+    return [*totals, *lookup_sums]
+
+
+def _zero(kind: Kind, variable: Any) -> Any:
+    if kind.form is Form.ABSENT:
+        return None
+    if kind.form is Form.DENSE:
+        return tf.zeros(variable.shape, variable.dtype)
+    rows = [row for lookup in kind.sources for row in lookup.rows or ()]
+    return tf.IndexedSlices(
+        tf.zeros((len(rows), *variable.shape[1:]), variable.dtype),
+        tf.constant(rows, tf.int64, (len(rows),)),
+        tf.constant(list(variable.shape), tf.int64),
+    )

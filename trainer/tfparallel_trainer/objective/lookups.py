@@ -1,0 +1,191 @@
+"""What names the rows of a sparse gradient: the examples of a batch, or something else.
+
+Several look-ups of one table give one gradient, whose slices are those of each, one after the
+other: TensorFlow joins them by `ConcatV2`, and here they are told apart again.
+
+What names them follows from the graph in which a step is traced. With batches of unknown size, rows
+that are known while tracing cannot follow from a batch. Others do unless nothing that leads to them
+is an example, or is drawn at random; the length of examples counts for nothing.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer.comms import collectives
+
+Rows = tuple[int, ...]
+
+_SAME_ROWS = frozenset({"Cast", "Identity", "Reshape", "StopGradient", "ExpandDims", "Squeeze"})
+"""Operations that leave numbers and their order as they are."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lookup:
+    """One look-up of rows of a table."""
+
+    of_batch: bool
+    """Whether the examples name the rows."""
+    rows: Rows | None = None
+    """The rows, if they are known while tracing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slices:
+    """The part of a sparse gradient that one look-up leads to."""
+
+    lookup: Lookup
+    indices: tf.Tensor
+    values: tf.Tensor
+
+    def with_values(self, values: tf.Tensor) -> "Slices":
+        """The same rows with other values."""
+        return dataclasses.replace(self, values=values)
+
+
+def of(gradient: tf.IndexedSlices, known: Collection[Rows] | None = None) -> tuple[Lookup, ...]:
+    """Return the look-ups that a gradient comes from, in the order of its slices.
+
+    Args:
+        gradient: as a tape gives it.
+        known: rows that do not follow from the batch; None if the graph is traced for batches of
+            unknown size, for then no rows that are known while tracing do.
+    """
+    return tuple(_lookup(indices, known) for indices in _parts(gradient.indices))
+
+
+def divide(gradient: tf.IndexedSlices, lookups: Sequence[Lookup]) -> list[Slices]:
+    """Return the slices of each look-up; without examples there are none of the batch's."""
+    parts = _parts(gradient.indices)
+    counts: list[Any] = [tf.size(part, tf.int64) for part in parts]
+    if len(parts) != len(lookups):
+        counts = [len(lookup.rows or ()) for lookup in lookups]
+    divided = []
+    for lookup, rows, values in zip(
+        lookups,
+        tf.split(tf.cast(gradient.indices, tf.int64), counts, num=len(lookups)),
+        tf.split(gradient.values, counts, num=len(lookups)),
+        strict=True,
+    ):
+        if lookup.rows is not None:
+            rows = tf.constant(lookup.rows, tf.int64)  # still known to who reads the sum
+            values = tf.ensure_shape(values, [len(lookup.rows), *values.shape[1:]])
+        divided.append(Slices(lookup, rows, values))
+    return divided
+
+
+def add(parts: Iterable[Sequence[Slices]]) -> list[Slices]:
+    """Add parts of one gradient up: the slices that the batch names, and those of each other rows.
+
+    Args:
+        parts: the slices of each part, which come from the same look-ups.
+    """
+    by_batch: list[Slices] = []
+    others: list[list[Slices]] = []
+    for part in parts:
+        by_batch += [one for one in part if one.lookup.of_batch]
+        others.append([one for one in part if not one.lookup.of_batch])
+    sums = [
+        same[0].with_values(tf.add_n([one.values for one in same]))
+        for same in zip(*others, strict=True)
+    ]
+    return [*([_concatenated(by_batch)] if by_batch else []), *sums]
+
+
+def gather(data: collectives.Communicator, slices: Slices) -> Slices:
+    """Join the slices of all ranks, or add them up if each rank has those of the same rows."""
+    if slices.lookup.of_batch:
+        indices, values = data.gather_rows([slices.indices, slices.values])
+        return Slices(slices.lookup, indices, values)
+    places = tf.range(tf.size(slices.indices, tf.int64))
+    places, indices, values = data.gather_rows([places, slices.indices, slices.values])
+    count = tf.reduce_max(tf.concat([places, [-1]], 0)) + 1  # ranks without examples have none
+    return Slices(
+        slices.lookup,
+        tf.math.unsorted_segment_max(indices, places, count),
+        tf.math.unsorted_segment_sum(values, places, count),
+    )
+
+
+def join(parts: Sequence[Slices], dense_shape: tf.Tensor) -> tf.IndexedSlices:
+    """Return one gradient of the slices of several look-ups."""
+    whole = _concatenated(parts)
+    return tf.IndexedSlices(whole.values, whole.indices, dense_shape)
+
+
+def _concatenated(parts: Sequence[Slices]) -> Slices:
+    if len(parts) == 1:
+        return parts[0]
+    indices = tf.concat([one.indices for one in parts], 0)
+    return Slices(parts[0].lookup, indices, tf.concat([one.values for one in parts], 0))
+
+
+def _parts(indices: tf.Tensor) -> list[tf.Tensor]:
+    """The rows of each look-up, of which TensorFlow has joined several."""
+    while tf.is_symbolic_tensor(indices) and indices.op.type in {"Identity", "Cast"}:
+        indices = indices.op.inputs[0]
+    if tf.is_symbolic_tensor(indices) and indices.op.type == "ConcatV2":
+        *parts, _ = indices.op.inputs
+        return [one for part in parts for one in _parts(part)]
+    return [indices]
+
+
+def _lookup(indices: tf.Tensor, known: Collection[Rows] | None) -> Lookup:
+    static = tf.get_static_value(_source(indices))
+    if static is not None and (static >= 0).all():
+        rows = tuple(int(row) for row in static.reshape(-1))
+        if known is None or rows in known:
+            return Lookup(of_batch=False, rows=rows)
+    return Lookup(of_batch=known is not None or _of_batch(indices))
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """The rows as they were asked for, before what Keras and TensorFlow do to them.
+
+    Keras counts negative rows from the end: where(rows < 0, rows + size, rows).
+    """
+    while tf.is_symbolic_tensor(tensor):
+        if tensor.op.type in _SAME_ROWS:
+            tensor = tensor.op.inputs[0]
+        elif tensor.op.type == "SelectV2" and tensor.op.inputs[0].op.type == "Less":
+            tensor = tensor.op.inputs[2]
+        else:
+            break
+    return tensor
+
+
+def _of_batch(tensor: tf.Tensor) -> bool:
+    """Whether an example, or a number drawn at random, leads to a tensor."""
+    return any(
+        (one.op.type == "Placeholder" and one.dtype is not tf.resource) or "Random" in one.op.type
+        for one in _sources(tensor)
+    )
+
+
+def depends(tensor: tf.Tensor, starts: Collection[tf.Tensor]) -> bool:
+    """Whether one of some tensors leads to another one, by more than its size."""
+    known = {one.ref() for one in starts}
+    return any(one.ref() in known for one in _sources(tensor))
+
+
+def _sources(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """A tensor, and all that lead to it."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        one = waiting.pop()
+        if one.ref() not in seen:
+            seen.add(one.ref())
+            yield one
+            waiting += _causes(one)
+
+
+def _causes(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """The tensors that a tensor is computed from; none for the length of examples."""
+    operation = tensor.op
+    if operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape":
+        begin = tf.get_static_value(operation.inputs[1])
+        if begin is not None and int(begin[0]) > 0:
+            return
+    yield from operation.inputs

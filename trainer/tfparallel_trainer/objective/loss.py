@@ -1,0 +1,205 @@
+"""The compiled loss as fractions, so that it can be summed over ranks before it is divided.
+
+Keras reduces the loss of a batch to one number. The mean of such numbers over ranks is not the loss
+of the whole batch as soon as ranks have batches of different sizes, masks, or weights. So each term
+is kept as (numerator, denominator); both are added up over ranks, then divided. The rules of
+reduction are those of `keras.losses.Loss`: with values v, sample weights w and mask m,
+
+* sum_over_batch_size and mean: sum(v w m) / number of unmasked values;
+* mean_with_sample_weight: sum(v w m) / sum(w m);
+* sum: sum(v w m), which is not divided.
+
+A loss function that gives one number for a batch is taken as the mean over its examples.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.objective import outputs
+
+_MEANS = ("sum_over_batch_size", "mean")
+WEIGHTED_MEAN = "mean_with_sample_weight"
+SUM = "sum"
+MEAN = _MEANS[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fraction:
+    """A term of the loss over some examples: two scalars."""
+
+    numerator: tf.Tensor
+    denominator: tf.Tensor
+    """float64; has no gradient. Not used by a term that is not divided."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Term:
+    """The loss of one output, or what layers add (see `added_losses`)."""
+
+    output: str
+    """Empty for what layers add."""
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    """From targets and predictions [n, …] to values [n, …], or to one number."""
+    reduction: str
+    dtype: str
+    weight: float
+
+    @property
+    def divided(self) -> bool:
+        """Whether the sum over ranks is divided by the sum of the denominators."""
+        return self.reduction != SUM
+
+
+def no_function(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Stand for the function of a term that has no targets.
+
+    Raises:
+        TypeError: always.
+    """
+    raise TypeError("what layers add is no function of targets")
+
+
+def terms(model: Any, names: tuple[str, ...]) -> list[Term]:
+    """Read the compiled loss of a model with these outputs.
+
+    Raises:
+        UserCodeError: the loss does not fit the outputs, or cannot be split over ranks.
+    """
+    weights = model.get_compile_config().get("loss_weights")
+    losses = _by_output(getattr(model, "loss", None), names, "loss")
+    factors = _by_output(weights, names, "loss_weights")
+    loss_terms = [
+        _term(name, losses[name], 1.0 if factors[name] is None else float(factors[name]))
+        for name in names
+        if losses[name] is not None
+    ]
+    if not loss_terms:
+        raise errors.UserCodeError(
+            "compile_model gives the model no loss: pass loss= to model.compile."
+        )
+    return loss_terms
+
+
+def fractions(
+    loss_terms: list[Term], names: tuple[str, ...], y: Any, y_pred: Any, sample_weight: Any
+) -> list[Fraction]:
+    """The terms over one rank's examples, in the order of `loss_terms`.
+
+    Args:
+        loss_terms: what `terms` gave.
+        names: the model's outputs.
+        y: targets, [n, …] for each output.
+        y_pred: predictions, [n, …] for each output.
+        sample_weight: [n] or [n, …], one for all outputs or one for each; or None.
+    """
+    targets = outputs.split(y, names, "y")
+    predictions = outputs.split(y_pred, names, "the model's output")
+    weights = outputs.spread(sample_weight, names, "sample_weight")
+    return [
+        _fraction(term, targets[term.output], predictions[term.output], weights[term.output])
+        for term in loss_terms
+        if term.output
+    ]
+
+
+def _by_output(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        unknown = sorted(set(value) - set(names))
+        if unknown:
+            raise errors.UserCodeError(
+                f"compile_model gives {what} for {unknown[0]!r}; the model's outputs are "
+                f"{', '.join(names)}."
+            )
+        return {name: value.get(name) for name in names}
+    if isinstance(value, (list, tuple)):
+        if len(value) != len(names):
+            raise errors.UserCodeError(
+                f"compile_model gives {len(value)} values for {what}; the model has "
+                f"{len(names)} outputs ({', '.join(names)}): give one for each."
+            )
+        return dict(zip(names, value, strict=True))
+    return dict.fromkeys(names, value)
+
+
+def _term(name: str, compiled_loss: Any, weight: float) -> Term:
+    if isinstance(compiled_loss, str) and compiled_loss.lower() in ("crossentropy", "ce"):
+        return Term(name, _crossentropy, _MEANS[0], keras.config.floatx(), weight)
+    loss = keras.losses.get(compiled_loss)
+    if not isinstance(loss, keras.losses.Loss):
+        return Term(name, _aligned(loss), _MEANS[0], keras.config.floatx(), weight)
+    reduction = loss.reduction or "none"
+    if reduction not in (*_MEANS, WEIGHTED_MEAN, SUM):
+        raise errors.UserCodeError(
+            f"The loss {loss.name!r} has reduction={loss.reduction!r}, which leaves no number to "
+            'minimise: use reduction="sum_over_batch_size".'
+        )
+    return Term(name, loss.call, reduction, keras.backend.standardize_dtype(loss.dtype), weight)
+
+
+def _aligned(
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Do for a plain function what Keras does before it calls one: match the numbers of axes."""
+    return lambda y, y_pred: function(*outputs.same_rank(y, y_pred))
+
+
+def _crossentropy(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    if y_pred.shape[-1] == 1:
+        return keras.losses.binary_crossentropy(y, y_pred)
+    if y.shape.rank < y_pred.shape.rank or y.shape[-1] == 1:
+        return keras.losses.sparse_categorical_crossentropy(y, y_pred)
+    return keras.losses.categorical_crossentropy(y, y_pred)
+
+
+def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Fraction:
+    examples = tf.shape(y_pred)[0]
+    mask = outputs.mask_of(y_pred)
+    target = tf.cast(tf.convert_to_tensor(y), term.dtype)
+    values = tf.convert_to_tensor(term.function(target, tf.cast(y_pred, term.dtype)))
+    mask = _both(mask, outputs.mask_of(values))
+    if values.shape.rank == 0:
+        return _of_examples(term, values, examples, sample_weight, mask)
+    weights = tf.ones_like(values)
+    valid = tf.cast(tf.size(values), tf.float64)
+    if mask is not None:
+        weights *= _like(mask, values)
+        counted = tf.reduce_sum(tf.cast(mask, tf.float64))
+        valid *= tf.math.divide_no_nan(counted, tf.cast(tf.size(mask), tf.float64))
+    if sample_weight is not None:
+        weights *= _like(sample_weight, values)
+    denominator = valid
+    if term.reduction == WEIGHTED_MEAN:
+        denominator = tf.cast(tf.reduce_sum(weights), tf.float64)
+    return Fraction(tf.reduce_sum(values * weights), tf.stop_gradient(denominator))
+
+
+def _of_examples(
+    term: Term, value: tf.Tensor, examples: tf.Tensor, sample_weight: Any, mask: Any
+) -> Fraction:
+    if sample_weight is not None or mask is not None:
+        raise errors.UserCodeError(
+            f"The loss of output {term.output!r} gives one number for a whole batch, so sample "
+            "weights and masks cannot reach its examples: let it give one value for each example."
+        )
+    # The mean over no examples is NaN, and counts for nothing.
+    total = tf.math.multiply_no_nan(value, tf.cast(examples, value.dtype))
+    return Fraction(total, tf.cast(examples, tf.float64))
+
+
+def _both(first: tf.Tensor | None, second: tf.Tensor | None) -> tf.Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return tf.logical_and(tf.cast(first, tf.bool), tf.cast(second, tf.bool))
+
+
+def _like(weights: Any, values: tf.Tensor) -> tf.Tensor:
+    """Cast weights [n] or [n, …] to the type of values, with as many dimensions."""
+    aligned, _ = outputs.same_rank(tf.cast(tf.convert_to_tensor(weights), values.dtype), values)
+    while aligned.shape.rank < values.shape.rank:
+        aligned = aligned[..., tf.newaxis]
+    return aligned

@@ -1,0 +1,162 @@
+"""A rank's copy of the model, with its optimizer and its place in the mesh."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.utils import naming  # not in the public API
+
+from tfparallel_trainer import user
+from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.objective import added_losses, checks, loss, outputs
+from tfparallel_trainer.runtime import random_state
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replica:
+    """A rank that trains; `model` and `optimizer` live on `device`."""
+
+    rank: int
+    device: str
+    model: Any
+    data: collectives.Communicator
+    """This rank among those that a batch is divided over."""
+    terms: list[loss.Term]
+    """Those of the outputs first, then `added_losses.TERM`."""
+    outputs: tuple[str, ...]
+    seeds: list[tuple[Any, Any]]
+    """Variables of random layers and of `generator` (two integers: seed and counter) with their
+    first values."""
+    advice: list[str]
+    """Sentences for the user about this model."""
+    seed: int = 0
+    """Of the job."""
+    generator: Any = None
+    """What Keras' operations without a seed draw from while a step is traced."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The compiled optimizer, built for the model's trainable variables."""
+        return self.model.optimizer
+
+    def fractions(self, part: Any, y_pred: Any) -> list[loss.Fraction]:
+        """The terms over a part of a batch, right after the model was called on it."""
+        x, y, weight = part
+        examples = tf.shape(nest.leaves(x)[0])[0]
+        loss_fractions = loss.fractions(self.terms, self.outputs, y, y_pred, weight)
+        return [*loss_fractions, added_losses.fraction(self.model, examples)]
+
+    def by_output(self, values: Sequence[float]) -> dict[str, float]:
+        """Name the values of the terms as Keras does; empty for a model with one output.
+
+        Those are before they are multiplied by loss_weights; of a weight 0 nothing is known.
+        """
+        named = {
+            f"{term.output}_loss": float(value) / (term.weight or 1.0)
+            for term, value in zip(self.terms, values, strict=True)
+            if term.output
+        }
+        return named if len(named) > 1 else {}
+
+    def state(self) -> list[Any]:
+        """The variables that make up the state of training, in a fixed order."""
+        seeds = {id(variable) for variable, _ in self.seeds}
+        model = [variable for variable in self.model.variables if id(variable) not in seeds]
+        return [*model, *self.optimizer.variables]
+
+    def statistics(self) -> list[Any]:
+        """The weights that are not trained but gathered, such as BatchNormalization's."""
+        trained = {id(variable) for variable in self.model.trainable_weights}
+        return [weight for weight in self.model.weights if id(weight) not in trained]
+
+    @contextlib.contextmanager
+    def drawing(self, step: tf.Tensor, *, alone: bool = False) -> Iterator[None]:
+        """Let what is random follow from the step and the rank, while a step is traced.
+
+        Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but
+        for TensorFlow's own operations (`tf.random.normal`), which begin anew.
+
+        Args:
+            step: its number, a scalar int64.
+            alone: whether others run what is traced here, so that nothing tells them apart.
+        """
+        for variable, first in self.seeds:
+            offset = tf.cast(step * self.data.size + self.data.index, variable.dtype)
+            variable.assign(tf.stack([tf.constant(first[0]) + offset, tf.constant(first[1])]))
+        is_known = isinstance(self.data.index, int) and not alone
+        # Without a seed TensorFlow's own operations differ on all processes, and in each run.
+        tf.compat.v1.set_random_seed(self.seed + self.data.index if is_known else None)
+        with random_state.drawing_from(self.generator):
+            yield
+
+
+def build(
+    module: user.Module, mesh: shape.Mesh, rank: int, device: str, seed: int, sample: Any
+) -> Replica:
+    """Build and compile the user's model on one device, ready to be traced.
+
+    Args:
+        module: the user's functions.
+        mesh: the mesh that the rank stands in.
+        rank: which rank.
+        device: where it lives; empty where a strategy places its variables.
+        seed: seed of the initial weights; the same on every rank.
+        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
+
+    Raises:
+        UserCodeError: the user's functions raise, or make a model that cannot be trained.
+    """
+    group = mesh.group(rank, shape.Axis.DATA)
+    with module.seeded(seed), tf.device(device):
+        model = module.build_model()
+        if isinstance(model, keras.Model):
+            module.compile_model(model)
+        advice = checks.check(model, mesh.data)
+        with user.guard(module.path, "calling the model on the first training example raised"):
+            names = _try_out(model, sample)
+        terms = [*loss.terms(model, names), added_losses.TERM]
+        if not model.optimizer.built:  # one that scales the loss would get its state twice
+            model.optimizer.build(model.trainable_variables)
+        generator = keras.random.SeedGenerator(seed)
+        return Replica(
+            rank=rank,
+            device=device,
+            model=model,
+            data=collectives.Communicator.of(group, rank, device),
+            terms=terms,
+            outputs=names,
+            seeds=[*_seeds(model), (generator.state, generator.state.value.numpy())],
+            advice=advice,
+            seed=seed,
+            generator=generator,
+        )
+
+
+def forget_names() -> None:
+    """Let the next model's layers get the names that the first one's got (dense, dense_1, …).
+
+    `keras.utils.clear_session` would also forget the user's settings of Keras.
+    """
+    naming.reset_uids()
+
+
+def _try_out(model: Any, sample: Any) -> tuple[str, ...]:
+    """Create every variable outside the traced functions: weights and the metrics' state."""
+    x, y, weight = nest.convert(tf.convert_to_tensor, sample)
+    y_pred = model(x, training=False)
+    model.compute_metrics(x, y, y_pred, weight)
+    model.reset_metrics()
+    return outputs.names_of(model, y_pred)
+
+
+def _seeds(model: Any) -> list[tuple[Any, Any]]:
+    weights = {id(variable) for variable in model.weights}
+    return [
+        (variable, variable.value.numpy())
+        for variable in model.variables
+        if id(variable) not in weights and "int" in variable.dtype and tuple(variable.shape) == (2,)
+    ]

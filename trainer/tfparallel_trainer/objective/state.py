@@ -1,0 +1,173 @@
+"""Makes all replicas equal, and waits for all of them."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.objective import replica
+
+BUCKET_BYTES = 64 * 2**20
+"""What replicas add up at once: the state of training in one piece would be copied as a whole."""
+
+_CARRIED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+
+def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[int]:
+    """Give every replica the state of the first one.
+
+    Args:
+        replicas: those of this process.
+        numbers: further numbers; all processes give as many.
+
+    Returns:
+        The numbers that the process of the first replica gave.
+    """
+    if replicas[0].data.size == 1:
+        return list(numbers)
+
+    def run(shared_numbers: tf.Tensor) -> tf.Tensor:
+        outcomes = []
+        for local_replica in replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(collectives.Program.SHARE_STATE)
+                outcomes.append(spread(local_replica, local_replica.state(), shared_numbers))
+        return outcomes[0]
+
+    shared = tf.function(run, autograph=False)(tf.constant(list(numbers), tf.int64))
+    return [int(number) for number in np.atleast_1d(shared.numpy())]
+
+
+class Sharing:
+    """Gives every replica the state of the first one, or a part of it, any number of times."""
+
+    def __init__(
+        self,
+        replicas: Sequence[replica.Replica],
+        program: collectives.Program = collectives.Program.SHARE_CHANGES,
+        part: Callable[[replica.Replica], list[Any]] = replica.Replica.state,
+        variant: int = 0,
+    ) -> None:
+        """Args:
+        replicas: those of this process.
+        program: what the ranks then run together.
+        part: the variables of a replica that are shared.
+        variant: another one for each part that the program shares.
+        """
+        self._replicas = replicas
+        self._program = program
+        self._part = part
+        self._variant = variant
+        self._traced: Any = tf.function(self._run, autograph=False)
+
+    def __call__(self) -> None:
+        """Do it now."""
+        self._traced()
+
+    def _run(self) -> None:
+        for local_replica in self._replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(self._program, self._variant)
+                spread(local_replica, self._part(local_replica), tf.zeros((1,), tf.int64))
+
+
+class Statistics:
+    """Gives every replica the first one's weights that are not trained.
+
+    Replicas gather statistics (of BatchNormalization) each for itself, and the first one's are
+    saved; so those are what must be evaluated.
+    """
+
+    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        self._first = replicas[0]
+        self._sharing = Sharing(
+            replicas, collectives.Program.SHARE_STATISTICS, replica.Replica.statistics
+        )
+
+    def share(self) -> None:
+        """Do it; costs nothing for a model or mesh that has no need of it."""
+        if self._first.data.size > 1 and self._first.statistics():
+            self._sharing()
+
+
+class Barrier:
+    """Where ranks wait for each other."""
+
+    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        self._replicas = replicas
+        self._traced = tf.function(self._run, autograph=False)
+
+    def __call__(self) -> None:
+        """Return when every rank has come here."""
+        self._traced()
+
+    def _run(self) -> list[tf.Tensor]:
+        arrivals = []
+        for local_replica in self._replicas:
+            with tf.device(local_replica.device):
+                local_replica.data.begin(collectives.Program.BARRIER)
+                arrivals.append(local_replica.data.sum(tf.ones((1,))))
+        return arrivals
+
+
+def spread(replica: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
+    """Assign the first replica's values of the variables; give its numbers.
+
+    Each bucket waits for the one before, so that copies of one alone take memory.
+    """
+    shared = replica.data.sum(replica.data.of_first(numbers))
+    before = [shared]
+    sums: dict[int, list[tf.Tensor]] = {}
+    for bucket in _buckets(variables):
+        with tf.control_dependencies(before):
+            pieces = [replica.data.of_first(piece.read()) for piece in bucket]
+            before = replica.data.sum_all(pieces)
+            for piece, value in zip(bucket, before, strict=True):
+                sums.setdefault(id(piece.variable), []).append(value)
+                if piece.is_last:
+                    parts = sums.pop(id(piece.variable))
+                    whole = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+                    piece.variable.assign(tf.reshape(whole, piece.variable.shape))
+    return shared
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Piece:
+    """Elements of a variable, in the order in which they lie in memory."""
+
+    variable: Any
+    start: int
+    stop: int
+    is_last: bool
+
+    def read(self) -> tf.Tensor:
+        values = tf.reshape(tf.convert_to_tensor(self.variable), [-1])
+        if self.start == 0 and self.is_last:
+            return values
+        return values[self.start : self.stop]
+
+
+def _buckets(variables: Sequence[Any]) -> Iterator[list[_Piece]]:
+    """Divide variables into pieces, as many at a time as BUCKET_BYTES hold."""
+    bucket: list[_Piece] = []
+    room = BUCKET_BYTES
+    for variable in variables:
+        dtype = tf.as_dtype(variable.dtype)
+        if dtype not in _CARRIED:
+            continue
+        size, start = math.prod(variable.shape), 0
+        while True:
+            stop = min(size, start + room // dtype.size)
+            if stop > start or size == 0:
+                bucket.append(_Piece(variable, start, stop, is_last=stop == size))
+                room -= dtype.size * (stop - start)
+            if stop == size:
+                break
+            yield bucket
+            bucket, room, start = [], BUCKET_BYTES, stop
+    if bucket:
+        yield bucket

@@ -1,0 +1,108 @@
+"""BatchNormalization(synchronized=True) over the ranks that a batch is divided over.
+
+Such a layer asks TensorFlow for the replica context that it runs in, and adds its sums up by that
+context's `all_reduce`. So each rank runs its forward pass in a context of its own, whose
+`all_reduce` is the mesh's. Counts are added up as sums are, so parts may differ in size.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.objective import checks
+
+
+def layers(model: Any) -> list[Any]:
+    """The layers of a model whose statistics are synchronised while it trains."""
+    return among(checks.layers(model))
+
+
+def among(layers_of_all: Iterable[Any]) -> list[Any]:
+    """Those of some layers."""
+    return [
+        layer
+        for layer in layers_of_all
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.synchronized
+        and layer.trainable
+    ]
+
+
+class Within(tf.distribute.ReplicaContext):  # type: ignore[misc]  # TensorFlow has no types
+    """A replica context within the current one, whose place and variables it has."""
+
+    def __init__(self) -> None:
+        self._outer = tf.distribute.get_replica_context()
+        super().__init__(self._outer.strategy, number(self._outer))
+
+    def merge_call(self, merge_fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
+        """Merge in the outer context."""
+        with self._outer:
+            return self._outer.merge_call(merge_fn, args, kwargs)
+
+
+def number(context: Any) -> Any:
+    """A replica's place among all: a number where TensorFlow knows it while tracing."""
+    place = context.replica_id_in_sync_group
+    known = tf.get_static_value(place)
+    return place if known is None else int(known)
+
+
+class Context(Within):
+    """A rank's place among those that a batch is divided over; enter it around a forward pass."""
+
+    def __init__(self, data: collectives.Communicator) -> None:
+        super().__init__()
+        self._data = data
+        self.sums = 0
+        """How many sums were asked for."""
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Add tensors up over the ranks; gradients of the sum are added up likewise.
+
+        Raises:
+            UserCodeError: something other than a sum is asked for.
+        """
+        if tf.distribute.ReduceOp(reduce_op) is not tf.distribute.ReduceOp.SUM:
+            raise errors.UserCodeError(
+                f"A layer reduces over replicas by {reduce_op}: this engine adds up only, so let "
+                "it use tf.distribute.ReduceOp.SUM."
+            )
+        self.sums += 1
+        return keras.tree.map_structure(self._sum, value)
+
+    def _sum(self, tensor: Any) -> tf.Tensor:
+        @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
+        def add_up(addend: tf.Tensor) -> Any:
+            return self._data.sum(addend), self._data.sum
+
+        return add_up(tf.convert_to_tensor(tensor))
+
+
+def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
+    """Call a model on a rank's examples as in training.
+
+    Raises:
+        UserCodeError: a layer is to be synchronised and did not ask for it.
+    """
+    synchronised = layers(model)
+    if not synchronised or data.size == 1:
+        return model(x, training=True)
+    context = Context(data)
+    with context:
+        y_pred = model(x, training=True)
+    if context.sums < len(synchronised):
+        raise errors.UserCodeError(
+            f"BatchNormalization(synchronized=True) ({_names(synchronised)}) was not synchronised: "
+            "Keras does not do it for masked inputs, nor for a layer that is not called. Remove "
+            "the mask or use LayerNormalization."
+        )
+    return y_pred
+
+
+def _names(layers: list[Any]) -> str:
+    return ", ".join(layer.name for layer in layers[:3])

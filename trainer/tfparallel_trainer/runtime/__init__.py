@@ -1,0 +1,1 @@
+"""What surrounds a run: settings, what is checked before it, its preparation, and its course."""

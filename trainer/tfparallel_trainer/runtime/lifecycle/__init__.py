@@ -1,0 +1,1 @@
+"""How a run may end: SIGTERM, stalls, faults of machines, and what an exception means."""

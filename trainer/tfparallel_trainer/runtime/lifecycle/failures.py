@@ -1,0 +1,109 @@
+"""What an exception means for the run: which exit code, and which sentence."""
+
+import errno
+import os
+
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.runtime.lifecycle import faults
+
+_PEER_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+_PEER_WORDS = ("Collective", "heartbeat", "RecvBuf", "coordination", "Connection reset")
+_REFUSED = (
+    errno.ENOENT,
+    errno.EEXIST,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
+_NOISE = (
+    "File ",
+    "Graph execution error",
+    "Detected at node",
+    "[[{{node",
+    "Additional GRPC error",
+    ":UNKNOWN:",
+    "RPC: ",
+    "The error could be from a previous operation",
+)
+_DISK_FULL = os.strerror(errno.ENOSPC)
+_DEVICE_FULL = "CUDA_ERROR_OUT_OF_MEMORY"
+_TIMED_OUT = "Collective has timed out"
+_USERS = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.OutOfRangeError,
+    tf.errors.UnimplementedError,
+    tf.errors.DataLossError,
+)
+
+
+def translate(error: Exception, alone: bool, module: user.Module | None) -> errors.TrainerError:
+    """Say what an exception means.
+
+    Args:
+        error: what ended the run.
+        alone: whether there is no other process, so that none can be lost.
+        module: the user's module, once it is loaded.
+
+    Raises:
+        Exception: `error` itself, when nothing is known about it.
+    """
+    if isinstance(error, errors.TrainerError):
+        return error
+    text = _message(error)
+    if isinstance(error, tf.errors.ResourceExhaustedError) and _DISK_FULL in text:
+        return errors.StorageError(f"A file cannot be written ({text}): see the disk's space.")
+    if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)) or _DEVICE_FULL in text:
+        return errors.OutOfMemoryError(
+            f"There is no memory left ({text}): lower trainer.globalBatchSize, use more replicas, "
+            "or give each replica more memory."
+        )
+    if isinstance(error, tf.errors.OpError):
+        return _of_operation(error, text, alone, module)
+    if isinstance(error, OSError):
+        return _of_file(error, text)
+    raise error
+
+
+def _of_file(error: OSError, text: str) -> errors.TrainerError:
+    if error.errno in _REFUSED:
+        return errors.BadConfigurationError(
+            f"A file cannot be used ({text}): see that it is there and its permissions."
+        )
+    return errors.StorageError(f"A file cannot be read or written ({text}): see the disk's space.")
+
+
+def _of_operation(
+    error: tf.errors.OpError, text: str, alone: bool, module: user.Module | None
+) -> errors.TrainerError:
+    if _TIMED_OUT in text:
+        return errors.StalledError(
+            f"A step did not end in time because a rank did not take part in it ({text})."
+        )
+    if not alone and (isinstance(error, _PEER_LOST) or any(word in text for word in _PEER_WORDS)):
+        return errors.PeerLostError(f"A peer was lost ({text}).")
+    if faults.of_device(error):
+        return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
+    if alone and faults.of_storage(error):
+        return errors.StorageError(f"Storage did not answer ({text}): see the data's address.")
+    if module is not None and isinstance(error, _USERS):
+        return errors.UserCodeError(
+            f"{module.path}: training raised {type(error).__name__}: {text}. "
+            "See whether the data fits the model (labels within the classes, no missing values).",
+            user.trace(error, module.path.parent),
+        )
+    return errors.TrainerError(f"TensorFlow failed: {type(error).__name__}: {text}")
+
+
+def _message(error: Exception) -> str:
+    """The message itself, without the graph's history that TensorFlow writes around it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return " ".join(line for line in lines if line and not line.startswith(_NOISE))[:300]

@@ -1,0 +1,167 @@
+"""What can be known before TensorFlow is imported: refusals, and that there is nothing to do."""
+
+import os
+
+import pydantic
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import tasks, tpu_name
+from tfparallel_trainer.contract import environment, job_file, outputs
+from tfparallel_trainer.runtime import settings
+from tfparallel_trainer.storage import address, connection
+
+_STRATEGIES = (
+    "Mirrored",
+    "MultiWorkerMirrored",
+    settings.WITH_SERVERS,
+    settings.CUSTOM,
+    settings.TPU,
+    job_file.MODEL_SPLIT,
+)
+
+_NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}
+
+
+def check(settings: settings.Settings) -> None:
+    """Refuse what can be seen to be impossible before anything is started.
+
+    Raises:
+        BadConfigurationError: strategy and cluster do not fit each other, or the module has
+            changed since this job was run to its end.
+    """
+    _check_bucket(settings)
+    _check_module(settings)
+    strategy, processes = settings.job.strategy, len(settings.cluster.tasks)
+    if strategy not in _STRATEGIES:
+        raise errors.BadConfigurationError(
+            f"strategy is {strategy!r}: this trainer runs {', '.join(_STRATEGIES)}."
+        )
+    _check_evaluator(settings)
+    if settings.evaluates:
+        return
+    if settings.uses_servers:
+        _check_servers(settings)
+        return
+    if settings.cluster.of(tasks.SERVER):
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG has the role {tasks.SERVER}, which strategy {strategy!r} does not use: "
+            "remove the servers, or set strategy to ParameterServer."
+        )
+    if settings.job.trainer.max_staleness is not None:
+        raise errors.BadConfigurationError(
+            f"trainer.maxStaleness is given, and strategy is {strategy!r}, where no gradient is "
+            "stale: remove it, or set strategy to ParameterServer."
+        )
+    if strategy == "Mirrored" and processes > 1:
+        raise errors.BadConfigurationError(
+            f"strategy is 'Mirrored', which is for one process, and TF_CONFIG has {processes}: "
+            "use MultiWorkerMirrored, or one replica."
+        )
+    if settings.under_strategy:
+        _check_under_strategy(settings)
+
+
+def _check_bucket(settings: settings.Settings) -> None:
+    """Refuse a bucket that cannot be used, before minutes are spent on data and model.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+    checkpoint = settings.job.trainer.checkpoint
+    if checkpoint is None or checkpoint.uri is None:
+        return
+    try:
+        connection.check(address.Address.parse(checkpoint.uri))
+    except connection.RefusedError as error:
+        raise errors.BadConfigurationError(
+            f"trainer.checkpoint.uri is {checkpoint.uri!r}, and {error}."
+        ) from error
+    except OSError as error:
+        raise errors.StorageError(
+            f"trainer.checkpoint.uri is {checkpoint.uri!r}, which does not answer ({error}): see "
+            "the server's address and the network."
+        ) from error
+
+
+def _check_module(settings: settings.Settings) -> None:
+    """Refuse a module that would not be trained, because another one was, to the end."""
+    ended = end_of(settings)
+    if ended is None or ended.module_digest in (None, settings.module_digest):
+        return
+    if settings.job_uid and ended.job_uid == settings.job_uid:
+        return  # the job itself has ended, and its source was changed afterwards
+    raise errors.BadConfigurationError(
+        f"{settings.job.trainer.module} has changed since this job ended after {ended.steps} "
+        f"steps, and {settings.results} holds the results: give trainer.checkpoint another claim "
+        "or uri (or --output) to train what it says now, or remove these results."
+    )
+
+
+def _check_under_strategy(settings: settings.Settings) -> None:
+    strategy, processes = settings.job.strategy, len(settings.cluster.tasks)
+    if settings.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE:
+        raise errors.BadConfigurationError(
+            f"trainer.onNonFiniteLoss is 'Continue', and strategy {strategy!r} cannot leave out an "
+            "update: remove it, or set strategy to Mirrored or MultiWorkerMirrored."
+        )
+    if settings.uses_tpu:
+        tpu_name.find(os.environ)
+        if processes > 1:
+            raise errors.BadConfigurationError(
+                f"strategy is 'TPU', which drives a whole TPU from one process, and TF_CONFIG has "
+                f"{processes}: use one replica."
+            )
+
+
+def _check_evaluator(settings: settings.Settings) -> None:
+    if settings.evaluates and not settings.job.evaluator:
+        raise errors.BadConfigurationError(
+            "TF_CONFIG starts this process as an evaluator, and the job file says evaluator: false,"
+            " so that the replicas that train evaluate too: set it to true."
+        )
+    if settings.job.evaluator and settings.job.trainer.checkpoint is None:
+        raise errors.BadConfigurationError(
+            "The job has an evaluator, which reads checkpoints, and trainer.checkpoint is not "
+            "given: give it, or remove the evaluator."
+        )
+
+
+def _check_servers(settings: settings.Settings) -> None:
+    missing = [
+        f"{role} ({meaning})" for role, meaning in _NEEDED.items() if not settings.cluster.of(role)
+    ]
+    # Where workers come and go, servers are told of no worker.
+    if missing and settings.cluster.task.role == "chief":
+        raise errors.BadConfigurationError(
+            f"strategy is 'ParameterServer', and TF_CONFIG has no {' and no '.join(missing)}: "
+            "give the job replicas of each of these roles."
+        )
+    if not settings.cluster.of("chief"):
+        raise errors.BadConfigurationError(
+            "strategy is 'ParameterServer', and TF_CONFIG has no chief, which gives out the work: "
+            "add a chief."
+        )
+    if settings.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE:
+        raise errors.BadConfigurationError(
+            "trainer.onNonFiniteLoss is 'Continue', and with strategy 'ParameterServer' a worker "
+            "applies its gradient before the chief sees the loss: remove it."
+        )
+    if settings.cpu_devices > 1:
+        raise errors.BadConfigurationError(
+            f"${environment.CPU_DEVICES} is {settings.cpu_devices}, and strategy 'ParameterServer' "
+            "uses one device of each worker: set devices to 1 and use more workers."
+        )
+
+
+def finished(settings: settings.Settings) -> bool:
+    """Whether this very job has already been run to its end in this output directory."""
+    return end_of(settings) is not None
+
+
+def end_of(settings: settings.Settings) -> outputs.Summary | None:
+    """How this very job ended in this output directory; None when it has not."""
+    try:
+        summary = outputs.Summary.model_validate_json(settings.results.read(outputs.SUMMARY))
+    except (OSError, pydantic.ValidationError):
+        return None
+    return summary if summary.done and summary.job_digest == settings.digest else None

@@ -1,0 +1,139 @@
+"""Pushes progress to whoever asked for it, from a thread that training never waits for."""
+
+import contextlib
+import http.client
+import math
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+from tfparallel_trainer.contract import progress
+from tfparallel_trainer.runtime import settings
+
+END_SECONDS = 2.0
+"""What a run that was asked to end, or has failed, gives its last report."""
+
+PATIENT_SECONDS = 10.0
+"""What a run that has come to its end gives its last report, with as many tries as fit in."""
+
+_REQUEST_SECONDS = 5.0
+_AGAIN_SECONDS = 0.5
+
+_FINAL = frozenset(range(400, 500)) - {http.HTTPStatus.TOO_MANY_REQUESTS}
+"""Answers that another try would not change."""
+
+
+class Pusher:
+    """Sends the latest report; older ones that were not sent yet are dropped.
+
+    Args:
+        target: where reports go; None sends none.
+        interval_seconds: shortest time between two reports, except before the last one.
+        say: writes a line for people, once for each change between success and failure.
+    """
+
+    def __init__(
+        self,
+        target: settings.ProgressTarget | None,
+        interval_seconds: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._target = target
+        self._interval = interval_seconds
+        self._say = say
+        self._latest: progress.Report | None = None
+        self._until = math.inf
+        """When sending ends, by time.monotonic(), once that is known."""
+        self._changed = threading.Condition()
+        self._working = True
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        if target is not None:
+            self._thread.start()
+
+    def put(self, report: progress.Report) -> None:
+        """Make a report the latest; returns at once."""
+        with self._changed:
+            self._latest = report
+            self._changed.notify()
+
+    def close(self, seconds: float = END_SECONDS) -> None:
+        """Send what is left and stop, after so many seconds at most."""
+        with self._changed:
+            self._until = time.monotonic() + seconds
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    @property
+    def _ending(self) -> bool:
+        return self._until < math.inf
+
+    @property
+    def _left(self) -> float:
+        """Seconds until sending ends."""
+        return self._until - time.monotonic()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._latest is not None or self._ending)
+                report, self._latest = self._latest, None
+            if report is None:
+                return
+            settled = self._push(report)
+            if not settled:
+                self._keep(report)
+            if not self._ending:
+                self._pause()
+            elif not settled and self._left < _AGAIN_SECONDS:
+                return
+            elif not settled:
+                time.sleep(_AGAIN_SECONDS)
+
+    def _keep(self, report: progress.Report) -> None:
+        """Send a report later, unless there is a newer one then."""
+        with self._changed:
+            self._latest = self._latest or report
+
+    def _pause(self) -> None:
+        until = time.monotonic() + self._interval
+        with self._changed:
+            self._changed.wait_for(lambda: self._ending, until - time.monotonic())
+
+    def _push(self, report: progress.Report) -> bool:
+        """Send a report; whether it was taken, or never will be."""
+        try:
+            self._post(report, max(0.1, min(_REQUEST_SECONDS, self._left)))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if self._working:
+                self._say(f"progress is not reported for now ({error}); training goes on")
+            self._working = False
+            return isinstance(error, urllib.error.HTTPError) and error.code in _FINAL
+        if not self._working:
+            self._say("progress is reported again")
+        self._working = True
+        return True
+
+    def _post(self, report: progress.Report, limit: float) -> None:
+        target = self._target
+        if target is None:
+            return
+        headers = {"Content-Type": "application/json"}
+        if target.token_file is not None:
+            token = target.token_file.read_text(encoding="utf-8").strip()
+            headers["Authorization"] = f"Bearer {token}"
+        context = None
+        if target.url.startswith("https:"):
+            authorities = None if target.ca_file is None else str(target.ca_file)
+            context = ssl.create_default_context(cafile=authorities)
+        elif not target.url.startswith("http:"):
+            raise ValueError(f"the address {target.url} is neither http nor https")
+        body = report.model_dump_json(by_alias=True, exclude_none=True).encode()
+        request = urllib.request.Request(target.url, body, headers, method="POST")  # noqa: S310
+        with contextlib.closing(
+            urllib.request.urlopen(request, timeout=limit, context=context)  # noqa: S310
+        ) as response:
+            response.read(1024)

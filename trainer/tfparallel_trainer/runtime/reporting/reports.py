@@ -1,0 +1,193 @@
+"""Tells how training goes: a line for people, records, and progress for the operator."""
+
+import time
+from collections.abc import Callable
+
+from tfparallel_trainer.contract import outputs, progress
+from tfparallel_trainer.data import input_wait
+from tfparallel_trainer.runtime.reporting import console, records
+from tfparallel_trainer.runtime.reporting import progress as pushing
+
+INTERVAL_SECONDS = 1.0
+"""Shortest time between two reports during an epoch."""
+
+
+class Tally:
+    """Running means of the loss over the examples of an epoch, as Keras' fit shows them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._examples = 0
+
+    def add(self, values: dict[str, float], examples: int) -> None:
+        """Take in the loss of a step."""
+        for name, value in values.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value * examples
+        self._examples += examples
+
+    def means(self) -> dict[str, float]:
+        """The means so far; empty before the first step."""
+        return {name: total / self._examples for name, total in self._sums.items()}
+
+
+class Reporter:
+    """The chief's outlets; other processes keep time and stay silent.
+
+    Args:
+        out: where lines for people go.
+        written: where records go; None: nowhere.
+        pusher: where progress goes.
+        chief: whether this process is the one that reports.
+        beside: gives metrics that another process has found meanwhile.
+        lines: whether each report is a line; warnings are in any case.
+    """
+
+    def __init__(
+        self,
+        out: console.Console,
+        written: records.Records | None,
+        pusher: pushing.Pusher,
+        beside: Callable[[], dict[str, float]] = dict,
+        *,
+        chief: bool,
+        lines: bool = True,
+    ) -> None:
+        self._out = out
+        self._lines = lines
+        self._beside = beside
+        self._records = written
+        self._pusher = pusher
+        self._chief = chief
+        self._last = time.monotonic()
+        self._examples = 0
+        self._timed_steps = -1
+        self._timed_from = self._counted_from = self._last
+        self._rate: float | None = None
+        self._metrics: dict[str, float] = {}
+        self.wait = input_wait.Wait()
+        """How long this process waits for its input."""
+        self.placement: Callable[[], progress.Placement | None] = lambda: None
+        """Where the parts of the model are, as reports tell it; none where it is whole."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The latest loss and metrics; those of the evaluation begin with val_."""
+        return dict(self._metrics)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the chief to report."""
+        return self._chief and time.monotonic() - self._last >= INTERVAL_SECONDS
+
+    def stepped(self, examples: int) -> None:
+        """Count a step."""
+        self._timed_steps += 1
+        if self._timed_steps == 0:  # the first step is mostly tracing: neither pace nor rate
+            self._timed_from = self._counted_from = time.monotonic()
+        else:
+            self._examples += examples
+
+    def train(self, values: dict[str, float], step: int, total: int | None, epoch: int) -> None:
+        """Report training: `values` are means over the epoch so far, `epoch` those completed."""
+        now = time.monotonic()
+        rate = None
+        if self._examples:
+            rate = self._examples / max(now - self._counted_from, 1e-9)
+        self._last, self._counted_from, self._examples = now, now, 0
+        self._metrics.update(values)
+        waited = self.wait.recent()
+        warning = self.wait.warning()
+        if warning is not None:
+            self._out.say(f"warning: {warning}")
+        if not self._chief:
+            return
+        of_total = f"/{total}" if total else ""
+        speed = "" if rate is None else f"{progress.format_number(rate)} examples/s  "
+        self._say(
+            f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
+            f"{speed}input wait {waited.share:.0%}"
+        )
+        facts: dict[str, float] = {"epoch": epoch}
+        if rate is not None:
+            facts["examplesPerSecond"] = round(rate, 3)
+            self._rate = rate
+        self._record("train", step, {**values, "input_wait": waited.share}, facts)
+        self._metrics.update(self._beside())
+        self._pusher.put(self._progress(step, total, epoch, waited))
+
+    def evaluation(
+        self, values: dict[str, float], step: int, total: int | None, epoch: int
+    ) -> None:
+        """Report an evaluation; it does not count as training time, and the last rate stays."""
+        self._metrics.update({f"val_{name}": value for name, value in values.items()})
+        self._last = self._counted_from = time.monotonic()
+        if not self._chief:
+            return
+        self._say(f"step {step}  evaluation  {console.metrics(values)}")
+        self._record("evaluation", step, values, {"epoch": epoch})
+        self._pusher.put(self._progress(step, total, epoch))
+
+    def evaluated(self, step: int, epoch: int) -> None:
+        """Report at the end of training what another process has found; it has its own records."""
+        self._metrics.update(self._beside())
+        self._pusher.put(self._progress(step, step, epoch))
+
+    def left_out(self, step: int, why: str, *, first: bool) -> None:
+        """Tell of a step whose update was left out; as a line only of an epoch's first."""
+        if self._records is not None:
+            self._records.event("leftOut", step, reason=why)
+        if self._chief and first:
+            self._out.say(
+                f"warning: in step {step} {why}: its update is left out; more of this epoch are "
+                f"only told in {outputs.TRAIN_LOG}"
+            )
+
+    def event(self, kind: str, step: int, **facts: float) -> None:
+        """Record that something happened, such as a checkpoint, and facts about it."""
+        if self._records is not None:
+            self._records.event(kind, step, **facts)
+
+    def flush(self) -> None:
+        """Let others read what is recorded, and what else the output folder holds.
+
+        Raises:
+            StorageError: it cannot be copied to where results are kept.
+        """
+        if self._records is not None:
+            self._records.flush()
+
+    def _say(self, sentence: str) -> None:
+        if self._lines:
+            self._out.say(sentence)
+
+    def _record(
+        self, kind: str, step: int, values: dict[str, float], facts: dict[str, float]
+    ) -> None:
+        if self._records is not None:
+            self._records.metrics(kind, step, values, **facts)
+
+    def _progress(
+        self,
+        step: int,
+        total: int | None,
+        epoch: int,
+        waited: input_wait.Span | None = None,
+    ) -> progress.Report:
+        left = None
+        if total is not None and self._timed_steps > 0:
+            pace = (time.monotonic() - self._timed_from) / self._timed_steps
+            left = pace * max(total - step, 0)
+        return progress.Report(
+            step=step,
+            total_steps=total,
+            epoch=epoch,
+            percent=None if total is None else min(100, 100 * step // total),
+            examples_per_second=self._rate and progress.format_number(self._rate),
+            input_wait=f"{waited.share:.2f}" if waited is not None and waited.steps else None,
+            metrics={
+                name[:64]: progress.format_number(value)
+                for name, value in list(self._metrics.items())[:64]
+            },
+            eta=None if left is None else progress.format_duration(left),
+            placement=self.placement(),
+        )

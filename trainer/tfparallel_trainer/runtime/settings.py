@@ -1,0 +1,287 @@
+"""What this process was started with: environment and job file, read once and checked."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import pathlib
+from collections.abc import Mapping
+
+import pydantic
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import tasks
+from tfparallel_trainer.contract import environment, job_file, outputs
+from tfparallel_trainer.contract import progress as protocol
+from tfparallel_trainer.storage import address, bucket, directory
+from tfparallel_trainer.storage import folder as folders
+
+WITH_SERVERS = "ParameterServer"
+"""The strategy that trains asynchronously."""
+
+CUSTOM = "Custom"
+"""A tf.distribute.Strategy that the user's module builds."""
+
+_GRACE_SECONDS = 30
+"""What Kubernetes gives a pod that says nothing."""
+
+TPU = "TPU"
+"""TensorFlow's strategy for TPUs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProgressTarget:
+    """Where progress is pushed to."""
+
+    url: str
+    token_file: pathlib.Path | None
+    ca_file: pathlib.Path | None
+    interval_seconds: float = protocol.MIN_INTERVAL_SECONDS
+    """Shortest time between two reports, except before the last one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """All that a run depends on besides the user's module."""
+
+    job: job_file.JobFile
+    digest: str
+    """SHA-256 of the job's content, as hexadecimal digits."""
+    cluster: tasks.Cluster
+    source_dir: pathlib.Path
+    output_dir: pathlib.Path
+    job_uid: str
+    """Empty when nobody names jobs."""
+    attempt: int | None
+    """None when nobody counts attempts: the run then takes the next free number."""
+    cpu_devices: int
+    logs_steps: bool
+    """Whether the chief writes a line for each step."""
+    progress: ProgressTarget | None
+    first_epoch: int = 0
+    """The epoch that training begins with, where no checkpoint says otherwise."""
+    grace_seconds: int = _GRACE_SECONDS
+    """How long after SIGTERM this process is killed."""
+    same_dropout: bool = False
+    """Whether parts of a tensor get the dropout that the whole one would get."""
+
+    @property
+    def module_digest(self) -> str:
+        """SHA-256 of the user's module; of nothing if it cannot be read, which shows later."""
+        path = self.source_dir / self.job.trainer.module
+        return hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
+
+    @property
+    def results(self) -> directory.Directory:
+        """Where checkpoints and results are kept: the output folder, or below the job's URI."""
+        checkpoint = self.job.trainer.checkpoint
+        if checkpoint is None or checkpoint.uri is None:
+            return folders.Folder(self.output_dir)
+        return bucket.Bucket(address.Address.parse(checkpoint.uri).child(self.job.name))
+
+    @property
+    def checkpoints(self) -> directory.Directory:
+        """The directory of the checkpoints."""
+        return self.results.child(outputs.CHECKPOINTS)
+
+    @property
+    def uses_servers(self) -> bool:
+        """Whether servers hold the weights and workers train without waiting for each other."""
+        return self.job.strategy == WITH_SERVERS
+
+    @property
+    def divides_model(self) -> bool:
+        """Whether each device has a part of the model instead of all of it."""
+        return self.job.strategy == job_file.MODEL_SPLIT
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this process is the evaluator, which trains nothing."""
+        return self.cluster.task.role == tasks.EVALUATOR
+
+    @property
+    def under_strategy(self) -> bool:
+        """Whether steps run by `tf.distribute.Strategy.run` instead of on the mesh."""
+        return self.job.strategy in (CUSTOM, TPU)
+
+    @property
+    def uses_tpu(self) -> bool:
+        """Whether a TPU trains, from this one process."""
+        return self.job.strategy == TPU
+
+
+def read(env: Mapping[str, str] = os.environ) -> Settings:
+    """Read the environment that `contract.environment` names.
+
+    Raises:
+        BadConfigurationError: a variable is missing or holds what it must not.
+    """
+    job = _job(_required(env, environment.JOB_FILE, "the path of the job file"))
+    source = pathlib.Path(_required(env, environment.SOURCE_DIR, "the folder of the module"))
+    results = _required(env, environment.OUTPUT_DIR, "the folder for the results")
+    output = folder(results, f"${environment.OUTPUT_DIR}")
+    return Settings(
+        job=job,
+        digest=_digest(job),
+        cluster=tasks.parse(tf_config(env)),
+        source_dir=source,
+        output_dir=output,
+        job_uid=env.get(environment.JOB_UID, ""),
+        attempt=positive(env, environment.ATTEMPT),
+        cpu_devices=positive(env, environment.CPU_DEVICES) or 1,
+        logs_steps=_switch(env, environment.STEP_LOG),
+        progress=progress_target(env),
+        grace_seconds=grace_seconds(env),
+        same_dropout=_switch(env, environment.SAME_DROPOUT),
+    )
+
+
+def _digest(job: job_file.JobFile) -> str:
+    """Leave out how the code comes here: the module itself is compared when a job runs again."""
+    unread = {"trainer": {"source": {"archive", "requirements"}}}
+    content = job.model_dump_json(by_alias=True, exclude=unread)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def tf_config(env: Mapping[str, str]) -> str | None:
+    """TF_CONFIG with the cluster, which the replicas of a large job share as a file.
+
+    Raises:
+        BadConfigurationError: the file cannot be read, or is no cluster.
+    """
+    text, path = env.get(environment.TF_CONFIG), env.get(environment.CLUSTER_FILE)
+    if not text or not path:
+        return text
+    try:
+        config = json.loads(text)
+        if "cluster" in config:
+            return text
+        cluster = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        if config["task"]["type"] != tasks.EVALUATOR:
+            cluster.pop(tasks.EVALUATOR, None)
+        if "worker" in cluster:
+            cluster["worker"] = cluster["worker"][: positive(env, environment.WORKERS)]
+    except OSError as error:
+        raise errors.BadConfigurationError(
+            f"${environment.CLUSTER_FILE} names {path}, which cannot be read: {error.strerror}."
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG is {text!r} and ${environment.CLUSTER_FILE} is {path}: write a task in the "
+            'one, and a cluster, such as {"worker": ["host:port", …]}, in the other.'
+        ) from error
+    return json.dumps({"cluster": cluster, **config})
+
+
+def folder(path: str | os.PathLike[str], name: str) -> pathlib.Path:
+    """Return a folder of this machine.
+
+    Args:
+        path: the folder.
+        name: of the setting or argument that gives it.
+
+    Raises:
+        BadConfigurationError: it is an address of an object store, which is no folder.
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        raise errors.BadConfigurationError(
+            f"{name} is {text!r}, an address, and must be a local folder: for a bucket, set "
+            "trainer.checkpoint.uri of a job, or mount it by a claim of a CSI driver."
+        )
+    return pathlib.Path(path)
+
+
+def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
+    value = env.get(name, "")
+    if not value:
+        raise errors.BadConfigurationError(f"${name} is not set: give it {meaning}.")
+    return value
+
+
+def positive(env: Mapping[str, str], name: str) -> int | None:
+    """Read a number from 1; None where the variable is not set.
+
+    Raises:
+        BadConfigurationError: it is something else.
+    """
+    value = env.get(name)
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise errors.BadConfigurationError(f"${name} is {value!r}: give a number from 1.")
+    return int(value)
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
+    value = env.get(name)
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise errors.BadConfigurationError(f"${name} is {value!r}: give seconds, such as 0.1.")
+    return seconds
+
+
+def grace_seconds(env: Mapping[str, str]) -> int:
+    """Read how long after SIGTERM this process is killed.
+
+    Raises:
+        BadConfigurationError: it is no number of seconds.
+    """
+    value = env.get(environment.GRACE_SECONDS, str(_GRACE_SECONDS))
+    if not value.isdecimal():
+        raise errors.BadConfigurationError(
+            f"${environment.GRACE_SECONDS} is {value!r}: give whole seconds, such as 30."
+        )
+    return int(value)
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "0")
+    if value not in ("0", "1"):
+        raise errors.BadConfigurationError(f"${name} is {value!r}: give 1, or 0 for not.")
+    return value == "1"
+
+
+def _job(path: str) -> job_file.JobFile:
+    try:
+        content = pathlib.Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise errors.BadConfigurationError(
+            f"${environment.JOB_FILE} names {path}, which cannot be read: {error.strerror}."
+        ) from error
+    try:
+        return job_file.JobFile.model_validate_json(content)
+    except pydantic.ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc']) or 'the file'}: {fault['msg']}"
+            for fault in error.errors()
+        )
+        raise errors.BadConfigurationError(
+            f"The job file {path} is not valid: {faults}."
+        ) from error
+
+
+def progress_target(env: Mapping[str, str]) -> ProgressTarget | None:
+    """Where the environment says that progress goes.
+
+    Raises:
+        BadConfigurationError: the interval is no number.
+    """
+    url = env.get(environment.PROGRESS_URL)
+    if not url:
+        return None
+    token = env.get(environment.PROGRESS_TOKEN_FILE)
+    authorities = env.get(environment.PROGRESS_CA_FILE)
+    return ProgressTarget(
+        url=url,
+        token_file=pathlib.Path(token) if token else None,
+        ca_file=pathlib.Path(authorities) if authorities else None,
+        interval_seconds=_seconds(env, environment.PROGRESS_SECONDS)
+        or protocol.MIN_INTERVAL_SECONDS,
+    )

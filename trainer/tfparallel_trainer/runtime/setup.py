@@ -1,0 +1,163 @@
+"""Brings everything together that training needs, once the processes have found each other."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfparallel_trainer import user
+from tfparallel_trainer.checkpoint import files, initial_weights, keys, shard, store
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.data import feed, nest, source
+from tfparallel_trainer.objective import metric_sums, replica, state
+from tfparallel_trainer.runtime import settings
+from tfparallel_trainer.runtime.lifecycle import stall
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Replicas, examples and where training starts."""
+
+    mesh: shape.Mesh
+    replicas: list[replica.Replica]
+    training: feed.Feed
+    evaluation: feed.Feed | None
+    saved: store.Store | None
+    """Where this process saves checkpoints; None when it does not."""
+    state: shard.State
+    """What this process brings to a checkpoint."""
+    start: files.Position
+    given_attempt: int
+    """The attempt's number where no store counts."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt, from 1."""
+        return self.saved.attempt if self.saved is not None else self.given_attempt
+
+    def save(self, at: files.Position) -> bool:
+        """Save a checkpoint; gives whether this process is one that does."""
+        if self.saved is None:
+            return False
+        self.saved.save(self.state, at)
+        return True
+
+
+def prepare(
+    settings: settings.Settings,
+    module: user.Module,
+    mesh: shape.Mesh,
+    devices: list[str],
+    say: Callable[[str], None],
+    watch: stall.Watch,
+    scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    division: feed.Division | None = None,
+) -> Ready:
+    """Load the data, build a replica on each device and restore the newest checkpoint.
+
+    Args:
+        settings: what this process was started with.
+        module: the user's functions.
+        mesh: the mesh of all processes.
+        devices: names of this process's devices.
+        say: writes a line for people.
+        watch: takes the signs of life.
+        scope: variables are created in what it gives.
+        division: how batches are cut when the mesh has but one rank; absent: over its data axis.
+
+    Raises:
+        UserCodeError: the module's functions raise, or give what cannot be trained.
+        BadConfigurationError: the checkpoints or the initial weights are those of another model.
+        PreemptedError: a newer attempt has started.
+    """
+    watch.moved("the preparation began")
+    saved = _store(settings, say)
+    cut = division or over(mesh, settings, len(devices))
+    training, evaluation = examples(settings, module, cut)
+    first = settings.cluster.me * len(devices) if division is None else 0
+    sample, seed = training.sample(), settings.job.trainer.seed
+    replicas: list[replica.Replica] = []
+    for place, device in enumerate(devices):
+        if replicas:
+            replica.forget_names()
+        with scope():
+            replicas.append(replica.build(module, mesh, first + place, device, seed, sample))
+    if cut.ranks > 1 or settings.uses_servers:
+        with scope():
+            _check_metrics(module, replicas[0], sample)
+    shards = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
+    watch.moved("reading the newest checkpoint began")
+    restored = saved.restore(shards) if saved is not None else None
+    if restored is not None:
+        say(f"resuming after step {restored.step} from {settings.checkpoints}")
+    weights = settings.job.trainer.initial_weights
+    if restored is None and weights is not None and settings.cluster.is_chief:
+        watch.moved("reading the initial weights began")
+        initial_weights.load(replicas[0].model, weights, settings.source_dir)
+        say(f"starting with the weights of {weights}")
+    start = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
+    with watch.waiting():
+        step, epoch, example = state.share(replicas, [start.step, start.epoch, start.example])
+    return Ready(
+        mesh=mesh,
+        replicas=replicas,
+        training=training,
+        evaluation=evaluation,
+        saved=saved,
+        state=shards,
+        start=files.Position(step=step, epoch=epoch, example=example),
+        given_attempt=settings.attempt or 1,
+    )
+
+
+def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -> None:
+    """Refuse metrics that are wrong when they are added up."""
+    with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
+        tensors = nest.convert(tf.convert_to_tensor, sample)
+        metric_sums.check(replica.model, lambda: replica.model(tensors[0], training=False), tensors)
+
+
+def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Store | None:
+    checkpoint = settings.job.trainer.checkpoint
+    if checkpoint is None or not settings.cluster.is_chief:
+        return None
+    return store.Store(
+        settings.checkpoints, checkpoint.keep, settings.job_uid, settings.attempt, say
+    )
+
+
+def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> feed.Division:
+    """How batches are cut for the devices of this process."""
+    first = settings.cluster.me * devices
+    places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
+    return feed.Division(
+        batch_size=settings.job.trainer.global_batch_size,
+        ranks=mesh.data,
+        local_ranks=tuple(places),
+    )
+
+
+def examples(
+    settings: settings.Settings, module: user.Module, division: feed.Division
+) -> tuple[feed.Feed, feed.Feed | None]:
+    """The examples to train on, and those to evaluate on while training.
+
+    Raises:
+        UserCodeError: the data functions raise, or give what is no data.
+    """
+    request = _request(settings, division)
+    evaluates = module.evaluates and not settings.job.evaluator
+    evaluation = source.evaluation(module, request) if evaluates else None
+    return source.training(module, request), evaluation
+
+
+def _request(settings: settings.Settings, division: feed.Division) -> source.Request:
+    return source.Request(
+        seed=settings.job.trainer.seed,
+        source_dir=settings.source_dir,
+        output_dir=settings.output_dir,
+        division=division,
+        endless_allowed=settings.job.trainer.steps is not None,
+    )
