@@ -6,7 +6,6 @@ Source: keras.io, "Convolutional autoencoder for image denoising".
 import keras
 import numpy as np
 from keras import layers
-from sklearn import datasets
 
 keras.config.set_floatx("float64")
 
@@ -27,6 +26,7 @@ def compile_model(model):
 
 
 def training_data():
-    images = datasets.load_digits().images[:24, ..., None] / 16
-    noise = np.random.default_rng(14).normal(scale=0.4, size=images.shape)
+    random = np.random.default_rng(14)
+    images = random.uniform(size=(24, 8, 8, 1))
+    noise = random.normal(scale=0.4, size=images.shape)
     return np.clip(images + noise, 0, 1), images

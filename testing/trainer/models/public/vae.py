@@ -9,7 +9,6 @@ subclassing".
 import keras
 import numpy as np
 from keras import layers, ops
-from sklearn import datasets
 
 keras.config.set_floatx("float64")
 
@@ -44,6 +43,7 @@ def compile_model(model):
 
 
 def training_data():
-    images = datasets.load_digits().images[:24, ..., None] / 16
-    epsilon = np.random.default_rng(15).normal(size=(24, 2))
+    random = np.random.default_rng(15)
+    images = random.uniform(size=(24, 8, 8, 1))
+    epsilon = random.normal(size=(24, 2))
     return {"images": images, "epsilon": epsilon}, images

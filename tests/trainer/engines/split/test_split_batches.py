@@ -18,7 +18,7 @@ from testing.trainer import (
 )
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.model import mixing, recording
+from tfparallel_trainer.engines.split.model import added_means, mixing, recording
 from tfparallel_trainer.engines.split.planning import model_costs
 
 pytestmark = split_models.MARKS
@@ -164,12 +164,14 @@ class Adds(keras.layers.Layer):
 
 
 def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> None:
-    mixing.check(recorded(lambda x: Adds(lambda y, factors: OPS.mean(y**2 * factors))(x)))
-    mixing.check(recorded(lambda x: Adds(lambda y, _: keras.random.normal(()) * OPS.mean(y))(x)))
+    added_means.check(recorded(lambda x: Adds(lambda y, factors: OPS.mean(y**2 * factors))(x)))
+    added_means.check(
+        recorded(lambda x: Adds(lambda y, _: keras.random.normal(()) * OPS.mean(y))(x))
+    )
     product = Adds(lambda y, factors: OPS.mean(OPS.mean(y, 0) * OPS.mean(y * factors, 0)))
     model = recorded(lambda x: product(x))
     with pytest.raises(errors.UserCodeError, match=r"What adds.* adds by add_loss is no mean"):
-        mixing.check(model)
+        added_means.check(model)
 
 
 def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
