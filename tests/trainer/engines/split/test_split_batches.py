@@ -163,15 +163,21 @@ class Adds(keras.layers.Layer):
         return x
 
 
+ADDED: dict[str, Callable[[Any, Any], Any]] = {
+    "mean": lambda x, factors: OPS.mean(x**2 * factors),
+    "random": lambda x, _: keras.random.normal(()) * OPS.mean(x),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_layer_may_add_a_mean_over_examples_to_the_loss(name: str) -> None:
+    added_means.check(recorded(lambda x: Adds(ADDED[name])(x)))
+
+
 def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> None:
-    added_means.check(recorded(lambda x: Adds(lambda y, factors: OPS.mean(y**2 * factors))(x)))
-    added_means.check(
-        recorded(lambda x: Adds(lambda y, _: keras.random.normal(()) * OPS.mean(y))(x))
-    )
-    product = Adds(lambda y, factors: OPS.mean(OPS.mean(y, 0) * OPS.mean(y * factors, 0)))
-    model = recorded(lambda x: product(x))
+    product = Adds(lambda x, factors: OPS.mean(OPS.mean(x, 0) * OPS.mean(x * factors, 0)))
     with pytest.raises(errors.UserCodeError, match=r"What adds.* adds by add_loss is no mean"):
-        added_means.check(model)
+        added_means.check(recorded(lambda x: product(x)))
 
 
 def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
