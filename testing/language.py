@@ -57,10 +57,10 @@ PAGES = (
     *sorted(paths.EXAMPLES.glob("**/README.md")),
 )
 CLIENT = paths.ROOT / "client/tfparallel"
-MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator")
+MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator", paths.TRAINER)
 """The packages whose messages are checked."""
 OPERATOR = paths.ROOT / "operator/tfparallel_operator"
-DOCUMENTED = (OPERATOR,)
+DOCUMENTED = (OPERATOR, paths.TRAINER)
 """Files and folders whose docstrings are checked; those of `api` are the descriptions of fields."""
 NAMED = (
     paths.ROOT / "images",
@@ -78,6 +78,8 @@ _PARAGRAPHS = re.compile(r"\n\s*\n|\n\s*(?=\w+: |\w+:\n)")
 """What stands between two paragraphs, or two arguments."""
 _MIN_WORDS = 5
 """Shorter literals are names and parts of tables."""
+_NO_PROSE = re.compile(r"import |.*\\\(|[a-z0-9 ]{150,}$")
+"""Programs, patterns and lists of names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +174,7 @@ def messages(folder: pathlib.Path) -> Iterator[Message]:
 def messages_of(file: pathlib.Path) -> Iterator[Message]:
     """Yield those of one file."""
     for line, text in _literals(ast.parse(file.read_text(encoding="utf-8"))):
-        if len(text.split()) >= _MIN_WORDS and not text.startswith("import "):  # a program
+        if len(text.split()) >= _MIN_WORDS and not _NO_PROSE.match(text):
             yield Message(file, line, text)
 
 

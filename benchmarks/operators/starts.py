@@ -1,4 +1,4 @@
-"""Many jobs, and a large one, from `apply` to their end: time, processor time and memory.
+"""Many jobs, and a large one, from `apply` to their end: time, CPU time and memory.
 
 Beside them stands the floor: a client that knows all pods beforehand and does nothing else.
 """
@@ -39,7 +39,7 @@ class Sample:
     pods: float
     """Seconds from `apply` until all pods existed."""
     cpu: float
-    """Seconds of the operator's processor time from `apply` to the end of all jobs."""
+    """Seconds of the operator's CPU time from `apply` to the end of all jobs."""
     resident: float
     """MB at most."""
 
@@ -176,7 +176,7 @@ async def sample(
 
 
 def compared(jobs: int, workers: int, taken: Taken) -> list[results.Result]:
-    """Rows for the time, for the processor time beside the memory, and for the floor."""
+    """Rows for the time, for CPU time with memory, and for the floor."""
     what = f"{jobs} jobs of {workers} pods" if jobs > 1 else f"one job of {workers} pods"
     ours, theirs = taken.ours, taken.theirs
     memory = [statistics.median(one.resident for one in side) for side in (ours, theirs)]
@@ -185,7 +185,7 @@ def compared(jobs: int, workers: int, taken: Taken) -> list[results.Result]:
     return [
         _ratio(f"from apply to all pods, {what}", time_target, ours, theirs, lambda one: one.pods),
         results.Result(
-            f"from apply to all pods beside a client that does nothing else, {what}",
+            f"from apply to all pods against a client that does nothing else, {what}",
             FLOOR_TARGET,
             results.Bound.AT_MOST,
             statistics.median(pods) / statistics.median(taken.floor),
@@ -194,7 +194,7 @@ def compared(jobs: int, workers: int, taken: Taken) -> list[results.Result]:
         ),
         dataclasses.replace(
             row := _ratio(
-                f"processor time from apply to the end, {what}",
+                f"CPU time from apply to the end, {what}",
                 CPU_TARGET,
                 ours,
                 theirs,

@@ -28,7 +28,7 @@ class Counts:
 
     time: float
     operator: float
-    """Seconds of processor time."""
+    """Seconds of CPU time."""
     api_server: float
     delays: Mapping[float, float]
     """Writes of a status that came within so many seconds after the event they were for."""

@@ -7,7 +7,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds of processor time, of all threads since the start of the process."""
+    """Seconds of CPU time, of all threads since the start of the process."""
     text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS

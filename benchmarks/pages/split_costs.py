@@ -3,7 +3,7 @@
 It writes the tables of docs/model-split-examples.md, in some minutes, and draws a pipeline. Each
 device is a process with one thread for computing, so that what devices send each other goes over
 TCP, where it is counted.
-Processor time is counted, not time: other work on the machine does not change it much.
+CPU time is counted, not time: other work on the machine does not change it much.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ FROM, TO = 5, 20
 WHOLE = ("spec.strategy=null", "spec.mesh=null", "spec.tfReplicaSpecs.Worker.replicas=1")
 HEAD = (
     "| | weights of a device | with gradients and slots | activations | sent in a step | "
-    "stages busy (planned) | processor time of a step |",
+    "stages busy (planned) | CPU time of a step |",
     "|---|---|---|---|---|---|---|",
 )
 _ENVIRONMENT = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}

@@ -5,8 +5,8 @@
     def training_data():
         return inputs.Arrays(images, labels).map(augment)
 
-Both kinds are read in the trainer's own order: exact for any number of replicas, each of which
-reads only its own examples, several at once. `docs/data.md` is the description for users.
+Both kinds are read in the trainer's own order, exact for any number of replicas. Each replica reads
+only its own examples, several at once. `docs/data.md` is the description for users.
 """
 
 import os
@@ -46,8 +46,8 @@ class Records(_Mapped):
     """TFRecord files that are not compressed, on a disk or in a bucket.
 
     Args:
-        paths: the files, or addresses such as s3://bucket/a.tfrecord, which are copied to the local
-            disk first (see `Context.fetch`); their records are numbered in this order.
+        paths: the files, or addresses such as s3://bucket/a.tfrecord. These are copied to the local
+            disk first (see `Context.fetch`). Records are numbered in this order.
         parse: makes an example of a record (a scalar string); as a function of `map`.
     """
 

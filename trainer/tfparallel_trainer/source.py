@@ -24,7 +24,7 @@ from tfparallel_trainer.contract import environment, exits, source_code
 from tfparallel_trainer.runtime.reporting import console
 
 _PIP = pathlib.Path("/opt/pip/bin/pip")
-"""Beside the environment of the trainer's image, which has none."""
+"""In an environment of its own: that of the trainer's image has no pip."""
 
 _OPTIONS = (
     *("--disable-pip-version-check", "--no-cache-dir", "--no-compile", "--no-input"),
@@ -101,7 +101,7 @@ def unpack(chunks: pathlib.Path, sha256: str, folder: pathlib.Path) -> int:
 
 
 def install(file: pathlib.Path, folder: pathlib.Path, out: console.Console) -> None:
-    """Have pip install requirements beside the packages that are here, which stay as they are.
+    """Have pip add requirements to the packages that are here, which stay as they are.
 
     Args:
         file: the requirements.
@@ -206,7 +206,7 @@ def _failure(file: str, said: str) -> errors.TrainerError:
             " on, give an index that pods reach as PIP_INDEX_URL in trainer.env."
         )
     return errors.BadConfigurationError(
-        f"{file}: pip cannot meet the requirements beside the packages of the image: {reason}."
+        f"{file}: pip cannot meet the requirements with the packages of the image: {reason}."
         " Correct them, or build an image of your own."
     )
 

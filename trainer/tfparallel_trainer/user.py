@@ -34,7 +34,7 @@ class Context:
     global_batch_size: int
     """Examples in one optimizer step over all replicas together."""
     source_dir: pathlib.Path
-    """Folder of the module and the files beside it."""
+    """Folder of the module and its other files."""
     output_dir: pathlib.Path
     """Folder of checkpoints, model and logs; with trainer.checkpoint.uri, of model and logs."""
 
@@ -177,7 +177,7 @@ def guard(path: pathlib.Path, what: str) -> Iterator[None]:
     Faults of devices and of storage are none of the user's: those may pass.
 
     Args:
-        path: the user's module; frames before the first one beside it are left out.
+        path: the user's module; frames before the first one in its folder are left out.
         what: begins the sentence, such as "build_model raised".
     """
     try:

@@ -95,7 +95,7 @@ def test_specs_and_samples_have_the_structure_of_parts() -> None:
 @pytest.mark.parametrize(
     ("given_data", "said"),
     [
-        (np.zeros(3), "returns ndarray: return the tuple"),
+        (np.zeros(3), "returns ndarray. Return the tuple"),
         ((np.zeros(3),), "returns tuple of 1"),
         ([np.zeros(3), np.zeros(3)], "returns list of 2"),
         ((np.zeros((3, 1)), np.zeros(2)), r"different lengths \(x has 3, y has 2 examples\)"),

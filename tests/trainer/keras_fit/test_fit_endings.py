@@ -176,7 +176,7 @@ def test_with_servers_a_model_that_is_built_already_is_refused(runs: trainings.R
     with with_servers(runs, 1, command) as group:
         ended = group.wait()
     assert {process.code for process in ended} == {exits.Exit.USER_ERROR}, ended
-    assert "give fit a function that builds the model" in ended[0].errors
+    assert "Give fit a function that builds the model" in ended[0].errors
 
 
 def test_callbacks_hold_with_several_workers_that_do_not_wait(

@@ -157,7 +157,7 @@ def test_a_module_that_changed_after_the_end_is_never_passed_over(tmp_path: path
     refused = trainings.attempt(again)
     assert refused.code == exits.Exit.BAD_CONFIGURATION
     assert "model.py has changed since this job ended after 2 steps" in sentence(refused)
-    assert "give trainer.checkpoint another claim or uri" in sentence(refused)
+    assert "Give trainer.checkpoint another claim or uri" in sentence(refused)
     assert "already finished" in trainings.attempt(variables).output, "a replica that runs again"
     summary = tmp_path / "output" / outputs.SUMMARY
     content = json.loads(summary.read_text())

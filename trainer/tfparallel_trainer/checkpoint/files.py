@@ -1,8 +1,8 @@
 """One checkpoint: a directory with an index and a part for each process that holds variables.
 
-`part-00000.bin` holds the pieces of variables that the first process has, one after the other;
-`part-00000.json` says of each where it lies in its variable, and has the CRC-32 of each block of
-its rows. A part's index is written when all of its data is stored and has been read back. When all
+`part-00000.bin` holds the pieces of variables that the first process has, one after the other.
+`part-00000.json` says where each lies in its variable, and has the CRC-32 of each block of its
+rows. A part's index is written when all of its data is stored and has been read back. When all
 parts are there, and together hold every element of every variable once, `directory.publish` writes
 `index.json` and makes the directory an entry. So an entry is whole unless the storage damaged it,
 which the sums show.
@@ -23,7 +23,7 @@ from tfparallel_trainer.storage import directory
 
 FORMAT = 2
 _OTHER_FORMAT = (
-    "{} has format {}, and this version of the trainer reads format {}: train on with the image "
+    "{} has format {}, and this version of the trainer reads format {}. Train on with the image "
     "that wrote it, or give trainer.checkpoint another claim or uri to begin from step 0."
 )
 

@@ -20,7 +20,7 @@ class Owner:
     """A process of an attempt at a job."""
 
     job: str
-    """The job's uid: a job that was deleted and made again counts its attempts anew."""
+    """The job's uid: a job that was deleted and created again counts its attempts from 1."""
     attempt: int
     process: str
     """Tells processes of one attempt apart."""

@@ -53,8 +53,8 @@ def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError) as error:
         raise errors.UserCodeError(
             f"The optimizer {type(optimizer).__name__} cannot train a divided model, because it "
-            f"does not show which weight its variables belong to ({error}): use one of Keras', or "
-            "make its variables with add_variable_from_reference."
+            f"does not show which weight its variables belong to ({error}). Use one of Keras', or "
+            "create its variables with add_variable_from_reference."
         ) from error
 
 

@@ -1,7 +1,7 @@
 """The checkpoints of a job: newest first, the oldest removed, writers of old attempts kept out.
 
-Each process that holds variables writes a part, and the chief, which owns the folder (`owner`),
-gives a checkpoint its name when all parts are there. A process alone is the chief of no others.
+Each process that holds variables writes a part. The chief, which owns the folder (`owner`), gives a
+checkpoint its name when all parts are there. A process alone is the chief of no others.
 """
 
 import contextlib
@@ -168,7 +168,7 @@ class Store:
                     _assign(folder, index, key, one)
             except files.DamagedError as error:
                 raise errors.StorageError(
-                    f"{folder} was whole and is not any more: {error}"
+                    f"{folder} was whole and is now damaged: {error}"
                 ) from error
             return index.position
 
@@ -225,8 +225,8 @@ class Store:
         for name, there in zip(self._peers.names, numbers, strict=True):
             if there != numbers[0]:
                 raise errors.BadConfigurationError(
-                    f"{name} does not see what {self._peers.names[0]} writes into {self._folder}: "
-                    "each process saves a part of a divided model, so give "
+                    f"{name} does not see what {self._peers.names[0]} writes into {self._folder}. "
+                    "Each process saves a part of a divided model: give "
                     "trainer.checkpoint.claim a claim that all of them share (ReadWriteMany)."
                 )
         if current is None:

@@ -59,9 +59,9 @@ def reach(
 
 @contextlib.contextmanager
 def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
-    """Let TensorFlow start a cluster in the body, and end the process when that takes too long.
+    """Let TensorFlow start a cluster in the body; end the process when that takes too long.
 
-    A peer whose node is lost would block it for ever, out of Python's reach; the kernel's alarm
+    A peer whose node is lost would block it forever, out of Python's reach. The kernel's alarm
     then ends the process, and so does SIGTERM.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

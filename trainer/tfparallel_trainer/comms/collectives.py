@@ -1,13 +1,13 @@
 """Collective operations of one rank within one group of the mesh.
 
-Built on TensorFlow's public `tf.raw_ops.Collective*V2` with group keys of our own, so any subset of
+Built on TensorFlow's public `tf.raw_ops.Collective*V2` with group keys of our own. Any subset of
 ranks can form a group, in one process or in many. Three rules keep every rank in step:
 
 * Each group has an ordering token per rank, so its operations run in the order they were traced.
 * An operation's instance key follows from its program and its position there, never from a counter
-  of traces: a rank that traces a program again meets the others all the same.
-* No operation has a time limit of TensorFlow's own: each keeps a thread asleep until the limit is
-  over, also when the operation has long ended, so a few thousand steps exhaust the machine's
+  of traces. A rank that traces a program again meets the others all the same.
+* No operation has a time limit of TensorFlow's own. Each keeps a thread asleep until the limit is
+  over, even when the operation ended long ago. So a few thousand steps exhaust the machine's
   threads. Lost peers are told by TensorFlow's heartbeat and by `comms.watch`.
 """
 
@@ -53,7 +53,7 @@ class Communicator:
     """One rank's end of a group; all members make the same calls in the same order.
 
     `key` is a number that only this group has, and those that follow are for its pairs (see
-    `shape.pair_key`); `index` is this rank's place in it.
+    `shape.pair_key`). `index` is this rank's place in it.
     """
 
     def __init__(self, key: int, size: int, index: int, device: str) -> None:

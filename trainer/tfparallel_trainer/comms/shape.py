@@ -74,8 +74,8 @@ class Mesh:
     spatial: int = 1
     tensor: int = 1
     generation: int = 0
-    """Which mesh of these processes this is, from 0: each has keys of its own (thousands do),
-    because TensorFlow remembers what belongs to a key for the life of a process."""
+    """Which mesh of these processes this is, from 0. Each has thousands of keys of its own, because
+    TensorFlow remembers what belongs to a key for the life of a process."""
 
     def __post_init__(self) -> None:
         for axis in _AXES:

@@ -10,7 +10,7 @@ SERVER = "ps"
 """TensorFlow's name for parameter servers."""
 
 EVALUATOR = "evaluator"
-"""TensorFlow's name for the process that evaluates beside those that train."""
+"""TensorFlow's name for the process that evaluates while others train."""
 
 _ORDER = ("chief", "worker", SERVER)
 """Roles whose tasks compute together, in the order of TensorFlow's own ranks."""

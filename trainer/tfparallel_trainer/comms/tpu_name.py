@@ -32,7 +32,7 @@ def find(env: Mapping[str, str], devices: pathlib.Path = pathlib.Path("/dev")) -
     if len(hosts) > 1:
         raise errors.BadConfigurationError(
             f"${_HOSTS} names {len(hosts)} hosts of one TPU, and a process drives the TPU of its "
-            f"own host: set ${_NAME} to the hosts' addresses (grpc://host:8470,…), or use a slice "
+            f"own host. Set ${_NAME} to the hosts' addresses (grpc://host:8470,…), or use a slice "
             "of one host."
         )
     return LOCAL

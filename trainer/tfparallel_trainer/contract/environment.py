@@ -29,7 +29,7 @@ PROGRESS_URL = "TFPARALLEL_PROGRESS_URL"
 """Where the coordinator POSTs its progress; absent: it does not."""
 
 PROGRESS_TOKEN_FILE = "TFPARALLEL_PROGRESS_TOKEN_FILE"  # noqa: S105 (a path, not a secret)
-"""File with the bearer token for the progress address; read anew for each POST."""
+"""File with the bearer token for the progress address; read again for each POST."""
 
 PROGRESS_CA_FILE = "TFPARALLEL_PROGRESS_CA_FILE"
 """File with the certificates that the progress address is trusted by."""
@@ -52,5 +52,5 @@ CPU_DEVICES = "TFPARALLEL_CPU_DEVICES"
 """On a machine without GPUs: how many devices the CPU is divided into, to try Mirrored out (1)."""
 
 SAME_DROPOUT = "TFPARALLEL_SAME_DROPOUT"
-"""1: under ModelSplit, parts of a tensor get the dropout that the whole one would get in one
-process, to compare meshes; absent: each part draws its own, which is faster."""
+"""1: under ModelSplit, parts of a tensor get the dropout of the whole tensor in one process, to
+compare meshes. Absent: each part draws its own, which is faster."""

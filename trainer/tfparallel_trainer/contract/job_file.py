@@ -73,8 +73,8 @@ class TrainerSpec(base.Model):
     """What the shipped trainer runs."""
 
     module: Annotated[str, pydantic.Field(min_length=1)] = "model.py"
-    """The user's Python file, relative to the source (or, without one, to the image's /workspace):
-    build_model, compile_model, training_data and, if wanted, evaluation_data; build_strategy for
+    """The user's Python file, relative to the source, or to /workspace of the image. It defines
+    build_model, compile_model, training_data and optionally evaluation_data; build_strategy for
     strategy Custom."""
 
     source: source_code.Source | None = None
@@ -93,9 +93,9 @@ class TrainerSpec(base.Model):
     """Seed of initial weights, order of examples and dropout."""
 
     initial_weights: Annotated[str, pydantic.Field(min_length=1)] | None = None
-    """A file that Keras wrote (.keras or .weights.h5), whose weights the first step begins with: a
-    path, relative to the source or absolute, or an address in a bucket (s3://… or gs://…). A
-    checkpoint goes before it. Absent: build_model's own."""
+    """A file that Keras wrote (.keras or .weights.h5), whose weights the first step begins with.
+    Write a path, relative to the source or absolute, or an address in a bucket (s3://… or gs://…).
+    A checkpoint goes before it. Absent: build_model's own."""
 
     saved_model: bool = False
     """Whether the trained model is exported as a SavedModel too (the folder saved_model), which
@@ -110,19 +110,20 @@ class TrainerSpec(base.Model):
     Absent: no bound."""
 
     on_non_finite_loss: OnNonFiniteLoss = OnNonFiniteLoss.STOP
-    """What a step whose loss or gradients are NaN or infinite leads to: Stop ends the job and names
-    the last checkpoint, Continue leaves the step's update out. With the loss scaling of mixed
-    precision, gradients that overflow are part of its work, and only the loss counts."""
+    """What happens when the loss or the gradients of a step are NaN or infinite. Stop ends the job
+    and names the last checkpoint. Continue leaves the step's update out. With the loss scaling of
+    mixed precision, gradients that overflow are part of its work, and only the loss counts."""
 
     start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
     """How long a replica waits for its peers before it ends and names who is missing."""
 
     step_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 1800
     """How long a replica may go without the end of a step, of a batch of the evaluation or of a
-    checkpoint; before and after the steps, of a call of one of the module's functions, of reading a
-    checkpoint or of an export. Then the replica shows the stacks of its threads and ends with exit
-    code 79. The first step counts too, so leave time for building its graph. Outside of steps a
-    replica waits for the others ten times as long, and startTimeoutSeconds and ten minutes more."""
+    checkpoint. Before and after the steps it counts a call of one of the module's functions, the
+    reading of a checkpoint, or an export. Then the replica shows the stacks of its threads and ends
+    with exit code 79. The first step counts too, so leave time for building its graph. Outside of
+    steps a replica waits for the others ten times as long, and startTimeoutSeconds and ten minutes
+    more."""
 
     @pydantic.model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -27,8 +27,8 @@ TRAIN_LOG = "logs/train.jsonl"
 """One JSON object a line: what happened during training."""
 
 STEP_LOG = "logs/steps.jsonl"
-"""One JSON object a line for each step, where that is asked for (`environment.STEP_LOG`): `time` in
-seconds since 1970, `event` as in `StepEvent`, and what there is to say of it."""
+"""One JSON object a line for each step, if `environment.STEP_LOG` asks for it. `time` is in seconds
+since 1970, `event` as in `StepEvent`. Its other fields follow from the event."""
 
 EVALUATION_LOG = "logs/evaluation.jsonl"
 """The same of an evaluator."""

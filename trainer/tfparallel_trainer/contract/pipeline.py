@@ -1,4 +1,4 @@
-"""How the pipeline of a run went, beside what was planned of it: `outputs.PIPELINE`."""
+"""How the pipeline of a run went, with what was planned of it: `outputs.PIPELINE`."""
 
 from tfparallel_trainer.contract import base, plan, progress
 

@@ -20,7 +20,7 @@ MAX_INPUT_WAIT = 0.1
 """The share of the time that a coordinator may wait for its input before it counts as slow."""
 
 MAX_STAGES = 32
-"""Of a longer pipeline a report tells of the first ones."""
+"""Of a longer pipeline a report names the first ones."""
 
 MAX_STAGE_DEVICES = 4
 """Of more devices that a stage has a report names the first ones."""

@@ -13,7 +13,7 @@ from tfparallel_trainer.data import feed, fingerprints, nest, order
 class ArrayFeed:
     """Batches from arrays (x, y, sample_weight) that all have the same length.
 
-    `seed` shuffles them anew for each epoch; None keeps their order.
+    `seed` shuffles them for each epoch; None keeps their order.
     """
 
     def __init__(self, examples: Any, division: feed.Division, seed: int | None) -> None:
@@ -93,9 +93,9 @@ def checked(data: Any, function: str) -> Any:
     if not isinstance(data, tuple) or len(data) not in (2, 3):
         size = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
         raise errors.UserCodeError(
-            f"{function} returns {type(data).__name__}{size}: return the tuple (x, y) or "
+            f"{function} returns {type(data).__name__}{size}. Return the tuple (x, y) or "
             "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
-            "examples, or inputs.Arrays or inputs.Records."
+            "examples, inputs.Arrays or inputs.Records."
         )
     x, y, weight = data if len(data) == 3 else (*data, None)
     examples = nest.convert(_array, (x, y, weight))

@@ -14,8 +14,8 @@ class Batch:
     examples: int
     """How many over all ranks."""
     parts: list[Any]
-    """For each replica of this process (x, y, sample_weight) with [n, …] each, or None when it has
-    no example in this step; sample_weight may be None."""
+    """For each replica of this process (x, y, sample_weight) with [n, …] each; sample_weight may be
+    None. None for a replica that has no example in this step."""
     fingerprint: fingerprints.Fingerprint = fingerprints.NOTHING
     """The same in every process that was given the same examples (see `data.fingerprints`)."""
 

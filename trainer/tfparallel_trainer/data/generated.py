@@ -1,7 +1,7 @@
 """Examples from a Python generator: every process goes through all and keeps its own part.
 
-As with data sets the generator is called anew for each epoch, must yield the same in every process,
-and is gone through again up to the place where a restart goes on.
+As with data sets the generator is called again for each epoch, and must yield the same in every
+process. After a restart it runs up to the place where training goes on.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ class GeneratedFeed:
     """Batches from generators of single examples.
 
     Args:
-        make: gives the generator of an epoch anew.
+        make: gives a new generator of an epoch.
         division: how batches are cut.
         function: name of the user's data function, for the messages.
     """

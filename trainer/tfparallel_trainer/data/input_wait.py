@@ -40,7 +40,7 @@ class Span:
 class Wait:
     """Keeps the time of this process's input.
 
-    The first step of all is left out: its time is mostly tracing, and its batch may come late
+    The first step of all is left out. Its time is mostly tracing, and its batch may come late
     because a resumed epoch is read over.
     """
 
@@ -85,6 +85,6 @@ class Wait:
         return (
             f"input keeps the devices waiting for {span.share:.0%} of the time "
             f"({1000 * span.waited / span.steps:.1f} of {1000 * span.total / span.steps:.1f} ms "
-            "a step): let the data functions do less for each example or do it in parallel "
+            "a step). Let the data functions do less for each example or do it in parallel "
             "(num_parallel_calls, cache), or give each replica more CPUs"
         )

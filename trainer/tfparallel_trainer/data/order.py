@@ -1,6 +1,6 @@
 """The order of examples: a function of seed, epoch and position alone.
 
-It does not depend on how many ranks there are, so any number of them goes through the same batches,
+It does not depend on how many ranks there are. So any number of them goes through the same batches,
 and a restart finds its place from two numbers.
 """
 

@@ -135,7 +135,7 @@ class _Source:
     def _call(self, epoch: int) -> Any:
         """Call the function with all seeds set, the same on every process.
 
-        Anew for each epoch: a data set that shuffles gives another order when it is gone through
+        Again for each epoch: a data set that shuffles gives another order when it is gone through
         again.
         """
         context = self._request.context(epoch)

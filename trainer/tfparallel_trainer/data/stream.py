@@ -1,7 +1,7 @@
 """Examples from a tf.data.Dataset: every process reads all of them and keeps its own part.
 
-That costs each process the reading of the whole data set, and it is exact: each example is used
-once an epoch, whatever the number of ranks, and a restart finds its place by skipping.
+That costs each process the reading of the whole data set, and it is exact. Each example is used
+once an epoch, whatever the number of ranks. A restart finds its place by skipping.
 """
 
 from collections.abc import Callable, Generator
@@ -18,7 +18,7 @@ class StreamFeed:
 
     Args:
         data_set: a data set, which is looked at but not iterated over.
-        make: gives the data set of an epoch anew; with the same order everywhere.
+        make: gives a new data set of an epoch, with the same order everywhere.
         division: how batches are cut.
         function: name of the user's data function, for the messages.
     """

@@ -26,7 +26,7 @@ Step = Callable[[int, feed.Batch, frozenset[train.Flag]], train.Outcome]
 """Makes a step, of which it takes the number (from 0), the batch and what this process asks for."""
 
 Watched = Callable[[Iterator[feed.Batch]], Iterator[feed.Batch]]
-"""Goes through batches and tells of each that it is done."""
+"""Goes through batches and says of each that it is done."""
 
 
 class Engine(Protocol):

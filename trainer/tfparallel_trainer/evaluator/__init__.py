@@ -1,1 +1,1 @@
-"""The evaluator: a process of its own that evaluates each new checkpoint beside training."""
+"""The evaluator: a process of its own that evaluates each new checkpoint during training."""

@@ -23,7 +23,7 @@ _LOOK_EVERY_SECONDS = 1.0
 
 
 def until_done(settings: settings.Settings, process: run.Process) -> None:
-    """Evaluate beside training, to its end.
+    """Evaluate during training, to its end.
 
     Raises:
         TrainerError: nothing can be evaluated; training is not touched by it.

@@ -135,8 +135,8 @@ class Validation:
 class Windows:
     """Epochs of a number of steps over examples that are gone through again and again.
 
-    As in Keras' fit: an epoch goes on where the one before has stopped, and ends early where the
-    examples do; the next one then begins with them anew.
+    As in Keras' fit, an epoch goes on where the one before has stopped. It ends early where the
+    examples do, and the next one begins with the first of them.
     """
 
     def __init__(self, whole: feed.Feed, batch_size: int, steps: int, first_epoch: int) -> None:

@@ -278,7 +278,7 @@ class Source:
         if len(leaves) != expected:
             raise errors.UserCodeError(
                 f"{self._batches.name} gives a batch of {len(leaves)} arrays, and the first one "
-                f"has {expected}: let all be (x, y), or all (x, y, sample_weight), with as many "
+                f"has {expected}. Let all be (x, y), or all (x, y, sample_weight), with as many "
                 "inputs and targets."
             )
         return leaves
@@ -347,7 +347,7 @@ def _cast(name: str, leaf: Any, spec: tf.TensorSpec) -> Any:
     if not spec.shape.is_compatible_with(leaf.shape):
         raise errors.UserCodeError(
             f"{name} gives an array of shape {tuple(leaf.shape)} where the first two batches have "
-            f"{tuple(spec.shape)}, None being what changes: let the first two batches differ where "
+            f"{tuple(spec.shape)}, None being what changes. Let the first two batches differ where "
             "later ones do, pad all alike, or give a tf.data.Dataset with None in its element_spec."
         )
     kind = spec.dtype.as_numpy_dtype

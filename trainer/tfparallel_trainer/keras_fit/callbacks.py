@@ -1,8 +1,8 @@
 """Keras' callbacks, told of the moments of training in Keras' order.
 
-They run on the chief alone, with the model of its first device or, where no device has the model,
-with what it is in their place. What they decide (to stop, another learning rate, other weights) is
-on all ranks before training goes on; the logs that they leave are in the history of every process.
+They run on the chief alone, with the model of its first device. Where no device has the model, a
+stand-in takes its place. What they decide (to stop, another learning rate, other weights) is on all
+ranks before training goes on. The logs that they leave are in the history of every process.
 """
 
 import dataclasses

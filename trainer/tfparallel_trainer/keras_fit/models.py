@@ -117,6 +117,6 @@ def _described(make: Callable[[], Any], what: str) -> Any:
     except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise errors.UserCodeError(
             f"fit needs another model like the given one, and Keras cannot make it from the "
-            f"model's {what} ({' '.join(str(error).split())[:300]}): give fit a function that "
+            f"model's {what} ({' '.join(str(error).split())[:300]}). Give fit a function that "
             "builds and compiles the model instead."
         ) from error

@@ -1,5 +1,5 @@
-"""Keras' own fit in a script of several processes: each would train a model of its own, and all
-would seem well; or it fails, under a strategy of the script's.
+"""Keras' own fit in a script of several processes. Each would train a model of its own, and all
+would seem well. Under a strategy of the script's it fails.
 """
 
 import functools

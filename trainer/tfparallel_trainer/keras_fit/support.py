@@ -88,8 +88,8 @@ CALLBACKS: Sequence[Row] = (
         "Callback",
         _DIFFERS,
         _DIFFERS,
-        "your own: runs on the chief; on_test_batch_end gets no logs; with servers a batch ends "
-        "when it is given to a worker; with ModelSplit there is no model to look into",
+        "your own: runs on the chief, and on_test_batch_end gets no logs. With servers a batch "
+        "ends when a worker gets it. With ModelSplit there is no model to look into",
         _DIFFERS,
     ),
     Row("CallbackList", _YES, _YES, "its callbacks are taken", _YES),

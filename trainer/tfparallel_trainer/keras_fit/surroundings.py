@@ -73,7 +73,7 @@ def before_servers() -> None:
         devices.prepare(1, alone=False)
     except errors.UserCodeError as error:
         raise errors.UserCodeError(
-            "TensorFlow was used before fit, and then it cannot connect to parameter servers: give "
+            "TensorFlow was used before fit, and then it cannot connect to parameter servers. Give "
             "fit a function that builds the model, and arrays, a generator or a PyDataset."
         ) from error
 
@@ -101,7 +101,7 @@ def _running(cluster: tasks.Cluster, cpu_devices: int, error: errors.UserCodeErr
     if not cluster.alone and f"/job:{task.role}/replica:0/task:{task.index}/" not in names[0]:
         raise errors.UserCodeError(
             f"TF_CONFIG gives {cluster.task.name} peers, and TensorFlow was used before fit could "
-            "join them: make tfparallel_trainer.start() the first line after the imports, or give "
+            "join them. Make tfparallel_trainer.start() the first line after the imports, or give "
             "fit a function that builds the model."
         ) from error
     return len(names) if kind == "GPU" else min(cpu_devices, len(names))

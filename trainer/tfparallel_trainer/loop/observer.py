@@ -1,7 +1,7 @@
 """Observers of training, which may change how it goes on: callbacks, in a word.
 
-The outer loop tells every process of the same moments in the same order, so an observer may let
-processes talk to each other in any of them. What it decides must be the same on all.
+The outer loop calls the same moments in the same order in every process. So in any of them an
+observer may let processes talk to each other. What it decides must be the same on all.
 """
 
 from typing import Protocol

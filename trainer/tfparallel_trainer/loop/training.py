@@ -172,7 +172,7 @@ class Training:
         if self._parts.spec.on_non_finite_loss is job_file.OnNonFiniteLoss.STOP:
             raise errors.NonFiniteError(
                 f"In step {self._step} {what}: training stopped, {self._last_good()} Lower the "
-                "learning rate, clip gradients or look for missing values in the data; "
+                "learning rate, clip gradients or look for missing values in the data. "
                 "trainer.onNonFiniteLoss: Continue would leave such steps out."
             ).on_every_process()
         self._parts.reporter.left_out(self._step, what, first=not self._left_out)

@@ -16,8 +16,8 @@ from tfparallel_trainer.objective import replica
 def of_step(replica: replica.Replica, loss: tf.Tensor, gradients: Sequence[Any]) -> tf.Tensor:
     """Whether the loss and the gradients, both over all ranks, are finite: a scalar bool.
 
-    With loss scaling gradients are not looked at: to overflow now and then is how the scale is
-    found, and its optimizer leaves such a step out by itself.
+    With loss scaling gradients do not count: the scale is the largest that overflows rarely, and
+    its optimizer leaves such a step out by itself.
     """
     looked_at = [loss]
     if not isinstance(replica.optimizer, keras.optimizers.LossScaleOptimizer):

@@ -1,6 +1,6 @@
 """Adds gradients up over ranks without changing their kind.
 
-A sparse gradient (tf.IndexedSlices, from an embedding) names some rows several times, and Keras
+A sparse gradient (tf.IndexedSlices, from an embedding) names some rows several times. Keras
 optimizers do not treat it as the dense gradient of the same sum: Adam squares each mention of a row
 by itself, and clipping takes the norm over mentions. So what one process with the whole batch would
 have depends on what names the rows (`lookups`). Where the examples do, the mentions of all ranks

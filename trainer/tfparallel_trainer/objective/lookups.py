@@ -51,7 +51,7 @@ def of(gradient: tf.IndexedSlices, known: Collection[Rows] | None = None) -> tup
     Args:
         gradient: as a tape gives it.
         known: rows that do not follow from the batch; None if the graph is traced for batches of
-            unknown size, for then no rows that are known while tracing do.
+            unknown size. Then no rows that are known while tracing do.
     """
     return tuple(_lookup(indices, known) for indices in _parts(gradient.indices))
 

@@ -1,12 +1,12 @@
 """The compiled loss as fractions, so that it can be summed over ranks before it is divided.
 
-Keras reduces the loss of a batch to one number. The mean of such numbers over ranks is not the loss
-of the whole batch as soon as ranks have batches of different sizes, masks, or weights. So each term
-is kept as (numerator, denominator); both are added up over ranks, then divided. The rules of
-reduction are those of `keras.losses.Loss`: with values v, sample weights w and mask m,
+Keras reduces the loss of a batch to one number. Where ranks have batches of different sizes, masks
+or weights, the mean of such numbers is not the loss of the whole batch. So each term
+is kept as (numerator, denominator). Both are added up over ranks, then divided. The rules of
+reduction are those of `keras.losses.Loss`, with values v, sample weights w and mask m:
 
-* sum_over_batch_size and mean: sum(v w m) / number of unmasked values;
-* mean_with_sample_weight: sum(v w m) / sum(w m);
+* sum_over_batch_size and mean: sum(v w m) / number of unmasked values.
+* mean_with_sample_weight: sum(v w m) / sum(w m).
 * sum: sum(v w m), which is not divided.
 
 A loss function that gives one number for a batch is taken as the mean over its examples.
@@ -184,7 +184,7 @@ def _of_examples(
     if sample_weight is not None or mask is not None:
         raise errors.UserCodeError(
             f"The loss of output {term.output!r} gives one number for a whole batch, so sample "
-            "weights and masks cannot reach its examples: let it give one value for each example."
+            "weights and masks cannot reach its examples. Let it give one value for each example."
         )
     # The mean over no examples is NaN, and counts for nothing.
     total = tf.math.multiply_no_nan(value, tf.cast(examples, value.dtype))

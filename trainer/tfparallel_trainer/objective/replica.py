@@ -78,7 +78,7 @@ class Replica:
         """Let what is random follow from the step and the rank, while a step is traced.
 
         Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but
-        for TensorFlow's own operations (`tf.random.normal`), which begin anew.
+        for TensorFlow's own operations (`tf.random.normal`), which begin again.
 
         Args:
             step: its number, a scalar int64.

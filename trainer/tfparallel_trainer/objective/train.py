@@ -1,8 +1,8 @@
 """One optimizer step on all ranks: forward, sum, backward, sum, update.
 
-With terms t of the loss, N and D the sums of their numerators and denominators over ranks, w their
-weights and R the regularisation, the loss is L = Σ w N / D + R. Its gradient is the sum over ranks
-of Σ (w / D) dn, plus dR once; so D is summed first and the gradients after the backward pass.
+The loss is L = Σ w N / D + R over its terms. N and D are the sums of their numerators and
+denominators over ranks, w their weights and R the regularisation. Its gradient is the sum over
+ranks of Σ (w / D) dn, plus dR once; so D is summed first and the gradients after the backward pass.
 """
 
 import dataclasses

@@ -92,7 +92,7 @@ def _check_module(settings: settings.Settings) -> None:
         return  # the job itself has ended, and its source was changed afterwards
     raise errors.BadConfigurationError(
         f"{settings.job.trainer.module} has changed since this job ended after {ended.steps} "
-        f"steps, and {settings.results} holds the results: give trainer.checkpoint another claim "
+        f"steps, and {settings.results} holds the results. Give trainer.checkpoint another claim "
         "or uri (or --output) to train what it says now, or remove these results."
     )
 
@@ -116,8 +116,8 @@ def _check_under_strategy(settings: settings.Settings) -> None:
 def _check_evaluator(settings: settings.Settings) -> None:
     if settings.evaluates and not settings.job.evaluator:
         raise errors.BadConfigurationError(
-            "TF_CONFIG starts this process as an evaluator, and the job file says evaluator: false,"
-            " so that the replicas that train evaluate too: set it to true."
+            "TF_CONFIG starts this process as an evaluator, and the job file says evaluator: false."
+            " Then the replicas that train evaluate too: set it to true."
         )
     if settings.job.evaluator and settings.job.trainer.checkpoint is None:
         raise errors.BadConfigurationError(

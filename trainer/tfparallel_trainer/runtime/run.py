@@ -307,7 +307,7 @@ def leaving(
 ) -> Callable[[object, BaseException | None, object], None]:
     """What a process does last where all end alike, with the work done or with one error.
 
-    It waits until no peer needs it any more. A process that ends while another one still receives
+    It waits until no peer needs it. A process that ends while another one still receives
     what both agreed on makes that one report a lost peer.
     """
 

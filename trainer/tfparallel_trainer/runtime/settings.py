@@ -187,7 +187,7 @@ def folder(path: str | os.PathLike[str], name: str) -> pathlib.Path:
     text = os.fspath(path)
     if "://" in text:
         raise errors.BadConfigurationError(
-            f"{name} is {text!r}, an address, and must be a local folder: for a bucket, set "
+            f"{name} is {text!r}, an address, and must be a local folder. For a bucket, set "
             "trainer.checkpoint.uri of a job, or mount it by a claim of a CSI driver."
         )
     return pathlib.Path(path)

@@ -1,4 +1,4 @@
-"""Loaded when Python starts with TF_CONFIG, by a `.pth` file beside this package.
+"""Loaded when Python starts with TF_CONFIG, by a `.pth` file next to this package.
 
 It only takes note of uncaught errors (`sys.excepthook`). Whatever is needed to explain one is
 imported then, so that a program that ends well pays next to nothing.

@@ -114,7 +114,7 @@ def test_layers_with_too_few_rows_are_whole_and_say_so() -> None:
     _, said = plan.replicated()
     assert "wide is replicated: mesh.spatial is 4, and its halo is wider than a shard" in said
     assert "as few as 3 of the 12 rows" in said
-    assert "give at most 3 spatial ranks, or replicate the layer" in said
+    assert "Give at most 3 spatial ranks, or replicate the layer" in said
 
 
 def test_images_of_a_batch_are_not_sent() -> None:

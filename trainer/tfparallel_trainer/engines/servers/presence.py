@@ -138,7 +138,7 @@ def watching(
 def _hung_error(server: tasks.Task) -> errors.PeerLostError:
     return errors.PeerLostError(
         f"A peer was lost: {server.name} ({server.address}) has not asked for "
-        f"{SILENCE_SECONDS:g} s, so it is frozen or out of reach, and it holds a part of the "
+        f"{SILENCE_SECONDS:g} s, so it is frozen or out of reach. It holds a part of the "
         "weights."
     )
 

@@ -25,7 +25,7 @@ from tfparallel_trainer.objective import evaluate, metric_sums, metrics, replica
 class Result:
     """What a training step gives the chief.
 
-    It travels as one vector of float64: TensorFlow's coordinator brings the tensors of a result one
+    It travels as one vector of float64. TensorFlow's coordinator brings the tensors of a result one
     after the other, and gives its worker no new work until it has all of them.
     """
 

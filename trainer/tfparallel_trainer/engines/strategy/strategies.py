@@ -65,7 +65,7 @@ def check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[
     if local_ranks != tuple(range(first, first + count)) or replicas != processes * count:
         raise errors.BadConfigurationError(
             f"{settings.cluster.task.name} has {count} of the {replicas} replicas of "
-            f"{kind}, and the job has {processes} processes: let build_strategy return a strategy "
+            f"{kind}, and the job has {processes} processes. Let build_strategy return a strategy "
             "that joins them in the order of TF_CONFIG, each with as many replicas, such as "
             "tf.distribute.MultiWorkerMirroredStrategy; or use one process."
         )

@@ -1,7 +1,7 @@
 """Ends a process that shows no sign of life, after showing where every thread stands.
 
-A thread of its own watches, since the main thread is the one that is stuck: in a collective whose
-peer does not come, in the user's data function, or on a disk that does not answer.
+A thread of its own watches, since the main thread is the one that is stuck. It may be stuck in a
+collective whose peer does not come, in the user's data function, or on a disk that does not answer.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _LOOKS = 20
 """How often a limit is looked at before it is over."""
 
 _OTHERS = 10
-"""How many times the limit a wait for other replicas may take: each thing that they do meanwhile
+"""How many times the limit a wait for other replicas may take. Each thing that they do meanwhile
 has the limit for itself, and a replica that is stuck ends itself."""
 
 _START_SECONDS = 600.0

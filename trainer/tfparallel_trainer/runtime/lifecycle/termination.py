@@ -1,7 +1,7 @@
 """SIGTERM and SIGINT: training ends at an agreed step, or at once where that is not possible.
 
-A Python signal handler cannot run while the main thread is inside a TensorFlow operation, so a
-thread is told of the signal through a pipe and ends the process when the main thread does not.
+A Python signal handler cannot run while the main thread is inside a TensorFlow operation. So a
+thread reads the signal from a pipe, and ends the process when the main thread does not.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 STEP_SECONDS = 6.0
-"""How long the main thread may take to reach the end of a step after a signal: peers that notice
+"""How long the main thread may take to reach the end of a step after a signal. Peers that notice
 only then that this process is gone end within ten seconds of it too."""
 
 _LEAVE_SECONDS = 5.0

@@ -38,7 +38,7 @@ class Reporter:
         written: where records go; None: nowhere.
         pusher: where progress goes.
         chief: whether this process is the one that reports.
-        beside: gives metrics that another process has found meanwhile.
+        other_metrics: gives metrics that another process has computed meanwhile.
         lines: whether each report is a line; warnings are in any case.
     """
 
@@ -47,14 +47,14 @@ class Reporter:
         out: console.Console,
         written: records.Records | None,
         pusher: pushing.Pusher,
-        beside: Callable[[], dict[str, float]] = dict,
+        other_metrics: Callable[[], dict[str, float]] = dict,
         *,
         chief: bool,
         lines: bool = True,
     ) -> None:
         self._out = out
         self._lines = lines
-        self._beside = beside
+        self._other_metrics = other_metrics
         self._records = written
         self._pusher = pusher
         self._chief = chief
@@ -112,7 +112,7 @@ class Reporter:
             facts["examplesPerSecond"] = round(rate, 3)
             self._rate = rate
         self._record("train", step, {**values, "input_wait": waited.share}, facts)
-        self._metrics.update(self._beside())
+        self._metrics.update(self._other_metrics())
         self._pusher.put(self._progress(step, total, epoch, waited))
 
     def evaluation(
@@ -129,7 +129,7 @@ class Reporter:
 
     def evaluated(self, step: int, epoch: int) -> None:
         """Report at the end of training what another process has found; it has its own records."""
-        self._metrics.update(self._beside())
+        self._metrics.update(self._other_metrics())
         self._pusher.put(self._progress(step, step, epoch))
 
     def left_out(self, step: int, why: str, *, first: bool) -> None:

@@ -78,7 +78,7 @@ class Training(stage_worker.StageWorker):
     def watched(self) -> tf.Tensor:
         """What the rank adds to what is seen of a step, as `watched.Watched` takes it.
 
-        The seconds in which each stage computes are means over its ranks; the moments are those of
+        The seconds in which each stage computes are means over its ranks. The moments are those of
         the first of them: float64 [stages + stages * microbatches * MOMENTS].
         """
         mesh = self._partition.mesh
@@ -125,7 +125,7 @@ class Training(stage_worker.StageWorker):
         if self._known is division.Division.LAST and len(terms) > 1:
             raise errors.UserCodeError(
                 "The loss of a masked output is known when a batch is through all stages, and a "
-                f"layer of stage {self.rank.stage.index} adds another loss: remove one of the two, "
+                f"layer of stage {self.rank.stage.index} adds another loss. Remove one of the two, "
                 "or use MultiWorkerMirrored."
             )
         scales = []

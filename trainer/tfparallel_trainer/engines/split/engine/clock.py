@@ -8,8 +8,8 @@ class Clock:
 
     TensorFlow runs all operations with a state that use no variable in the order in which they were
     traced, those of other ranks among them. Reading the time is one: so stages of one process would
-    never work at the same time, and ranks that add up within a layer would wait for each other for
-    ever. So the time is read in a function that uses a variable, and this rank alone has it.
+    never work at the same time, and ranks that add up within a layer would wait for each other
+    forever. So the time is read in a function that uses a variable, and this rank alone has it.
     """
 
     def __init__(self, device: str) -> None:

@@ -1,7 +1,7 @@
 """The compiled loss and metrics of a model without its layers: what the end of a pipeline needs.
 
-A head has an input for each output of the model and an `Identity` of the output's name, so that
-what the user compiled finds its outputs by the names that it knows.
+A head has an input for each output of the model and an `Identity` of the output's name. So what the
+user compiled finds its outputs by the names that it knows.
 """
 
 import inspect

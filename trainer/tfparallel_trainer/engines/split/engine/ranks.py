@@ -155,7 +155,7 @@ def _check(partition: partition.Partition) -> None:
                 variable = partition.model.variables[key]
                 raise errors.UserCodeError(
                     f"{variable.path} is gathered by a layer that stages {owner} and {stage.index} "
-                    "both call, and there can be one copy of it only: use a layer for each call, "
+                    "both call, and there can be one copy of it only. Use a layer for each call, "
                     "or fewer stages."
                 )
 
@@ -165,7 +165,7 @@ def _sized(spec: Any, examples: int) -> Any:
         if None in leaf.shape[1:]:
             raise errors.UserCodeError(
                 f"The data functions give examples of the shape {tuple(leaf.shape[1:])}, and what "
-                "is unknown there would be the size of messages between stages: give all examples "
+                "is unknown there would be the size of messages between stages. Give all examples "
                 "one shape (pad them)."
             )
         return tf.TensorSpec((examples, *leaf.shape[1:]), leaf.dtype)

@@ -1,9 +1,9 @@
 """What follows in a step when all microbatches are through: sums over ranks, and the update.
 
-With N and D the sums of a term's numerators and denominators over microbatches and ranks, w its
-weight and R the regularisation, the loss is Σ w N / D + R, as in `objective.train`. The order is
-Keras' own: gradients are complete before they are tested, unscaled, clipped by norms over all ranks
-and applied.
+The loss is Σ w N / D + R, as in `objective.train`. N and D are the sums of a term's numerators and
+denominators over microbatches and ranks, w its weight and R the regularisation. The order is Keras'
+own: gradients are complete before they are tested, unscaled, clipped by norms over all ranks and
+applied.
 """
 
 from collections.abc import Callable, Mapping, Sequence

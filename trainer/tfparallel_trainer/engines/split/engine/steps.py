@@ -74,8 +74,8 @@ class TrainStep:
             layer, *_ = synchrony.among(node.calls for node in partition.model.nodes)
             raise errors.UserCodeError(
                 f"A batch has {examples} examples, fewer than the {partition.mesh.data} places "
-                f"along mesh.data, and {layer.name} (synchronized=True) adds up over all of them: "
-                f"let the last batch of an epoch have at least {partition.mesh.data} (change "
+                f"along mesh.data, and {layer.name} (synchronized=True) adds up over all of them. "
+                f"Let the last batch of an epoch have at least {partition.mesh.data} (change "
                 "trainer.globalBatchSize, or leave examples out), or use LayerNormalization."
             )
 

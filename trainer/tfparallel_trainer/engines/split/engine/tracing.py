@@ -1,10 +1,10 @@
 """Puts the lists of the ranks of this process into one traced function.
 
-Each rank does its list in order: what it does waits for all that it did before, because
-`tf.function` runs whatever is ready, and then neither order nor memory would be the schedule's.
+Each rank does its list in order: what it does waits for all that it did before. Otherwise
+`tf.function` runs whatever is ready, and neither order nor memory would be the schedule's.
 Only a message between processes may be on its way meanwhile: it leaves while its giver works on,
 and arrives while its taker still does the work before. That relaxes the order of lists that come
-to their end, so these do, too; and it is one message for each rank, so memory stays bounded.
+to their end, so these do, too. It is one message for each rank, so memory stays bounded.
 """
 
 import collections

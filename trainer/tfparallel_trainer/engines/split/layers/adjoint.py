@@ -71,7 +71,7 @@ def one_end(tensors: list[Any]) -> list[Any]:
     """Let the gradients of several tensors come in through one operation.
 
     Where they come in through several, TensorFlow's tape begins with any of them, and not with the
-    same one in every process; then ranks would communicate in different orders.
+    same one in every process. Then ranks would communicate in different orders.
     """
     return list(tf.identity_n(tensors)) if tensors else []
 

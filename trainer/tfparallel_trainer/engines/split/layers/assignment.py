@@ -1,8 +1,8 @@
 """Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
 
-A node is split as the user chose, or else in the way of its rules that communicates least among
-those that use most axes and divide its weights: for two layers in a row that is a column and then a
-row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
+A node is split as the user chose, or else in a way of its rules. Among those that use most axes and
+divide its weights it is the one that communicates least: for two layers in a row a column and then
+a row. What has no rule is replicated, on inputs that are gathered first; so every model runs.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class Choice:
     split: registry.Split
     """With an entry for every tensor that the node takes or makes."""
     resharding: tuple[traffic.Traffic, ...]
-    """What it costs to bring its inputs into the layouts that it wants; an input that an earlier
+    """What it costs to bring its inputs into the layouts that it wants. An input that an earlier
     node has had brought into the same layout costs nothing more."""
     why: str
     """Why it is replicated, when rules were tried or are missing; else empty."""

@@ -66,7 +66,7 @@ def check_optimizer(
         if variable.trainable and not shards[key].layout.is_whole:
             raise errors.UserCodeError(
                 f"The optimizer {kind.__name__} {reason}, but {variable.path} is divided over "
-                "ranks: give mesh.stage and mesh.data instead of mesh.tensor, or compile the model "
+                "ranks. Give mesh.stage and mesh.data instead of mesh.tensor, or compile the model "
                 "with an optimizer such as AdamW."
             )
 

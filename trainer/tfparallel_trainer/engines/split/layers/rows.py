@@ -42,7 +42,7 @@ Spans = tuple[Span, ...]
 def divide(size: int, ranks: int) -> Spans:
     """Divide rows over ranks as evenly as can be.
 
-    Rank r starts at row floor(r * size / ranks), so the borders of two sizes lie at the same place
+    Rank r starts at row floor(r * size / ranks). So the borders of two sizes lie at the same place
     of the image, but for less than one row.
 
     Raises:

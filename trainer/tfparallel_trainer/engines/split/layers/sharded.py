@@ -27,18 +27,18 @@ def run_nodes(
     Args:
         plan: how the model is split.
         nodes: some of its nodes, in the same order.
-        tensors: this rank's parts of what the nodes take from outside, by number, each in the
-            layout of `plan.layouts`.
-        variables: this rank's parts of the variables that they read, by key.
+        tensors: this rank's parts of what the nodes take from outside, by number, in the layouts of
+            `plan.layouts`.
+        variables: this rank's parts of the variables that the nodes read, by key.
         training: whether layers behave as in training.
         groups: this rank's ends of the groups that split layers.
-        leaving: the tensors that are used by others than these nodes. Gradients come in through
-            them only, and in one operation, so that all ranks communicate in the same order.
+        leaving: the tensors that others than these nodes use. Gradients come in through them only.
+            They come in one operation, so that all ranks communicate in the same order.
         same_dropout: whether random layers draw what the unsplit model would.
 
     Returns:
-        The parts of the leaving tensors, the new parts of variables that have changed, and the
-        losses that layers add, which are the same on all ranks.
+        The parts of the leaving tensors, and the new parts of variables that have changed. The
+        losses that layers add are the last; they are the same on all ranks.
     """
     runner = _NodeRunner(plan, dict(tensors), dict(variables), training, groups, same_dropout)
     for node in nodes:

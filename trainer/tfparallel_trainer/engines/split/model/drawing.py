@@ -17,8 +17,8 @@ _STEPS = {
     "StatelessTruncatedNormalV2": 64,
     "Fill": 0,
 }
-"""How far operations move the counter: for each group of elements, and those that draw an element
-again until it is near enough for each element. One that fills has no counter."""
+"""How far operations move the counter: for each group of elements. Those that draw an element again
+until it is near enough move it for each element. One that fills has no counter."""
 _EACH = frozenset({"StatelessTruncatedNormalV2"})
 _ARITHMETIC = frozenset({"AddV2", "Cast", "Identity", "Mul", "RealDiv", "Sub"})
 _WORDS = 4

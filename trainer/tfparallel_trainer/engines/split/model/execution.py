@@ -154,7 +154,7 @@ def marked(tensor: Any, mask: Any) -> Any:
 def logits_of(tensor: Any) -> Any:
     """What Keras made a tensor of by softmax or sigmoid; None for others.
 
-    Keras hangs it on the tensor, and computes a crossentropy from it where it is there: that of
+    Keras hangs it on the tensor, and computes a crossentropy from it where it is there. That of
     probabilities would be cut off at 1e-7, and have no gradient there.
     """
     return getattr(tensor, _LOGITS, None)

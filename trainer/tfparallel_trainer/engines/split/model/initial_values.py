@@ -16,8 +16,8 @@ Part = shard.Part
 def of(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
     """Give the parts of the initial values of some variables, one variable after the other.
 
-    What the caller keeps is in memory, and besides at most one small variable, a block of a large
-    one, or a large one that has to be drawn as a whole (Orthogonal, arrays). A layer must not be
+    In memory is what the caller keeps, and at most one small variable or a block of a large one. A
+    large one that has to be drawn as a whole (Orthogonal, arrays) is there too. A layer must not be
     built with the shape of its part: its initialiser would draw other numbers, and some scale
     them by the shape.
 

@@ -1,10 +1,9 @@
 """Refuses models that compute with several examples at once.
 
-A mesh divides a batch over its data axis and into microbatches, so what a model gives for an
-example must not depend on the others. Two signs show that it does: what a call gives depends on the
-examples but does not grow with the batch, or grows with it twice; or an operation works along the
-batch. Layers that gather statistics, such as BatchNormalization, are added up where they are wanted
-(`objective.synchrony`).
+A mesh divides a batch over its data axis and into microbatches. So what a model gives for an
+example must not depend on the others. Two signs show that it does. What a call gives depends on the
+examples but does not grow with the batch, or grows with it twice. Or an operation works along the
+batch. `objective.synchrony` adds up the statistics of layers such as BatchNormalization.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ def check(model: graph.Graph) -> None:
         if _works_along_batch(model, node) or (lost and _reads(model, node, lost)):
             raise errors.UserCodeError(
                 f"{node.name} computes with all examples of a batch at once, and a mesh divides "
-                "the batch over its data axis and into microbatches: let what the model gives for "
+                "the batch over its data axis and into microbatches. Let what the model gives for "
                 "an example depend on that example alone, or let mesh.data and mesh.microbatches "
                 "be 1."
             )

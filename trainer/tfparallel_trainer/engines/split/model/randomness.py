@@ -1,8 +1,8 @@
 """Refuses layers that draw at random without a seed generator of their own.
 
-Each rank runs what is replicated, and each microbatch runs it again: what is drawn has to follow
-from a seed that the graph knows, or ranks would go on with different numbers, and each step would
-draw the same.
+Each rank runs what is replicated, and each microbatch runs it again. What is drawn has to follow
+from a seed that the graph knows. Otherwise ranks would go on with different numbers, and each step
+would draw the same.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def check(model: graph.Graph) -> None:
         if _is_of_user(node) and (name := _drawing(model, node)):
             raise errors.UserCodeError(
                 f"{node.name} draws by {name} without a seed generator, so devices that split the "
-                "model would draw different numbers: let the layer make "
+                "model would draw different numbers. Let the layer create "
                 "self.seeds = keras.random.SeedGenerator(), and give seed=self.seeds to an "
                 "operation of keras.random."
             )

@@ -21,8 +21,8 @@ SEED_PREFIX = "random/"
 """Begins the keys of variables that are no weights: seeds, by their position in the model."""
 
 _BATCH = 7919
-"""Examples of the batch that a model is recorded on: a prime that is no other size, so that the
-sizes that it divides are those that grow with the batch."""
+"""Examples of the batch that a model is recorded on: a prime that is no other size. So the sizes
+that it divides are those that grow with the batch."""
 
 
 def record(model: Any) -> graph.Graph:
@@ -291,12 +291,12 @@ def _check(model: Any) -> None:
     if isinstance(model, keras.Sequential) and not model.built:
         raise errors.UserCodeError(
             f"The model {model.name} does not know the shape of its input, without which it cannot "
-            "be split: let keras.Input(shape) be the first thing in keras.Sequential."
+            "be split. Let keras.Input(shape) be the first thing in keras.Sequential."
         )
     if not _is_graph(model):
         raise errors.UserCodeError(
             f"{type(model).__name__} computes its outputs in a method, so there is no graph of "
-            "layers that could be split: build a keras.Sequential or a "
+            "layers that could be split. Build a keras.Sequential or a "
             "keras.Model(inputs, outputs), or use the strategy MultiWorkerMirrored."
         )
 

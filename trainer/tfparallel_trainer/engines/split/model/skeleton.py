@@ -94,7 +94,7 @@ def _check_adapted(module: user.Module, model: Any, assigned: set[int]) -> None:
         if any(id(weight) in assigned for weight in layer.weights):
             raise errors.UserCodeError(
                 f"{module.path}: the layer {layer.name} takes its mean and variance from adapt(), "
-                "which is lost because ModelSplit builds the model without its weights: make it "
+                "which is lost because ModelSplit builds the model without its weights. Create it "
                 "with both, Normalization(mean=…, variance=…), or normalize in training_data."
             )
 
@@ -147,6 +147,6 @@ def _is_compiling(error: BaseException) -> bool:
 def _compiles(module: user.Module) -> errors.UserCodeError:
     return errors.UserCodeError(
         f"{module.path}: build_model compiles the model, but ModelSplit first builds it without "
-        "its weights: move the line that makes the optimizer and the line model.compile(…) into "
+        "its weights. Move the line that makes the optimizer and the line model.compile(…) into "
         "a function compile_model(model)."
     )

@@ -54,7 +54,7 @@ class Simulation:
     """How far ranks came when each did its list in order."""
 
     waiting: Mapping[int, Step]
-    """The ranks that wait for ever, and for what; empty when all came to the end."""
+    """The ranks that wait forever, and for what; empty when all came to the end."""
     finished: Mapping[int, float]
     """When each rank came as far as it could; messages take no time."""
     busy: Mapping[int, float]

@@ -1,8 +1,8 @@
 """Cuts a graph into stages: what each computes, holds, takes and gives. Pure.
 
-A tensor goes from the stage that makes it straight to each stage that takes it, so a skip over
+A tensor goes straight from the stage that computes it to each stage that takes it. So a skip over
 stages costs one message and no memory between. Inputs of the model are read by each stage that
-needs them, not passed on. Outputs and their masks go to the last stage, which computes the loss: so
+needs them, not passed on. Outputs and their masks go to the last stage, which computes the loss. So
 one place has all terms of it, and one copy of each metric.
 """
 

@@ -15,7 +15,7 @@ def ends(model: graph.Graph, names: Sequence[str]) -> list[int]:
     Args:
         model: the graph.
         names: the layer, or the model within the model, that each stage but the first begins with,
-            as in `Node.name`; where it is called several times, with the first call.
+            as in `Node.name`. Of several calls the first counts.
 
     Raises:
         BadConfigurationError: there is no such layer, or it is not behind the one before.

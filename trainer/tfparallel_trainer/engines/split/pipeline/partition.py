@@ -39,8 +39,8 @@ class Partition:
     adds_up: bool = False
     """Whether layers add up over the data axis; then all its places have as many microbatches."""
     same_dropout: bool = False
-    """Whether random layers draw what they would draw in one process, at the cost of drawing for
-    the whole tensor on each rank: to compare meshes with each other."""
+    """Whether random layers draw what they would draw in one process, to compare meshes with each
+    other. Each rank then draws for the whole tensor."""
 
     def counts(self, shares: Sequence[int]) -> list[int]:
         """How many microbatches each place along the data axis has.
@@ -137,12 +137,12 @@ def divide(
         mesh: the mesh.
         microbatches: parts that a rank's share of a batch is divided into.
         order: in which a stage works on them.
-        ends: behind how many nodes each stage but the last one ends; absent: as the planner says
+        ends: behind how many nodes each stage but the last one ends. Absent: as the planner says
             for equal devices of one process.
 
     Raises:
-        BadConfigurationError: the model has fewer calls than the mesh has stages, a layer cannot be
-            split as it must, or an axis would divide no layer.
+        BadConfigurationError: there are fewer calls than stages, a layer cannot be split as it
+            must, or an axis would divide no layer.
         UserCodeError: the model computes with several examples at once, and the mesh divides them;
             or it draws at random without seeds.
     """

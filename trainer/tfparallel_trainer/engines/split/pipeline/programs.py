@@ -1,9 +1,9 @@
 """The ordered list of each rank: its work, messages between stages, sums. Pure.
 
-Messages block at both ends, so stages that each send first would wait for each other: in 1F1B the
-activations of one go where the gradients of the other come from. Therefore all lists are made from
-one order of everything that happens, that of an ideal run in which a message is passed on when its
-taker is ready for it. Lists that agree with one order cannot wait in a circle.
+Messages block at both ends, so stages that each send first would wait for each other. In 1F1B the
+activations of one go where the gradients of the other come from. Therefore all lists follow from
+one order of everything that happens. It is that of an ideal run, in which a message is passed on
+when its taker is ready for it. Lists that agree with one order cannot wait in a circle.
 """
 
 import dataclasses

@@ -71,8 +71,8 @@ def downsets(blocks: Sequence[Block]) -> tuple[int, ...]:
 def some_downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...]:
     """At most so many downsets, from the empty one to the whole.
 
-    They are those of three orders in which the blocks can run: as they are, depth first, and one
-    that first finishes what it has begun.
+    They are those of three orders in which the blocks can run. These are the order of the model,
+    depth first, and one that first finishes what it has begun.
     """
     orders = (range(len(blocks)), _depth_first(blocks), _frugal(blocks))
     prefixes = list(dict.fromkeys(one for order in orders for one in _prefixes(order)))

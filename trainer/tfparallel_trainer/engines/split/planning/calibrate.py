@@ -121,7 +121,7 @@ def _at(
 ) -> tuple[float, float]:
     """Seconds of the forward alone, and of forward and backward.
 
-    Several copies run, first all forward and then all backward: so what a backward needs comes from
+    Several copies run, first all forward and then all backward. So what a backward needs comes from
     memory, as in a step, and not from the processor's cache.
     """
     copies = [_Copy.of(model, node, examples, length)]

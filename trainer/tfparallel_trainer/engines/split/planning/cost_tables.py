@@ -123,9 +123,9 @@ class Tables:
     def memory(self, setting: search_space.Setting, stage: int) -> Bytes:
         """Bytes of a rank of a stage.
 
-        The most at one time is weights, slots and gradients (which wait for all others, because no
-        weight changes before all gradients are known to be finite), and with them either
-        activations and the node that runs, or what the optimizer makes of the gradients.
+        Weights, slots and gradients are there all the time: no weight changes before all gradients
+        are known to be finite. With them are either activations and the node that runs, or what the
+        optimizer computes from the gradients.
         """
         variables, microbatches = self.variables, setting.held_microbatches(stage)
         running = setting.examples * ((microbatches - 1) * self._kept + self._running)

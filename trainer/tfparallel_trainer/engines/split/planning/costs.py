@@ -71,7 +71,7 @@ class Costs:
     copies: float = 1.0
     """As `optimizer_state.copies` tells."""
     colocated: frozenset[tuple[int, ...]] = frozenset()
-    """Positions of nodes that have to be in one stage, all of a tuple: they change the same
+    """Positions of nodes that have to be in one stage, all of a tuple. They change the same
     variables, such as the moving statistics of a layer that is called several times."""
 
 

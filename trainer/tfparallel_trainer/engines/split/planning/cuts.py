@@ -1,12 +1,13 @@
 """Where to cut so that a step of the pipeline takes least: exact, by dynamic programming. Pure.
 
-A step takes the time in which one microbatch goes through all stages, and then that in which the
-dearest stage does all the others and its end of the step:
+A step takes the time in which one microbatch goes through all stages. Then the dearest stage does
+all the others and its end of the step:
 
     sum over stages of row + maximum over stages of load
 
-with row the seconds of a stage for one microbatch and load those for the other microbatches and the
-update (the model of Zheng et al., Alpa, 2022, section 5.2). Stages are differences of downsets.
+A row is the seconds of a stage for one microbatch, a load those for the other microbatches and the
+update. This is the model of Zheng et al., Alpa, 2022, section 5.2. Stages are differences of
+downsets.
 """
 
 import itertools
@@ -16,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float64]
-"""Of each stage that begins behind one downset and ends with another one, by their places;
-infinite where there is no such stage or it does not fit its device."""
+"""Of each stage that begins behind one downset and ends with another one, by their places. Infinite
+where there is no such stage or it does not fit its device."""
 
 Vector = npt.NDArray[np.float64]
 """Of each node, block or tensor, by their places."""
@@ -52,8 +53,8 @@ def evenest(
 ) -> tuple[int, ...] | None:
     """Find the cut whose largest stage is smallest among those that do not take too long.
 
-    The least seconds that a limit of sizes leaves only fall while the limit grows, so the least
-    limit that leaves few enough is found by halving. Of equal cuts the fastest is taken.
+    The least seconds that a limit of sizes leaves only fall while the limit grows. So halving finds
+    the least limit that leaves few enough. Of equal cuts the fastest is taken.
 
     Args:
         rows: of each stage in turn.

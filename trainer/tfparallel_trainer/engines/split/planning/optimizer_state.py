@@ -64,7 +64,7 @@ _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 def copies(optimizer: Any) -> float:
     """How many times the gradients are there besides, while an optimizer with slots updates.
 
-    TensorFlow begins with the slots of all weights before it ends with those of the first, and a
+    TensorFlow begins with the slots of all weights before it ends with those of the first. A
     gradient stays until its last slot is done. Measured on CPU for each of Keras' optimizers.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)

@@ -1,6 +1,6 @@
 """Which stages there may be between two downsets of blocks. Pure.
 
-A stage has all calls that change the same variables, or none of them: of moving statistics there
+A stage has all calls that change the same variables, or none of them. Of moving statistics there
 can be one copy only, and the engine refuses more. And it computes something besides masks, or a
 device would have no work.
 """

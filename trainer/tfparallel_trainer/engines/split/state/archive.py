@@ -231,8 +231,8 @@ class _Window(io.RawIOBase):
 
 def _changed(what: str) -> errors.UserCodeError:
     return errors.UserCodeError(
-        "Keras does not write all weights as they are (LoRA and quantization change them on the "
-        f"way: {what}), so the divided model could not be saved as one file: leave that out of "
+        "Keras does not write all weights as they are: LoRA and quantization change them "
+        f"({what}). So the divided model could not be saved as one file. Leave that out of "
         "build_model, or use the strategy MultiWorkerMirrored."
     )
 

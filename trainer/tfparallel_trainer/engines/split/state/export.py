@@ -1,6 +1,6 @@
 """Writes the trained model as one .keras file from a checkpoint, a slice at a time.
 
-What plain Keras would write for the unsplit model, the state of the optimizer included, but no
+What plain Keras would write for the unsplit model, the state of the optimizer included. But no
 process ever holds more than a block of one variable.
 """
 
@@ -100,7 +100,7 @@ def save_for_serving(
     if free < needed:
         return (
             f"{folder.name} is not written, because it needs the whole model in one process, about "
-            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; {saved.name} is complete: "
+            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free. {saved.name} is complete: "
             "export it on a larger machine."
         )
     replica.forget_names()

@@ -1,7 +1,7 @@
 """Dense: kernel [features, units], by units (column) or by features (row).
 
-A column and then a row need one sum forward and one backward between them: what the first gives is
-cut as the second wants it, and what lies between, such as an activation, works on the parts.
+A column and then a row need one sum forward and one backward between them. What the first gives is
+cut as the second wants it. What lies between, such as an activation, works on the parts.
 """
 
 from collections.abc import Sequence

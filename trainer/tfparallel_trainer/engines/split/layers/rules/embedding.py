@@ -32,8 +32,8 @@ class Vocabulary(registry.Rule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Look up the rank's rows, and add up.
 
-        Only indices of the rank's rows reach the table, so that its gradient names no others:
-        optimizers do not treat a row with a gradient of zero as one without.
+        Only indices of the rank's rows reach the table, so that its gradient names no others.
+        Optimizers do not treat a row with a gradient of zero as one without.
         """
         layer, group = local.layer, local.groups[_TENSOR]
         table = local.variables[local.key(layer.embeddings)]

@@ -1,10 +1,10 @@
 """A layer whose group divides the examples: each rank runs the whole layer on some of them.
 
-This is data parallelism within a group that splits layers, for a layer that cannot be split in
-another way, or that computes much and gives little: what it gives is gathered. It is taken only
-when it is asked for. A microbatch of fewer examples than ranks, as the last one of an epoch may be,
-is filled up with its last example, and what that gives is left out again: the layer computes each
-example by itself, so these change neither results nor gradients.
+This is data parallelism within a group that splits layers. It is for a layer that cannot be split
+in another way, or that computes much and gives little, because what it gives is gathered. It is
+taken only when it is asked for. The last microbatch of an epoch may have fewer examples than ranks.
+It is filled up with its last example, and what that gives is left out again: the layer computes
+each example by itself, so these change neither results nor gradients.
 """
 
 import itertools

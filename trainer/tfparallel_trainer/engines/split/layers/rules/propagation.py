@@ -188,8 +188,8 @@ def survives(
 ) -> tuple[int, layout.Cut] | None:
     """Say where the cut of a dimension lies after a reshape; None when it is cut no more.
 
-    It survives where the rows of some dimensions hold as many elements as they did before, because
-    only then each rank's elements are those that it has already. What lies in front of them, such
+    It survives where the rows of some dimensions hold as many elements as they did before. Only
+    then each rank's elements are those that it has already. What lies in front of them, such
     as the batch, may be merged or divided.
 
     Args:

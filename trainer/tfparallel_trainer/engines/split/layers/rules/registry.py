@@ -1,7 +1,7 @@
 """What a rule is, and which rules there are for a node. Knows no layer.
 
-A rule has a pure part, `split`, which says how things lie and what that costs, and a computing
-part, `compute`, which runs on each rank with its parts. Users add rules for their own layers by
+A rule has a pure part, `split`, which says how things lie and what that costs. Its computing part,
+`compute`, runs on each rank with its parts. Users add rules for their own layers by
 `tfparallel_trainer.split.rule`.
 """
 

@@ -152,9 +152,9 @@ def planned(
     if plan.exchange.reach > 1 and not free:
         least = min(one.size for one in spans)
         raise registry.CannotSplitError(
-            f"mesh.spatial is {len(spans)}, and its halo is wider than a shard: ranks have as few "
+            f"mesh.spatial is {len(spans)}, and its halo is wider than a shard. Ranks have as few "
             f"as {least} of the {spans[-1].stop} rows, and need some of ranks that are "
-            f"{plan.exchange.reach} away: give at most {_most_ranks(make_plan, spans)} spatial "
+            f"{plan.exchange.reach} away. Give at most {_most_ranks(make_plan, spans)} spatial "
             "ranks, or replicate the layer"
         )
     return plan
