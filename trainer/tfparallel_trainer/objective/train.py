@@ -85,7 +85,7 @@ class TrainStep:
         flags = [float(flag in asked) for flag in Flag]
         requests = [*flags, *fingerprints.summands(batch.fingerprint)]
         parts = [part for part in rank_parts if part is not None]
-        if not self._traced and parts:
+        if not self._traced and parts and self._replicas[0].data.size > 1:
             with user.guard(self._module.path, "computing the loss of some examples raised"):
                 independence.check(self._replicas[0], parts[0])
         outcome = self._function(pattern)(

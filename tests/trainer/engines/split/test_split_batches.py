@@ -192,6 +192,21 @@ def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
     split_ranks.prepare_new(build, shape.Mesh(stage=2), 1)
 
 
+def test_a_loss_that_needs_the_whole_batch_is_refused_where_the_mesh_divides_it() -> None:
+    def contrastive(y: Any, y_pred: Any) -> Any:
+        return OPS.mean(OPS.square(OPS.matmul(y_pred, OPS.transpose(y_pred)) - OPS.mean(y)))
+
+    whole = {
+        **functions("rows"),
+        "compile_model": lambda model: model.compile("sgd", contrastive),
+    }
+    _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=2), 1, batch=BATCH)
+    step(0, next(iter(examples.epoch(0, 0))), frozenset())
+    _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=2), 2, batch=BATCH)
+    with pytest.raises(errors.UserCodeError, match=r"loss of the output .* is no mean over"):
+        step(0, next(iter(examples.epoch(0, 0))), frozenset())
+
+
 class Liar(keras.layers.Layer):
     """Says that it gives what it takes, and gives less."""
 
