@@ -487,3 +487,10 @@ async def test_operators_are_looked_for_where_rights_allow(
     context = access.Context(name="", namespace="team", access=server)
     found = await backend.ClusterBackend(context).list_operators()
     assert (None if found is None else [one.name for one in found]) == expected
+
+
+def test_the_replica_that_failed_first_speaks_as_soon_as_its_container_has_ended() -> None:
+    failed = symptoms.SYMPTOMS["failed"]()
+    chief = models.Replica("chief-0", "digits-chief-0", 1, "Running", exit_code=65)
+    worker = models.Replica("worker-0", "digits-worker-0", 1, "Failed", exit_code=65)
+    assert rules.find_witness(failed.job, [worker, chief]) == chief

@@ -30,7 +30,8 @@ def find_witness(job: models.Job, replicas: list[models.Replica]) -> models.Repl
         if condition is None or condition.status is not job_status.Truth.TRUE:
             continue
         root = by_pod.get(condition.message.partition(" ")[0])
-        if root is not None and root.phase in _ENDED:
+        # The kubelet reports the end of a container before that of its pod.
+        if root is not None and (root.exit_code is not None or root.phase in _ENDED):
             return root
         return next((one for one in replicas if one.exit_code), None)
     coordinator = logs.find_coordinator(job)
