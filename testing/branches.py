@@ -62,7 +62,8 @@ def measure() -> dict[str, float]:
     combined.combine([str(FOLDER)], keep=True)
     combined.save()
     written = FOLDER / "report.json"
-    combined.json_report(outfile=str(written))
+    # A test runs an earlier operator too, from a folder that is gone by now.
+    combined.json_report(outfile=str(written), include=[f"{paths.ROOT}/*"])
     covered: collections.Counter[str] = collections.Counter()
     total: collections.Counter[str] = collections.Counter()
     for name, file in json.loads(written.read_text())["files"].items():
