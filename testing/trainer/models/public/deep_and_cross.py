@@ -46,6 +46,6 @@ def compile_model(model):
 def training_data():
     random = np.random.default_rng(22)
     x = {name: random.normal(size=(24, 1)) for name in ("elevation", "aspect", "slope")}
-    x["area"] = random.choice([*AREAS, "elsewhere"], (24, 1))
-    x["soil"] = random.integers(2702, 2708, (24, 1))
-    return x, random.integers(0, 4, (24, 1))
+    areas = random.choice([*AREAS, "elsewhere"], (24, 1))
+    soils = random.integers(2702, 2708, (24, 1))
+    return {**x, "area": areas, "soil": soils}, random.integers(0, 4, (24, 1))
