@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import strategies as st
 
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.planning import (
-    blocks,
-    cost_tables,
-    costs,
-    hardware,
-    shardings,
-    times,
-)
+from tfparallel_trainer.engines.split.planning import blocks, cost_tables, costs, hardware
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,12 +89,12 @@ def costs_of(model: graph.Graph, sizes: Sequence[float], gradients: bool = True)
     )
 
 
-def times_of(seconds: Sequence[float]) -> list[times.NodeTime]:
-    return [times.NodeTime(times.Line(0.0, one), times.Line(0.0, 2 * one)) for one in seconds]
+def times_of(seconds: Sequence[float]) -> list[costs.NodeTime]:
+    return [costs.NodeTime(costs.Line(0.0, one), costs.Line(0.0, 2 * one)) for one in seconds]
 
 
 def tables_of(
-    model: graph.Graph, known: costs.Costs, node_times: Sequence[times.NodeTime]
+    model: graph.Graph, known: costs.Costs, node_times: Sequence[costs.NodeTime]
 ) -> cost_tables.Tables:
     """With every cut that there is."""
     block_graph = blocks.condense(model, [one.each for one in node_times], len(model.nodes))
@@ -111,7 +104,7 @@ def tables_of(
         node_times,
         block_graph,
         blocks.downsets(block_graph),
-        [shardings.REPLICATED] * len(model.nodes),
+        [costs.REPLICATED] * len(model.nodes),
     )
 
 

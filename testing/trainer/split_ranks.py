@@ -11,7 +11,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import feed, source
 from tfparallel_trainer.engines.split.engine import ranks, steps
-from tfparallel_trainer.engines.split.model import overrides, skeleton
+from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition, schedule
 from tfparallel_trainer.objective import replica
 
@@ -49,7 +49,7 @@ def prepare(
     examples = source.training(module, request)
     replica.forget_names()
     bare = skeleton.build(module, cases.SEED)
-    divided = partition.divide(overrides.recorded(module, bare), mesh, microbatches, order)
+    divided = partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)
     divided = dataclasses.replace(divided, same_dropout=same_dropout)
     places = dict(enumerate(devices.DEVICES[: mesh.size]))
     replicas = ranks.build(module, bare, divided, places, examples)

@@ -44,7 +44,14 @@ def test_tensorflow_is_reached_by_imports_at_module_level_alone(tmp_path: pathli
     assert not reaches("from testing import paths")
 
 
-@pytest.mark.parametrize("name", ["test_contract", "test_split_schedule", "test_split_cuts"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "contract/test_contract",
+        "engines/split/test_split_schedule",
+        "engines/split/test_split_cuts",
+    ],
+)
 def test_pure_tests_of_the_trainer_need_no_tensorflow(name: str) -> None:
     assert not graph.reaches_tensorflow(TESTS / f"trainer/{name}.py")
 

@@ -1,8 +1,8 @@
 """Entry of the trainer: `python -m tfparallel_trainer`, with the environment of the contract."""
 
+import functools
 import os
 import time
-import traceback
 from collections.abc import Mapping
 
 from tfparallel_trainer import errors
@@ -35,14 +35,8 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         else:
             _tell_cluster(env)
             _attempt(job_settings, out, started)
-    except errors.TrainerError as error:
-        ending.tell(out, error)
-        return error.exit
     except Exception as error:
-        out.fail(
-            "the trainer failed, please report this", "".join(traceback.format_exception(error))
-        )
-        return exits.Exit.INTERNAL_ERROR
+        return ending.exit_of(out, error, "trainer")
     return exits.Exit.DONE
 
 
@@ -57,12 +51,15 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import user
     from tfparallel_trainer.comms import devices
-    from tfparallel_trainer.engines.servers import run as with_servers
+    from tfparallel_trainer.engines import course
+    from tfparallel_trainer.engines.mesh import run as mesh
+    from tfparallel_trainer.engines.servers import run as servers
     from tfparallel_trainer.engines.servers import serve
-    from tfparallel_trainer.engines.split import run as in_parts
-    from tfparallel_trainer.engines.strategy import run as under_strategy
+    from tfparallel_trainer.engines.split import run as split
+    from tfparallel_trainer.engines.strategy import run as strategy
     from tfparallel_trainer.evaluator import run as evaluator
-    from tfparallel_trainer.runtime import run
+    from tfparallel_trainer.keras_fit import callbacks
+    from tfparallel_trainer.runtime import context, run
     from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
 
     def give_up(error: errors.TrainerError) -> None:
@@ -78,22 +75,30 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             serve.until_done(settings, out, stop)
             return
-        run_to_end = run.train_to_end
-        if settings.evaluates:
-            run_to_end = evaluator.until_done
-        elif settings.uses_servers:
-            run_to_end = with_servers.train_to_end
+        engine: type[course.Course] = mesh.Course
+        if settings.uses_servers:
+            engine = servers.Course
         elif settings.divides_model:
-            run_to_end = in_parts.train_to_end
+            engine = split.Course
         elif settings.under_strategy:
-            run_to_end = under_strategy.train_to_end
+            engine = strategy.Course
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
-            process = run.Process(
-                module=module, out=out, stop=stop, give_up=give_up, watch=watch, started=started
+            process = context.RunContext(
+                settings=settings,
+                module=module,
+                out=out,
+                stop=stop,
+                give_up=give_up,
+                watch=watch,
+                started=started,
             )
             evaluator.check(settings, module)
-            run_to_end(settings, process)
+            if settings.evaluates:
+                evaluator.until_done(process)
+            else:
+                observe = functools.partial(callbacks.of_module, settings, module)
+                run.train_to_end(engine(process), observe)
     except Exception as error:
         raise failures.translate(error, settings.cluster.alone, module) from error
     finally:

@@ -12,6 +12,7 @@ _TRAINER = {
         "comms/agreement.py",
         "comms/collectives.py",
         "objective/gradients.py",
+        "engines/mesh",
         "objective/synchrony.py",
     ),
     plan.Mode.ASYNC: ("engines/servers",),

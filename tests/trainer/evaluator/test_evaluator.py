@@ -13,7 +13,7 @@ from testing.trainer import launch, reference, server_jobs
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits, outputs
-from tfparallel_trainer.evaluator import results, status
+from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.keras_fit import surroundings
 from tfparallel_trainer.runtime import preflight, settings
 
@@ -89,12 +89,12 @@ def test_a_checkpoint_that_is_not_whole_is_skipped(runs: trainings.Runs) -> None
     environments = runs.environments(**MLP)
     evaluator = launch.evaluator_of(environments[0])
     job = settings.read(evaluator)
-    status.Status(job).publish(12, {"loss": 0.5})  # so that training does not wait for it
+    results.Status(job).publish(12, {"loss": 0.5})  # so that training does not wait for it
     with runs.group(environments) as group:
         group.finish()
     assert launch.summary(runs.folder).metrics["val_loss"] == 0.5
     folder = runs.folder / "output" / outputs.CHECKPOINTS
-    status.Status(job)
+    results.Status(job)
     damaged = folder / "step-0000000012" / "part-00000.bin"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     shutil.copytree(folder / "step-0000000010", folder / "step-0000000011")
@@ -147,7 +147,7 @@ def test_the_chief_does_not_wait_for_an_evaluator_that_is_dead(tmp_path: pathlib
     results.wait_for(12, job, lines.append, looks.append)
     assert [line.split(" ")[0] for line in lines] == ["waiting", "warning:"]
     assert looks, "each is a sign of life"
-    evaluator_status = status.Status(job)
+    evaluator_status = results.Status(job)
     lines.clear()
     results.wait_for(12, job, lines.append, looks.append)
     assert "the job ends without it" in lines[1]
@@ -160,7 +160,7 @@ def test_the_chief_does_not_wait_for_an_evaluator_that_is_dead(tmp_path: pathlib
 
 def test_what_an_evaluator_of_another_job_found_does_not_count(tmp_path: pathlib.Path) -> None:
     job = evaluator_settings(tmp_path, MLP)
-    status.Status(job).publish(12, {"loss": 1.0})
+    results.Status(job).publish(12, {"loss": 1.0})
     assert results.metrics(job) == {"val_loss": 1.0}
     assert results.metrics(evaluator_settings(tmp_path, {**MLP, "epochs": 5})) == {}
     (tmp_path / "output" / outputs.EVALUATION).write_text("{")

@@ -66,7 +66,7 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
             watch=stall.Watch(stall.Limits(work=600, wait=600)),
             schedule=schedule.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
             save=lambda at: saved.append(at.step),
-            observer=observer.NullObserver(),
+            observer=observer.Observer(),
         ),
         files.Position(step=0, epoch=0, example=0),
     ).run()

@@ -20,7 +20,7 @@ class ArrayFeed:
         self._arrays = examples
         self._division = division
         self._seed = seed
-        self._length = count(examples)
+        self._length = feed.count(examples)
         self._fingerprint = fingerprints.spread(examples, self._length)
 
     @property
@@ -31,9 +31,7 @@ class ArrayFeed:
     @property
     def spec(self) -> Any:
         """The structure of a part, as tf.TensorSpec [None, …]."""
-        return nest.convert(
-            lambda array: tf.TensorSpec((None, *array.shape[1:]), array.dtype), self._arrays
-        )
+        return feed.spec(self._arrays)
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
@@ -41,12 +39,11 @@ class ArrayFeed:
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
-        ranks = self._division.local_ranks
         for positions in order.batches(self._length, self._division.batch_size, start):
-            parts = order.split(len(positions), self._division.ranks)
+            ranges = self._division.parts(len(positions))
             yield feed.Batch(
                 examples=len(positions),
-                parts=[self._part(positions, parts[rank], number) for rank in ranks],
+                parts=[self._part(positions, part, number) for part in ranges],
                 fingerprint=self._fingerprint,
             )
 
@@ -60,11 +57,6 @@ class ArrayFeed:
 
     def _take(self, indices: Any) -> Any:
         return nest.convert(lambda array: array[indices], self._arrays)
-
-
-def count(examples: Any) -> int:
-    """How many examples arrays hold."""
-    return len(nest.leaves(examples)[0])
 
 
 def fetch(examples: Any) -> Callable[[tf.Tensor], tuple[Any, ...]]:
@@ -97,8 +89,7 @@ def checked(data: Any, function: str) -> Any:
             "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
             "examples, inputs.Arrays or inputs.Records."
         )
-    x, y, weight = data if len(data) == 3 else (*data, None)
-    examples = nest.convert(_array, (x, y, weight))
+    examples = nest.convert(_array, nest.triple(data))
     lengths = {
         name: sorted({len(array) for array in nest.leaves(part)})
         for name, part in zip(("x", "y", "sample_weight"), examples, strict=True)

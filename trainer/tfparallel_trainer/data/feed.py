@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Generator
 from typing import Any, Protocol, runtime_checkable
 
-from tfparallel_trainer.data import fingerprints
+import tensorflow as tf
+
+from tfparallel_trainer.data import fingerprints, nest, order
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +33,19 @@ class Division:
     local_ranks: tuple[int, ...]
     """Which of them belong to this process."""
 
+    def parts(self, examples: int) -> list[range]:
+        """Which of the examples of a batch each rank of this process has."""
+        parts = order.split(examples, self.ranks)
+        return [parts[rank] for rank in self.local_ranks]
+
+    def cut(
+        self, whole: Any, fingerprint: fingerprints.Fingerprint = fingerprints.NOTHING
+    ) -> Batch:
+        """Divide a whole batch (x, y, sample_weight) over the ranks."""
+        examples = count(whole)
+        parts = [rows(whole, part) for part in self.parts(examples)]
+        return Batch(examples=examples, parts=parts, fingerprint=fingerprint)
+
 
 class Feed(Protocol):
     """A source of batches."""
@@ -56,3 +71,20 @@ class Source(Protocol):
 
     def divided(self, division: Division) -> Feed:
         """Cut batches in this way."""
+
+
+def count(whole: Any) -> int:
+    """How many examples a batch has."""
+    return int(nest.leaves(whole)[0].shape[0])
+
+
+def rows(whole: Any, part: range) -> Any:
+    """Consecutive examples of a batch; None where there are none."""
+    if not part:
+        return None
+    return nest.convert(lambda leaf: leaf[part.start : part.stop], whole)
+
+
+def spec(batch: Any) -> Any:
+    """The structure of a part of such a batch, as tf.TensorSpec [None, …]."""
+    return nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), batch)

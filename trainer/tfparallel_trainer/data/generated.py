@@ -11,10 +11,9 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, feed, fingerprints, nest, order
+from tfparallel_trainer.data import arrays, feed, fingerprints
 
 
 class GeneratedFeed:
@@ -42,9 +41,7 @@ class GeneratedFeed:
     @property
     def spec(self) -> Any:
         """The structure of a part, as tf.TensorSpec [None, …]."""
-        return nest.convert(
-            lambda array: tf.TensorSpec((None, *array.shape[1:]), array.dtype), self._sample
-        )
+        return feed.spec(self._sample)
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
@@ -61,13 +58,11 @@ class GeneratedFeed:
                 stack.callback(close)
             rest = itertools.islice(examples, start, None)
             while whole := list(itertools.islice(rest, self._division.batch_size)):
-                parts = order.split(len(whole), self._division.ranks)
-                chosen = [parts[rank] for rank in self._division.local_ranks]
                 yield feed.Batch(
                     examples=len(whole),
                     parts=[
                         self._joined(whole[part.start : part.stop]) if part else None
-                        for part in chosen
+                        for part in self._division.parts(len(whole))
                     ],
                     fingerprint=fingerprints.of(
                         whole[:: max(len(whole) // fingerprints.EXAMPLES, 1)]

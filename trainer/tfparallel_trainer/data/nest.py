@@ -22,3 +22,8 @@ def packed(structure: Any, leaves: Sequence[Any]) -> Any:
     """The structure with other leaves, in the order of `leaves`."""
     waiting = iter(leaves)
     return convert(lambda _: next(waiting), structure)
+
+
+def triple(example: Any) -> Any:
+    """(x, y, sample_weight) of what may have no weights."""
+    return example if len(example) == 3 else (*example, None)

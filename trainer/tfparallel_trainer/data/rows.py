@@ -54,7 +54,7 @@ class RowsFeed:
             )
         self._spec = nest.convert(
             lambda tensor: tf.TensorSpec((None, *tensor.shape), tensor.dtype),
-            _triple(self._prepare.structured_outputs),
+            nest.triple(self._prepare.structured_outputs),
         )
 
     @property
@@ -71,7 +71,7 @@ class RowsFeed:
         """The first example, with a leading axis of 1."""
         with tf.device("CPU:0"):
             first = self._prepare(tf.zeros((), tf.int64), self._seeds(0))
-            return nest.convert(lambda part: part[tf.newaxis], _triple(first))
+            return nest.convert(lambda part: part[tf.newaxis], nest.triple(first))
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
@@ -83,19 +83,18 @@ class RowsFeed:
     def _cut(self, waiting: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
         for positions in order.batches(self._rows.length, self._division.batch_size, start):
             ranges = self._local_ranges(positions)
-            whole = _triple(next(waiting)) if any(ranges) else None
+            whole = nest.triple(next(waiting)) if any(ranges) else None
             parts: list[Any] = []
             first = 0
             for part in ranges:
-                parts.append(_slice(whole, first, first + len(part)) if part else None)
+                parts.append(feed.rows(whole, range(first, first + len(part))))
                 first += len(part)
             yield feed.Batch(len(positions), parts, self._rows.fingerprint)
 
     def _local_ranges(self, positions: range) -> list[range]:
         """The positions of this process's ranks within those of a batch."""
-        parts = order.split(len(positions), self._division.ranks)
-        chosen = [parts[rank] for rank in self._division.local_ranks]
-        return [positions[part.start : part.stop] for part in chosen]
+        ranges = self._division.parts(len(positions))
+        return [positions[part.start : part.stop] for part in ranges]
 
     def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
         batches = order.batches(self._rows.length, self._division.batch_size, start)
@@ -154,11 +153,3 @@ def _checked(example: Any, function: str) -> tuple[Any, ...]:
             f"{type(example).__name__}{size}: return the tuple (x, y) or (x, y, sample_weight)."
         )
     return example if len(example) == 2 or example[2] is not None else example[:2]
-
-
-def _triple(example: Any) -> Any:
-    return example if len(example) == 3 else (*example, None)
-
-
-def _slice(whole: Any, first: int, last: int) -> Any:
-    return nest.convert(lambda tensor: tensor[first:last], whole)

@@ -90,7 +90,7 @@ class _Source:
         if isinstance(data, inputs.Arrays):
             examples = arrays.checked(data.arrays, self._name)
             if data.functions:
-                length = arrays.count(examples)
+                length = feed.count(examples)
                 fingerprint = fingerprints.spread(examples, length)
                 return self._rows(length, arrays.fetch(examples), data.functions, fingerprint)
         else:

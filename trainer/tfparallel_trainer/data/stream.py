@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, fingerprints, nest, order
+from tfparallel_trainer.data import feed, fingerprints, nest
 
 
 class StreamFeed:
@@ -54,7 +54,7 @@ class StreamFeed:
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
         for example in self._make(0).batch(1).take(1):
-            return _triple(example)
+            return nest.triple(example)
         raise errors.UserCodeError(
             f"{self._function} returns a data set without examples: return some."
         )
@@ -67,29 +67,14 @@ class StreamFeed:
 
     def _cut(self, examples: tf.data.Dataset) -> Generator[feed.Batch, None, None]:
         for elements in examples.batch(self._division.batch_size):
-            whole = _triple(elements)
-            count = int(nest.leaves(whole)[0].shape[0])
-            parts = order.split(count, self._division.ranks)
-            yield feed.Batch(
-                examples=count,
-                parts=[_slice(whole, parts[rank]) for rank in self._division.local_ranks],
-                fingerprint=fingerprints.of(_some(whole, count)),
-            )
+            whole = nest.triple(elements)
+            yield self._division.cut(whole, fingerprints.of(_some(whole)))
 
 
-def _some(whole: Any, count: int) -> Any:
+def _some(whole: Any) -> Any:
     """Examples from all over a batch."""
-    return nest.convert(lambda tensor: tensor[:: max(count // fingerprints.EXAMPLES, 1)], whole)
-
-
-def _slice(whole: Any, part: range) -> Any:
-    if not part:
-        return None
-    return nest.convert(lambda tensor: tensor[part.start : part.stop], whole)
-
-
-def _triple(example: Any) -> Any:
-    return example if len(example) == 3 else (*example, None)
+    step = max(feed.count(whole) // fingerprints.EXAMPLES, 1)
+    return nest.convert(lambda tensor: tensor[::step], whole)
 
 
 def _checked(spec: Any, function: str) -> Any:
@@ -104,4 +89,4 @@ def _checked(spec: Any, function: str) -> Any:
             f"{function} returns a data set of batches: return single examples (remove .batch()); "
             "the trainer batches them by trainer.globalBatchSize."
         )
-    return _triple(spec)
+    return nest.triple(spec)

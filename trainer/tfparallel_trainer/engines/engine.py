@@ -1,7 +1,7 @@
 """What the outer loop asks of an engine, whether its steps are made together or one by one."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from tfparallel_trainer.data import feed
@@ -60,13 +60,6 @@ class Engine(Protocol):
         """Return when all processes that run this loop have come here."""
 
 
-class Evaluator(Protocol):
-    """Evaluates on all ranks."""
-
-    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
-        """Give loss and metrics over all examples; the same on every process."""
-
-
 class Synchronous:
     """All ranks make each step together, so a step that is given is made."""
 
@@ -76,7 +69,7 @@ class Synchronous:
         self,
         replicas: Sequence[replica.Replica],
         step: Step,
-        evaluator: Evaluator | None,
+        evaluator: evaluate.Evaluator | None,
         examples: feed.Feed | None,
         report: Callable[[], dict[str, float]] | None = None,
         are_weights_finite: Callable[[], bool] | None = None,

@@ -13,32 +13,33 @@ from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
-from tfparallel_trainer.evaluator import status
+from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.objective import evaluate, replica
-from tfparallel_trainer.runtime import preflight, run, settings
+from tfparallel_trainer.runtime import context, preflight, settings, setup
 from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.storage import directory, mirror
 
 _LOOK_EVERY_SECONDS = 1.0
 
 
-def until_done(settings: settings.Settings, process: run.Process) -> None:
+def until_done(context: context.RunContext) -> None:
     """Evaluate during training, to its end.
 
     Raises:
         TrainerError: nothing can be evaluated; training is not touched by it.
     """
+    settings = context.settings
     devices.prepare(1, alone=True)
-    evaluator_status = status.Status(settings)
+    evaluator_status = results.Status(settings)
     copies = mirror.of(settings.output_dir, settings.results)
     written = records.Records(settings.output_dir, copies, outputs.EVALUATION_LOG)
     with contextlib.closing(written):
-        evaluator = Evaluator(settings, process, evaluator_status, written)
-        process.out.say(f"evaluates the checkpoints of {settings.checkpoints}")
+        evaluator = Evaluator(context, evaluator_status, written)
+        context.out.say(f"evaluates the checkpoints of {settings.checkpoints}")
         while evaluator.look():
-            with process.watch.waiting("the wait for a checkpoint"):
+            with context.watch.waiting("the wait for a checkpoint"):
                 time.sleep(_LOOK_EVERY_SECONDS)
-    process.out.say(f"training is done, and step {evaluator.evaluated} was evaluated last")
+    context.out.say(f"training is done, and step {evaluator.evaluated} was evaluated last")
 
 
 def check(settings: settings.Settings, module: user.Module) -> None:
@@ -59,9 +60,8 @@ class Evaluator:
 
     def __init__(
         self,
-        settings: settings.Settings,
-        process: run.Process,
-        status: status.Status,
+        context: context.RunContext,
+        status: results.Status,
         written: records.Records,
     ) -> None:
         """Build the model on this process's first device, from the examples to evaluate on.
@@ -69,19 +69,20 @@ class Evaluator:
         Raises:
             UserCodeError: the module's functions raise, or give what cannot be evaluated.
         """
-        self._settings = settings
-        self._out = process.out
+        self._settings = settings = context.settings
+        self._out = context.out
         self._status = status
         self._records = written
-        self._watch = process.watch
+        self._watch = context.watch
         self._folder = settings.checkpoints
         self._skipped: set[tuple[str, str]] = set()
-        self._examples = source.evaluation(process.module, _request(settings))
+        cut = feed.Division(settings.job.trainer.global_batch_size, ranks=1, local_ranks=(0,))
+        self._examples = source.evaluation(context.module, setup.request(settings, cut))
         sample, seed = self._examples.sample(), settings.job.trainer.seed
-        model_replica = replica.build(process.module, shape.Mesh(), 0, "", seed, sample)
+        model_replica = replica.build(context.module, shape.Mesh(), 0, "", seed, sample)
         self._variables = keys.of(model_replica.model, model_replica.optimizer)
         self._wholes = shard.undivided(self._variables).wholes
-        self._evaluation = evaluate.Evaluation(process.module, [model_replica], self._examples.spec)
+        self._evaluation = evaluate.Evaluation(context.module, [model_replica], self._examples.spec)
         self.evaluated = 0
         """The step of the checkpoint that was evaluated last."""
 
@@ -140,14 +141,3 @@ class Evaluator:
     def _moved(self, what: str) -> None:
         self._watch.moved(what)
         self._status.beat()
-
-
-def _request(settings: settings.Settings) -> source.Request:
-    size = settings.job.trainer.global_batch_size
-    return source.Request(
-        seed=settings.job.trainer.seed,
-        source_dir=settings.source_dir,
-        output_dir=settings.output_dir,
-        division=feed.Division(batch_size=size, ranks=1, local_ranks=(0,)),
-        endless_allowed=False,
-    )

@@ -142,7 +142,7 @@ class Source:
     @property
     def batch_size(self) -> int:
         """Examples in the first batch."""
-        return _count(self._first)
+        return feed.count(self._first)
 
     @property
     def steps(self) -> int | None:
@@ -255,7 +255,7 @@ class Source:
             return nest.packed(self._first, [_spec_of(column) for column in columns])
         weight = None if self._first[2] is None else _spec_of([self._first[2]])
         triple = (*self._batches.spec[:2], weight)
-        return nest.convert(lambda one: tf.TensorSpec((None, *one.shape[1:]), one.dtype), triple)
+        return feed.spec(triple)
 
     def _fitting(self, batch: Any) -> Any:
         """The batch in the types of the first one.
@@ -329,17 +329,9 @@ class _Feed:
         """The batches of an epoch; those of the first `start` examples are read and left out."""
         passed = 0
         for whole in self._source.epoch(number):
-            count = _count(whole)
-            passed += count
-            if passed <= start:
-                continue
-            parts = order.split(count, self._division.ranks)
-            local_parts = [_slice(whole, parts[rank]) for rank in self._division.local_ranks]
-            yield feed.Batch(examples=count, parts=local_parts)
-
-
-def _count(whole: Any) -> int:
-    return int(nest.leaves(whole)[0].shape[0])
+            passed += feed.count(whole)
+            if passed > start:
+                yield self._division.cut(whole)
 
 
 def _cast(name: str, leaf: Any, spec: tf.TensorSpec) -> Any:
@@ -360,12 +352,6 @@ def _cast(name: str, leaf: Any, spec: tf.TensorSpec) -> Any:
             "give all batches the same type."
         )
     return array.astype(kind)
-
-
-def _slice(whole: Any, part: range) -> Any:
-    if not part:
-        return None
-    return nest.convert(lambda leaf: leaf[part.start : part.stop], whole)
 
 
 def _spec_of(leaves: Sequence[Any]) -> tf.TensorSpec:

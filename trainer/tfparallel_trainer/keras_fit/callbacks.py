@@ -98,7 +98,7 @@ def of_module(
         UserCodeError: one cannot be honoured.
     """
     if not module.has_callbacks:
-        return observer.NullObserver()
+        return observer.Observer()
     if settings.under_strategy:
         raise errors.UserCodeError(
             f"{module.path}: callbacks is defined, and strategy {settings.job.strategy} has none: "
@@ -130,8 +130,8 @@ def of_module(
     return Callbacks(plan, over, lambda: over.model)
 
 
-class Callbacks:
-    """An `observer.Observer`; every process has one."""
+class Callbacks(observer.Observer):
+    """Tells callbacks of the moments; every process has one."""
 
     acts = True
 

@@ -17,7 +17,8 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import tasks
 from tfparallel_trainer.contract import environment, job_file
-from tfparallel_trainer.engines.servers import run as with_servers
+from tfparallel_trainer.engines.mesh import run as mesh
+from tfparallel_trainer.engines.servers import run as servers
 from tfparallel_trainer.engines.servers import serve
 from tfparallel_trainer.keras_fit import (
     arguments,
@@ -30,7 +31,7 @@ from tfparallel_trainer.keras_fit import (
 )
 from tfparallel_trainer.keras_fit import callbacks as callbacks_of
 from tfparallel_trainer.loop import observer
-from tfparallel_trainer.runtime import preflight, run, settings, setup
+from tfparallel_trainer.runtime import context, preflight, run, settings, setup
 from tfparallel_trainer.runtime.lifecycle import ending, failures, stall, termination
 from tfparallel_trainer.runtime.reporting import console
 
@@ -51,8 +52,8 @@ class Session:
             os.environ.get(environment.FAILURE_FILE, ""),
             quiet=arguments.verbose == 0,
         )
-        servers = bool(self._cluster.of(tasks.SERVER))
-        self._models = models.Models(arguments.model, remote=servers)
+        has_servers = bool(self._cluster.of(tasks.SERVER))
+        self._models = models.Models(arguments.model, remote=has_servers)
         self._callbacks = callbacks_of.checked(arguments.callbacks, _strategy(self._cluster))
         self._training_callbacks: callbacks_of.Callbacks | None = None
 
@@ -106,7 +107,7 @@ class Session:
                 ending.end(0)
             with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
                 module = self._module(data, watch)
-                self._train_to_end(settings, self._process(module, data, stop, watch))
+                self._train_to_end(self._context(settings, module, data, stop, watch), data)
         except errors.TrainerError:
             raise
         except Exception as error:
@@ -118,23 +119,29 @@ class Session:
             functions["evaluation_data"] = lambda: data.validation
         return user.Module(_script(), functions, self._models.seeded, watch.moved)
 
-    def _train_to_end(self, settings: settings.Settings, process: run.Process) -> None:
+    def _train_to_end(self, context: context.RunContext, data: inputs.Inputs) -> None:
+        def observe(ready: setup.Ready, _: object) -> observer.Observer:
+            return self._observer(ready, data)
+
+        settings = context.settings
         if settings.uses_servers:
-            with_servers.train_to_end(settings, process)
+            run.train_to_end(servers.Course(context), observe)
             return
         limit = settings.job.trainer.start_timeout_seconds
-        with process.watch.waiting():
+        with context.watch.waiting():
             count = surroundings.join(settings.cluster, limit, self._out.say)
-        run.train_to_end(settings, dataclasses.replace(process, devices=count))
+        run.train_to_end(mesh.Course(dataclasses.replace(context, devices=count)), observe)
 
-    def _process(
+    def _context(
         self,
+        settings: settings.Settings,
         module: user.Module,
         data: inputs.Inputs,
         stop: termination.Termination,
         watch: stall.Watch,
-    ) -> run.Process:
-        return run.Process(
+    ) -> context.RunContext:
+        return context.RunContext(
+            settings=settings,
             module=module,
             out=self._out,
             stop=stop,
@@ -144,7 +151,6 @@ class Session:
             script=True,
             logs=self._arguments.output_dir is not None,
             facts=data.facts,
-            observe=lambda ready: self._observer(ready, data),
         )
 
     def _observer(self, ready: setup.Ready, data: inputs.Inputs) -> observer.Observer:

@@ -3,8 +3,10 @@
 The loss is Σ N / Σ D over all examples (see `objective.loss`), so it does not depend on batch size.
 """
 
+import abc
 import itertools
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,47 @@ from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.objective import averages, loss, metrics, replica, state
 
 
-class Evaluation:
-    """Evaluates the replicas of this process together with those of its peers."""
+class Evaluator(abc.ABC):
+    """Goes through examples with all ranks and adds up what they give.
+
+    Args:
+        replicas: those of this process; they have the metrics.
+    """
+
+    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        self._replicas = replicas
+
+    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+        """Give loss and metrics over all examples; the same on every process."""
+        self.share_statistics()
+        with self.averaged():
+            reset_metrics(self._replicas)
+            sums = np.zeros((2, len(self._replicas[0].terms)))
+            for batch in batches:
+                sums += self.sums(batch)
+            results = self.results(sums)
+        reset_metrics(self._replicas)
+        return results
+
+    @abc.abstractmethod
+    def share_statistics(self) -> None:
+        """Give every rank the first one's weights that are not trained."""
+
+    @abc.abstractmethod
+    def averaged(self) -> AbstractContextManager[None]:
+        """Let the weights in the body be their averages, where the optimizer keeps such."""
+
+    @abc.abstractmethod
+    def sums(self, batch: feed.Batch) -> Any:
+        """Numerators and denominators of the loss over a batch [2, terms]; feeds the metrics."""
+
+    @abc.abstractmethod
+    def results(self, sums: Any) -> dict[str, float]:
+        """Loss and metrics, from the sums over all batches."""
+
+
+class Evaluation(Evaluator):
+    """Each rank goes through its part of the examples."""
 
     def __init__(
         self,
@@ -33,31 +74,34 @@ class Evaluation:
         spec: structure of a part of a batch.
         averaged: whether averages of the weights are evaluated, where the optimizer keeps them.
         """
+        super().__init__(replicas)
         self._module = module
         self._averaged = averaged
-        self._replicas = replicas
         self._spec = spec
         self._traced: dict[int, Any] = {}
         self._report = Report(replicas)
         self._statistics = state.Statistics(replicas)
 
-    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
-        """Give loss and metrics over all examples; the same on every process."""
+    def share_statistics(self) -> None:
+        """Those of BatchNormalization, for example."""
         self._statistics.share()
-        with averages.used(self._replicas if self._averaged else ()):
-            return self._run(batches)
 
-    def _run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
-        reset_metrics(self._replicas)
-        replica = self._replicas[0]
-        sums = np.zeros((2, len(replica.terms)))
-        for batch in batches:
-            for place, part in enumerate(batch.parts):
-                if part is not None:
-                    tensors = nest.convert(tf.convert_to_tensor, part)
-                    sums += self._function(place)(tensors).numpy()
+    def averaged(self) -> AbstractContextManager[None]:
+        """Unless callbacks say so."""
+        return averages.used(self._replicas if self._averaged else ())
+
+    def sums(self, batch: feed.Batch) -> Any:
+        """Over the parts of this process."""
+        sums = np.zeros((2, len(self._replicas[0].terms)))
+        for place, part in enumerate(batch.parts):
+            if part is not None:
+                tensors = nest.convert(tf.convert_to_tensor, part)
+                sums += self._function(place)(tensors).numpy()
+        return sums
+
+    def results(self, sums: Any) -> dict[str, float]:
+        """Over all processes."""
         values, totals = self._report(sums)
-        reset_metrics(self._replicas)
         return {**losses(self._replicas[0], totals), **values}
 
     def _function(self, place: int) -> Any:

@@ -9,7 +9,9 @@ reduction are those of `keras.losses.Loss`, with values v, sample weights w and 
 * mean_with_sample_weight: sum(v w m) / sum(w m).
 * sum: sum(v w m), which is not divided.
 
-A loss function that gives one number for a batch is taken as the mean over its examples.
+A loss function that gives one number for a batch is taken as the mean over its examples; so is what
+a layer adds. That of an activity_regularizer is such a mean, because Keras divides it by the batch;
+of add_loss it is what the model's author is told.
 """
 
 import dataclasses
@@ -39,7 +41,7 @@ class Fraction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Term:
-    """The loss of one output, or what layers add (see `added_losses`)."""
+    """The loss of one output, or what layers add (see `added`)."""
 
     output: str
     """Empty for what layers add."""
@@ -203,3 +205,22 @@ def _like(weights: Any, values: tf.Tensor) -> tf.Tensor:
     while aligned.shape.rank < values.shape.rank:
         aligned = aligned[..., tf.newaxis]
     return aligned
+
+
+ADDED = Term("", no_function, MEAN, "float32", 1.0)
+"""What every model has besides the terms of its outputs."""
+
+
+def added(model: Any, examples: tf.Tensor) -> Fraction:
+    """What layers added in the model's last call, on this many examples."""
+    losses = model.losses
+    regularised = [weight for weight in model.trainable_weights if weight.regularizer is not None]
+    added_losses = losses[: len(losses) - len(regularised)]  # Keras lists those of the weights last
+    kind = keras.config.floatx()
+    total = tf.add_n(
+        [tf.zeros((), kind), *(tf.cast(tf.reduce_sum(one), kind) for one in added_losses)]
+    )
+    count = tf.cast(examples, kind)
+    # The mean over no examples is NaN, and counts for nothing.
+    numerator = tf.math.multiply_no_nan(total, count)
+    return Fraction(numerator, tf.cast(count, tf.float64))

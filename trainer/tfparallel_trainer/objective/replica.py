@@ -12,7 +12,7 @@ from keras.src.utils import naming  # not in the public API
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import added_losses, checks, loss, outputs
+from tfparallel_trainer.objective import checks, loss, outputs
 from tfparallel_trainer.runtime import random_state
 
 
@@ -26,7 +26,7 @@ class Replica:
     data: collectives.Communicator
     """This rank among those that a batch is divided over."""
     terms: list[loss.Term]
-    """Those of the outputs first, then `added_losses.TERM`."""
+    """Those of the outputs first, then `loss.ADDED`."""
     outputs: tuple[str, ...]
     seeds: list[tuple[Any, Any]]
     """Variables of random layers and of `generator` (two integers: seed and counter) with their
@@ -48,7 +48,7 @@ class Replica:
         x, y, weight = part
         examples = tf.shape(nest.leaves(x)[0])[0]
         loss_fractions = loss.fractions(self.terms, self.outputs, y, y_pred, weight)
-        return [*loss_fractions, added_losses.fraction(self.model, examples)]
+        return [*loss_fractions, loss.added(self.model, examples)]
 
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
         """Name the values of the terms as Keras does; empty for a model with one output.
@@ -118,7 +118,7 @@ def build(
         advice = checks.check(model, mesh.data)
         with user.guard(module.path, "calling the model on the first training example raised"):
             names = _try_out(model, sample)
-        terms = [*loss.terms(model, names), added_losses.TERM]
+        terms = [*loss.terms(model, names), loss.ADDED]
         if not model.optimizer.built:  # one that scales the loss would get its state twice
             model.optimizer.build(model.trainable_variables)
         generator = keras.random.SeedGenerator(seed)

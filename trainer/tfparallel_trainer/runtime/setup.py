@@ -8,12 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import files, initial_weights, keys, shard, store
+from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import feed, nest, source
 from tfparallel_trainer.objective import metric_sums, replica, state
-from tfparallel_trainer.runtime import settings
-from tfparallel_trainer.runtime.lifecycle import stall
+from tfparallel_trainer.runtime import context, settings
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +45,18 @@ class Ready:
 
 
 def prepare(
-    settings: settings.Settings,
-    module: user.Module,
+    context: context.RunContext,
     mesh: shape.Mesh,
     devices: list[str],
-    say: Callable[[str], None],
-    watch: stall.Watch,
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     division: feed.Division | None = None,
 ) -> Ready:
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
     Args:
-        settings: what this process was started with.
-        module: the user's functions.
+        context: the run.
         mesh: the mesh of all processes.
         devices: names of this process's devices.
-        say: writes a line for people.
-        watch: takes the signs of life.
         scope: variables are created in what it gives.
         division: how batches are cut when the mesh has but one rank; absent: over its data axis.
 
@@ -72,6 +65,8 @@ def prepare(
         BadConfigurationError: the checkpoints or the initial weights are those of another model.
         PreemptedError: a newer attempt has started.
     """
+    settings, module, watch = context.settings, context.module, context.watch
+    say = context.out.say
     watch.moved("the preparation began")
     saved = _store(settings, say)
     cut = division or over(mesh, settings, len(devices))
@@ -147,13 +142,13 @@ def examples(
     Raises:
         UserCodeError: the data functions raise, or give what is no data.
     """
-    request = _request(settings, division)
     evaluates = module.evaluates and not settings.job.evaluator
-    evaluation = source.evaluation(module, request) if evaluates else None
-    return source.training(module, request), evaluation
+    evaluation = source.evaluation(module, request(settings, division)) if evaluates else None
+    return source.training(module, request(settings, division)), evaluation
 
 
-def _request(settings: settings.Settings, division: feed.Division) -> source.Request:
+def request(settings: settings.Settings, division: feed.Division) -> source.Request:
+    """What data functions are asked for."""
     return source.Request(
         seed=settings.job.trainer.seed,
         source_dir=settings.source_dir,
@@ -161,3 +156,13 @@ def _request(settings: settings.Settings, division: feed.Division) -> source.Req
         division=division,
         endless_allowed=settings.job.trainer.steps is not None,
     )
+
+
+def check_export(context: context.RunContext, model: Any) -> None:
+    """See before training that the trained model can be written, unless a script keeps it.
+
+    Raises:
+        UserCodeError: Keras cannot write the model.
+    """
+    if not context.script:
+        export.check(model, context.module.path)

@@ -3,11 +3,11 @@
 import tensorflow as tf
 
 from testing.trainer import ranks
-from tfparallel_trainer.engines.split.engine import clock
+from tfparallel_trainer.engines.split.engine import rank_model
 
 
 def test_the_clock_of_one_rank_waits_for_itself_and_for_no_other() -> None:
-    first, second = (clock.Clock(device) for device in ranks.DEVICES[:2])
+    first, second = (rank_model.Clock(device) for device in ranks.DEVICES[:2])
     read = tf.function(lambda: [one.read() for one in (first, second, first)], autograph=False)
     operations = read.get_concrete_function().graph.get_operations()
     calls = [one for one in operations if one.type.endswith("PartitionedCall")]

@@ -4,7 +4,7 @@ import pytest
 
 from testing.trainer import split_graphs
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.pipeline import named
+from tfparallel_trainer.engines.split.pipeline import cutting
 
 MODEL = split_graphs.chain(["sees/conv", "sees/flat", "tells/dense", "sees/conv#2", "tells/out"])
 
@@ -20,7 +20,7 @@ MODEL = split_graphs.chain(["sees/conv", "sees/flat", "tells/dense", "sees/conv#
     ],
 )
 def test_a_stage_begins_with_the_first_call(names: list[str], ends: list[int]) -> None:
-    assert named.ends(MODEL, names) == ends
+    assert cutting.ends_of_names(MODEL, names) == ends
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def test_a_stage_begins_with_the_first_call(names: list[str], ends: list[int]) -
 )
 def test_names_that_are_no_cuts_are_refused(names: list[str], sentence: str) -> None:
     with pytest.raises(errors.BadConfigurationError, match=sentence):
-        named.ends(MODEL, names)
+        cutting.ends_of_names(MODEL, names)
 
 
 def test_of_many_names_the_first_are_listed() -> None:
     model = split_graphs.chain([f"layer_{number}" for number in range(40)])
     with pytest.raises(errors.BadConfigurationError, match="layer_29 and more: give"):
-        named.ends(model, ["none"])
+        cutting.ends_of_names(model, ["none"])

@@ -17,7 +17,7 @@ from tfparallel_trainer.engines.split.layers.rules import (
     einsum,
     embedding,
 )
-from tfparallel_trainer.engines.split.model import overrides, skeleton
+from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.planning import answer
 from tfparallel_trainer.objective import replica
 
@@ -53,7 +53,7 @@ def wished(degrees: Mapping[shape.Axis, int], folder: pathlib.Path = EXAMPLE) ->
     """The ways of the layers of a module that wishes for some."""
     module = user.load(folder, "ways.py")
     replica.forget_names()
-    model = overrides.recorded(module, skeleton.build(module, 0))
+    model = skeleton.recorded(module, skeleton.build(module, 0))
     choices = assignment.assign(model, degrees).choices
     return {choice.node.name: choice.way for choice in choices}
 

@@ -16,7 +16,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape, tpu_name
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.data import arrays
-from tfparallel_trainer.engines.strategy import evaluation, steps, strategies
+from tfparallel_trainer.engines.strategy import steps, strategies
 from tfparallel_trainer.objective import replica
 
 STEPS = 15
@@ -177,7 +177,7 @@ def test_synchronised_normalisation_and_averages_equal_one_replica() -> None:
         mirror, traced, batches = build(model, labelled(), compiled, 10, replicas)
         losses = train(traced, batches)  # of 10, 10 and 1 examples
         report = traced.report()
-        metrics = evaluation.Evaluation(mirror, traced, batches.spec).run(batches.epoch(0, 0))
+        metrics = steps.Evaluation(mirror, traced, batches.spec).run(batches.epoch(0, 0))
         results.append((losses, report, metrics, mirror.model.get_weights()))
     for one, other in zip(*(keras.tree.flatten(each) for each in results), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-8)
@@ -193,7 +193,7 @@ def test_a_replica_without_examples_spoils_no_statistics() -> None:
     for variable in mirror.statistics():
         for local in variable.value.values:
             assert np.isfinite(local.numpy()).all()
-    metrics = evaluation.Evaluation(mirror, traced, batches.spec).run(batches.epoch(0, 0))
+    metrics = steps.Evaluation(mirror, traced, batches.spec).run(batches.epoch(0, 0))
     first, *others = mirror.statistics()[0].value.values
     assert all(np.array_equal(first.numpy(), other.numpy()) for other in others)
     alone = normalised(synchronized=False)

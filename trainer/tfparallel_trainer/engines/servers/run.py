@@ -1,19 +1,17 @@
-"""One asynchronous run as the chief sees it: find the others, train, leave the results."""
+"""The course of an asynchronous run as the chief sees it."""
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import export
-from tfparallel_trainer.comms import cluster, devices, shape, tasks, watch
+from tfparallel_trainer.comms import cluster, shape, tasks, watch
+from tfparallel_trainer.engines import course
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
-from tfparallel_trainer.runtime import run, settings, setup
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import reports
+from tfparallel_trainer.runtime import context, setup
 
 _ENDING_SECONDS = 1.0
 """How long a process that ends may still listen after its connections are gone."""
@@ -22,28 +20,80 @@ _DISMISS_SECONDS = 10.0
 """How long the others may take to hear that training is done."""
 
 
-def train_to_end(settings: settings.Settings, process: run.Process) -> None:
-    """Train the user's model on the workers and leave the results in the output directory.
+class Course(course.Course):
+    """Servers hold the model; this is the chief."""
 
-    Raises:
-        TrainerError: the run ends early; TensorFlow's own errors are not translated here.
-    """
-    devices.prepare(settings.cpu_devices, settings.cluster.alone)
-    others = settings.cluster.peers
-    with control.Control(settings.cluster.task) as answers:
-        limit = settings.job.trainer.start_timeout_seconds
-        with process.watch.waiting():
-            cluster.reach(settings.cluster, others, limit, process.out.say, answers.absent)
-        servers = settings.cluster.of(tasks.SERVER)
-        workers = presence.Workers(settings.cluster.of("worker"), answers, process.out.say)
+    def __init__(self, context: context.RunContext) -> None:
+        super().__init__(context)
+        self._cluster = context.settings.cluster
+        self._limit = context.settings.job.trainer.start_timeout_seconds
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Reach workers and servers, and dismiss them when all is done."""
+        self.context.count_devices()
+        others, out = self._cluster.peers, self.context.out
+        with control.Control(self._cluster.task) as self._answers:
+            with self.context.watch.waiting():
+                cluster.reach(self._cluster, others, self._limit, out.say, self._answers.absent)
+            workers = self._cluster.of("worker")
+            self._workers = presence.Workers(workers, self._answers, out.say)
+            yield
+            with self.context.watch.waiting():
+                self._answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look which workers are there, and whether all servers are."""
+        servers, give_up = self._cluster.of(tasks.SERVER), self.context.give_up
         with (
-            run.reporter_of(settings, process) as reporter,
-            presence.watching(workers, servers, answers, limit, process.give_up),
+            presence.watching(self._workers, servers, self._answers, self._limit, give_up),
             _named(servers),
         ):
-            _train(settings, process, reporter, workers)
-        with process.watch.waiting():
-            answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
+            yield
+
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+        """Build the model on the servers; nobody waits for the chief, which ends last."""
+        context = self.context
+        with context.watch.waiting():
+            strategy = _connect(self._cluster)
+        context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
+        replica = ready.replicas[0]
+        steps.check(replica.model)
+        setup.check_export(context, replica.model)
+        bound = context.settings.job.trainer.max_staleness
+        with strategy.scope():
+            applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
+        workers = self._workers
+        most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
+        worker_engine = asynchronous.Asynchronous(
+            ledger.Ledger(coordinator, most, workers.hung_since),
+            workers,
+            replica,
+            steps.Steps(strategy, context.module, replica, applied_steps, bound),
+            ready.training,
+            ready.evaluation,
+            bound is not None,
+        )
+        return course.Prepared(
+            ready=ready,
+            engine=worker_engine,
+            announce=self._announce,
+            steps_by_worker=workers.steps,
+        )
+
+    def _announce(self, total: int | None) -> Iterator[str]:
+        settings = self.context.settings
+        servers, workers = self._cluster.of(tasks.SERVER), self._cluster.of("worker")
+        bound = settings.job.trainer.max_staleness
+        yield (
+            f"{settings.job.strategy}: {len(workers)} workers and {len(servers)} servers; each "
+            f"step is one worker's batch of {settings.job.trainer.global_batch_size}; "
+            f"{'no bound of staleness' if bound is None else f'staleness up to {bound}'}; "
+            f"{total or 'unknown'} steps"
+        )
 
 
 @contextlib.contextmanager
@@ -71,50 +121,6 @@ def _gone(servers: Sequence[tasks.Task]) -> list[tasks.Task]:
     return gone
 
 
-def _train(
-    settings: settings.Settings,
-    process: run.Process,
-    reporter: reports.Reporter,
-    workers: presence.Workers,
-) -> None:
-    with process.watch.waiting():
-        strategy = _connect(settings.cluster)
-    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    ready = setup.prepare(
-        settings,
-        process.module,
-        shape.Mesh(),
-        [""],
-        process.out.say,
-        process.watch,
-        strategy.scope,
-    )
-    replica = ready.replicas[0]
-    steps.check(replica.model)
-    if not process.script:
-        export.check(replica.model, process.module.path)
-    bound = settings.job.trainer.max_staleness
-    with strategy.scope():
-        applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
-    most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
-    worker_engine = asynchronous.Asynchronous(
-        ledger.Ledger(coordinator, most, workers.hung_since),
-        workers,
-        replica,
-        steps.Steps(strategy, process.module, replica, applied_steps, bound),
-        ready.training,
-        ready.evaluation,
-        bound is not None,
-    )
-    outer = run.loop(settings, process, ready, reporter, worker_engine)
-    _announce(settings, process, ready, outer.total_steps)
-    process.stop.allow(termination.STEP_SECONDS)
-    outer.run()
-    if not process.script:
-        run.write_results(settings, process, ready, reporter, outer.position, workers.steps)
-
-
 def _connect(processes: tasks.Cluster) -> Any:
     """Connect to all others; the chief's own server takes any port that is free."""
     host, _, _ = processes.task.address.rpartition(":")
@@ -129,17 +135,3 @@ def _connect(processes: tasks.Cluster) -> Any:
             )
         )
     return strategy
-
-
-def _announce(
-    settings: settings.Settings, process: run.Process, ready: setup.Ready, total: int | None
-) -> None:
-    servers, workers = settings.cluster.of(tasks.SERVER), settings.cluster.of("worker")
-    bound = settings.job.trainer.max_staleness
-    process.out.say(
-        f"{settings.job.strategy}: {len(workers)} workers and {len(servers)} servers; each step is "
-        f"one worker's batch of {settings.job.trainer.global_batch_size}; "
-        f"{'no bound of staleness' if bound is None else f'staleness up to {bound}'}; "
-        f"{total or 'unknown'} steps"
-    )
-    run.warn(settings, process, ready)

@@ -8,7 +8,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import job_file, plan
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.pipeline import named
+from tfparallel_trainer.engines.split.pipeline import cutting
 from tfparallel_trainer.engines.split.planning import (
     choose,
     device_memory,
@@ -62,7 +62,7 @@ def over(
         UserCodeError: the optimizer cannot train what the mesh divides.
     """
     if job_mesh.cuts:
-        ends = tuple(named.ends(model, job_mesh.cuts))
+        ends = tuple(cutting.ends_of_names(model, job_mesh.cuts))
         return Planned(mesh=job_mesh, model=model, ends=ends, plan=None)
     constraints = search_space.Constraints(order=job_mesh.schedule, batch=batch)
     if not job_mesh.auto:

@@ -1,75 +1,81 @@
-"""One run of a divided model from start to end: divide it, prepare, train, leave the results."""
+"""The course of a run whose model is divided over ranks."""
 
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import peers
-from tfparallel_trainer.comms import devices, shape, watch
+from tfparallel_trainer.checkpoint import files, peers
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines import course, engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
 from tfparallel_trainer.engines.split.engine import coordination, evaluation, ranks, steps
-from tfparallel_trainer.engines.split.model import overrides, skeleton
+from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
 from tfparallel_trainer.engines.split.state import persistence
-from tfparallel_trainer.keras_fit import callbacks
-from tfparallel_trainer.loop import observer, training
 from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime import run, settings, setup
-from tfparallel_trainer.runtime.lifecycle import termination
+from tfparallel_trainer.runtime import context, settings, setup
+from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder
 
 
-def train_to_end(settings: settings.Settings, process: run.Process) -> None:
-    """Train the user's model in parts and leave the results in the output directory.
+class Course(course.Course):
+    """Ranks have parts of the model."""
 
-    Raises:
-        TrainerError: the run ends early; TensorFlow's own errors are not translated here.
-    """
-    count = process.devices or devices.prepare(settings.cpu_devices, settings.cluster.alone)
-    job_mesh = _mesh_of(settings, count)
-    joined = None if process.devices else run.join(settings, process)
-    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    names = devices.names(settings.cluster, count)
-    run.compare(settings, process, names[0], count)
-    with (
-        contextlib.ExitStack() as ending,
-        run.reporter_of(settings, process) as reporter,
-        watch.peers(settings.cluster, process.give_up),
-    ):
-        ready, local_ranks, model_state, plan = _prepare(settings, process, job_mesh, names)
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Be one cluster with all peers."""
+        count = self.context.count_devices()
+        self._job_mesh = _mesh_of(self.context.settings, count)
+        with self.context.joined(count) as self._devices:
+            yield
+
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+        """Divide the model, and build what the ranks of this process have of it."""
+        context = self.context
+        ready, local_ranks, model_state, plan = _divide(context, self._job_mesh, self._devices)
         coordinator = coordination.Coordinator(local_ranks)
-        ending.push(run.leaving(settings, process, coordinator.barrier))
-        split_engine = _engine(settings, process, ready, local_ranks, coordinator)
-        reporter.placement = functools.partial(_placement, settings, plan, local_ranks)
-        watched = dataclasses.replace(
-            process,
-            observe=lambda prepared: _observer(
-                settings, process, prepared, local_ranks, coordinator
-            ),
+        leave(coordinator.barrier)
+
+        def export(at: files.Position) -> None:
+            model_state.export(at, context.out.say)
+            if context.settings.cluster.is_chief:
+                _write_pipeline(context.settings, plan, local_ranks)
+
+        return course.Prepared(
+            ready=ready,
+            engine=_engine(context, ready, local_ranks, coordinator),
+            announce=functools.partial(self._announce, plan, local_ranks.partition),
+            export=export,
+            build_reach=functools.partial(callback_reach.SplitReach, local_ranks, coordinator),
+            placement=functools.partial(_placement, context.settings, plan, local_ranks),
         )
-        outer = run.loop(settings, watched, ready, reporter, split_engine)
-        if settings.cluster.is_chief:
-            _announce(settings, process, local_ranks, outer)
-            if job_mesh.auto and plan.plan is not None:
-                process.out.say("the planner's choice: " + " ".join(plan.plan.reasons))
-            run.warn(settings, process, ready)
-        process.stop.allow(termination.STEP_SECONDS)
-        outer.run()
-        process.watch.moved(f"the export of {outputs.MODEL} began")
-        model_state.export(outer.position, process.out.say)
-        if settings.cluster.is_chief:
-            _write_pipeline(settings, plan, local_ranks)
-            run.write_summary(settings, process, ready, reporter, outer.position)
-        with process.watch.waiting():
-            coordinator.barrier()  # nobody leaves before the chief has written everything
-    del joined  # the processes are one cluster as long as it lives
+
+    def _announce(
+        self, plan: planned.Planned, divided: partition.Partition, total: int | None
+    ) -> Iterator[str]:
+        settings = self.context.settings
+        axes = " x ".join(f"{axis} {divided.mesh.degree(axis)}" for axis in shape.Axis)
+        yield (
+            f"{settings.job.strategy}: {axes} = {console.counted(divided.mesh.size, 'rank')} on "
+            f"{console.counted(len(settings.cluster.tasks), 'process')}; global batch "
+            f"{settings.job.trainer.global_batch_size}, "
+            f"{console.counted(divided.microbatches, 'part')} through the stages; "
+            f"{total or 'unknown'} steps"
+        )
+        for stage in divided.stages:
+            yield (
+                f"stage {stage.index}: {stage.nodes[0].name} to {stage.nodes[-1].name}, "
+                f"{console.counted(len(stage.owned), 'variable')}"
+            )
+        if self._job_mesh.auto and plan.plan is not None:
+            yield "the planner's choice: " + " ".join(plan.plan.reasons)
 
 
 def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
@@ -86,8 +92,8 @@ def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
         mesh = job_mesh.over(processes * count)
     except ValueError as error:
         raise errors.BadConfigurationError(
-            f"{error} ({run.counted(processes, 'process')} with {run.counted(count, 'device')} "
-            "each)."
+            f"{error} ({console.counted(processes, 'process')} with "
+            f"{console.counted(count, 'device')} each)."
         ) from error
     size = settings.job.trainer.global_batch_size
     if size < mesh.data * mesh.microbatches:
@@ -99,15 +105,16 @@ def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
     return mesh
 
 
-def _prepare(
-    settings: settings.Settings, process: run.Process, job_mesh: job_file.Mesh, names: list[str]
+def _divide(
+    context: context.RunContext, job_mesh: job_file.Mesh, names: list[str]
 ) -> tuple[setup.Ready, ranks.Ranks, persistence.Persistence, planned.Planned]:
     """Divide the model, load the data and build what the ranks of this process have of both."""
-    process.watch.moved("the preparation began")
-    all_peers = peers.of(settings.cluster, names[0], process.watch)
-    bare = skeleton.build(process.module, settings.job.trainer.seed)
-    model = overrides.recorded(process.module, bare)
-    skeleton.compile_model(process.module, bare)  # not before: it could not be recorded
+    settings, module = context.settings, context.module
+    context.watch.moved("the preparation began")
+    all_peers = peers.of(settings.cluster, names[0], context.watch)
+    bare = skeleton.build(module, settings.job.trainer.seed)
+    model = skeleton.recorded(module, bare)
+    skeleton.compile_model(module, bare)  # not before: it could not be recorded
     plan = planned.over(
         model,
         job_mesh,
@@ -117,9 +124,9 @@ def _prepare(
     )
     planned.compare(plan, all_peers)
     planned_mesh = plan.mesh
-    mesh = shape.Mesh(**planned_mesh.axes, generation=next(run.generations))
+    mesh = context.mesh(**planned_mesh.axes)
     division = setup.over(mesh, settings, len(names))
-    examples, evaluation_examples = setup.examples(settings, process.module, division)
+    examples, evaluation_examples = setup.examples(settings, module, division)
     model_partition = partition.divide(
         plan.model,
         mesh,
@@ -130,12 +137,12 @@ def _prepare(
     model_partition = dataclasses.replace(model_partition, same_dropout=settings.same_dropout)
     first = settings.cluster.me * len(names)
     places = {first + place: name for place, name in enumerate(names)}
-    local_ranks = ranks.build(process.module, bare, model_partition, places, examples)
+    local_ranks = ranks.build(module, bare, model_partition, places, examples)
     advice = checks.check(bare, mesh.data)
     model_state = persistence.prepare(
-        settings, process.module, all_peers, local_ranks.local, process.out.say
+        settings, module, all_peers, local_ranks.local, context.out.say
     )
-    process.watch.moved("reading the newest checkpoint began")
+    context.watch.moved("reading the newest checkpoint began")
     ready = setup.Ready(
         mesh=mesh,
         replicas=[dataclasses.replace(one.head, advice=advice) for one in local_ranks.local],
@@ -143,30 +150,30 @@ def _prepare(
         evaluation=evaluation_examples,
         saved=model_state.saved,
         state=model_state.state,
-        start=model_state.start(process.out.say),
+        start=model_state.start(context.out.say),
         given_attempt=settings.attempt or 1,
     )
     return ready, local_ranks, model_state, plan
 
 
 def _engine(
-    settings: settings.Settings,
-    process: run.Process,
+    context: context.RunContext,
     ready: setup.Ready,
     local_ranks: ranks.Ranks,
     coordinator: coordination.Coordinator,
 ) -> engine.Engine:
-    evaluator = None
+    module, evaluator = context.module, None
+    spec = context.settings.job.trainer
     if ready.evaluation is not None:
-        evaluator = evaluation.Evaluation(process.module, local_ranks, ready.evaluation.spec)
+        evaluator = evaluation.Evaluation(module, local_ranks, ready.evaluation.spec, coordinator)
     step = steps.TrainStep(
-        process.module,
+        module,
         local_ranks,
         ready.training.spec,
-        settings.job.trainer.global_batch_size,
-        leaves_out=settings.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+        spec.global_batch_size,
+        leaves_out=spec.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
     )
-    step.check(_last_batch(settings, ready.training))
+    step.check(_last_batch(context.settings, ready.training))
     return engine.Synchronous(
         ready.replicas,
         step,
@@ -183,17 +190,6 @@ def _last_batch(settings: settings.Settings, examples: feed.Feed) -> int:
     size, steps = settings.job.trainer.global_batch_size, settings.job.trainer.steps
     whole, rest = divmod(examples.examples or 0, size)
     return rest if rest and (steps is None or steps > whole) else size
-
-
-def _observer(
-    settings: settings.Settings,
-    process: run.Process,
-    ready: setup.Ready,
-    local_ranks: ranks.Ranks,
-    coordinator: coordination.Coordinator,
-) -> observer.Observer:
-    reach = functools.partial(callback_reach.SplitReach, local_ranks, coordinator)
-    return callbacks.of_module(settings, process.module, ready, reach)
 
 
 def _placement(
@@ -225,25 +221,3 @@ def _write_pipeline(
     )
     text = content.model_dump_json(by_alias=True)
     folder.Folder(settings.output_dir).write(outputs.PIPELINE, text.encode())
-
-
-def _announce(
-    settings: settings.Settings,
-    process: run.Process,
-    local_ranks: ranks.Ranks,
-    outer: training.Training,
-) -> None:
-    model_partition, tasks = local_ranks.partition, settings.cluster.tasks
-    axes = " x ".join(f"{axis} {model_partition.mesh.degree(axis)}" for axis in shape.Axis)
-    process.out.say(
-        f"{settings.job.strategy}: {axes} = {run.counted(model_partition.mesh.size, 'rank')} on "
-        f"{run.counted(len(tasks), 'process')}; global batch "
-        f"{settings.job.trainer.global_batch_size}, "
-        f"{run.counted(model_partition.microbatches, 'part')} through the stages; "
-        f"{outer.total_steps or 'unknown'} steps"
-    )
-    for stage in model_partition.stages:
-        process.out.say(
-            f"stage {stage.index}: {stage.nodes[0].name} to {stage.nodes[-1].name}, "
-            f"{run.counted(len(stage.owned), 'variable')}"
-        )

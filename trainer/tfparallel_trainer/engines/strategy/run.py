@@ -1,119 +1,76 @@
-"""One run under a strategy from start to end: build it, prepare, train, leave the results."""
+"""The course of a run under a strategy: the user's own, or TensorFlow's for TPUs."""
 
 import contextlib
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from tfparallel_trainer.checkpoint import export, files
-from tfparallel_trainer.comms import devices, rendezvous, shape, watch
+from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.strategy import evaluation, places, steps, strategies
-from tfparallel_trainer.loop import training
+from tfparallel_trainer.engines import course, engine
+from tfparallel_trainer.engines.strategy import steps, strategies
 from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime import run, settings, setup
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import reports
+from tfparallel_trainer.runtime import setup
 
 
-def train_to_end(settings: settings.Settings, process: run.Process) -> None:
-    """Train the user's model under the strategy and leave the results in the output directory.
+class Course(course.Course):
+    """A strategy places the model."""
 
-    Raises:
-        TrainerError: the run ends early; TensorFlow's own errors are not translated here.
-    """
-    count = devices.prepare(settings.cpu_devices, settings.cluster.alone)
-    limit = settings.job.trainer.start_timeout_seconds
-    with process.watch.waiting():
-        connections = rendezvous.meet(settings.cluster, limit, process.out.say)
-        strategy = strategies.build(settings, process.module, process.out.say, connections)
-    process.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-    local_ranks = places.of_process(strategy)
-    strategies.check_places(settings, strategy, local_ranks)
-    run.compare(settings, process, devices.names(settings.cluster, count)[0], count)
-    connections.close()  # TensorFlow has started in all processes
-    with (
-        contextlib.ExitStack() as ending,
-        run.reporter_of(settings, process) as reporter,
-        watch.peers(settings.cluster, process.give_up),
-    ):
-        ready, traced = _prepare(settings, process, strategy, local_ranks)
-        ending.push(run.leaving(settings, process, traced.barrier))
-        outer = _train(settings, process, ready, traced, reporter, strategy)
-        if settings.cluster.is_chief:
-            run.write_results(settings, process, ready, reporter, outer.position)
-        with process.watch.waiting():
-            traced.barrier()  # nobody leaves before the chief has written everything
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Build the strategy, which starts TensorFlow's cluster."""
+        context, settings = self.context, self.context.settings
+        count = context.count_devices()
+        limit = settings.job.trainer.start_timeout_seconds
+        with context.watch.waiting():
+            connections = rendezvous.meet(settings.cluster, limit, context.out.say)
+            self._strategy = strategies.build(
+                settings, context.module, context.out.say, connections
+            )
+        context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+        self._local_ranks = strategies.ranks_of_process(self._strategy)
+        strategies.check_places(settings, self._strategy, self._local_ranks)
+        context.compare(devices.names(settings.cluster, count)[0], count)
+        connections.close()  # TensorFlow has started in all processes
+        yield
 
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+        """Build the model within the strategy's scope."""
+        ready, traced = self._ready()
+        leave(traced.barrier)
+        evaluator = None
+        if ready.evaluation is not None:
+            evaluator = steps.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
+        synchronous = engine.Synchronous(
+            ready.replicas,
+            traced.train(ready.training.spec),
+            evaluator,
+            ready.evaluation,
+            traced.report,
+            barrier=traced.barrier,
+        )
+        return course.Prepared(ready=ready, engine=synchronous, announce=self._announce)
 
-def _prepare(
-    settings: settings.Settings,
-    process: run.Process,
-    strategy: Any,
-    local_ranks: tuple[int, ...],
-) -> tuple[setup.Ready, steps.Steps]:
-    size, ranks = settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-    division = feed.Division(batch_size=size, ranks=ranks, local_ranks=local_ranks)
-    ready = setup.prepare(
-        settings,
-        process.module,
-        shape.Mesh(),
-        [""],
-        process.out.say,
-        process.watch,
-        strategy.scope,
-        division,
-    )
-    (built,) = ready.replicas
-    strategies.check_model(built.model)
-    export.check(built.model, process.module.path)
-    advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
-    traced = steps.Steps(strategy, process.module, advised)
-    start = ready.start
-    with process.watch.waiting():
-        step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
-    position = files.Position(step=step, epoch=epoch, example=example)
-    return dataclasses.replace(ready, replicas=[advised], start=position), traced
+    def _ready(self) -> tuple[setup.Ready, steps.Steps]:
+        context, strategy = self.context, self._strategy
+        size, ranks = context.settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
+        division = feed.Division(batch_size=size, ranks=ranks, local_ranks=self._local_ranks)
+        ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
+        (built,) = ready.replicas
+        strategies.check_model(built.model)
+        setup.check_export(context, built.model)
+        advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
+        traced = steps.Steps(strategy, context.module, advised)
+        start = ready.start
+        with context.watch.waiting():
+            step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
+        position = files.Position(step=step, epoch=epoch, example=example)
+        return dataclasses.replace(ready, replicas=[advised], start=position), traced
 
-
-def _train(
-    settings: settings.Settings,
-    process: run.Process,
-    ready: setup.Ready,
-    traced: steps.Steps,
-    reporter: reports.Reporter,
-    strategy: Any,
-) -> training.Training:
-    evaluator = None
-    if ready.evaluation is not None:
-        evaluator = evaluation.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
-    step = traced.train(ready.training.spec)
-    synchronous = engine.Synchronous(
-        ready.replicas,
-        step,
-        evaluator,
-        ready.evaluation,
-        traced.report,
-        barrier=traced.barrier,
-    )
-    outer = run.loop(settings, process, ready, reporter, synchronous)
-    if settings.cluster.is_chief:
-        _announce(settings, process, ready, strategy, outer.total_steps)
-    process.stop.allow(termination.STEP_SECONDS)
-    outer.run()
-    return outer
-
-
-def _announce(
-    settings: settings.Settings,
-    process: run.Process,
-    ready: setup.Ready,
-    strategy: Any,
-    total: int | None,
-) -> None:
-    process.out.say(
-        f"{settings.job.strategy}: {type(strategy).__name__} with {strategy.num_replicas_in_sync} "
-        f"replicas in {len(settings.cluster.tasks)} processes; global batch "
-        f"{settings.job.trainer.global_batch_size}; {total or 'unknown'} steps"
-    )
-    run.warn(settings, process, ready)
+    def _announce(self, total: int | None) -> Iterator[str]:
+        settings, strategy = self.context.settings, self._strategy
+        yield (
+            f"{settings.job.strategy}: {type(strategy).__name__} with "
+            f"{strategy.num_replicas_in_sync} replicas in {len(settings.cluster.tasks)} processes; "
+            f"global batch {settings.job.trainer.global_batch_size}; {total or 'unknown'} steps"
+        )

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.strategy import exchange, places
-from tfparallel_trainer.objective import evaluate, finite, metrics, replica, state, train
+from tfparallel_trainer.engines.strategy import exchange, strategies
+from tfparallel_trainer.objective import averages, evaluate, finite, metrics, replica, state, train
 
 _Leaves = Sequence[tf.Tensor]
 
@@ -27,7 +27,7 @@ class Steps:
         self._strategy = strategy
         self._module = module
         self._replica = replica
-        self._places = places.of_process(strategy)
+        self._places = strategies.ranks_of_process(strategy)
         self._traced: dict[tuple[Any, ...], Any] = {}
 
     def train(self, spec: Any) -> engine.Step:
@@ -38,7 +38,7 @@ class Steps:
 
         def make(step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
             requests = np.array([flag in asked for flag in train.Flag], np.float64)
-            flags = places.spread(
+            flags = strategies.spread(
                 self._strategy,
                 self._places,
                 lambda place: [tf.constant(requests if place == 0 else np.zeros_like(requests))],
@@ -109,7 +109,7 @@ class Steps:
         everywhere = batch.examples >= self._strategy.num_replicas_in_sync
         parts = [train.nothing(spec) if part is None else part for part in batch.parts]
         leaves = [[tf.convert_to_tensor(one) for one in nest.leaves(part)] for part in parts]
-        inputs = (*others, places.spread(self._strategy, self._places, leaves.__getitem__))
+        inputs = (*others, strategies.spread(self._strategy, self._places, leaves.__getitem__))
         key = (what, everywhere, *(tuple(one.shape) for part in leaves for one in part))
         if key not in self._traced:
 
@@ -135,13 +135,39 @@ class Steps:
     def _function(self, on_replica: Callable[..., list[tf.Tensor]]) -> Any:
         def on_all(*arguments: Any) -> list[tf.Tensor]:
             outcomes = self._strategy.run(on_replica, args=arguments)
-            return [places.first(self._strategy, one) for one in outcomes]
+            return [strategies.first(self._strategy, one) for one in outcomes]
 
         return tf.function(on_all, autograph=False)
 
     def _replica_in_context(self) -> replica.Replica:
         context = tf.distribute.get_replica_context()
         return dataclasses.replace(self._replica, data=exchange.Exchange(context))
+
+
+class Evaluation(evaluate.Evaluator):
+    """Evaluates the replicas of this process together with those of its peers."""
+
+    def __init__(self, replica: replica.Replica, traced: Steps, spec: Any) -> None:
+        """Args: spec: structure of a part of a batch, as tf.TensorSpec [None, …]."""
+        super().__init__([replica])
+        self._steps = traced
+        self._spec = spec
+
+    def share_statistics(self) -> None:
+        """Over the strategy."""
+        self._steps.share_statistics()
+
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Whatever the user's callbacks are: a strategy has none."""
+        return averages.used(self._replicas)
+
+    def sums(self, batch: feed.Batch) -> Any:
+        """Over all replicas."""
+        return self._steps.sums(batch, self._spec)
+
+    def results(self, sums: Any) -> dict[str, float]:
+        """Over all replicas."""
+        return {**evaluate.losses(self._replicas[0], sums), **self._steps.report()}
 
 
 def _step(

@@ -118,3 +118,33 @@ def check_kind(strategy: Any, module: user.Module) -> None:
             f"{module.path}: build_strategy returns {kind}, whose workers do not wait for each "
             "other: set strategy to ParameterServer, which trains so, and remove build_strategy."
         )
+
+
+def ranks_of_process(strategy: Any) -> tuple[int, ...]:
+    """The numbers of this process's replicas among all of the strategy."""
+    numbers: list[int] = []
+
+    def note(context: Any) -> tf.Tensor:
+        numbers.append(int(context.replica_id_in_sync_group))
+        return tf.zeros(())
+
+    strategy.experimental_distribute_values_from_function(note)
+    return tuple(numbers)
+
+
+def spread(strategy: Any, local_ranks: tuple[int, ...], give: Callable[[int], list[Any]]) -> Any:
+    """Give each replica of this process its own values.
+
+    Args:
+        strategy: the strategy.
+        local_ranks: what `ranks_of_process` gave.
+        give: from a replica's position within `local_ranks` to its tensors.
+    """
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: give(local_ranks.index(int(context.replica_id_in_sync_group)))
+    )
+
+
+def first(strategy: Any, value: Any) -> Any:
+    """What the first replica of this process has of a value."""
+    return strategy.experimental_local_results(value)[0]

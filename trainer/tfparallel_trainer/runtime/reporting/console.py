@@ -37,3 +37,9 @@ class Console:
 def metrics(values: dict[str, float]) -> str:
     """Write metrics as people read them: loss 0.123  accuracy 0.97."""
     return "  ".join(f"{name} {progress.format_number(value)}" for name, value in values.items())
+
+
+def counted(number: int, thing: str) -> str:
+    """Write a number of things, such as 2 processes."""
+    ending = "es" if thing.endswith("s") else "s"
+    return f"{number} {thing}{'' if number == 1 else ending}"

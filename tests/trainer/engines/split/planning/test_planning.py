@@ -19,13 +19,13 @@ from tfparallel_trainer.engines.split.planning import (
     blocks,
     choose,
     cost_tables,
+    costs,
     hardware,
     layer_shardings,
     model_costs,
     optimizer_state,
     predict,
     search_space,
-    times,
 )
 
 pytestmark = [
@@ -60,7 +60,7 @@ def subject_of(
     return choose.Subject(
         model=recorded,
         costs=known,
-        times=times.estimated(known, cluster.device),
+        times=costs.estimated(known, cluster.device),
         cluster=cluster,
         shardings_of=layer_shardings.shardings_of(recorded),
     )
@@ -108,7 +108,7 @@ def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     model_subject = subject_of(recorded, cluster)
     constraints = search_space.Constraints(mesh={"stage": 2}, microbatches=4)
     split_plan = choose.plan_for(model_subject, constraints)
-    few = blocks.condense(model_subject.model, times.weights(model_subject.times), BLOCKS)
+    few = blocks.condense(model_subject.model, costs.relative(model_subject.times), BLOCKS)
     assert 4 <= len(few) <= BLOCKS
     known = cost_tables.Tables(
         model_subject.model, model_subject.costs, model_subject.times, few, blocks.downsets(few)

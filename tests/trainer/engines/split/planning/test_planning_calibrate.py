@@ -14,7 +14,7 @@ from testing.trainer import split_models
 from tfparallel_trainer.comms import cluster, tasks
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.engines.split.model import recording
-from tfparallel_trainer.engines.split.planning import calibrate, hardware, links, times
+from tfparallel_trainer.engines.split.planning import calibrate, costs, hardware, links
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),  # within Keras
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-def seconds(line: times.Line, examples: int) -> float:
+def seconds(line: costs.Line, examples: int) -> float:
     return line.fixed + line.each * examples
 
 

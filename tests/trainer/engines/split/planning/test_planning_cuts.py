@@ -17,11 +17,11 @@ from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import (
     blocks,
     choose,
+    costs,
     cuts,
     hardware,
     predict,
     search_space,
-    shardings,
     valid_stages,
 )
 
@@ -107,7 +107,7 @@ def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float,
         costs=planned_graphs.costs_of(model, [0.0] * 4),
         times=planned_graphs.times_of(took),
         cluster=hardware.Cluster(processes=2),
-        shardings_of=lambda _: [shardings.REPLICATED] * 4,
+        shardings_of=lambda _: [costs.REPLICATED] * 4,
     )
     split_plan = choose.plan_for(
         subject, search_space.Constraints(mesh={"stage": 2}, microbatches=8)

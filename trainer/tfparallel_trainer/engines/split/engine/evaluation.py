@@ -1,9 +1,8 @@
 """Evaluation of a model in stages: every batch goes forward through them, then one sum."""
 
-from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import user
@@ -13,38 +12,47 @@ from tfparallel_trainer.engines.split.engine import coordination, ranks, stage_w
 from tfparallel_trainer.objective import evaluate
 
 
-class Evaluation:
-    """Evaluates the model of all ranks; an `engine.Evaluator`."""
+class Evaluation(evaluate.Evaluator):
+    """Evaluates the model of all ranks."""
 
-    def __init__(self, module: user.Module, local_ranks: ranks.Ranks, spec: Any) -> None:
+    def __init__(
+        self,
+        module: user.Module,
+        local_ranks: ranks.Ranks,
+        spec: Any,
+        coordinator: coordination.Coordinator,
+    ) -> None:
         """Args:
         module: the user's module, for the messages.
         local_ranks: the ranks of this process.
         spec: structure of a part of a batch.
+        coordinator: how all ranks meet.
         """
+        super().__init__([rank.head for rank in local_ranks.local])
         self._module = module
         self._ranks = local_ranks
         self._spec = spec
         self._traced: dict[ranks.Shares, Any] = {}
-        self._coordinator = coordination.Coordinator(local_ranks)
+        self._coordinator = coordinator
 
-    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
-        """Give loss and metrics over all examples; the same on every process."""
+    def share_statistics(self) -> None:
+        """Along the data axis."""
         self._coordinator.share_statistics()
-        with self._coordinator.averaged():
-            return self._run(batches)
 
-    def _run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
-        heads = [rank.head for rank in self._ranks.local]
-        evaluate.reset_metrics(heads)
-        sums = np.zeros((2, len(heads[0].terms)))
-        for batch in batches:
-            shares = self._ranks.shares(batch.examples)
-            sums += self._function(shares)(self._ranks.parts(batch, shares)).numpy()
+    def averaged(self) -> AbstractContextManager[None]:
+        """On all ranks."""
+        return self._coordinator.averaged()
+
+    def sums(self, batch: feed.Batch) -> Any:
+        """Over the first ranks of this process."""
+        shares = self._ranks.shares(batch.examples)
+        return self._function(shares)(self._ranks.parts(batch, shares)).numpy()
+
+    def results(self, sums: Any) -> dict[str, float]:
+        """Over all processes."""
         penalty = sum(float(rank.penalty()) for rank in self._ranks.local)
         metrics, (totals, penalties) = self._coordinator.report(sums, penalty)
-        evaluate.reset_metrics(heads)
-        return {**evaluate.losses_with(heads[0], totals, penalties), **metrics}
+        return {**evaluate.losses_with(self._replicas[0], totals, penalties), **metrics}
 
     def _function(self, shares: ranks.Shares) -> Any:
         if shares not in self._traced:

@@ -16,14 +16,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.objective import (
-    added_losses,
-    independence,
-    loss,
-    metric_sums,
-    outputs,
-    replica,
-)
+from tfparallel_trainer.objective import independence, loss, metric_sums, outputs, replica
 
 
 def build(
@@ -65,7 +58,7 @@ def build(
         device="",
         model=head,
         data=data,
-        terms=[*loss.terms(head, names), added_losses.TERM],
+        terms=[*loss.terms(head, names), loss.ADDED],
         outputs=names,
         seeds=[],
         advice=[],

@@ -11,12 +11,42 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.engines.split.engine import clock, head, update
+from tfparallel_trainer.engines.split.engine import head, update
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import initial_values, recording, table_rows
 from tfparallel_trainer.engines.split.pipeline import cutting, partition
 from tfparallel_trainer.objective import evaluate, gradients, lookups, replica
+
+
+class Clock:
+    """The clock of one rank.
+
+    TensorFlow runs all operations with a state that use no variable in the order in which they were
+    traced, those of other ranks among them. Reading the time is one: so stages of one process would
+    never work at the same time, and ranks that add up within a layer would wait for each other
+    forever. So the time is read in a function that uses a variable, and this rank alone has it.
+    """
+
+    def __init__(self, device: str) -> None:
+        """Args:
+        device: where the rank lives; the time is that of its processor.
+        """
+        processor = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
+        self.processor = processor.to_string()
+        """Where moments are."""
+        with tf.device(self.processor):
+            self._moment = tf.Variable(0.0, trainable=False, dtype=tf.float64, name="moment")
+        self._read = tf.function(self._now, autograph=False)
+
+    def read(self) -> tf.Tensor:
+        """The moment at which this operation runs, in seconds: a scalar float64."""
+        with tf.device(self.processor):
+            return self._read()
+
+    def _now(self) -> tf.Tensor:
+        with tf.control_dependencies([self._moment.assign(tf.timestamp())]):
+            return self._moment.read_value()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +72,7 @@ class Rank:
     head: replica.Replica
     """The loss and the metrics, for which only the last stage has something."""
     optimizer: update.Optimizer
-    clock: clock.Clock
+    clock: Clock
 
     @property
     def data(self) -> int:
@@ -143,7 +173,7 @@ def build(
             seeds=seeds,
             head=compiled,
             optimizer=update.Optimizer(compiled.model.optimizer, trained),
-            clock=clock.Clock(device),
+            clock=Clock(device),
         )
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.engines.split.engine import fences, head, rank_model, tracing
+from tfparallel_trainer.engines.split.engine import head, rank_model, tracing
 from tfparallel_trainer.engines.split.layers import sharded
 from tfparallel_trainer.engines.split.model import execution, graph
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
@@ -40,7 +40,7 @@ class Workload:
     """Number of the step: a scalar int64."""
 
 
-class StageWorker(fences.Fences):
+class StageWorker(tracing.Worker):
     """A rank's forward work, and what all programs have in common."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Chooses for each node of a graph how it is split, and says how every tensor then lies. Pure.
+"""Chooses for each node of a graph how it is split, and says how every tensor then lies.
 
 A node is split as the user chose, or else in a way of its rules. Among those that use most axes and
 divide its weights it is the one that communicates least: for two layers in a row a column and then

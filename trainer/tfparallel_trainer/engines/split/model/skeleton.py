@@ -1,5 +1,6 @@
 """Builds the user's model without its weights, so that no process ever holds all of it."""
 
+import dataclasses
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import keras
 from keras.src.backend.common import global_state  # not in the public API
 
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.engines.split.model import graph, recording
 from tfparallel_trainer.objective import replica
 
 _WITHOUT_VALUES = "uninitialized_variables"
@@ -150,3 +152,25 @@ def _compiles(module: user.Module) -> errors.UserCodeError:
         "its weights. Move the line that makes the optimizer and the line model.compile(…) into "
         "a function compile_model(model)."
     )
+
+
+def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
+    """Give the graph of a model that is to be divided.
+
+    Args:
+        module: the user's functions.
+        skeleton: what `build_model` gave, built without its weights and not compiled yet.
+
+    Raises:
+        UserCodeError: it cannot be divided, or `layer_ways` raises or gives something else.
+    """
+    overrides = module.layer_ways(skeleton)
+    is_named = isinstance(overrides, dict) and all(
+        isinstance(one, str) for pair in overrides.items() for one in pair
+    )
+    if not is_named:
+        raise errors.UserCodeError(
+            f"{module.path}: layer_ways returned {overrides!r}: return a dictionary of ways by the "
+            "names of layers, such as {'dense': 'column'}."
+        )
+    return dataclasses.replace(recording.record(skeleton), sharding_overrides=overrides)

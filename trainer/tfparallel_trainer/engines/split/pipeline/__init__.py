@@ -1,1 +1,1 @@
-"""How a graph is cut into stages, and in which order they work. Pure."""
+"""How a graph is cut into stages, and in which order they work."""

@@ -1,4 +1,4 @@
-"""How a model is divided over the ranks of a mesh, and what follows for a batch. Pure."""
+"""How a model is divided over the ranks of a mesh, and what follows for a batch."""
 
 import dataclasses
 import math

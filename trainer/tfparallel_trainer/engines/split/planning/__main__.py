@@ -7,11 +7,9 @@ import gc
 import os
 import pathlib
 import sys
-import traceback
 
 import pydantic
 
-from tfparallel_trainer import errors
 from tfparallel_trainer.contract import exits, plan
 from tfparallel_trainer.runtime.lifecycle import ending
 from tfparallel_trainer.runtime.reporting import console
@@ -42,14 +40,8 @@ def _attempt(out: console.Console) -> exits.Exit:
     except pydantic.ValidationError as error:
         out.fail(f"The question for a plan is not valid: {error}.")
         return exits.Exit.BAD_CONFIGURATION
-    except errors.TrainerError as error:
-        ending.tell(out, error)
-        return error.exit
     except Exception as error:
-        out.fail(
-            "the planner failed, please report this", "".join(traceback.format_exception(error))
-        )
-        return exits.Exit.INTERNAL_ERROR
+        return ending.exit_of(out, error, "planner")
     return exits.Exit.DONE
 
 

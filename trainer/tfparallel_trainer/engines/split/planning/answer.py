@@ -5,7 +5,7 @@ import pathlib
 
 from tfparallel_trainer import user
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.engines.split.model import overrides, skeleton
+from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.planning import (
     calibrate,
     choose,
@@ -25,7 +25,7 @@ def answer(question: plan.Question) -> plan.Plan:
     """
     module = user.load(pathlib.Path(question.folder), question.module)
     model = skeleton.build(module, question.seed)
-    recorded = overrides.recorded(module, model)
+    recorded = skeleton.recorded(module, model)
     # Not before: Keras cannot clone a compiled model without weights.
     skeleton.compile_model(module, model)
     cluster = hardware.Cluster(

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.engines.split.model import execution, graph
-from tfparallel_trainer.engines.split.planning import hardware, times
+from tfparallel_trainer.engines.split.planning import costs, hardware
 
 _REPEATS = 5
 _SMALLER = 4
@@ -30,7 +30,7 @@ _TOGETHER = 1 << 26
 """As many copies of a node are measured as have so many bytes, at most `_COPIES`."""
 
 
-def measure(model: graph.Graph, examples: int, length: int | None = None) -> list[times.NodeTime]:
+def measure(model: graph.Graph, examples: int, length: int | None = None) -> list[costs.NodeTime]:
     """Run each node alone on made-up tensors; nodes that do the same are measured once.
 
     Args:
@@ -38,7 +38,7 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
         examples: of a microbatch.
         length: stands for dimensions that only the data tells.
     """
-    known: dict[str, times.NodeTime] = {}
+    known: dict[str, costs.NodeTime] = {}
     node_times = []
     for node in model.nodes:
         kind = _kind(model, node)
@@ -100,20 +100,20 @@ def _kind(model: graph.Graph, node: graph.Node) -> str:
 
 def _measured(
     model: graph.Graph, node: graph.Node, examples: int, length: int | None
-) -> times.NodeTime:
+) -> costs.NodeTime:
     counts = sorted({max(1, examples // _SMALLER), examples})
     seconds = [_at(model, node, count, length) for count in counts]
     forward, both = (_line(counts, [one[place] for one in seconds]) for place in range(2))
     fixed, each = both.fixed - forward.fixed, both.each - forward.each
-    return times.NodeTime(forward, times.Line(max(0.0, fixed), max(0.0, each)))
+    return costs.NodeTime(forward, costs.Line(max(0.0, fixed), max(0.0, each)))
 
 
-def _line(counts: list[int], seconds: list[float]) -> times.Line:
+def _line(counts: list[int], seconds: list[float]) -> costs.Line:
     """The line through one or two measurements; none of its parts is negative."""
     each = seconds[-1] / counts[-1]
     if len(counts) > 1:
         each = min(each, max(0.0, (seconds[1] - seconds[0]) / (counts[1] - counts[0])))
-    return times.Line(max(0.0, seconds[-1] - each * counts[-1]), each)
+    return costs.Line(max(0.0, seconds[-1] - each * counts[-1]), each)
 
 
 def _at(

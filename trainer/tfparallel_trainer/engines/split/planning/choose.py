@@ -20,8 +20,6 @@ from tfparallel_trainer.engines.split.planning import (
     hardware,
     predict,
     search_space,
-    shardings,
-    times,
     valid_stages,
 )
 
@@ -41,7 +39,7 @@ _COMPARED = 8
 _SHOWN = 5
 """Alternatives that a plan tells, of those that are possible and of those that are not."""
 
-ShardingsOf = Callable[[shape.Mesh], Sequence[shardings.Sharding]]
+ShardingsOf = Callable[[shape.Mesh], Sequence[costs.Sharding]]
 """Gives the way of each node on a mesh; raises a TrainerError when it cannot be split so."""
 
 
@@ -50,9 +48,9 @@ class Subject:
     """What is planned for what."""
 
     model: graph.Graph
-    costs: costs.Costs
-    times: Sequence[times.NodeTime]
+    times: Sequence[costs.NodeTime]
     """Of each node."""
+    costs: costs.Costs
     cluster: hardware.Cluster
     shardings_of: ShardingsOf
 
@@ -221,7 +219,7 @@ class _Planner:
             )
         return result
 
-    def _build_tables(self, chosen: Sequence[shardings.Sharding]) -> cost_tables.Tables:
+    def _build_tables(self, chosen: Sequence[costs.Sharding]) -> cost_tables.Tables:
         subject, (blocks, downsets) = self._subject, self._cuts
         return cost_tables.Tables(
             subject.model, subject.costs, subject.times, blocks, downsets, chosen
@@ -229,7 +227,7 @@ class _Planner:
 
     @functools.cached_property
     def _cuts(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
-        weights = times.weights(self._subject.times)
+        weights = costs.relative(self._subject.times)
         return blocks.cuttable(self._subject.model, weights, MOST_CUTS)
 
     def _run(self, cut: _Cut) -> predict.Prediction:

@@ -13,15 +13,11 @@ from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import (
     blocks,
     costs,
-    crossing,
     cuts,
     durations,
     hardware,
     parameter_memory,
-    routes,
     search_space,
-    shardings,
-    times,
     valid_stages,
 )
 
@@ -54,14 +50,14 @@ class Tables:
         self,
         model: graph.Graph,
         known: costs.Costs,
-        node_times: Sequence[times.NodeTime],
+        node_times: Sequence[costs.NodeTime],
         blocks: Sequence[blocks.Block],
         downsets: Sequence[int],
-        chosen: Sequence[shardings.Sharding] | None = None,
+        chosen: Sequence[costs.Sharding] | None = None,
     ) -> None:
         self._model = model
         self._costs = known
-        self.shardings = tuple(chosen or [shardings.REPLICATED] * len(model.nodes))
+        self.shardings = tuple(chosen or [costs.REPLICATED] * len(model.nodes))
         """Of each node."""
         self._durations = durations.Durations(model, known, node_times, self.shardings)
         self.downsets = tuple(downsets)
@@ -206,8 +202,8 @@ class Tables:
         return costs.makers(self._model.nodes)
 
     @functools.cached_property
-    def _crossing(self) -> crossing.Crossing:
-        return crossing.Crossing(self._model, self._makers, self._block_of, self._membership)
+    def _crossing(self) -> cuts.Crossing:
+        return cuts.Crossing(self._model, self._makers, self._block_of, self._membership)
 
     @functools.cached_property
     def _traffic(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix, cuts.Matrix]:
@@ -233,12 +229,12 @@ class Tables:
         received, receives, sent, sends = self._traffic
         seconds: cuts.Matrix | float = 0.0
         if stage > 0:
-            link = routes.between(setting.mesh, cluster, stage - 1, stage)
+            link = hardware.link_between(setting.mesh, cluster, stage - 1, stage)
             seconds = (
                 seconds + received * setting.examples / link.bandwidth + receives * link.latency
             )
         if stage < setting.mesh.stage - 1:
-            link = routes.between(setting.mesh, cluster, stage, stage + 1)
+            link = hardware.link_between(setting.mesh, cluster, stage, stage + 1)
             seconds = seconds + sent * setting.examples / link.bandwidth + sends * link.latency
         return seconds
 

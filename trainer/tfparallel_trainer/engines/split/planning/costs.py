@@ -4,9 +4,10 @@ Sizes of tensors are linear in the examples of a microbatch: so much for each, a
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.planning import hardware
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +79,65 @@ class Costs:
 def makers(nodes: Iterable[graph.Node]) -> dict[int, int]:
     """Which of some nodes makes each tensor, by the tensor's number."""
     return {tensor: place for place, node in enumerate(nodes) for tensor in node.outputs}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """Seconds of so many examples."""
+
+    fixed: float
+    each: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeTime:
+    """Of one node, on one device that has all of it."""
+
+    forward: Line
+    backward: Line
+
+    @property
+    def each(self) -> float:
+        """Both directions for one example."""
+        return self.forward.each + self.backward.each
+
+
+def estimated(known: Costs, device: hardware.Device) -> tuple[NodeTime, ...]:
+    """Say how long each node takes by the operations and bytes that it needs."""
+    return tuple(_estimated(node, device) for node in known.nodes)
+
+
+def _estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
+    fixed = device.call_seconds + node.weight_bytes / device.bandwidth
+    each = max(node.flops / device.flops, node.tensor_bytes / device.bandwidth)
+    return NodeTime(Line(fixed, each), Line(node.backward * fixed, node.backward * each))
+
+
+def relative(node_times: Sequence[NodeTime]) -> list[float]:
+    """The costs of the nodes relative to each other, to balance by."""
+    return [one.each for one in node_times]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How a rank's part of a node differs from the whole, for one replica of the model."""
+
+    name: str = "replicated"
+    compute: float = 1.0
+    """Its share of the operations."""
+    kept: float = 1.0
+    """Its share of the output's bytes."""
+    variables: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Its shares of the bytes of variables that are cut, by key."""
+    forward_bytes: float = 0.0
+    """Bytes of an example that it sends to its group forward, resharding included."""
+    forward_messages: int = 0
+    """Messages, one after the other, that these bytes travel in."""
+    backward_bytes: float = 0.0
+    """The same backward."""
+    backward_messages: int = 0
+    """The same backward."""
+
+
+REPLICATED = Sharding()
+"""Every rank does all of it: what a node without a rule does."""

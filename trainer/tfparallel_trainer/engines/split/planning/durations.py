@@ -5,15 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.planning import (
-    costs,
-    cuts,
-    hardware,
-    routes,
-    search_space,
-    shardings,
-    times,
-)
+from tfparallel_trainer.engines.split.planning import costs, cuts, hardware, search_space
 
 _ADDING = 3.0
 """Bytes read and written for each byte of a gradient that is added to another one."""
@@ -26,8 +18,8 @@ class Durations:
         self,
         model: graph.Graph,
         known: costs.Costs,
-        node_times: Sequence[times.NodeTime],
-        chosen: Sequence[shardings.Sharding],
+        node_times: Sequence[costs.NodeTime],
+        chosen: Sequence[costs.Sharding],
     ) -> None:
         self._forward = np.array([(one.forward.fixed, one.forward.each) for one in node_times]).T
         self._backward = np.array([(one.backward.fixed, one.backward.each) for one in node_times]).T
@@ -47,7 +39,7 @@ class Durations:
         """Seconds of each node for one microbatch, forward and backward, without messages between
         stages.
         """
-        link = routes.within(setting.mesh, cluster)
+        link = hardware.link_within(setting.mesh, cluster)
         scaled = setting.examples * self._compute
         sent = np.array([link.latency, setting.examples / link.bandwidth])
         # A microbatch adds its gradients to those before it.
@@ -57,6 +49,6 @@ class Durations:
         return forward, backward + added / cluster.device.update.bandwidth
 
 
-def _share(node: graph.Node, sharding: shardings.Sharding) -> float:
+def _share(node: graph.Node, sharding: costs.Sharding) -> float:
     """A rank's share of the variables of a node."""
     return max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Collection
 
+from tfparallel_trainer.comms import shape
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
@@ -84,3 +86,19 @@ class Cluster:
     def link(self, ranks: Collection[int]) -> Link:
         """The slowest link that ranks need to reach each other."""
         return self.inside if len({self.process(rank) for rank in ranks}) == 1 else self.across
+
+
+def link_within(mesh: shape.Mesh, cluster: Cluster) -> Link:
+    """The slowest link link_between ranks that split layers together."""
+    axes = (shape.Axis.TENSOR, shape.Axis.SPATIAL)
+    return cluster.link({rank for axis in axes for rank in mesh.group(0, axis).ranks})
+
+
+def link_between(mesh: shape.Mesh, cluster: Cluster, source: int, target: int) -> Link:
+    """The slowest link link_between ranks of two stages that send to each other."""
+    slowest = cluster.inside
+    for rank in range(mesh.size):
+        along = mesh.group(rank, shape.Axis.STAGE).ranks
+        link = cluster.link((along[source], along[target]))
+        slowest = link if link.bandwidth < slowest.bandwidth else slowest
+    return slowest

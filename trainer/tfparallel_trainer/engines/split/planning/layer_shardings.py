@@ -1,4 +1,4 @@
-"""The ways that the rules of layers give, as the planner counts them. Pure."""
+"""The ways that the rules of layers give, as the planner counts them."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from tfparallel_trainer.engines.split.layers import assignment, elementwise, lay
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
-from tfparallel_trainer.engines.split.planning import choose, shardings
+from tfparallel_trainer.engines.split.planning import choose, costs
 
 
 def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsOf:
@@ -19,10 +19,10 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsO
     and where the optimizer cannot train parts.
     """
 
-    def on(mesh: shape.Mesh) -> Sequence[shardings.Sharding]:
+    def on(mesh: shape.Mesh) -> Sequence[costs.Sharding]:
         degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
         if not model.sharding_overrides and all(degree == 1 for degree in degrees.values()):
-            return [shardings.REPLICATED] * len(model.nodes)
+            return [costs.REPLICATED] * len(model.nodes)
         assigned = assignment.assign(model, degrees)
         assigned.check()
         if optimizer is not None:
@@ -42,13 +42,13 @@ def _axes(choice: assignment.Choice) -> Iterator[shape.Axis]:
         yield from (cut.axis for cut in one.cuts if cut is not None)
 
 
-def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> shardings.Sharding:
+def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> costs.Sharding:
     model, degrees = assigned.model, assigned.degrees
     axes = set(_axes(choice))
     if choice.way == registry.REPLICATED and not choice.costs:
-        return shardings.REPLICATED
+        return costs.REPLICATED
     sent = {work: [one for one in choice.costs if one.work is work] for work in schedule.Work}
-    return shardings.Sharding(
+    return costs.Sharding(
         name=choice.way,
         compute=math.prod(1 / degrees.get(axis, 1) for axis in axes),
         kept=max(

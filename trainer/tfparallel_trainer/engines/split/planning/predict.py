@@ -1,20 +1,58 @@
 """What one step of a model on a mesh costs when all cuts are known. Pure."""
 
+import collections
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import communication, cutting, programs, schedule
-from tfparallel_trainer.engines.split.planning import (
-    cost_tables,
-    hardware,
-    routes,
-    search_space,
-    shardings,
-    timeline,
-)
+from tfparallel_trainer.engines.split.planning import cost_tables, costs, hardware, search_space
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """A rank does a step of its list."""
+
+    rank: int
+    step: communication.Step
+    begin: float
+    end: float
+
+
+def timeline(
+    lists: Mapping[int, Sequence[communication.Step]],
+    seconds: Callable[[int, communication.Step], float],
+) -> tuple[Span, ...]:
+    """Let every rank do its list; all ranks of a rendezvous are busy until it ends.
+
+    Args:
+        lists: ordered lists that come to their end, as `communication.simulate` finds.
+        seconds: how long a rank takes for a step; for a rendezvous, its first rank is asked.
+    """
+    place = dict.fromkeys(lists, 0)
+    clock = dict.fromkeys(lists, 0.0)
+    at: dict[int, communication.Step] = {}
+    ready = collections.deque(lists)
+    spans: list[Span] = []
+    while ready:
+        rank = ready.popleft()
+        if place[rank] == len(lists[rank]):
+            continue
+        step = at[rank] = lists[rank][place[rank]]
+        participants = (rank,) if isinstance(step, communication.Compute) else step.ranks
+        if any(at.get(participant) != step for participant in participants):
+            continue
+        begin = max(clock[participant] for participant in participants)
+        end = begin + seconds(participants[0], step)
+        for participant in participants:
+            spans.append(Span(participant, step, begin, end))
+            clock[participant] = end
+            del at[participant]
+            place[participant] += 1
+            ready.append(participant)
+    return tuple(sorted(spans, key=lambda span: (span.rank, span.begin, span.end)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +126,7 @@ def predict(
     pipeline = programs.of_stages(
         ordered, model_stages, setting.microbatches, search_space.ORDERS[setting.order]
     )
-    spans = timeline.run(programs.lists(pipeline), seconds.of)
+    spans = timeline(programs.lists(pipeline), seconds.of)
     sums, applies = known.sums(setting, cluster), known.applies(cluster)
     summing = [float(sums[pair]) for pair in itertools.pairwise(path)]
     applying = [float(applies[pair]) for pair in itertools.pairwise(path)]
@@ -130,7 +168,7 @@ def _seconds(
         work[index] = {schedule.Work.FORWARD: forward, schedule.Work.BACKWARD: backward}
     messages = {}
     for one in itertools.chain.from_iterable(stage.sent for stage in model_stages):
-        link = routes.between(setting.mesh, cluster, one.source, one.target)
+        link = hardware.link_between(setting.mesh, cluster, one.source, one.target)
         size = known.message_bytes(one.tensor) * setting.examples
         messages[one.source, one.target, one.tensor] = link.message(size)
     return _Seconds(work, messages)
@@ -163,7 +201,7 @@ def _stage(
         split={
             model.nodes[place].name: sharding.name
             for place, sharding in node_shardings.items()
-            if sharding is not shardings.REPLICATED
+            if sharding is not costs.REPLICATED
         },
         holds=holds,
         held_microbatches=setting.held_microbatches(stage.index),
@@ -185,7 +223,7 @@ def _bytes(matrices: cost_tables.Bytes, pair: tuple[int, int]) -> plan.Bytes:
     )
 
 
-def _span(span: timeline.Span) -> plan.Span:
+def _span(span: Span) -> plan.Span:
     step = span.step
     if isinstance(step, communication.Compute):
         action = _action(step)

@@ -6,11 +6,11 @@ from typing import Any
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import (
     choose,
+    costs,
     hardware,
     layer_shardings,
     model_costs,
     optimizer_state,
-    times,
 )
 
 
@@ -19,7 +19,7 @@ def of(
     optimizer: Any,
     cluster: hardware.Cluster,
     length: int | None = None,
-    measured: Sequence[times.NodeTime] | None = None,
+    measured: Sequence[costs.NodeTime] | None = None,
 ) -> choose.Subject:
     """Put together what the planner asks for.
 
@@ -41,7 +41,7 @@ def of(
     return choose.Subject(
         model=model,
         costs=known,
-        times=measured or times.estimated(known, cluster.device),
+        times=measured or costs.estimated(known, cluster.device),
         cluster=cluster,
         shardings_of=layer_shardings.shardings_of(model, optimizer),
     )

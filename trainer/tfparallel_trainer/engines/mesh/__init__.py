@@ -1,0 +1,1 @@
+"""Synchronous training: every rank has the whole model and a part of each batch."""

@@ -1,0 +1,76 @@
+"""The course of a run in which every rank has the whole model."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.data import order
+from tfparallel_trainer.engines import course, engine
+from tfparallel_trainer.objective import evaluate, train
+from tfparallel_trainer.runtime import setup
+from tfparallel_trainer.runtime.reporting import console
+
+
+class Course(course.Course):
+    """Every rank has the whole model."""
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Be one cluster with all peers."""
+        count = self.context.count_devices()
+        ranks = count * len(self.context.settings.cluster.tasks)
+        self._mesh = self.context.mesh(data=ranks)
+        self._check_batch(count)
+        with self.context.joined(count) as self._devices:
+            yield
+
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+        """Build a replica on each device."""
+        ready = setup.prepare(self.context, self._mesh, self._devices)
+        setup.check_export(self.context, ready.replicas[0].model)
+        synchronous = self._engine(ready)
+        leave(synchronous.barrier)
+        announce = functools.partial(self._announce, ready)
+        return course.Prepared(ready=ready, engine=synchronous, announce=announce)
+
+    def _check_batch(self, count: int) -> None:
+        size = self.context.settings.job.trainer.global_batch_size
+        if size < self._mesh.data:
+            raise errors.BadConfigurationError(
+                f"trainer.globalBatchSize is {size}, less than the {self._mesh.data} ranks "
+                f"({len(self.context.settings.cluster.tasks)} processes with {count} devices each)"
+                f" that share it: give at least {self._mesh.data}, or use fewer replicas."
+            )
+
+    def _engine(self, ready: setup.Ready) -> engine.Engine:
+        module, evaluator = self.context.module, None
+        if ready.evaluation is not None:
+            # A script's callbacks (SwapEMAWeights) say whether averages are, as in Keras.
+            averaged, spec = not self.context.script, ready.evaluation.spec
+            evaluator = evaluate.Evaluation(module, ready.replicas, spec, averaged=averaged)
+        choice = self.context.settings.job.trainer.on_non_finite_loss
+        step = train.TrainStep(
+            module,
+            ready.replicas,
+            ready.training.spec,
+            leaves_out=choice is job_file.OnNonFiniteLoss.CONTINUE,
+        )
+        return engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
+
+    def _announce(self, ready: setup.Ready, steps: int | None) -> Iterator[str]:
+        ranks, settings = ready.mesh.data, self.context.settings
+        if ranks == 1 and self.context.script:
+            return
+        size, tasks = settings.job.trainer.global_batch_size, settings.cluster.tasks
+        parts = [len(part) for part in order.split(size, ranks)]
+        shares = " + ".join(map(str, parts[:8])) + (" + …" if ranks > 8 else "")
+        places = ", ".join(f"{task.name} {task.address}" for task in tasks[:8])
+        more = f" and {len(tasks) - 8} more" if len(tasks) > 8 else ""
+        yield (
+            f"{settings.job.strategy}: {console.counted(ranks, 'rank')} = "
+            f"{console.counted(len(tasks), 'process')} with "
+            f"{console.counted(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …)"
+            f" at {places}{more}; global batch {size} = {shares}; {steps or 'unknown'} steps"
+        )
