@@ -1,8 +1,8 @@
 """Refuses layers that add to the loss what is no mean over the examples of a batch.
 
-A mesh divides a batch over its data axis and into microbatches, and what layers add to the loss of
-each part is taken as a mean over its examples. So each layer of the user's that adds something is
-tried with numbers: what it adds for a batch has to be the mean of what it adds for the halves.
+A mesh divides a batch over its data axis and into microbatches. What layers add to the loss of a
+part is taken as a mean over its examples. So each layer of the user's that adds something is tried
+with numbers: for a batch it has to add the mean of what it adds for the halves.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def check(model: graph.Graph) -> None:
     for node in model.nodes:
         if node.kind is graph.Kind.LAYER and not _adds_mean(model, node):
             raise errors.UserCodeError(
-                f"What {node.name} adds by add_loss is no mean over the examples of a batch, which "
-                "a mesh divides over its data axis and into microbatches: let it be a mean, or let "
+                f"What {node.name} adds by add_loss is no mean over examples, and a mesh divides "
+                "the batch over its data axis and into microbatches. Let it be a mean, or let "
                 "mesh.data and mesh.microbatches be 1."
             )
 
