@@ -65,10 +65,7 @@ def compile_model(model):
     model.compile(
         keras.optimizers.AdamW(0.001, weight_decay=0.0001),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=[
-            keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
-            keras.metrics.SparseTopKCategoricalAccuracy(2, name="top-2-accuracy"),
-        ],
+        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
     )
 
 
