@@ -24,7 +24,7 @@ STEPS, EPOCHS, BATCH = 6, 3, 12
 MICROBATCHES = 2
 LOSS_LIMITS = {"float64": 1e-9, "float32": 1e-5}
 """The largest difference of a step's loss, relative to it."""
-SINGLE = ("captcha", "speech")
+SINGLE = ("captcha",)
 """Models whose loss, CTC, Keras computes in float32."""
 SPLIT = "ModelSplit"
 _LIMIT_SECONDS = 1800.0
@@ -65,28 +65,21 @@ MODELS: dict[str, tuple[Layout, ...]] = {
     "bidirectional_lstm": (FIT,),
     "captcha": (MIRRORED,),
     "convnext": (SPATIAL,),
-    "ct_scans": (SPATIAL,),
     "deep_and_cross": (),
-    "densenet": (SPATIAL,),
     "detector": (SPATIAL,),
     "diffusion": (),
     "efficientnet": (SPATIAL,),
     "fourier_decoder": (),
     "gan": (FIT,),
     "graph_attention": (),
-    "llama": (),
     "masked_language_model": (),
-    "miniature_gpt": (),
     "mlp_mixer": (),
     "mobilenet": (SPATIAL,),
     "next_frame": (SPATIAL,),
-    "noise_predictor": (SPATIAL,),
-    "pointnet": (),
     "recommender": (),
     "recommender_subclassed": (FIT,),
     "resnet": (SPATIAL,),
     "siamese": (SPATIAL,),
-    "speech": (),
     "subclassed": (FIT,),
     "super_resolution": (SPATIAL,),
     "swin": (SPATIAL,),
