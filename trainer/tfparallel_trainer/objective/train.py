@@ -19,6 +19,7 @@ from tfparallel_trainer.objective import (
     checks,
     finite,
     gradients,
+    independence,
     loss,
     metrics,
     phases,
@@ -97,6 +98,9 @@ class TrainStep:
         flags = [float(flag in asked) for flag in Flag]
         requests = [*flags, *fingerprints.summands(batch.fingerprint)]
         parts = [part for part in rank_parts if part is not None]
+        if not self._traced and parts and self._replicas[0].data.size > 1:
+            with user.guard(self._module.path, "computing the loss of some examples raised"):
+                independence.check(self._replicas[0], parts[0])
         # A step that is left out leaves the metrics as they were, so they are not known within it.
         gives_metrics = Flag.METRICS in asked and not self._leaves_out
         *tensors, values = self._function(pattern, gives_metrics)(

@@ -19,7 +19,7 @@ from testing.trainer import (
 )
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.model import mixing, recording
+from tfparallel_trainer.engines.split.model import added_means, mixing, recording
 from tfparallel_trainer.engines.split.planning import model_costs
 
 pytestmark = split_models.MARKS
@@ -222,6 +222,38 @@ def test_a_model_that_computes_each_example_by_itself_is_not(name: str) -> None:
     mixing.check(recorded(SEPARATE[name]))
 
 
+class Adds(keras.layers.Layer):
+    """Adds what a function makes of its inputs, and of a number for each feature, to the loss."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def build(self, shape: Any) -> None:
+        self.factors = self.add_weight(shape=shape[1:], initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(self.function(x, self.factors))
+        return x
+
+
+ADDED: dict[str, Callable[[Any, Any], Any]] = {
+    "mean": lambda x, factors: OPS.mean(x**2 * factors),
+    "random": lambda x, _: keras.random.normal(()) * OPS.mean(x),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_layer_may_add_a_mean_over_examples_to_the_loss(name: str) -> None:
+    added_means.check(recorded(lambda x: Adds(ADDED[name])(x)))
+
+
+def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> None:
+    product = Adds(lambda x, factors: OPS.mean(OPS.mean(x, 0) * OPS.mean(x * factors, 0)))
+    with pytest.raises(errors.UserCodeError, match=r"What adds.* adds by add_loss is no mean"):
+        added_means.check(recorded(lambda x: product(x)))
+
+
 def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
     build = {
         **functions("rows"),
@@ -242,6 +274,21 @@ def test_a_layer_that_no_made_up_numbers_suit_is_refused() -> None:
     layer = LAYERS.Lambda(checked, output_shape=(4, 3), name="checked")
     with pytest.raises(errors.UserCodeError, match=r"checked cannot be tried .*mesh.microbatches"):
         mixing.check(recorded(layer))
+
+
+def test_a_loss_that_needs_the_whole_batch_is_refused_where_the_mesh_divides_it() -> None:
+    def contrastive(y: Any, y_pred: Any) -> Any:
+        return OPS.mean(OPS.square(OPS.matmul(y_pred, OPS.transpose(y_pred)) - OPS.mean(y)))
+
+    whole = {
+        **functions("rows"),
+        "compile_model": lambda model: model.compile("sgd", contrastive),
+    }
+    _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=2), 1, batch=BATCH)
+    step(0, next(iter(examples.epoch(0, 0))), frozenset())
+    _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=2), 2, batch=BATCH)
+    with pytest.raises(errors.UserCodeError, match=r"loss of the output .* is no mean over"):
+        step(0, next(iter(examples.epoch(0, 0))), frozenset())
 
 
 class Liar(keras.layers.Layer):
