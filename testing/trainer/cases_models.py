@@ -72,6 +72,7 @@ MODELS: dict[str, tuple[Layout, ...]] = {
     "fourier_decoder": (),
     "gan": (FIT,),
     "graph_attention": (),
+    "llama": (),
     "masked_language_model": (),
     "mlp_mixer": (),
     "mobilenet": (SPATIAL,),
