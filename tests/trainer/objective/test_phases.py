@@ -129,7 +129,7 @@ def test_ranks_give_the_weights_of_one_process(name: str, count: int) -> None:
 @pytest.mark.usefixtures("float64")
 def test_a_strategy_gives_the_weights_of_one_process() -> None:
     expected, _ = by_a_loop("gan")
-    strategy = tf.distribute.MirroredStrategy(ranks.DEVICES[:3])
+    strategy = ranks.strategy(3)
     module = ranks.module(gan, compile_model)
     batches = ranks.feed_of(points(), 3, BATCH)
     with strategy.scope():

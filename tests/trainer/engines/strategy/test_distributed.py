@@ -1,6 +1,5 @@
 """Training under the user's own tf.distribute.Strategy gives the weights of one process."""
 
-import functools
 import pathlib
 import signal
 from typing import Any
@@ -118,19 +117,11 @@ def test_the_model_is_trained_and_exported(tmp_path: pathlib.Path, runs: trainin
     np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-6)
 
 
-@functools.cache
-def strategy_of(replicas: int) -> Any:
-    """One for the process: TensorFlow remembers the devices of what a strategy sends."""
-    if replicas == 1:
-        return tf.distribute.OneDeviceStrategy(ranks.DEVICES[0])
-    return tf.distribute.MirroredStrategy(ranks.DEVICES[:replicas])
-
-
 def build(
     model: Any, examples: Any, compiled: Any, batch: int, replicas: int = 3
 ) -> tuple[replica.Replica, steps.Steps, arrays.ArrayFeed]:
     """A model under a strategy of this process's devices, and batches of the examples."""
-    strategy = strategy_of(replicas)
+    strategy = ranks.strategy(replicas)
     module = ranks.module(lambda: model(), lambda one: one.compile(**compiled()))
     batches = ranks.feed_of((*examples, None), replicas, batch)
     with strategy.scope():
