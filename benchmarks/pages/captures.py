@@ -67,7 +67,7 @@ MACHINE = (
     "convert",
     "completion",
 )
-CLUSTER = ("doctor", "trains", "succeeded", "waits", "failed", "changes")
+CLUSTER = ("doctor", "trains", "succeeded", "waits", "failed")
 """The blocks of the page, by the part that writes them."""
 
 
@@ -161,7 +161,7 @@ def machine(desk: Desk) -> Sections:
 
 
 def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
-    """Yield the captures of a cluster: jobs that train, succeed, wait, fail and are changed."""
+    """Yield the captures of a cluster: of a job that trains, succeeds, waits and fails."""
     volumes.provide(namespace)
     yield "doctor", [desk.capture(f"tfparallel {verb}") for verb in ("version", "doctor")]
     line = f"tfparallel submit {JOB} --claim 1Gi --set spec.trainer.epochs={EPOCHS}"
@@ -177,8 +177,6 @@ def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
     yield "waits", [_leave(desk, "tfparallel submit large/job.yaml"), *_look(desk, "large")]
     failed = desk.capture("tfparallel submit broken/job.yaml")
     yield "failed", [failed, *_look(desk, "broken")]
-    changes = ("scale large --workers 3", "suspend large", "status large", "resume large")
-    yield "changes", [desk.capture(f"tfparallel {verb}") for verb in (*changes, "delete large")]
 
 
 def _look_at_curves(desk: Desk, line: str) -> Capture:

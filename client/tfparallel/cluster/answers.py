@@ -23,7 +23,7 @@ _ANONYMOUS = 'User "system:anonymous"'
 
 _MISSING_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
 _UNKNOWN_FIELD = re.compile(r'unknown field "(?P<field>[^"]+)"')
-_NO_VALUE = re.compile(r'^Invalid value: ("(object|null)": |(?!"))')
+_NO_VALUE = re.compile(r'^Invalid value: ("(object|null)": |(?!\S+: ))')
 """What stands before the sentence of a rule: Kubernetes names no value of an object."""
 
 _PART = re.compile(r"[^.\[\]]+")
