@@ -145,9 +145,11 @@ def watching(
                 return
 
     watch.postpone()
-    threading.Thread(target=look, name="stall", daemon=True).start()
+    thread = threading.Thread(target=look, name="stall", daemon=True)
+    thread.start()
     try:
         yield watch
     finally:
         over.set()
         watch.end()
+        thread.join()
