@@ -1,4 +1,4 @@
-"""What is another's with each engine in the course of a run; `runtime.run` has what is the same."""
+"""What differs between engines in a run; `runtime.run` has what is the same for all."""
 
 import abc
 import dataclasses

@@ -1,6 +1,6 @@
 """Every run from start to end: connect, prepare, train, finish.
 
-What is another's with each engine is its `engines.course.Course`.
+What differs between engines is in `engines.course.Course`.
 """
 
 import contextlib

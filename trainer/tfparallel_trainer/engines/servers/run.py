@@ -98,7 +98,7 @@ class Course(course.Course):
 
 @contextlib.contextmanager
 def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
-    """Say which server is gone when TensorFlow fails for the want of it."""
+    """Say which server is gone when TensorFlow fails without it."""
     try:
         yield
     except tf.errors.OpError as error:
